@@ -914,7 +914,7 @@ def pairs_for(plan, seconds):
     return max(20, min(60, int(30 / seconds)), min(600, int(10 / seconds)))
 
 
-def shared_programs(plan):
+def image_programs(plan):
     for name, what, argv, objects, files, executed, seconds in short_programs():
         share(*files)
         ways = [Way("plain", argv), Way("plain-again", argv), mapped("mapped", argv, objects)]
@@ -927,7 +927,7 @@ def shared_programs(plan):
         for state in pagecache.STATES:
             found = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, pairs_for(plan, seconds), files=files))
             suffix = "" if state == "large" else f"-{state}"
-            yield paired_experiment(f"shared-{name}{suffix}", f"{name} {what}", "ms", ways, found, huge=huge,
+            yield paired_experiment(f"image-{name}{suffix}", f"{name} {what}", "ms", ways, found, huge=huge,
                                     program=name, memory=memory)
 
 
@@ -940,7 +940,7 @@ def namespace_with(program=None):
                                stdout=subprocess.PIPE)
     try:
         if process.stdout.readline() != b"ready\n":
-            raise RuntimeError("shared: no mount namespace")
+            raise RuntimeError("image: no mount namespace")
         yield [shutil.which("nsenter"), f"--mount=/proc/{process.pid}/ns/mnt"]
     finally:
         process.stdin.close()
@@ -948,7 +948,7 @@ def namespace_with(program=None):
         process.stdout.close()
 
 
-def shared_chromium(plan):
+def image_chromium(plan):
     """The browser finds its files by /proc/self/exe, and is a PIE: so its image is mounted over it."""
     chromium = "/usr/lib/chromium/chromium"
     if not os.path.exists(chromium) or os.getuid() != 0:
@@ -964,18 +964,18 @@ def shared_chromium(plan):
             way.argv = [word.replace("/nonexistent", str(folder)) for word in way.argv]
         put_large(ways)
         huge = {way.name: plain_pages(way) for way in ways}
-        yield paired_experiment("shared-chromium", "Chromium `--dump-dom`", "ms", ways, at_once(ways, 6 if plan.quick else 40),
+        yield paired_experiment("image-chromium", "Chromium `--dump-dom`", "ms", ways, at_once(ways, 6 if plan.quick else 40),
                                 huge=huge)
 
 
-def shared_starts(plan):
+def image_starts(plan):
     nothing, empty = OUT / "nothing", OUT / "empty.so"
     (OUT / "empty.c").write_text("typedef int nothing;\n")
     compile_c(nothing, write_nothing())
     compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
     ways = [Way("empty", [nothing], LD_PRELOAD=empty), Way("empty-again", [nothing], "empty", LD_PRELOAD=empty),
             hugeld("hugeld", [nothing], base="empty")]
-    yield paired_experiment("shared-nothing", "Start of a small program, nothing to move, over an empty preloaded library",
+    yield paired_experiment("image-nothing", "Start of a small program, nothing to move, over an empty preloaded library",
                             "ms", ways, at_once(ways, plan.tiny), note="The goal for the difference is 0.03 ms.")
     for size in [128] if plan.quick else [128, 512]:
         stock, linked = [calls(size, pie=False), "0"], [calls(size, aligned=True), "0"]
@@ -985,26 +985,26 @@ def shared_starts(plan):
         put_large(ways)
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", linked, base="linked"))
-        yield paired_experiment(f"shared-start-{size}", f"Start with {size} MiB of text", "ms", ways,
+        yield paired_experiment(f"image-start-{size}", f"Start with {size} MiB of text", "ms", ways,
                                 at_once(ways, max(12, plan.short * (8 if size == 128 else 1))), huge=where(ways),
                                 note="What counts is the difference; the goal is 0.5 ms.")
 
 
-def shared_calls(plan):
+def image_calls(plan):
     stock, linked = [calls(128, pie=False), "1000000"], [calls(128, aligned=True), "1000000"]
     share(stock[0])
     rounds = 12 if plan.quick else 100
     ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), hugeld("private", stock, "backend=hugetlb"),
             Way("linked", linked)]
     put_large(ways)
-    yield paired_experiment("shared-calls", "Random calls over 128 MiB of text", "ns", ways, at_once(ways, rounds, prints=True),
+    yield paired_experiment("image-calls", "Random calls over 128 MiB of text", "ns", ways, at_once(ways, rounds, prints=True),
                             huge=where(ways))
     ways = [hugeld("private", stock, "backend=hugetlb"), mapped("mapped", stock, base="private"), Way("linked", linked, "private")]
-    yield paired_experiment("shared-calls-private", "Random calls over 128 MiB of text, over private copies", "ns", ways,
+    yield paired_experiment("image-calls-private", "Random calls over 128 MiB of text, over private copies", "ns", ways,
                             at_once(ways, rounds, prints=True), huge=where(ways))
 
 
-def shared_many(plan):
+def image_many(plan):
     """Both processors are taken, so these take turns."""
     if not find_cc1plus():
         return
@@ -1017,7 +1017,7 @@ def shared_many(plan):
     ways = [Way("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Way("executed", eight(image_of(cc1plus))),
             hugeld("private", eight(cc1plus), "backend=hugetlb,exe=cc1plus")]
     put_large(ways)
-    yield experiment("shared-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
+    yield experiment("image-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
                      pairs(ways, 6 if plan.quick else 31), huge={way.name: pages_moved(way) for way in ways})
 
 
@@ -1033,7 +1033,7 @@ def pss_outside(pid, folder):
     return kib
 
 
-def shared_memory(plan):
+def image_memory(plan):
     program, values = calls(32, pie=False), {}
     share(program)
     store_kib = os.stat(image_of(program)).st_blocks / 2
@@ -1051,11 +1051,11 @@ def shared_memory(plan):
                 process.stdin.close()
                 process.wait(timeout=60)
                 process.stdout.close()
-    yield experiment("shared-memory", "Memory of ten processes with 32 MiB of text, all touched", "MiB", ways, values,
+    yield experiment("image-memory", "Memory of ten processes with 32 MiB of text, all touched", "MiB", ways, values,
                      note="One reading each, with the whole image in the store; shared pages count by their share.")
 
 
-def shared_making(plan):
+def image_making(plan):
     """An image is made, or the file copied, onto the same tmpfs, and removed."""
     program, folder = calls(128, pie=False), OUT / "huge-tmpfs"
     def make(name, *words):
@@ -1064,14 +1064,14 @@ def shared_making(plan):
     cp = shutil.which("cp")
     ways = [make("cp", cp), make("cp-again", cp), make("image", HUGELD, "image")]
     ways[0].base = None
-    yield paired_experiment("shared-making", "An image of 128 MiB, and `cp` to the same tmpfs", "ms", ways,
+    yield paired_experiment("image-making", "An image of 128 MiB, and `cp` to the same tmpfs", "ms", ways,
                             at_once(ways, 8 if plan.quick else 60))
 
 
-def group_shared(plan):
+def group_image(plan):
     """Text from an image, of which there is one for all processes; the same pair of rounds at the same time.  "plain-again" is
     what the method sees where there is nothing to see."""
-    for part in (shared_programs, shared_chromium, shared_starts, shared_calls, shared_many, shared_memory, shared_making):
+    for part in (image_programs, image_chromium, image_starts, image_calls, image_many, image_memory, image_making):
         yield from part(plan)
 
 
@@ -1280,7 +1280,7 @@ def count_faults(way):
 
 
 def group_faults(plan):
-    """Page faults of the short programs of group shared."""
+    """Page faults of the short programs of group image."""
     for name, what, argv, objects, files, executed, _ in short_programs():
         share(*files)
         ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects), mapped("mapped", argv, objects)]
@@ -1337,7 +1337,8 @@ def flushes_in_words(ways):
 
 
 def group_threads(plan):
-    """Text on small, huge and shared pages while other threads fault and unmap.  Ways take turns: each takes all processors."""
+    """Text on small pages, private huge ones and an image while other threads fault and unmap.  Ways take turns: each takes all
+    processors."""
     stock, linked = calls(32, pie=False, source="bench/threads.c"), calls(32, aligned=True, source="bench/threads.c")
     share(stock)
     for what, unit, title, count in (("calls", "ns", "a call over 32 MiB of text, while four threads fault and unmap", 1000000),
@@ -1356,7 +1357,7 @@ def group_threads(plan):
 
 
 def group_misses(plan):
-    """Modelled, not measured: what the runs of `shared` miss in instruction TLBs, and of `programs` those that have no short run
+    """Modelled, not measured: what the runs of `image` miss in instruction TLBs, and of `programs` those that have no short run
     there; QEMU takes too long for the rest.  Without java, whose threads compile whenever they like, so that no two runs are
     alike."""
     runs = {name: (f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()}
@@ -1452,7 +1453,7 @@ def group_upstream(plan):
 
 
 GROUPS = {
-    "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
+    "image": group_image, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
     "more": group_more, "peers": group_peers, "defaults": group_defaults, "many": group_many,
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,

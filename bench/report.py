@@ -163,7 +163,7 @@ def table(found, model=None):
 
 # --- the table by which a user decides ---
 
-DECIDE = ("shared", "run", "service", "programs", "more", "servers", "databases")  # of the first, only real programs
+DECIDE = ("image", "run", "service", "programs", "more", "servers", "databases")  # of the first, only real programs
 WAYS = {"hugetlb": "private copy", "private": "private copy", "mapped": "image", "executed": "image, executed", "run": "hugeld run",
         "in-place": "in place"}
 
@@ -194,7 +194,7 @@ def deciding_row(found, way, name, model):
 
 def deciding_rows(groups, models):
     """Each program, and each way of running it that a user of hugeld has."""
-    for found in (found for group in DECIDE for found in groups.get(group, []) if group != "shared" or "program" in found):
+    for found in (found for group in DECIDE for found in groups.get(group, []) if group != "image" or "program" in found):
         for way in found["ways"]:
             if "base_median" in way and way["name"] in WAYS:
                 yield deciding_row(found, way, WAYS[way["name"]], models.get(found.get("program")))
@@ -351,24 +351,24 @@ def in_words(result, of="the time"):
 
 
 README_ROWS = [
-    ("`cc1plus` of two lines, from an image", "shared-cc1plus", "mapped"),
-    ("the same, with the image executed", "shared-cc1plus", "executed"),
-    ("the same, with a private copy", "shared-cc1plus", "private"),
+    ("`cc1plus` of two lines, from an image", "image-cc1plus", "mapped"),
+    ("the same, with the image executed", "image-cc1plus", "executed"),
+    ("the same, with a private copy", "image-cc1plus", "private"),
     ("the same, in place", "service-start-large", "in-place"),
     ("twenty small C files, `cc1` in place", "service-build-large", "in-place"),
-    ("`node -e 0`, from an image", "shared-node", "mapped"),
-    ("`clang -c`, its libraries from images", "shared-clang", "mapped"),
-    ("`java -version`, `libjvm.so` from an image", "shared-java", "mapped"),
-    ("`rustc` of one function, its libraries from images", "shared-rustc", "mapped"),
-    ("the same, with private copies", "shared-rustc", "private"),
+    ("`node -e 0`, from an image", "image-node", "mapped"),
+    ("`clang -c`, its libraries from images", "image-clang", "mapped"),
+    ("`java -version`, `libjvm.so` from an image", "image-java", "mapped"),
+    ("`rustc` of one function, its libraries from images", "image-rustc", "mapped"),
+    ("the same, with private copies", "image-rustc", "private"),
     ("the same, from images, by `hugeld run`", "run-rustc-large", "run"),
     ("`git --version` by `hugeld run`, which has no image", "run-git", "run"),
-    ("`git --version`, image executed", "shared-git", "executed"),
-    ("Chromium `--dump-dom`, image executed", "shared-chromium", "executed"),
-    ("eight `cc1plus` at once on two processors, from an image", "shared-many", "mapped"),
-    ("the same, with the image executed", "shared-many", "executed"),
-    ("random calls over 128 MiB of text, from an image", "shared-calls", "mapped"),
-    ("memory of ten processes with 32 MiB of text, from an image", "shared-memory", "mapped"),
+    ("`git --version`, image executed", "image-git", "executed"),
+    ("Chromium `--dump-dom`, image executed", "image-chromium", "executed"),
+    ("eight `cc1plus` at once on two processors, from an image", "image-many", "mapped"),
+    ("the same, with the image executed", "image-many", "executed"),
+    ("random calls over 128 MiB of text, from an image", "image-calls", "mapped"),
+    ("memory of ten processes with 32 MiB of text, from an image", "image-memory", "mapped"),
     ("random calls over 128 MiB of text", "calls-128-disk", "hugetlb"),
     ("random reads over 1 GiB of `.bss`, `bss=thp`", "arrays-walk", "bss-thp"),
     ("`cc1plus -O1`, 22 MiB of text", "program-cc1plus", "hugetlb"),
@@ -382,9 +382,9 @@ README_ROWS = [
     ("99.9th percentile of a request under memory pressure", "pressure-tail", "hugetlb"),
 ]
 README_ADDED = [
-    ("start of a small program with nothing to move, over an empty preloaded library", "shared-nothing", "hugeld"),
-    ("start with 128 MiB of text, from an image", "shared-start-128", "mapped"),
-    ("start with 512 MiB of text, from an image", "shared-start-512", "mapped"),
+    ("start of a small program with nothing to move, over an empty preloaded library", "image-nothing", "hugeld"),
+    ("start with 128 MiB of text, from an image", "image-start-128", "mapped"),
+    ("start with 512 MiB of text, from an image", "image-start-512", "mapped"),
     ("start with 128 MiB of text", "start-128-disk", "hugetlb"),
     ("start with 128 MiB of text linked at 2 MiB, `backend=hugetlb`", "start-128-disk", "linked-hugetlb"),
     ("the same by libhugetlbfs", "start-128-disk", "linked-libhugetlbfs"),
@@ -395,11 +395,11 @@ README_TOP = [
     ("the C++ compiler (`cc1plus`) on two lines, in place", "service-start-large", "in-place"),
     ("the same from an image, by `hugeld run`", "run-cc1plus-large", "run"),
     ("`rustc` of one function, its libraries from images, by `hugeld run`", "run-rustc-large", "run"),
-    ("the same with private copies, by `hugeld run --copy`", "shared-rustc", "private"),
+    ("the same with private copies, by `hugeld run --copy`", "image-rustc", "private"),
     ("`git --version` by `hugeld run`, which has no image: the command itself", "run-git", "run"),
     ("PostgreSQL, `pgbench -S`, its image executed: the server's processor time", "postgres:cpu", "executed"),
-    ("memory of ten processes with 32 MiB of text, from an image", "shared-memory", "mapped"),
-    ("eight C++ compilers at once on two processors, from an image", "shared-many", "mapped"),
+    ("memory of ten processes with 32 MiB of text, from an image", "image-memory", "mapped"),
+    ("eight C++ compilers at once on two processors, from an image", "image-many", "mapped"),
     ("the same with a private copy in each process", "many", "hugetlb"),
 ]
 

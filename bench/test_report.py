@@ -12,18 +12,18 @@ THIS = {"hugeld": "0123", "kernel": "Linux 6.18", "cpu": "EPYC", "quick": False}
 
 
 def test_what_was_measured_is_left_out():
-    runs = {"shared": {**THIS, "seconds": 300}, "start": {**THIS, "hugeld": "4567", "seconds": 20},
+    runs = {"image": {**THIS, "seconds": 300}, "start": {**THIS, "hugeld": "4567", "seconds": 20},
             "calls": {**THIS, "quick": True, "seconds": 5}}
-    assert report.not_yet_measured(["shared", "start", "calls", "cold"], runs, THIS) == ["start", "calls", "cold"]
-    assert report.not_yet_measured(["shared"], runs, {**THIS, "kernel": "Linux 7.0"}) == ["shared"]
+    assert report.not_yet_measured(["image", "start", "calls", "cold"], runs, THIS) == ["start", "calls", "cold"]
+    assert report.not_yet_measured(["image"], runs, {**THIS, "kernel": "Linux 7.0"}) == ["image"]
 
 
 def test_runs_are_stored(tmp_path):
-    data = {"machine": {"kernel": "Linux"}, "quick": False, "groups": {"shared": []},
-            "runs": {"shared": {**THIS, "seconds": 300}}}
+    data = {"machine": {"kernel": "Linux"}, "quick": False, "groups": {"image": []},
+            "runs": {"image": {**THIS, "seconds": 300}}}
     report.store(data, tmp_path)
     assert report.load(tmp_path)["runs"] == data["runs"]
-    assert report.not_yet_measured(["shared"], report.load(tmp_path)["runs"], THIS) == []
+    assert report.not_yet_measured(["image"], report.load(tmp_path)["runs"], THIS) == []
 
 
 def test_what_is_stored_says_the_same(tmp_path):
@@ -32,8 +32,8 @@ def test_what_is_stored_says_the_same(tmp_path):
     found = [experiment("cc1plus", way("mapped", 0.9)), {"id": "start", "title": "Start", "unit": "ms", "note": "",
              "ways": [{"name": "slow", "base": None, "values": [4.0] * 8, "huge": ""}, alone]},
              experiment("few", {**way("mapped", 0.9), **{key: [1.0] * 3 for key in ("pair", "values", "cpu", "pair_cpu")}})]
-    report.store({"machine": {}, "quick": False, "groups": {"shared": [report.summarise(one) for one in found]}, "runs": {}}, tmp_path)
-    [stored] = [report.load(tmp_path)["groups"]["shared"]]
+    report.store({"machine": {}, "quick": False, "groups": {"image": [report.summarise(one) for one in found]}, "runs": {}}, tmp_path)
+    [stored] = [report.load(tmp_path)["groups"]["image"]]
     tables = [report.table(one) for one in stored]
     assert "| mapped | 90.85 | plain | 101 |" in tables[0][4] and "**0.900 [" in tables[0][4] and tables[0][6].startswith("20 pairs each")
     assert "| fast | 2 | slow | -2 [-2, -2] | **0.500 [0.500, 0.500]** |" in tables[1][5] and tables[1][7] == "8 rounds."
