@@ -20,6 +20,7 @@ import pytest
 
 import helpers
 from calls import build_calls
+from hugepages import compact_memory
 from pagecache import scatter
 from smaps import read_smaps
 from test_samples import replaced
@@ -33,6 +34,10 @@ OBSERVES = ["window = 4", "interval = 8", "act = yes", "delay = 0", "canary = 0"
 ACTS = ["window = 4", "interval = 600", "act = yes", "delay = 0"]
 SWITCH = "run/hugeld-service/stop"
 
+
+# What a busy machine makes of an act, which is tried again one minute later, then two, then four; and seconds in which that succeeds.
+AGAIN = "or to look takes too long", "the kernel had no huge page for it"
+ACTED = 500
 
 # Samples of which enough are left in each of its two huge pages after two windows more, and that a busy machine has, too.
 ENOUGH = 80
@@ -67,7 +72,7 @@ class Acting:
 
     def wait(self, condition):
         """What acts came to, once CONDITION is true of it."""
-        return self.service.wait(lambda observed: condition(observed["acts"]))["acts"]
+        return helpers.wait_for(self.service.look, lambda observed: condition(observed["acts"]), ACTED, pause=0.3)["acts"]
 
     def lines_until(self, words):
         """What was said, up to a line with WORDS."""
@@ -109,10 +114,14 @@ def huge_bytes(program):
 def huge_or_skip(acting):
     """The acts, once one has succeeded."""
     found = acting.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
-    if found["huge"] == 0 and "keeps files on small pages" in "".join(acting.lines_until("not put in place")):
+    if found["huge"] > 0:
+        return found
+    line = acting.lines_until("not put in place")[-1]
+    if "keeps files on small pages" in line:
         pytest.skip("this file system and kernel have no large folios")
-    assert found["huge"] > 0, acting.lines_until("not put in place")
-    return found
+    assert any(words in line for words in AGAIN), acting.said
+    compact_memory()
+    return acting.wait(lambda acts: acts["huge"] > 0)
 
 
 def joins(path):
@@ -143,12 +152,14 @@ def test_acts(acting, program, tmp_path):
         assert first % helpers.HUGE == 0 and end - first == helpers.HUGE
         assert huge_bytes(program) >= helpers.HUGE and program.read_bytes() == before
         assert "put in place: " in service.service.run("status").stdout
-        service.configure("canary = 0")  # so that the numbers are of one moment
-        acts = service.wait(lambda acts: acts["reason"] is not None or acts["huge"] == 2)
         service.configure("canary = 0")
-        numbers = {"huge_total": "huge", "failed_total": "failed", "lost_total": "lost", "kept_bytes": "kept_bytes"}
-        lines = {f"hugeld_acts_{name} {acts[key]}" for name, key in numbers.items()}
-        helpers.wait_until(lambda: lines <= set(metrics.read_text().splitlines()), what=f"{lines} in the metrics")
+        helpers.wait_until(lambda: lines_of(service.service.look()["acts"]) <= set(metrics.read_text().splitlines()), ACTED, "the numbers")
+
+
+def lines_of(acts):
+    """In the metrics."""
+    numbers = {"huge_total": "huge", "failed_total": "failed", "lost_total": "lost", "kept_bytes": "kept_bytes"}
+    return {f"hugeld_acts_{name} {acts[key]}" for name, key in numbers.items()}
 
 
 def system_calls(*names):
@@ -270,7 +281,7 @@ def test_canary_is_drawn(acting, tmp_path):
 @contextlib.contextmanager
 def stalled(path):
     """PATH, as in /proc/pressure, says that something waits all the time."""
-    script = ("import os, sys, time\nf = os.open(sys.argv[1], os.O_RDWR)\nat = os.pread(f, 4096, 0).index(b'total=') + 6\n"
+    script = ("import os, sys, time\nos.nice(-20)\nf = os.open(sys.argv[1], os.O_RDWR)\nat = os.pread(f, 4096, 0).index(b'total=') + 6\n"
               "while True: os.pwrite(f, b'%012d' % (time.monotonic_ns() // 1000), at); time.sleep(0.01)")
     process = helpers.start([sys.executable, "-c", script, path])
     try:
@@ -279,15 +290,15 @@ def stalled(path):
         helpers.end_process(process)
 
 
+HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of what the configuration says
+
+
 def test_delay(acting, program):
-    """After a start; the draw may be short, but not in a day."""
-    with acting("delay = 86400") as service:
-        service.configure("delay = 86400")
+    """After a start."""
+    with acting("delay = 86400", prefix=replaced(HALF)) as service:
+        service.configure()
         acts = service.wait(lambda acts: "started less than 86400 s ago" in (acts["reason"] or ""))
         assert acts["huge"] + acts["failed"] == 0 and huge_bytes(program) == 0
-
-
-HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of what the configuration says
 
 
 @pytest.mark.whole
@@ -302,17 +313,19 @@ def test_delay_after_a_change(acting, program):
         changed = time.monotonic()
         service.configure()
         service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
-        assert time.monotonic() - changed > seconds, service.said
+        assert time.monotonic() - changed > seconds - 1, service.said  # it counts whole seconds
 
 
 @pytest.mark.whole
 def test_rate(acting, program):
     """So many huge pages in a minute, and no more."""
     with acting("rate = 2") as service:
+        began = time.monotonic()
         service.configure()
         huge_or_skip(service)
         time.sleep(8)
-        assert service.service.look()["acts"]["huge"] == 1 and huge_bytes(program) == helpers.HUGE
+        found = service.service.look()["acts"]["huge"], huge_bytes(program)
+        assert found == (1, helpers.HUGE) or time.monotonic() - began > 30
 
 
 @pytest.mark.whole
@@ -321,16 +334,19 @@ def test_rests(acting, program, six, tmp_path):
     other, trace = program.with_suffix(".other"), tmp_path / "trace"
     shutil.copy(six, other)
     scatter(other)
-    slow = ["strace", "-D", "-f", "-qq", "-o", trace, "-e", "trace=mincore", "-e", "inject=mincore:delay_exit=100000"]
+    slow = ["strace", "-D", "-f", "-qq", "-ttt", "-s", "300", "-o", trace, "-e", "trace=mincore,write",
+            "-e", "inject=mincore:delay_exit=100000"]
+
+    def times():
+        return [float(at) for at in re.findall(r"^\d+ +([\d.]+) write\(2, .*put in place", trace.read_text(), re.M)]
+
     try:
         with acting(f"eligible = {other}", "rate = 60", prefix=slow) as service:
             with running([str(other), FOREVER]):
                 service.service.wait_for(other, 30)
             service.configure()
-            service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
-            began = time.monotonic()
-            service.wait(lambda acts: acts["huge"] + acts["failed"] > 1)
-            assert time.monotonic() - began > 3, service.said
+            helpers.wait_until(lambda: len(times()) > 1, ACTED, "a second act")
+            assert times()[1] - times()[0] > 3, trace.read_text()
     finally:
         other.unlink()
 
@@ -394,7 +410,7 @@ def test_more_and_more_seldom(acting, program, tmp_path, clock):
     with acting(prefix=["env", f"LD_PRELOAD={clock}", f"FORWARD={forward}"]) as service, mapped_by_many(program):
         service.configure()
         service.wait(lambda acts: acts["failed"] == 1)
-        for seconds, failed in ((50, 1), (70, 2), (170, 2), (200, 3)):
+        for seconds, failed in ((20, 1), (70, 2), (140, 2), (200, 3)):  # what the steps take themselves comes to that
             replace_text(forward, str(seconds))
             service.configure()
             if failed > service.service.look()["acts"]["failed"]:
@@ -578,7 +594,7 @@ def test_unmounted(observe, program, tmp_path, roots_folder):
             write_configuration(service.configuration, f"{folder}/*", lines=ACTS)
             service.process.send_signal(signal.SIGHUP)
             observed = service.wait(lambda observed: observed["acts"]["failed"] > 0)
-            assert "it cannot be read any more" in service.process.stderr.readline() and observed["acts"]["huge"] == 0
+            assert "it cannot be read any more" in helpers.next_line(service.process) and observed["acts"]["huge"] == 0
     finally:
         if is_mounted:
             helpers.run(["umount", folder])
@@ -612,7 +628,7 @@ def test_killed(acting, program, tmp_path, call, n):
         [traced] = pathlib.Path(f"/proc/{service.service.process.pid}/task/{service.service.process.pid}/children").read_text().split()
         write_configuration(service.service.configuration, program, lines=ACTS)
         os.kill(int(traced), signal.SIGHUP)  # strace takes none
-        helpers.wait_until(lambda: service.service.process.poll() is not None, 60, "its end")
+        helpers.wait_until(lambda: service.service.process.poll() is not None, ACTED, "its end")
     calls = collections.Counter(line.split()[0] for line in log.read_text().splitlines() if f" {call}(" in line)
     assert max(calls.values(), default=0) == n, calls
     assert program.read_bytes() == before
