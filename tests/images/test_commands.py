@@ -11,6 +11,7 @@ import pytest
 
 import helpers
 from helpers import HUGE, run
+from hugepages import compact_memory
 from smaps import read_smaps
 
 KIB = 1024
@@ -131,18 +132,23 @@ def test_status(app_of_image):
 def test_status_tells_untouched_text_from_small(builder, store, library, pause_library):
     """An image's pages come as they are touched: of a program that has not begun, none has yet."""
     app = builder.executable("nopie")
-    image = store.add(app)
     env = helpers.preload(library, pause_library, options=store.options())
-    with helpers.paused([*store.inside, app], env, app.name) as process:
-        with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
-            memory.seek(0x600000)
-            memory.read(1)
-        told, text = status_of(process), helpers.hugeld("status", process.pid).stdout
-        [mapping] = [m for m in read_smaps(process.pid) if m.name == str(image) and m.start <= 0x600000 < m.end]
-    [main] = [o for o in told["objects"] if o["is_main"]]
-    huge = mapping.kb["ShmemPmdMapped"] * KIB + mapping.hugetlb_bytes
-    if mapping.kb["Rss"] * KIB > huge:
+    for _ in range(5):
+        image = store.add(app)
+        with helpers.paused([*store.inside, app], env, app.name) as process:
+            with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
+                memory.seek(0x600000)
+                memory.read(1)
+            told, text = status_of(process), helpers.hugeld("status", process.pid).stdout
+            [mapping] = [m for m in read_smaps(process.pid) if m.name == str(image) and m.start <= 0x600000 < m.end]
+        huge = mapping.kb["ShmemPmdMapped"] * KIB + mapping.hugetlb_bytes
+        if mapping.kb["Rss"] * KIB <= huge:
+            break
+        store.done("rm", "-r", pathlib.Path(image).parent)
+        compact_memory()
+    else:
         pytest.skip("the kernel mapped small pages of the image")
+    [main] = [o for o in told["objects"] if o["is_main"]]
     [row] = re.findall(r"^    0x000000400000 (\S+)$", text, re.M)
     if "?" not in row:  # since Linux 6.7
         assert row[1] == "I" and row[:6].count("I") == huge // HUGE, text
