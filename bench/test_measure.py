@@ -86,9 +86,18 @@ def test_what_programs_print_is_left_out():
     assert list(found) == ["again"] and all(len(values) == 3 for values in found["again"].values())
 
 
-def test_memory_and_huge_pages_of_a_run_and_its_children():
-    words = "/usr/bin/python3 -c 'import time; x = bytearray(64 << 20); time.sleep(0.3)'; :"
-    memory, huge = measure.watch(measure.Way("plain", ["/bin/sh", "-c", words]))
+def test_memory_and_huge_pages_of_a_run_and_its_children(tmp_path, monkeypatch):
+    read, seen = measure.read_rollup, tmp_path / "seen"
+
+    def look(pid):
+        now = read(pid)
+        if now["Pss"] > 64 << 10:
+            seen.touch()
+        return now
+
+    monkeypatch.setattr(measure, "read_rollup", look)
+    script = f"import os, time; x, n = bytearray(64 << 20), 0\nwhile not os.path.exists(\"{seen}\") and n < 6000: time.sleep(0.01); n += 1"
+    memory, huge = measure.watch(measure.Way("plain", ["/bin/sh", "-c", f"/usr/bin/python3 -c '{script}'; :"]))
     assert 64 < memory < 200 and "hugetlb" not in huge
     with pytest.raises(RuntimeError, match="again: /bin/false ended with 1"):
         measure.watch(measure.Way("again", ["/bin/false"]))

@@ -239,12 +239,12 @@ def test_folder_is_no_program(tmp_path):
     one_line(hugeld("doctor", "--", text), 2, "make it an executable file (chmod +x)")
 
 
-def test_doctor_of_what_cannot_be_read(tmp_path, builder, root):
+def test_doctor_of_what_cannot_be_read(tmp_path, builder, root, library):
     text = tmp_path / "empty"
     text.write_text("")
     text.chmod(0o755)
     one_line(hugeld("doctor", "--", text), 2, "is empty; build or install it again")
-    user = [*helpers.become(12345), helpers.HUGELD]
+    user = [*helpers.become(12345), library.parent / "hugeld"]
     one_line(helpers.run([*user, "doctor", "1"]), 2, "1: ", "root")
     hidden = shutil.copy(builder.executable("nopie"), "/run/hugeld-hidden")
     try:
