@@ -544,3 +544,16 @@ def test_misuse(place):
                              (["add", "--per-node", "--way=place", BIG], "--per-node")):
         result = place.share(*arguments)
         assert result.returncode == 2 and words in result.stderr
+
+
+@pytest.mark.whole
+def test_process_whose_maps_do_not_answer(place):
+    """The service ends its refresh, and says so; what is enabled is there after the next one.  Process 1 is looked at first, in the time
+    that there is for that on a busy machine, too."""
+    place.path("/etc/hugeld").mkdir()
+    place.path("/etc/hugeld/hugeld.conf").write_text(f"enabled = {BIG}\n")
+    assert place.run("sh", "-c", "mkfifo /run/fifo && mount --bind /run/fifo /proc/1/maps").returncode == 0
+    refused(helpers.run(place.command("/run/bin/hugeld", "service", "--once"), timeout=90), "share refresh was ended")
+    assert place.run("umount", "/proc/1/maps").returncode == 0
+    result = place.run("/run/bin/hugeld", "service", "--once")
+    assert result.returncode == 0 and [file["path"] for file in place.list()] == [BIG], result
