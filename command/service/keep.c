@@ -31,13 +31,14 @@
 
 /* Milliseconds: until a change is looked at, since it seldom comes alone; between two looks at one file; until a file that
    is gone, or whose image could not be made, is tried again, the latter after twice as long each time, up to a day; between two files;
-   between two looks at the store's path. */
+   between two looks at the store's path, and at events. */
 #define SETTLES 200
 #define REST 3000
 #define PATIENCE 60000
 #define PATIENCE_MAX 86400000.0
 #define PACE 100
 #define STORE_LOOK 10000
+#define EVENTS_LOOK 20
 /* In which it finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
 #define COUNT_MS 1000
 
@@ -78,7 +79,7 @@ struct hl_keeper {
     int watch_said, lock_said; /* why the store cannot be watched or locked; it is not said again */
     size_t n;
     struct kept *kept;
-    double next; /* no file before that */
+    double next, next_events; /* no file before that, and no events */
     const struct hl_configuration *configuration;
     const char *source;       /* the path of that, */
     struct timespec mistaken; /* and its ctime when it could not be read, which was said */
@@ -317,16 +318,17 @@ static void take_event(struct hl_keeper *keeper, const struct inotify_event *eve
     }
 }
 
+/* Who can write a folder that lies beside an original's, as /tmp does, makes events without end: those of one read are taken. */
 static void read_events(struct hl_keeper *keeper) {
-    char buffer[16 * (sizeof(struct inotify_event) + NAME_MAX + 1)]
-        __attribute__((aligned(__alignof__(struct inotify_event))));
-    ssize_t bytes;
-    while ((bytes = read(keeper->events, buffer, sizeof buffer)) > 0) {
-        const struct inotify_event *event;
-        for (char *at = buffer; at < buffer + bytes; at += sizeof *event + event->len) {
-            event = (const struct inotify_event *)(const void *)at;
-            take_event(keeper, event);
-        }
+    char buffer[1 << 16] __attribute__((aligned(__alignof__(struct inotify_event))));
+    const struct inotify_event *event;
+    double now = hl_now_ms();
+    ssize_t bytes = now < keeper->next_events ? 0 : read(keeper->events, buffer, sizeof buffer);
+    if (bytes > 0)
+        keeper->next_events = now + EVENTS_LOOK;
+    for (char *at = buffer; at < buffer + bytes; at += sizeof *event + event->len) {
+        event = (const struct inotify_event *)(const void *)at;
+        take_event(keeper, event);
     }
 }
 
@@ -662,6 +664,7 @@ struct hl_keeper *hl_start_keeping(const char *path, const struct hl_configurati
                                  .events = events,
                                  .store = -1,
                                  .next = -INFINITY,
+                                 .next_events = -INFINITY,
                                  .configuration = configuration,
                                  .source = source,
                                  .lookout = hl_start_looking_out()};
@@ -682,7 +685,9 @@ void hl_stop_keeping(struct hl_keeper *keeper) {
     free(keeper);
 }
 
-int hl_keeper_events(const struct hl_keeper *keeper) { return keeper->events; }
+int hl_keeper_events(const struct hl_keeper *keeper) {
+    return hl_now_ms() < keeper->next_events ? -1 : keeper->events;
+}
 
 int hl_keeper_timeout(const struct hl_keeper *keeper) {
     const struct kept *first = find_next(keeper);
@@ -691,7 +696,10 @@ int hl_keeper_timeout(const struct hl_keeper *keeper) {
     double at = hl_find_look(keeper->lookout, keeper->configuration);
     if (first != NULL)
         at = fmin(at, fmax(first->due, keeper->next));
-    double wait = at - hl_now_ms();
+    double now = hl_now_ms();
+    if (now < keeper->next_events)
+        at = fmin(at, keeper->next_events);
+    double wait = at - now;
     return wait > 0 ? (int)fmin(wait, STORE_LOOK) + 1 : 0;
 }
 

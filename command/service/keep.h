@@ -25,7 +25,7 @@ struct hl_keeper *hl_start_keeping(const char *path, const struct hl_configurati
                                    const char *source);
 void hl_stop_keeping(struct hl_keeper *keeper);
 
-/* A descriptor that becomes readable when hl_keep has something to do. */
+/* A descriptor that becomes readable when hl_keep has something to do; -1: not before hl_keeper_timeout. */
 int hl_keeper_events(const struct hl_keeper *keeper);
 
 /* Milliseconds until hl_keep has something to do by itself: ten seconds at most, since no event tells that another store

@@ -295,6 +295,33 @@ def test_what_becomes_private(world, what):
         assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
 
 
+def test_events_of_a_user(world):
+    """Any user makes events without end, in a folder beside the original's, as in /tmp beside /usr: the service looks at them fifty times
+    a second at most, and at what else they tell of."""
+    def waits():
+        [n] = re.findall(r"^voluntary_ctxt_switches:\s(\d+)$", pathlib.Path(f"/proc/{process.pid}/status").read_text(), re.M)
+        return int(n)
+
+    world.add("--way=image", APP)
+    [image] = world.list()
+    world.path("/run/shared").mkdir()
+    world.path("/run/shared").chmod(0o777)
+    script = "import os\nos.utime('/run/shared')\nprint(flush=True)\nwhile True:\n    os.utime('/run/shared')"
+    with service(world) as process:
+        assert holds(process, image)
+        user = helpers.start(world.command("/usr/bin/python3", "-c", script, user=USER))
+        try:
+            assert user.stdout.readline(), user.stderr.read()
+            before, began = waits(), time.monotonic()
+            time.sleep(3)
+            assert waits() - before < 200 * (time.monotonic() - began)
+            world.path("/run/programs").chmod(0o700)
+            wait_for(world, lambda image: image["state"] == "pending")
+            assert user.poll() is None
+        finally:
+            helpers.end_process(user)
+
+
 @contextlib.contextmanager
 def holding_a_disk(world, tmp_path):
     """The service, which holds the image of a program on a disk at /run/disk."""
