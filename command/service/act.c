@@ -107,15 +107,19 @@ static char *explain_canary(double percent) {
     return hl_xasprintf("this machine is none of the %g %% that begin (canary)", percent);
 }
 
-/* Why there is no memory for another huge page; NULL: there is. */
-static char *explain_memory(const struct hl_actor *actor, const struct hl_configuration *configuration) {
+static double find_budget_kib(const struct hl_configuration *configuration) {
     char meminfo[8192];
     uint64_t total = 0;
+    if (configuration->budget_mib > 0)
+        return 1024 * configuration->budget_mib;
     if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0)
         hl_find_number(meminfo, "MemTotal:", &total);
-    double budget = fmin(BUDGET_SHARE * (double)total, (double)BUDGET_MAX_KIB);
-    if (configuration->budget_mib > 0)
-        budget = 1024 * configuration->budget_mib;
+    return fmin(BUDGET_SHARE * (double)total, (double)BUDGET_MAX_KIB);
+}
+
+/* Why there is no memory for another huge page; NULL: there is. */
+static char *explain_memory(const struct hl_actor *actor, const struct hl_configuration *configuration) {
+    double budget = find_budget_kib(configuration);
     if (!hl_leaves_margin(actor->geometry.huge_page_bytes))
         return hl_xasprintf("less than %d %% of the memory is available", HL_AVAILABLE_MIN);
     if ((double)((actor->counts.kept_bytes + actor->geometry.huge_page_bytes) >> 10) > budget)
@@ -472,9 +476,9 @@ const struct hl_act_counts *hl_read_acts(const struct hl_actor *actor) { return 
 
 json_t *hl_json_acts(const struct hl_actor *actor, const struct hl_configuration *configuration) {
     const struct hl_act_counts *c = &actor->counts;
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "huge", (json_int_t)c->huge, "failed",
-                     (json_int_t)c->failed, "lost", (json_int_t)c->lost, "put_off", (json_int_t)c->put_off,
-                     "kept_bytes", (json_int_t)c->kept_bytes, "reason",
-                     actor->reason != NULL && configuration->acts ? hl_json_text(actor->reason)
-                                                                  : json_null());
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "huge", (json_int_t)c->huge, "failed", (json_int_t)c->failed,
+        "lost", (json_int_t)c->lost, "put_off", (json_int_t)c->put_off, "kept_bytes",
+        (json_int_t)c->kept_bytes, "budget_bytes", (json_int_t)find_budget_kib(configuration) << 10, "reason",
+        actor->reason != NULL && configuration->acts ? hl_json_text(actor->reason) : json_null());
 }

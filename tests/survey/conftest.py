@@ -5,6 +5,7 @@ import functools
 import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import pytest
@@ -33,6 +34,13 @@ def roots_folder():
 def calls(roots_folder):
     """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
     return build_calls(roots_folder / "calls", "-no-pie")
+
+
+@pytest.fixture(scope="module")
+def clock(roots_folder):
+    path = roots_folder / "clock.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, pathlib.Path(__file__).with_name("clock.c")], check=True, timeout=60)
+    return path
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from hugepages import compact_memory
 from pagecache import scatter
 from smaps import read_smaps
 from test_samples import replaced
-from watching import FOREVER, NOBODY, observed_row, observing, running, write_configuration
+from watching import FOREVER, NOBODY, observed_row, observing, replace_text, running, write_configuration
 
 pytestmark = [pytest.mark.beside, pytest.mark.waits]
 
@@ -199,18 +199,24 @@ def test_not_by_default(observe, program):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("line", ["budget = 2", None], ids=["configured", "default"])
-def test_budget(acting, program, tmp_path, line):
-    """No more than it allows, by default 2 % of the memory."""
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 150000 kB\nMemFree: 140000 kB\nMemAvailable: 140000 kB\n")
-    with acting("rate = 60", *([line] if line else []), covers=[] if line else [(meminfo, "/proc/meminfo")]) as service:
+def test_budget(acting, program):
+    """No more than it allows."""
+    with acting("rate = 60", "budget = 2") as service:
         service.configure()
         huge_or_skip(service)
         acts = service.wait(lambda acts: "budget" in (acts["reason"] or ""))
-        assert acts["huge"] == 1 and acts["kept_bytes"] == helpers.HUGE
-        budget = 2 if line else 3
-        assert f"2 MiB are in place, and the budget is {budget} MiB" in acts["reason"] and huge_bytes(program) == helpers.HUGE
+        assert acts["huge"] == 1 and acts["kept_bytes"] == helpers.HUGE == acts["budget_bytes"]
+        assert "2 MiB are in place, and the budget is 2 MiB" in acts["reason"] and huge_bytes(program) == helpers.HUGE
+
+
+@pytest.mark.parametrize(("kib", "mib"), [(10 << 20, 204.8), (100 << 20, 1024)])
+def test_budget_by_default(observe, tmp_path, kib, mib):
+    """2 % of the memory, and at most 1 GiB."""
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemTotal: {kib} kB\nMemFree: {kib} kB\nMemAvailable: {kib} kB\n")
+    with observe("/none/*", covers=[(meminfo, "/proc/meminfo")]) as service:
+        acts = service.wait(lambda observed: True)["acts"]
+        assert acts["budget_bytes"] == int(mib * 1024) << 10
 
 
 @pytest.mark.parametrize(("what", "words"), [
@@ -302,6 +308,14 @@ def test_delay(acting, program):
 
 
 @pytest.mark.whole
+def test_delay_is_drawn(acting, clock):
+    """So that a thousand machines do not begin together: one of them begins at once."""
+    with acting("delay = 86400", prefix=["env", f"LD_PRELOAD={clock}", "CHANCE=0"]) as service:
+        service.configure("delay = 86400")
+        service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
+
+
+@pytest.mark.whole
 def test_delay_after_a_change(acting, program):
     """As after an upgrade: a service that runs for long leaves the file alone for as long."""
     seconds = 25  # longer than it waits for the file to be unmapped
@@ -372,13 +386,6 @@ def test_pressure_is_not_known(acting, tmp_path):
 YEARS = 10 * 365 * 86400
 
 
-@pytest.fixture(scope="module")
-def clock(roots_folder):
-    path = roots_folder / "clock.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, pathlib.Path(__file__).with_name("clock.c")], check=True, timeout=60)
-    return path
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("behind", [True, False], ids=["set back", "jumps"])
 def test_clock(acting, program, tmp_path, clock, behind):
@@ -393,13 +400,6 @@ def test_clock(acting, program, tmp_path, clock, behind):
             time.sleep(0.1)
         huge_or_skip(service)
         assert huge_bytes(program) >= helpers.HUGE
-
-
-def replace_text(path, text):
-    """A reader finds the old one or the new one."""
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    new.rename(path)
 
 
 @pytest.mark.whole

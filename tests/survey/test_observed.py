@@ -15,7 +15,7 @@ import pytest
 
 import helpers
 from test_samples import replaced
-from watching import FOREVER, NOBODY, SECONDS, observed_row as row, running
+from watching import FOREVER, NOBODY, SECONDS, observed_row as row, replace_text, running
 
 pytestmark = [pytest.mark.beside, pytest.mark.waits]
 
@@ -175,6 +175,24 @@ def test_windows_and_rests(observe, calls):
         helpers.wait_until(lambda: rings(service.process), SECONDS, "the next one")
         # What a busy machine shows late is shorter than it was.
         assert ended - began > 1 and time.monotonic() - began > 6
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("chance", "too_early", "due"), [(0, 4000, 4600), (255, 7000, 7600)])
+def test_next_window_is_drawn(observe, tmp_path, clock, chance, too_early, due):
+    """So that those of a thousand machines do not begin together: a quarter earlier than the configuration says, to a quarter later."""
+    forward = tmp_path / "forward"
+    forward.write_text("0")
+    prefix = ["env", f"LD_PRELOAD={clock}", f"FORWARD={forward}", f"CHANCE={chance}"]
+    with observe("/none/*", lines=["window = 1", "interval = 6000"], prefix=prefix) as service:
+        first = service.wait(lambda observed: True)["windows"]
+        replace_text(forward, str(too_early))
+        service.process.send_signal(signal.SIGHUP)
+        time.sleep(2)
+        assert service.look()["windows"] == first and not rings(service.process)
+        replace_text(forward, str(due))
+        service.process.send_signal(signal.SIGHUP)
+        service.wait(lambda observed: observed["windows"] > first)
 
 
 def is_quiet(service):

@@ -92,3 +92,10 @@ def observing(configuration, *eligible, lines=(), prefix=(), covers=()):
 def write_configuration(path, *eligible, lines=()):
     path.write_text("".join(f"{line}\n" for line in (
         "observe = yes", "window = 1", "interval = 2", *(f"eligible = {pattern}" for pattern in eligible), *lines)))
+
+
+def replace_text(path, text):
+    """A reader finds the old one or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
