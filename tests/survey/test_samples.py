@@ -223,13 +223,13 @@ def test_loops_of_mmap(calls, tmp_path):
 def test_lost_samples(calls, words):
     """A window that has lost more than one in a hundred decides nothing, and says so."""
     with running([calls, FOREVER]) as [process]:
-        look_at = helpers.start([helpers.HUGELD, "survey", *words, "--seconds", "1", "--pid", process.pid])
+        look_at = helpers.start([helpers.HUGELD, "survey", *words, "--seconds", "5", "--pid", process.pid])
         helpers.wait_until(lambda: samples_open(look_at.pid))
         look_at.send_signal(signal.SIGSTOP)
         enough = ticks(process.pid) + 50 * os.cpu_count() + 20  # in hundredths; the ring of a processor holds 41
-        helpers.wait_until(lambda: ticks(process.pid) > enough, timeout=120)
+        helpers.wait_until(lambda: ticks(process.pid) > enough, helpers.PATIENCE)
         look_at.send_signal(signal.SIGCONT)
-        stdout, stderr = look_at.communicate(timeout=60)
+        stdout, stderr = look_at.communicate(timeout=helpers.PATIENCE)
     assert look_at.returncode == 1 and not stderr
     if words:
         answer = json.loads(stdout)

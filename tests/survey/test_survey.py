@@ -97,7 +97,7 @@ def test_waiting_program_is_not_hot(calls):
 
 def test_started_program(calls):
     """With its children; all of them have ended afterwards."""
-    answer, _ = survey("--", "sh", "-c", f"{calls} {FOREVER} & {calls} {FOREVER} & wait", seconds=1.5)
+    answer, _ = survey("--", "sh", "-c", f"{calls} {FOREVER} & {calls} {FOREVER} & wait", seconds=5)
     assert row(answer, calls)["processes"] == 2 and is_all(row(answer, calls)["hot_bytes"])
     assert not [pid for pid in helpers.marked_processes() if helpers.state_of(pid) not in "ZX"]
 
@@ -113,7 +113,7 @@ def test_started_program_alone(calls):
 @pytest.mark.whole
 def test_started_program_that_ends(calls):
     """What was seen of it counts, and its file says what is best; of one that ends at once there is nothing to be seen."""
-    answer, _ = survey("--", "sh", "-c", f"timeout 1 {calls} {FOREVER}; true", seconds=100)
+    answer, _ = survey("--", "sh", "-c", f"timeout 4 {calls} {FOREVER}; true", seconds=100)
     found = row(answer, calls)
     assert answer["seconds"] < 100 and is_all(found["hot_bytes"])
     verdict = json.loads(hugeld("inspect", "--json", calls).stdout)["files"][0]["verdict"]
@@ -125,7 +125,7 @@ def test_started_program_that_ends(calls):
 @pytest.mark.whole
 def test_program_that_is_run_again(calls):
     """None of its processes lives as long as the window; the plan is made for the one that there is at the end."""
-    answer, _ = survey("--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", seconds=1.5)
+    answer, _ = survey("--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", seconds=5)
     found = row(answer, calls)
     assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] in ("place", "image")
 
@@ -236,7 +236,7 @@ def test_kinds_of_processes(calls):
     """Kernel threads and zombies are no programs; one that ends meanwhile is counted."""
     zombie = subprocess.Popen(["true"], env=helpers.environment())
     helpers.wait_until(lambda: helpers.state_of(zombie.pid) == "Z")
-    short = helpers.start(["sleep", "1.2"])
+    short = helpers.start(["sh", "-c", "for i in $(seq 1 2 60); do sleep $i & done; wait"])  # whenever the window begins, one ends in it
     try:
         answer, _ = survey("--program", "sleep", seconds=3)
     finally:
@@ -301,16 +301,16 @@ def test_vanished_executable(calls, tmp_path):
 
 @pytest.mark.whole
 def test_thousand_processes():
-    script = 'for i in $(seq 1000); do sleep 60 & done; echo ready; wait'
+    script = 'for i in $(seq 1000); do sleep 600 & done; echo ready; wait'
     process = helpers.start(["sh", "-c", script], stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline() == "ready\n"
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        answer, _ = survey("--program", "sleep", timeout=120)
+        answer, _ = survey("--program", "sleep", timeout=300)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         master, slave = pty.openpty()
         shown = helpers.start([helpers.HUGELD, "survey", "--exact", "--seconds", "0.3"], stderr=slave)
-        shown.communicate(timeout=120)
+        shown.communicate(timeout=300)
         progress = os.read(master, 65536).decode()
         os.close(master)
         os.close(slave)
