@@ -56,7 +56,7 @@ class Target:
         texts = [path.read_text() for path in pathlib.Path(f"/proc/{self.pid}/task").glob("*/status")]
         return sorted(re.search(r"^SigBlk:\s*(\w+)", text, re.M)[1] for text in texts)
 
-    def finish(self, timeout=60):
+    def finish(self, timeout=helpers.PATIENCE):
         """Wakes it and returns (exit status, what it printed since)."""
         self.process.stdin.close()
         self.process.stdin = None

@@ -106,7 +106,7 @@ def pulsing(argv):
 def finish(process):
     process.stdin.close()
     process.stdin = None
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=helpers.PATIENCE)
     assert (process.returncode, out) == (7, "rounds, wrong 0\n"), out + err
 
 
@@ -205,7 +205,7 @@ def test_backend_killed(postgres, steps, command):
                 killed = is_killed(steps, nth, command, pid)
                 assert ask("SELECT sum(i) FROM generate_series(1, 10000) i") == "50005000", nth
                 assert ask("SELECT pg_backend_pid()") == pid
-                assert session.communicate("", timeout=60) == ("", "") and session.returncode == 0
+                assert session.communicate("", timeout=helpers.PATIENCE) == ("", "") and session.returncode == 0
             finally:
                 helpers.end_process(session)
             nth += 1 if "T_ATTACH" in os.environ else 5

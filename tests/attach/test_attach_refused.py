@@ -426,7 +426,7 @@ def test_closes_unanswered(for_nobody, targets, plain_output, fuse_folder, root)
                                    (attaching.call_of(target.pid) == 3 and helpers.state_of(target.pid) in "SD"), what="close")
             finally:
                 os.kill(server, signal.SIGCONT)
-            _, err = command.communicate(timeout=60)
+            _, err = command.communicate(timeout=helpers.PATIENCE)
             assert target.finish() == plain_output
             return "descriptor" in err
 
@@ -581,7 +581,7 @@ def test_execs(targets, tmp_path):
     try:
         helpers.wait_until(is_tried, what="an attach, and one that came too late")
         end.touch()
-        assert process.wait(timeout=60) == 7, process.stdout.read()
+        assert process.wait(timeout=helpers.PATIENCE) == 7, process.stdout.read()
     finally:
         helpers.end_process(process)
 

@@ -192,7 +192,7 @@ def test_many_at_once(world):
     for action, left in ("enable", names), ("disable", []):
         processes = [helpers.start(world.command(HUGELD, action, name)) for name in names]
         for process in processes:
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=helpers.PATIENCE)
             assert (process.returncode, errors) == (0, "")
         lines = world.path(CONFIGURATION).read_text().splitlines()
         assert lines[:2] == ["# mine", f"enabled = {APP}"] and sorted(lines[2:]) == [f"enabled = {name}" for name in left]

@@ -90,6 +90,20 @@ def replace(world, path):
     world.path(f"{path}-new").rename(world.path(path))
 
 
+def wait_for_rest(process):
+    """Until it has read nothing for longer than it rests; how many bytes that were."""
+    def bytes_read():
+        return int(re.search(r"rchar: (\d+)", pathlib.Path(f"/proc/{process.pid}/io").read_text())[1])
+
+    def rests():
+        before = bytes_read()
+        time.sleep(REST + 1)
+        return bytes_read() == before
+
+    helpers.wait_until(rests, helpers.PATIENCE, "its rest")
+    return bytes_read()
+
+
 def state(world):
     [image] = world.list()
     return image["state"], image["huge_pages"]
@@ -125,18 +139,13 @@ def test_what_lies_beside_is_nothing_to_it(world):
     shutil.chown(theirs, USER, USER)
     world.add("--way=image", APP)
     [image] = world.list()
-
-    def bytes_read(process):
-        return int(re.search(r"rchar: (\d+)", open(f"/proc/{process.pid}/io").read())[1])
-
     with service(world) as process:
         assert holds(process, image)
-        time.sleep(REST + 1)  # after the look at its start
-        before = bytes_read(process)
+        before = wait_for_rest(process)
         for _ in range(3):
             assert world.run("touch", "/run/theirs", user=USER).returncode == 0
         time.sleep(1)
-        assert bytes_read(process) - before < world.path(APP).stat().st_size
+        assert wait_for_rest(process) - before < world.path(APP).stat().st_size
         world.path("/run/programs").chmod(0o700)
         wait_for(world, lambda image: image["state"] == "pending")
 
@@ -203,7 +212,7 @@ def failed(path):
 
 
 def test_tries_again_more_and_more_seldom(world, later):
-    """After one minute, two and four; here a second is a minute."""
+    """After one minute, two, four and eight; here a second is a minute."""
     world.add("--way=image", APP)
     [before] = world.list()
     enable(world, lines=["metrics = /run/hugeld.prom"])
@@ -215,8 +224,8 @@ def test_tries_again_more_and_more_seldom(world, later):
         path = world.path("/run/hugeld.prom")
         helpers.wait_until(lambda: failed(path) >= 1, what="a first attempt")
         began = time.monotonic()
-        helpers.wait_until(lambda: failed(path) >= 4, what="three more attempts")
-        assert time.monotonic() - began > 5  # minutes of its own: 1 + 2 + 4, less the time between two writes of metrics
+        helpers.wait_until(lambda: failed(path) >= 5, helpers.PATIENCE, "four more attempts")
+        assert time.monotonic() - began > 9  # minutes of its own: 1 + 2 + 4 + 8, less the time between two writes of metrics
 
 
 def cached_bytes(path):
@@ -236,11 +245,12 @@ def test_reads_nothing_that_has_not_changed(world):
     size = path.stat().st_size
     with service(world) as process:
         assert holds(process, world.list()[0])
-        time.sleep(REST + 1)
+        wait_for_rest(process)
         evict(path)
         assert cached_bytes(path) < size / 4
         process.send_signal(signal.SIGHUP)
-        time.sleep(REST + 2)
+        time.sleep(1)
+        wait_for_rest(process)
         assert cached_bytes(path) < size / 4
         assert world.share("check").returncode == 0 and cached_bytes(path) > size / 2
         assert state(world)[0] == "fresh"
@@ -371,6 +381,7 @@ def test_store_that_is_read_only(world, tmp_path):
             world.path("/run/programs").chmod(mode)
             time.sleep(1)
         world.path("/run/programs").chmod(0o755)
+        helpers.wait_until((tmp_path / "said").read_text, what="a line")
         assert world.run("mount", "-o", "remount,rw", SYSTEM).returncode == 0
     said = (tmp_path / "said").read_text()
     assert said.count("cannot be locked") == 1 and said.count("\n") == 1, said
@@ -380,7 +391,8 @@ def test_watches_are_used_up(world):
     """It is said once."""
     world.add("--way=image", APP)
     be_calm(world)
-    script = ("/run/bin/hugeld service --keep-only & for i in 1 2 3; do sleep 1; kill -HUP $!; done; sleep 1; kill $!; wait $!")
+    script = ("/run/bin/hugeld service --keep-only & until ls -l /proc/$!/fd | grep -q signalfd; do sleep 0.1; done; "
+              "for i in 1 2 3; do sleep 1; kill -HUP $!; done; sleep 1; kill $!; wait $!")
     result = world.run("sh", "-c", script, strace=["-e", "inject=inotify_add_watch:error=ENOSPC"])
     said = [line for line in result.stderr.splitlines() if line.startswith("hugeld: ")]
     assert (result.returncode, sum("the store cannot be watched" in line for line in said)) == (0, 1), result
