@@ -529,6 +529,17 @@ def test_one_moment_without_a_huge_page(place):
     assert place.share("refresh").returncode == 0 and huge_bytes(place) == whole
 
 
+def test_many_would_wait(place):
+    """For more than 2 ms, for each huge page: nothing is joined, on a kernel that can (madvise says so here, and joins nothing)."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(13):
+            stack.enter_context(running(place))
+        trace = ["strace", "-f", "-o", "/run/trace", "-e", "trace=madvise", "-e", "inject=madvise:retval=0"]
+        result = place.run(*trace, "/run/bin/hugeld", "share", "add", "--way=place", BIG)
+    refused(result, "they would all wait for more than 2 ms")
+    assert not re.search(rf"madvise\(\w+, {helpers.HUGE}, (?:MADV_COLLAPSE|0x19)", place.path("/run/trace").read_text())
+
+
 def test_rests_between_collapses(place):
     """Twenty times as long as the processes that map the file waited for each."""
     trace = ["strace", "-f", "-ttt", "-o", "/run/trace", "-e", "trace=madvise", "-e", "inject=madvise:retval=0:delay_exit=2000"]
