@@ -572,7 +572,9 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
         result = check_class(attachment);
     if (result != 0)
         return result;
-    hl_find_loaded(&attachment->process, &request->geometry);
+    result = hl_find_loaded(&attachment->process, &request->geometry);
+    if (result != 0)
+        return result;
     attachment->obstacle = hl_find_obstacle(&attachment->process);
     attachment->text = hl_xmalloc(attachment->process.n_loaded * sizeof *attachment->text);
     for (size_t i = 0; i < attachment->process.n_loaded; i++) {

@@ -325,7 +325,9 @@ static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const 
    trace it, so no other process can hold this. */
 static int lock(struct hl_threads *threads) {
     threads->lock = hl_open_process_file(threads->process, "mem");
-    return threads->lock < 0 || flock(threads->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_SKIP_ATTACH_TRACED;
+    if (threads->lock < 0)
+        return threads->lock;
+    return flock(threads->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_SKIP_ATTACH_TRACED;
 }
 
 int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets) {

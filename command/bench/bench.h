@@ -91,8 +91,8 @@ uint64_t hl_count_mapped_pages(const json_t *maps);
 
 /* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
    ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}, of the
-   executable and the objects that have something on huge pages.  NULL if it can't be read. */
-json_t *hl_map_process(pid_t pid);
+   executable and the objects that have something on huge pages.  0, or a negated errno, and *MAP is NULL. */
+int hl_map_process(json_t **map, pid_t pid);
 
 /* The mean of the middle half of the pairs' ratios, HUGE over PLAIN, with its 95 % interval.  Pairs without a
    plain time are left out; unknown if that is half of them. */

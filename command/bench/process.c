@@ -65,7 +65,8 @@ int hl_bench_process(pid_t pid, double seconds, bool json) {
     if (result == 0)
         result = hl_read_usage(pid, &after);
     if (result == 0) {
-        json_t *map = hl_map_process(pid);
+        json_t *map;
+        int unread = hl_map_process(&map, pid);
         json_t *answer =
             json_pack("{s:i, s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:o, s:o, s:o}", "pid", (int)pid, "name",
                       hl_json_text(name), "seconds", seconds, "user_ms", after.user_ms - before.user_ms,
@@ -80,6 +81,8 @@ int hl_bench_process(pid_t pid, double seconds, bool json) {
             hl_print_json(json_incref(answer));
         else
             print_process(answer, &counters);
+        if (unread != 0) /* it has counted all the same */
+            hl_say_unreadable(pid, unread);
         json_decref(answer);
     } else {
         hl_say_unreadable(pid, result);

@@ -77,25 +77,28 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
                      (json_int_t)text_huge, "ranges", ranges);
 }
 
-json_t *hl_map_process(pid_t pid) {
+int hl_map_process(json_t **map, pid_t pid) {
     struct hl_process process;
     struct hl_geometry geometry;
-    json_t *objects = json_array(), *map = NULL;
+    *map = NULL;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    if (hl_open_process(&process, pid) == 0) {
-        if (hl_read_process(&process) == 0 && process.executable != NULL) {
-            hl_find_loaded(&process, &geometry);
-            for (size_t i = 0; i < process.n_loaded; i++) {
-                json_t *object = map_object(&process, &process.loaded[i].object);
-                if (object != NULL)
-                    json_array_append_new(objects, object);
-            }
-            map = json_pack("{s:o, s:O}", "executable", hl_json_text(process.executable), "objects", objects);
+    int result = hl_open_process(&process, pid);
+    if (result != 0)
+        return result;
+    result = hl_read_process(&process);
+    if (result == 0)
+        result = process.executable != NULL ? hl_find_loaded(&process, &geometry) : -ENODATA;
+    if (result == 0) {
+        json_t *objects = json_array();
+        for (size_t i = 0; i < process.n_loaded; i++) {
+            json_t *object = map_object(&process, &process.loaded[i].object);
+            if (object != NULL)
+                json_array_append_new(objects, object);
         }
-        hl_close_process(&process);
+        *map = json_pack("{s:o, s:o}", "executable", hl_json_text(process.executable), "objects", objects);
     }
-    json_decref(objects);
-    return map;
+    hl_close_process(&process);
+    return result;
 }
 
 uint64_t hl_count_mapped_pages(const json_t *maps) {
@@ -146,7 +149,9 @@ static bool is_own(const json_t *map) {
 }
 
 static void look_at(pid_t pid, json_t *maps) {
-    json_t *map = is_process(pid) && json_array_size(maps) < MAPS_MAX ? hl_map_process(pid) : NULL;
+    json_t *map = NULL;
+    if (is_process(pid) && json_array_size(maps) < MAPS_MAX)
+        hl_map_process(&map, pid);
     if (map != NULL && !is_own(map) && !has_map(maps, map))
         json_array_append(maps, map);
     json_decref(map);

@@ -228,8 +228,9 @@ static void map_process(struct request *request, pid_t pid) {
         return;
     }
     result = hl_read_process(&process);
+    if (result == 0)
+        result = hl_find_loaded(&process, &request->geometry);
     if (result == 0) {
-        hl_find_loaded(&process, &request->geometry);
         moved = hl_find_moved(&process, &n);
         if (n > 0)
             result = make_text(request, &process, moved, n);

@@ -212,9 +212,11 @@ static bool is_same_file(const struct hl_elf_file *file, const struct hl_region 
            (fs.f_type == BTRFS_SUPER_MAGIC && file->stat.st_ino == region->inode);
 }
 
+/* False: it is no ELF file, or cannot be opened; errno is EMFILE or ENFILE then if there are too many open files. */
 static bool open_region(struct hl_elf_file *file, const struct hl_process *process,
                         const struct hl_region *region) {
     char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    errno = 0;
     enum hl_elf_problem problem = hl_open_elf(file, process->folder, path);
     free(path);
     if (problem != HL_ELF_UNREADABLE)
@@ -239,12 +241,16 @@ static struct hl_process_file *add_file(struct hl_process *process, dev_t device
     return file;
 }
 
-static struct hl_process_file *find_file(struct hl_process *process, const struct hl_region *region) {
+/* *RESULT becomes a negated errno where it could not be opened because of too many open files. */
+static struct hl_process_file *find_file(struct hl_process *process, const struct hl_region *region,
+                                         int *result) {
     for (size_t i = 0; i < process->n_files; i++)
         if (process->file[i].inode == region->inode && process->file[i].device == region->device)
             return &process->file[i];
     struct hl_process_file *file = add_file(process, region->device, region->inode);
     file->is_elf = open_region(file->elf, process, region);
+    if (!file->is_elf && (errno == EMFILE || errno == ENFILE))
+        *result = -errno;
     if (region->of_image)
         file->origin = read_image_origin(process, region);
     return file;
@@ -375,12 +381,14 @@ static bool find_bias(const struct hl_process *process, size_t first, const stru
     return best > 0;
 }
 
-/* The executable: /proc/PID/exe is the file that runs, whatever its name means now. */
-static void find_executable(struct hl_process *process, const struct hl_geometry *geometry) {
+/* The executable: /proc/PID/exe is the file that runs, whatever its name means now.  0, or the negated errno of opening it. */
+static int find_executable(struct hl_process *process, const struct hl_geometry *geometry) {
     struct hl_elf_file elf;
-    if (process->executable == NULL || process->entry == 0 ||
-        hl_open_elf(&elf, process->folder, "exe") != HL_ELF_FINE)
-        return;
+    if (process->executable == NULL || process->entry == 0)
+        return 0;
+    enum hl_elf_problem problem = hl_open_elf(&elf, process->folder, "exe");
+    if (problem != HL_ELF_FINE)
+        return problem == HL_ELF_UNREADABLE ? -errno : 0;
     struct hl_process_file *file = add_file(process, elf.stat.st_dev, elf.stat.st_ino);
     bool is_image = false;
     for (size_t i = 0; i < process->n_regions; i++) { /* the file's numbers as maps has them */
@@ -398,6 +406,7 @@ static void find_executable(struct hl_process *process, const struct hl_geometry
     file->is_elf = true;
     add_loaded(process, file, file->origin != NULL ? file->origin : process->executable,
                process->entry - elf.header.e_entry, true, is_image, geometry);
+    return 0;
 }
 
 /* Whether REGION is a part of the executable, which was found first; ANY: of any object that was found. */
@@ -408,28 +417,30 @@ static bool is_found(const struct hl_process *process, const struct hl_region *r
     return false;
 }
 
-/* The libraries that are mapped from files of their own, or from IMAGES as a whole. */
-static void find_libraries(struct hl_process *process, bool images, const struct hl_geometry *geometry) {
+/* The libraries that are mapped from files of their own, or from IMAGES as a whole.  The results of hl_find_loaded. */
+static int find_libraries(struct hl_process *process, bool images, const struct hl_geometry *geometry) {
+    int result = 0;
     for (size_t i = 0; i < process->n_regions; i++) {
         const struct hl_region *region = &process->region[i];
         uint64_t bias;
         if (region->inode == 0 || region->shared || region->name[0] != '/' || region->of_image != images ||
             (hl_hugetlb_bytes(region) > 0 && !images) || is_found(process, region, images))
             continue;
-        struct hl_process_file *file = find_file(process, region);
+        struct hl_process_file *file = find_file(process, region, &result);
         if (!file->is_elf || region->start < file->found_end)
             continue;
         if (find_bias(process, i, file->elf, geometry, &bias))
             add_loaded(process, file, file->origin != NULL ? file->origin : region->name, bias, false, images,
                        geometry);
     }
+    return result;
 }
 
-void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry) {
+int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry) {
     find_images(process);
-    find_executable(process, geometry);
-    find_libraries(process, false, geometry);
-    find_libraries(process, true, geometry); /* after the objects of which they are ranges */
+    int executable = find_executable(process, geometry), libraries = find_libraries(process, false, geometry),
+        images = find_libraries(process, true, geometry); /* after the objects of which they are ranges */
+    return executable != 0 ? executable : libraries != 0 ? libraries : images;
 }
 
 void hl_close_process(struct hl_process *process) {

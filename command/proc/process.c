@@ -273,13 +273,16 @@ uint64_t hl_read_limit(const struct hl_process *process, const char *name) {
     return limit;
 }
 
-static void read_executable(struct hl_process *process) {
+/* 0, or a negated errno: CAP_PERFMON is enough for maps and smaps (perfmon_capable in mm_access), but not for exe and map_files, and
+   without these the process would look as if it had loaded nothing. */
+static int read_executable(struct hl_process *process) {
     char path[PATH_MAX];
     ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
     if (bytes < 0)
-        return;
+        return errno == EACCES || errno == EPERM ? -errno : 0;
     path[bytes] = '\0';
     process->executable = hl_xasprintf("%s", path);
+    return 0;
 }
 
 int hl_read_process(struct hl_process *process) {
@@ -288,8 +291,7 @@ int hl_read_process(struct hl_process *process) {
         return result;
     read_nodes(process);
     read_auxv(process);
-    read_executable(process);
-    return 0;
+    return read_executable(process);
 }
 
 int hl_read_process_map(struct hl_process *process) {
@@ -297,8 +299,7 @@ int hl_read_process_map(struct hl_process *process) {
     if (result != 0)
         return result;
     read_auxv(process);
-    read_executable(process);
-    return 0;
+    return read_executable(process);
 }
 
 /* Where what may be mapped of the executable ends: at the first large hole. */
@@ -512,7 +513,7 @@ bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective) {
     return is_known;
 }
 
-static bool may_trace(void) {
+bool hl_may_trace(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
     return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
@@ -525,8 +526,9 @@ const char *hl_explain_denial(pid_t pid) {
                    ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
                      "root"
                    : "the process belongs to someone else; run hugeld as its owner or as root";
-    if (!may_trace())
-        return "root may not read it without CAP_SYS_PTRACE; give it to the container (--cap-add=SYS_PTRACE)";
+    if (!hl_may_trace())
+        return "root may not read it without CAP_SYS_PTRACE; run hugeld with that capability "
+               "(in a container: --cap-add=SYS_PTRACE)";
     return "root may not read it: a security policy or a user namespace forbids it; run hugeld outside of "
            "that";
 }
@@ -544,6 +546,9 @@ void hl_say_unreadable(pid_t pid, int result) {
         break;
     case ENODATA:
         hl_warn("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);
+        break;
+    case EMFILE:
+        hl_warn("%d: the process cannot be read: %s; raise the limit (ulimit -n)", pid, strerror(-result));
         break;
     default:
         hl_warn("%d: the process cannot be read: %s; try again", pid, strerror(-result));

@@ -95,7 +95,7 @@ bool hl_is_number(const char *text);
 /* Whether anything huge is mapped, cheaply (smaps_rollup): false also when it may not be read. */
 bool hl_has_huge_pages(const struct hl_process *process);
 
-/* Reads regions (with nodes), executable and entry.  0, or a negated errno: -EACCES for someone else's,
+/* Reads regions (with nodes), executable and entry.  0, or a negated errno: -EACCES where this user may not read all of it,
    -ENOENT or -ESRCH for one that has ended, -ENODATA for one without memory (a kernel thread, or about to
    end). */
 int hl_read_process(struct hl_process *process);
@@ -155,8 +155,9 @@ uint64_t hl_read_limit(const struct hl_process *process, const char *name);
 int hl_open_process_file(const struct hl_process *process, const char *name);
 
 /* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
-   executable first. */
-void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
+   executable first.  0, or a negated errno: the executable cannot be opened, or this process may open no more files; objects are
+   missing then. */
+int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
 
 /* Whether what REGION maps can be read without waiting for another process, which may not answer: the server of a FUSE, that any
    user can be, or who handles the faults of a userfaultfd (VmFlags "um", "ui").  The files of what hl_find_loaded has found could be
@@ -166,6 +167,9 @@ bool hl_answers(const struct hl_process *process, const struct hl_region *region
 /* The value of the variable NAME in the environment that PROCESS was started with; NULL if it has none or may
    not be asked.  The caller owns it. */
 char *hl_read_variable(const struct hl_process *process, const char *name);
+
+/* Whether this process has CAP_SYS_PTRACE, be it in a user namespace alone. */
+bool hl_may_trace(void);
 
 /* Why PID may not be read or traced by this user, and what to do; static. */
 const char *hl_explain_denial(pid_t pid);

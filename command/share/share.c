@@ -388,24 +388,21 @@ static void add_loaded(struct request *request, const struct hl_store *store, co
     hl_free_addition(&addition);
 }
 
-/* The objects that PROCESS has mapped.  Any user can start root's programs and have them map other files of root's, so in a store
+/* The objects that PROCESS has mapped, after hl_find_loaded.  Any user can start root's programs and have them map other files of root's, so in a store
    for all users only a process that was named by its ID (IS_NAMED) decides that; else what its executable is linked with counts.
    To open and to examine them may take as long as another user likes (FUSE), so the store is locked after that, and only what
    lies on a file system of the kernel's own is looked at again.  False: there is no store, which was said. */
 static bool add_objects(struct request *request, const char *store_path, struct hl_process *process,
                         bool is_named) {
     struct hl_libraries libraries = {0};
-    struct hl_geometry geometry;
     struct hl_store store;
     struct hl_elf_file file;
     char executable[PATH_MAX];
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     read_executable(process, executable);
     if (!is_named && hl_open_elf(&file, process->folder, "exe") == HL_ELF_FINE) {
         hl_list_libraries(&libraries, executable, &file, false);
         hl_close_elf(&file);
     }
-    hl_find_loaded(process, &geometry);
     char **problem = hl_xmalloc((process->n_loaded + 1) * sizeof *problem);
     for (size_t i = 0; i < process->n_loaded; i++)
         problem[i] = hl_explain_unsteady(process->loaded[i].file->fd, request->any_disk);
@@ -430,11 +427,13 @@ static bool add_objects(struct request *request, const char *store_path, struct 
 
 /* Of the processes NAME, whatever may be read. */
 static void add_running(struct request *request, const char *store_path, const char *name) {
+    struct hl_geometry geometry;
     glob_t folders;
     unsigned found = 0;
     int last = 0;
     pid_t denied = 0;
     bool is_open = true;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (glob("/proc/[1-9]*", GLOB_ONLYDIR, NULL, &folders) != 0)
         folders.gl_pathc = 0;
     for (size_t i = 0; i < folders.gl_pathc && is_open; i++) {
@@ -444,6 +443,8 @@ static void add_running(struct request *request, const char *store_path, const c
             continue;
         if (has_name(&process, name)) {
             int result = hl_read_process(&process);
+            if (result == 0)
+                result = hl_find_loaded(&process, &geometry);
             if (result == 0) {
                 found++;
                 is_open = add_objects(request, store_path, &process, hl_parse_pid(name) == pid);
@@ -461,8 +462,10 @@ static void add_running(struct request *request, const char *store_path, const c
         return;
     if (last != 0)
         hl_say_unreadable(denied, last);
+    else if (hl_parse_pid(name) != 0)
+        hl_say_unreadable(hl_parse_pid(name), -ESRCH);
     else
-        hl_warn("%s: no process has this name", name);
+        hl_warn("%s: no process has this name; give one as ps -e prints it, or a PID", name);
 }
 
 static void print_sum(const struct request *request) {

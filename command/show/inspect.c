@@ -517,15 +517,16 @@ static void inspect_executable(struct request *request) {
 /* 0, or the exit code. */
 static int read_process(struct request *request) {
     struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     int result = hl_open_process(&request->process, request->pid);
     if (result == 0)
         result = hl_read_process(&request->process);
+    if (result == 0)
+        result = hl_find_loaded(&request->process, &geometry);
     if (result != 0) {
         hl_say_unreadable(request->pid, result);
         return HL_EXIT_NO;
     }
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    hl_find_loaded(&request->process, &geometry);
     request->obstacle = hl_find_obstacle(&request->process);
     return 0;
 }

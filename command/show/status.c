@@ -244,9 +244,10 @@ static int read_picture(struct picture *picture, const struct hl_geometry *geome
     struct hl_process *process = &picture->process;
     picture->geometry = *geometry;
     int result = hl_read_process(process);
+    if (result == 0)
+        result = hl_find_loaded(process, geometry);
     if (result != 0)
         return result;
-    hl_find_loaded(process, geometry);
     picture->pagemap = hl_open_process_file(process, "pagemap");
     picture->n_tallies = process->n_loaded;
     picture->tally = hl_xmalloc(process->n_loaded * sizeof *picture->tally);

@@ -277,13 +277,18 @@ static void print_others(const struct hl_survey *survey) {
                                    geteuid() == 0 ? "" : " as root"));
 }
 
-static void print_left_out(const struct hl_survey *survey) {
-    bool is_root = geteuid() == 0;
-    print_others(survey);
+static void print_refused(const struct hl_survey *survey) {
     if (survey->refused > 0)
         print_wrapped(hl_xasprintf("%u %s may not be looked at%s", survey->refused,
                                    processes(survey->refused),
-                                   is_root ? ": a policy forbids it" : "; fix: run hugeld survey as root"));
+                                   geteuid() != 0    ? "; fix: run hugeld survey as root"
+                                   : !hl_may_trace() ? "; fix: run hugeld survey with CAP_SYS_PTRACE"
+                                                     : ": a policy forbids it"));
+}
+
+static void print_left_out(const struct hl_survey *survey) {
+    print_others(survey);
+    print_refused(survey);
     print_too_large(survey);
     if (survey->ended > 0)
         print_wrapped(hl_xasprintf("%u %s ended meanwhile", survey->ended, processes(survey->ended)));
@@ -320,6 +325,8 @@ void hl_print_survey(const struct hl_survey *survey) {
     if (!has_gain(survey)) {
         print_no_gain(survey);
         print_others(survey);
+        if (geteuid() != 0 || !hl_may_trace()) /* more could be looked at */
+            print_refused(survey);
         print_too_large(survey);
         return;
     }

@@ -121,6 +121,8 @@ void hl_watch_exactly(struct hl_watch *watch, double seconds) {
     if (watch->filter->child != 0)
         close(watch->filter->go); /* it has nothing to be noted before it executes the program */
     hl_find_processes(watch, begin);
+    if (watch->code == 0 && watch->filter->pid != 0 && watch->n == 0 && watch->survey->too_large == 0)
+        hl_refuse_process(watch);
     while (watch->code == 0 && (rest = end - hl_now_ms()) > 0) {
         hl_tell_progress(watch, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
         if (watch->filter->child != 0 && hl_has_child_ended(watch->filter))

@@ -302,12 +302,9 @@ static int begin_to_sample(struct hl_watch *watch, struct hl_sampler **sampler, 
 }
 
 static void refuse(struct hl_watch *watch, int result) {
-    struct hl_survey *survey = watch->survey;
     watch->code = HL_EXIT_NO;
     if (watch->filter->pid != 0 && (watch->n == 0 || result == -ESRCH)) {
-        hl_say_unreadable(watch->filter->pid, survey->refused > 0          ? -EACCES
-                                              : survey->kernel_threads > 0 ? -ENODATA
-                                                                           : -ESRCH);
+        hl_refuse_process(watch);
         return;
     }
     char *reason = hl_explain_no_samples(result);

@@ -151,6 +151,14 @@ void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, 
     closedir(folder);
 }
 
+void hl_refuse_process(struct hl_watch *watch) {
+    const struct hl_survey *survey = watch->survey;
+    watch->code = HL_EXIT_NO;
+    hl_say_unreadable(watch->filter->pid, survey->refused > 0          ? -EACCES
+                                          : survey->kernel_threads > 0 ? -ENODATA
+                                                                       : -ESRCH);
+}
+
 bool hl_has_child_ended(const struct hl_survey_filter *filter) {
     siginfo_t info = {0};
     return waitid(P_PID, (id_t)filter->child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;

@@ -30,6 +30,9 @@ struct hl_watch {
 /* On a terminal only, and not too often: "N of ALL WHAT". */
 void hl_tell_progress(struct hl_watch *watch, const char *format, size_t done, size_t all);
 
+/* Says why the process of filter->pid, which is not watched, is not, and sets watch->code. */
+void hl_refuse_process(struct hl_watch *watch);
+
 /* Looks through /proc for processes that are not watched yet, and adds those for which BEGIN, which may be NULL, returns
    true.  Sets watch->code where it cannot be read. */
 void hl_find_processes(struct hl_watch *watch,

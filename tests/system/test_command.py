@@ -742,19 +742,69 @@ def test_reset_takes_no_argument(root, library):
     one_line(helpers.run([*NOBODY, library.parent / "hugeld", "reset", "attached"]), 2, "reset: attached is one too many; give none")
 
 
-def test_root_that_may_not_read_a_process(root, library):
-    """The remedy is not "run hugeld as root" for root."""
-    command = library.parent / "hugeld"
+@pytest.fixture
+def sleeper_of_nobody(root):
     process = helpers.start([*NOBODY, "sleep", "60"])
-    try:
-        helpers.wait_until(lambda: os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) == "sleep")
-        status = [command, "status", process.pid]
-        without = ["setpriv", "--bounding-set=-all", *status]
-        one_line(helpers.run(without), 1, "root may not read it without CAP_SYS_PTRACE; ", "--cap-add=SYS_PTRACE")
-        inside = helpers.run(["unshare", "--map-root-user", *status])
-        if "unshare failed" in inside.stderr:
+    helpers.wait_until(lambda: os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) == "sleep")
+    yield process.pid
+    helpers.end_process(process)
+
+
+# Some kernels let root without CAP_SYS_PTRACE read the maps and not the file that runs.
+@pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
+@pytest.mark.parametrize("words", [
+    "attach", "attach --dry-run", "attach -p *", "detach", "status", "status --json", "inspect --pid", "perf-map", "share add --running",
+    "survey --seconds 0.1 --pid", "survey --exact --seconds 0.1 --pid", "bench --seconds 0.1 --toggle --pid"])
+def test_root_that_may_not_read_a_process(library, sleeper_of_nobody, words, rights):
+    """Every command says so, and none that there is nothing.  The remedy is not "run hugeld as root" for root."""
+    command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld", *words.split(), sleeper_of_nobody]
+    result = helpers.run(command)
+    if words == "status --json":
+        assert json.loads(result.stdout) == {"processes": []}
+        result.stdout = ""
+    one_line(result, 1, f"{sleeper_of_nobody}: root may not read it without CAP_SYS_PTRACE; ", "--cap-add=SYS_PTRACE")
+
+
+@pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
+def test_root_that_may_not_read_a_process_in_json(library, sleeper_of_nobody, rights):
+    for command in "attach", "detach":
+        result = helpers.run(["setpriv", f"--bounding-set={rights}", library.parent / "hugeld", command, "--json", sleeper_of_nobody])
+        (process,) = json.loads(result.stdout)["processes"]
+        assert (result.returncode, process["reason"], process["objects"]) == (1, "attach-denied", [])
+        assert process["sentence"].startswith("root may not read it without CAP_SYS_PTRACE; ")
+
+
+@pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
+def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
+    """What can count without that does, and says it."""
+    command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld"]
+    result = helpers.run([*command, "bench", "--json", "--seconds=0.1", "--pid", sleeper_of_nobody])
+    assert result.returncode == 0 and json.loads(result.stdout)["map"] is None
+    assert "root may not read it without CAP_SYS_PTRACE; " in result.stderr
+    result = helpers.run([*command, "survey", "--exact", "--all-users", "--seconds=0.1"])
+    assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
+
+
+def test_root_of_a_user_namespace(library, sleeper_of_nobody):
+    for words in ["status"], ["attach"], ["inspect", "--pid"]:
+        result = helpers.run(["unshare", "--map-root-user", library.parent / "hugeld", *words, sleeper_of_nobody])
+        if "unshare failed" in result.stderr:
             pytest.skip("no user namespaces here")
-        one_line(inside, 1, "a security policy or a user namespace forbids it; run hugeld outside of that")
+        one_line(result, 1, "a security policy or a user namespace forbids it; run hugeld outside of that")
+
+
+def test_executable_that_may_not_be_read(builder, library, root, tmp_path):
+    """The owner may read its maps, but no longer its file."""
+    tmp_path.chmod(0o755)
+    app = tmp_path / "app"
+    shutil.copy("/bin/sleep", app)
+    process = helpers.start([*NOBODY, app, "60"])
+    try:
+        helpers.wait_until(lambda: os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) == "app")
+        app.chmod(0)
+        for words in ["attach"], ["status"], ["inspect", "--pid"], ["perf-map"]:
+            result = helpers.run([*NOBODY, library.parent / "hugeld", *words, process.pid])
+            one_line(result, 1, "its owner may not read it", "run hugeld as root")
     finally:
         helpers.end_process(process)
 
