@@ -81,12 +81,26 @@ static const char *find_near(const char *name) {
     return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
 }
 
+/* Whether WORD is none of the options that stand before a command, or one that argp knows, which may be shortened. */
+static bool is_known(const char *word) {
+    static const char *const known[] = {"--help", "--usage", "--version", "-?", "-V"};
+    bool found = word[0] != '-';
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        found |= strncmp(known[i], word, strlen(word)) == 0;
+    return found;
+}
+
 static int dispatch(int argc, char **argv) {
     static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
     int index = 0;
-    argv[0] = (char *)"hugeld"; /* what getopt puts before its messages */
+    argv[0] = (char *)"hugeld"; /* in argp's help */
     if (argc > 1 && strcmp(argv[1], "-h") == 0)
         argv[1] = (char *)"--help";
+    if (argc > 1 && !is_known(argv[1])) {
+        hl_warn("%s: no such option; 'hugeld --help' lists commands, which have options of their own",
+                argv[1]);
+        return HL_EXIT_USAGE;
+    }
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0)
         return HL_EXIT_USAGE;
     if (index == 0) {

@@ -32,16 +32,25 @@ static int refuse(const struct hl_command *command, const struct hl_flag *flag, 
     return EINVAL;
 }
 
+/* Where options were given. */
+struct giving {
+    const struct hl_command *command;
+    const struct hl_flag *flag;
+};
+
 static void tell_mistake(void *data, struct hl_string option, const char *what) {
-    (void)data;
-    hl_warn("-o %.*s: %s; 'hugeld run --help' lists names and values",
-            (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
+    const struct giving *giving = data;
+    const char *command = giving->command->name;
+    hl_warn("%s: --%s %.*s: %s; 'hugeld %s --help' lists names and values", command, giving->flag->name,
+            (int)(option.bytes < 200 ? option.bytes : 200), option.at, what, command);
 }
 
 /* Every mistake is told in one line each. */
-static int add_options(char **joined, const char *text) {
+static int add_options(const struct hl_command *command, const struct hl_flag *flag, char **joined,
+                       const char *text) {
     struct hl_options options;
-    const struct hl_complaints complaints = {tell_mistake, NULL};
+    struct giving giving = {command, flag};
+    const struct hl_complaints complaints = {tell_mistake, &giving};
     hl_default_options(&options);
     if (hl_parse_options(&options, text, &complaints) != 0)
         return EINVAL;
@@ -115,7 +124,7 @@ static error_t store(const struct reading *reading, const struct hl_flag *flag, 
         hl_add_to_list(at, text);
         return 0;
     case HL_FLAG_OPTIONS:
-        return add_options(at, text);
+        return add_options(command, flag, at, text);
     case HL_FLAG_PID:
         return read_pid(command, flag, at, text);
     case HL_FLAG_COUNT:

@@ -448,7 +448,10 @@ static int check_request(const struct request *request) {
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
                request->subject.run.via != HL_VIA_AUTO || request->subject.against != NULL ||
                request->at_once || request->precision > 0;
-    if (request->program == NULL && request->pid == 0)
+    if (request->program == NULL && request->rounds > 0)
+        hl_warn("bench: --commands: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... "
+                "for each command, with -- between them");
+    else if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
     else if (request->program != NULL && request->pid != 0)
         hl_warn("bench: give a program or --pid, not both");

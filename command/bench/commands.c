@@ -30,8 +30,9 @@ static char **read_variant(struct variant *variant, char **words, size_t rounds)
     while (*words != NULL && strcmp(*words, "--") != 0)
         words++;
     if (words == variant->subject.argv) {
-        hl_warn("bench: %s: no program given; it is NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]...",
-                variant->name);
+        hl_warn(
+            "bench: --commands: %s: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]...",
+            variant->name);
         return NULL;
     }
     if (*words != NULL)
@@ -108,7 +109,7 @@ int hl_time_commands(char **words, size_t rounds, bool at_once) {
         words = read_variant(&variants[n++], words, rounds);
     if (words == NULL || *words != NULL || (at_once && n != HL_SIDES)) {
         if (words != NULL)
-            hl_warn("bench: --commands: at most %d, and with --at-once two", HL_COMMANDS_MAX);
+            hl_warn("bench: --commands: give %d commands at most, and with --at-once two", HL_COMMANDS_MAX);
         code = HL_EXIT_USAGE;
     } else if (at_once && !hl_find_processors(processors)) {
         code = HL_EXIT_NO;

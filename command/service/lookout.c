@@ -129,10 +129,7 @@ static void end_entry(const struct hl_lookout *lookout, struct hl_local *local, 
 
 static void say_full(struct hl_lookout *lookout, const struct hl_local *local, const char *entry) {
     if (local->is_full && !lookout->said_full)
-        hl_warn(
-            "service: %s: it has more than %d names, and only the first %d are looked at; name fewer, then "
-            "reload the service",
-            entry, HL_ENABLED_NAMES_MAX, HL_ENABLED_NAMES_MAX);
+        hl_warn("service: %s: " HL_ENABLED_NAMES_TOO_MANY ", then reload the service", entry);
     lookout->said_full |= local->is_full;
 }
 

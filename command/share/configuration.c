@@ -297,8 +297,7 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
     if (local.exposed != NULL)
         hl_warn("%s: %s: %s " HL_LOCAL_EXPOSED, configuration, entry, local.exposed);
     if (local.is_full)
-        hl_warn("%s: %s: it has more than %d names, and only the first %d are looked at; name fewer",
-                configuration, entry, HL_ENABLED_NAMES_MAX, HL_ENABLED_NAMES_MAX);
+        hl_warn("%s: %s: " HL_ENABLED_NAMES_TOO_MANY, configuration, entry);
     if (!is_found && !local.is_remote && local.exposed == NULL)
         hl_warn("%s: %s: there is no such file", configuration, entry);
     globfree(&found);

@@ -43,6 +43,9 @@ void hl_free_configuration(struct hl_configuration *configuration);
 
 /* Of one entry so many names are looked at. */
 #define HL_ENABLED_NAMES_MAX 65536
+#define HL_ENABLED_NAMES_TOO_MANY                                                                            \
+    "it has more than 65536 names, and only the first 65536 are looked at; name fewer"
+_Static_assert(HL_ENABLED_NAMES_MAX == 65536, "as the sentence says");
 
 /* The files that ENTRY of the enabled ones means now.  False, and one line says it: there are none, or one is left out.  The
    caller frees them by hl_free_texts in each case. */

@@ -335,8 +335,7 @@ static void add_path(struct request *request, const struct hl_store *store, cons
     else
         add_file(request, store, path, false);
     if (local.is_full)
-        hl_warn("%s: it has more than %d names, and only the first %d are looked at; name fewer", path,
-                HL_ENABLED_NAMES_MAX, HL_ENABLED_NAMES_MAX);
+        hl_warn("%s: " HL_ENABLED_NAMES_TOO_MANY, path);
     hl_close_local(&local);
     free(local.exposed);
 }

@@ -976,11 +976,22 @@ def test_service_options(arguments):
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
 
 
+COMMANDS_WANTED = ("bench: --commands: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... for each command, with -- "
+                   "between them")
+
+
 @pytest.mark.parametrize("arguments, line", [
     (["run", "--frob"], "see 'hugeld run --help': unrecognized option '--frob'"),
     (["status", "-z"], "see 'hugeld status --help': invalid option -- 'z'"),
     (["inspect", "--optoins=x"], "inspect: unrecognized option '--optoins'; did you mean '--options'?"),
     (["run", "--via=frob", "true"], "run: --via frob: give auto, preload, ldso or image"),
+    (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
+    (["bench", "--against", "backend=x", "true"],
+     "bench: --against backend=x: no such value; 'hugeld bench --help' lists names and values"),
+    (["--frob"], "--frob: no such option; 'hugeld --help' lists commands, which have options of their own"),
+    (["-j", "status"], "-j: no such option; 'hugeld --help' lists commands, which have options of their own"),
+    (["bench", "--commands", "3"], COMMANDS_WANTED),
+    (["bench", "--commands", "3", "--pid", os.getpid()], COMMANDS_WANTED),
 ])
 def test_wrong_options_name_the_command(arguments, line):
     result = hugeld(*arguments)
