@@ -11,9 +11,11 @@
 #include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #ifndef HL_VERSION
@@ -30,6 +32,10 @@ static const struct command {
     {"attach", hl_attach_processes}, {"detach", hl_detach_processes},  {"service", hl_serve},
     {"enable", hl_enable_programs},  {"disable", hl_disable_programs}, {"reset", hl_reset_machine},
 };
+
+/* Fewer may not be enough for a store, an image and the files that a process has mapped; in most places nothing can tell then what
+   is missing from what is not there. */
+#define FILES_MIN 64
 
 static const char doc[] =
     "Moves the code and data of unmodified programs onto huge pages at startup.\n"
@@ -90,6 +96,16 @@ static bool is_known(const char *word) {
     return found;
 }
 
+/* Whether the command NAME may open as many files as it may need.  `run` starts the program with any limit. */
+static bool has_files(const char *name) {
+    struct rlimit files;
+    if (strcmp(name, "run") == 0 || getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= FILES_MIN)
+        return true;
+    hl_warn("%s: only %ju files may be open; raise the limit to %d or more (ulimit -n)", name,
+            (uintmax_t)files.rlim_cur, FILES_MIN);
+    return false;
+}
+
 static int dispatch(int argc, char **argv) {
     static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
     int index = 0;
@@ -111,7 +127,7 @@ static int dispatch(int argc, char **argv) {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(commands[i].name, name) == 0) {
             argv[index] = (char *)"hugeld";
-            return commands[i].function(argc - index, argv + index);
+            return has_files(name) ? commands[i].function(argc - index, argv + index) : HL_EXIT_NO;
         }
     }
     const char *near = find_near(name);

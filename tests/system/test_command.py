@@ -976,6 +976,17 @@ def test_service_options(arguments):
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
 
 
+def test_few_open_files():
+    """No command takes for missing what it may not open; a program is run all the same."""
+    pid = os.getpid()
+    for words in (["attach", "--dry-run", pid], ["status", pid], ["status", "--all"], ["inspect", "--pid", pid], ["share", "list"],
+                  ["share", "add", "/bin/true"], ["doctor"], ["survey", "--seconds=0.1"]):
+        result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, *words])
+        one_line(result, 1, f"{words[0]}: only 12 files may be open; raise the limit to 64 or more (ulimit -n)")
+    result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, "run", "--", "echo", "runs"])
+    assert (result.returncode, result.stdout, result.stderr) == (0, "runs\n", "")
+
+
 COMMANDS_WANTED = ("bench: --commands: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... for each command, with -- "
                    "between them")
 
