@@ -545,7 +545,9 @@ void hl_say_unreadable(pid_t pid, int result) {
         hl_warn("%d: %s", pid, hl_explain_denial(pid));
         break;
     case ENODATA:
-        hl_warn("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);
+        hl_warn("%d: the process has no memory: it is a kernel thread, or it (or its first thread) has "
+                "ended; name another",
+                pid);
         break;
     case EMFILE:
         hl_warn("%d: the process cannot be read: %s; raise the limit (ulimit -n)", pid, strerror(-result));
