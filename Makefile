@@ -5,6 +5,7 @@
 # make check-all   each test with all cases; installs what few tests want, too (T_REAL=all TESTS=tests/real: the long forms)
 # make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside
+# make check-... SAMPLE=1    every test with a few of its cases, as in CI
 # make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: with the series for upstream; SUITE=machines: other
 #                  machines' glibc comes out the same with the patches; SUITE='trixie sid': builds and tests the linker there
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
@@ -23,6 +24,10 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 # What check-glibc takes: own, rfc, machines, and suites of Debian.
 SUITE = own
+# With it, tests run as in CI: each, but with few of its cases (tests/conftest.py).
+ifneq ($(SAMPLE),)
+export T_SAMPLE = whole
+endif
 # What check and check-all take: files, folders and options of pytest.
 TESTS = tests bench
 PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=10
@@ -202,7 +207,7 @@ check-all:
 	@$(MAKE) -j2 all unit-tests
 	@glibc-patches/build -d $B/ldso
 	@tests/ldso/suite trixie -- sh -euc 'tools/install-packages build ldso && make ldso'
-	@tools/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)
+	@tools/with-pool 1024 -- $(PYTEST) -n $(if $(SAMPLE),3,2) --dist loadgroup $(TESTS)
 
 check-fuzz:
 	@tools/install-packages build sanitizers fuzz
@@ -214,7 +219,7 @@ check-vm:
 	@tools/install-packages build check vm ldso
 	@$(MAKE) -j2 all
 	@glibc-patches/build -d $B/ldso
-	@tests/vm/run $(VM)
+	@tests/vm/run $(if $(SAMPLE),--sample) $(VM)
 
 ldso:
 	@tools/install-packages build ldso

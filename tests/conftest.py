@@ -3,8 +3,8 @@
 
 A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
 each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test
-marked `whole` is left to `make check-all`.  With several workers (pytest-xdist) one of them has everything that could take a page of
-the pool, one after the other, and what is marked `beside` runs beside it; in `make check-all` only what is marked `waits`, too.
+marked `whole` is left to `make check-all`; with T_SAMPLE=whole, as in CI, nothing is left out.  With several workers (pytest-xdist) one of them has everything that could take a page of
+the pool, one after the other, and what is marked `beside` runs beside it; without a sample only what is marked `waits`, too.
 """
 
 import contextlib
@@ -93,7 +93,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if is_beside(item) and "alone" in item.fixturenames:
             raise pytest.UsageError(f"{item.nodeid} is beside others and uses alone, so it would wait for itself; take one away")
-    is_sample = os.environ.get("T_SAMPLE") == "1"
+    kind = os.environ.get("T_SAMPLE")
+    is_sample = kind in ("1", "whole")
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if not is_beside(item) or not (is_sample or item.get_closest_marker("waits")):
             item.add_marker(pytest.mark.xdist_group("pool"))
@@ -101,7 +102,7 @@ def pytest_collection_modifyitems(config, items):
         return
     tests = {}
     for item in items:
-        if not is_left_out(item):
+        if kind == "whole" or not is_left_out(item):
             tests.setdefault((item.path, item.originalname), []).append(item)
     chosen = set()
     for cases in tests.values():

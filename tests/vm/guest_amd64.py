@@ -170,5 +170,5 @@ GUESTS = [
     guest("5.10", "bullseye", "bullseye-security", leave=CLOCK, **FILE_SYSTEMS),
     guest("6.1", "bookworm", "bookworm-security", leave=f"{CLOCK},{SWEEPS}", **FILE_SYSTEMS),
     guest("6.12", "trixie", "trixie-security", leave=f"{CLOCK},{SWEEPS}", words=["security=selinux"], **FILE_SYSTEMS),
-    guest("newest", "sid", "trixie-backports", **FILE_SYSTEMS),
+    guest("newest", "sid", "trixie-backports", whole=True, **FILE_SYSTEMS),
 ]

@@ -50,7 +50,13 @@ def pytest_runtest_setup(item):
         vmguest.absent("no MADV_COLLAPSE: locked memory is there in small pages before it can be advised")
 
 
+@pytest.hookimpl(hookwrapper=True)  # before conftest.py takes a sample of what is chosen here
 def pytest_collection_modifyitems(config, items):
+    choose(config, items)
+    yield
+
+
+def choose(config, items):
     """Every pattern names something: a test that was renamed would be missed."""
     items.sort(key=lambda item: "test_vm_yama" in item.nodeid)  # after it nothing can be traced
     words = vm_plugin.words()
