@@ -2,8 +2,9 @@
 """What every test gets: the pool for itself, the proof that nothing is left behind, STRICT=1 and T_SAMPLE=1.
 
 A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
-each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test
-marked `whole` is left to `make check-all`; with T_SAMPLE=whole, as in CI, nothing is left out.  With several workers (pytest-xdist) one of them has everything that could take a page of
+each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test marked `whole`
+is left to `make check-all`.  With T_SAMPLE=whole, as in CI, no test is left out, and of the parameters marked so only those without
+`ci=True` are, where the test has others.  With several workers (pytest-xdist) one of them has everything that could take a page of
 the pool, one after the other, and what is marked `beside` runs beside it; without a sample only what is marked `waits`, too.
 """
 
@@ -70,7 +71,7 @@ def sample(cases):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "whole: left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
+    config.addinivalue_line("markers", "whole(ci=False): left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
                                        "programs is")
     config.addinivalue_line("markers", "beside: takes no page of the pool and changes no setting of the machine, unless it has "
                                        "the fixture pool")
@@ -88,6 +89,11 @@ def is_left_out(item):
             or not {"real", "peers", "programs"}.isdisjoint(item.path.relative_to(HERE.parent).parts))
 
 
+def is_for_ci(item):
+    mark = item.get_closest_marker("whole")
+    return mark is None or mark.kwargs.get("ci", False)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     for item in items:
@@ -102,11 +108,14 @@ def pytest_collection_modifyitems(config, items):
         return
     tests = {}
     for item in items:
-        if kind == "whole" or not is_left_out(item):
-            tests.setdefault((item.path, item.originalname), []).append(item)
+        tests.setdefault((item.path, item.originalname), []).append(item)
     chosen = set()
-    for cases in tests.values():
-        chosen.update(sample(cases) if hasattr(cases[0], "callspec") else cases)
+    for every in tests.values():
+        if kind == "whole":
+            cases = [item for item in every if is_for_ci(item)] or every
+        else:
+            cases = [item for item in every if not is_left_out(item)]
+        chosen.update(sample(cases) if cases and hasattr(cases[0], "callspec") else cases)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
 

@@ -154,11 +154,15 @@ bool hl_read_setting(const char *path, uint64_t *number) {
     return found;
 }
 
-double hl_now_ms(void) {
+static double read_clock(clockid_t clock) {
     struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
+    clock_gettime(clock, &time);
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
+
+double hl_now_ms(void) { return read_clock(CLOCK_MONOTONIC); }
+
+double hl_processor_ms(void) { return read_clock(CLOCK_PROCESS_CPUTIME_ID); }
 
 void hl_add_word(char **text, const char *word) {
     char *quoted = hl_xmalloc(2 * strlen(word) + 1), *to = quoted;

@@ -74,6 +74,9 @@ bool hl_read_setting(const char *path, uint64_t *number);
 /* Milliseconds of CLOCK_MONOTONIC, for differences. */
 double hl_now_ms(void);
 
+/* Milliseconds that this process has used of the processors, for differences. */
+double hl_processor_ms(void);
+
 /* Adds WORD to *TEXT, from malloc, as a shell reads it, after a space if there is something before it. */
 void hl_add_word(char **text, const char *word);
 

@@ -76,6 +76,8 @@
 #define WATCH_MS 300
 /* Of the lines of maps, the clock is looked at after so many. */
 #define LINES_MAX 256
+/* To look at processes takes so many times its processor time at most. */
+#define WAITED 4
 /* For so long it is believed that a file system has no large folios. */
 #define CANNOT_MS 3600000
 /* What stat(2) says of the first user namespace (include/uapi/linux/nsfs.h). */
@@ -327,14 +329,29 @@ static bool find_own_line(const struct work *work, struct hl_region *own, char *
     return found;
 }
 
-/* Notes which chunks the process whose maps these are has mapped.  False: that is not done at END (hl_now_ms). */
-static bool count_process(struct hl_place *place, FILE *maps, const struct hl_region *own, double end) {
+/* When a look at processes ends: by hl_processor_ms, and by hl_now_ms, which says little of the work on a busy machine. */
+struct limit {
+    double processor_ms, now_ms;
+};
+
+static struct limit find_limit(double ms_max) {
+    return ms_max > 0 ? (struct limit){hl_processor_ms() + ms_max, hl_now_ms() + WAITED * ms_max}
+                      : (struct limit){INFINITY, INFINITY};
+}
+
+static bool is_reached(const struct limit *limit) {
+    return hl_processor_ms() >= limit->processor_ms || hl_now_ms() >= limit->now_ms;
+}
+
+/* Notes which chunks the process whose maps these are has mapped.  False: LIMIT was reached before it was done. */
+static bool count_process(struct hl_place *place, FILE *maps, const struct hl_region *own,
+                          const struct limit *limit) {
     bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen), in_time = true;
     char *text = NULL;
     size_t size = 0;
     struct hl_region line;
     for (unsigned n = 1; in_time && hl_next_region(&line, maps, &text, &size); n++) {
-        in_time = n % LINES_MAX != 0 || hl_now_ms() < end;
+        in_time = n % LINES_MAX != 0 || !is_reached(limit);
         if (!may_be_same(&line, own))
             continue;
         place->is_mapped = true;
@@ -418,13 +435,13 @@ static bool add_hidden(const struct work *work) {
     return true;
 }
 
-/* Counts the other processes that map each chunk.  False: that cannot be known, or takes more than MS_MAX, where that is not 0:
-   any user can have processes with any number of mappings. */
+/* Counts the other processes that map each chunk.  False: that cannot be known, or takes more than MS_MAX of the processor, where that
+   is not 0, or WAITED times that altogether: any user can have processes with any number of mappings. */
 static bool count_mappers(const struct work *work, double ms_max) {
     struct hl_place *place = work->place;
     struct hl_region own;
     char *own_line = NULL;
-    double end = ms_max > 0 ? hl_now_ms() + ms_max : INFINITY;
+    struct limit limit = find_limit(ms_max);
     bool in_time = true;
     DIR *folder =
         map_chunk(work, &place->chunk[0]) && find_own_line(work, &own, &own_line) ? opendir("/proc") : NULL;
@@ -446,9 +463,9 @@ static bool count_mappers(const struct work *work, double ms_max) {
         free(path);
         bool is_refused = error == EACCES || error == EPERM;
         is_hidden |= is_refused;
-        in_time = hl_now_ms() < end && (maps != NULL || is_refused || error == ENOENT || error == ESRCH);
+        in_time = !is_reached(&limit) && (maps != NULL || is_refused || error == ENOENT || error == ESRCH);
         if (maps != NULL) {
-            in_time &= count_process(place, maps, &own, end);
+            in_time &= count_process(place, maps, &own, &limit);
             fclose(maps);
         }
         hl_end_reading();

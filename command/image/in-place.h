@@ -28,9 +28,9 @@ struct hl_placer {
     /* Set by the caller: what is cached is joined, and no file is read anew; and, with that: nothing is made, and the answer is
        what would come of it. */
     bool only_joins, only_looks;
-    double
-        count_ms_max; /* set by the caller: to look who maps a file takes no longer; 0: as long as it takes */
-    bool cannot_join; /* the file that was tried last can only be read anew here */
+    /* Set by the caller: to look who maps a file takes no more of the processor, and four times that altogether; 0: as it takes. */
+    double count_ms_max;
+    bool cannot_join;         /* the file that was tried last can only be read anew here */
     bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
     size_t n_superblocks;
     struct hl_superblock *superblock; /* hl_free_placer frees them */

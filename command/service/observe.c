@@ -185,12 +185,6 @@ static int compare_files(const void *a, const void *b) {
 
 /* --- windows --- */
 
-static double read_own_ms(void) {
-    struct timespec used;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-    return 1e3 * (double)used.tv_sec + 1e-6 * (double)used.tv_nsec;
-}
-
 /* Windows of a thousand machines do not begin together. */
 static double draw_pause(const struct hl_observer *observer, const struct hl_configuration *configuration) {
     uint32_t random = 0;
@@ -217,7 +211,7 @@ static void begin_window(struct hl_observer *observer, const struct hl_configura
     observer->said = 0;
     observer->resolver = hl_open_resolver(false);
     observer->ends = now + 1e3 * configuration->window_seconds;
-    observer->own_ms = read_own_ms();
+    observer->own_ms = hl_processor_ms();
     observer->window = (struct hl_observed_counts){0};
     age(observer);
 }
@@ -255,7 +249,7 @@ static void end_window(struct hl_observer *observer) {
 
 /* Whether the window has used up its share of this process's time. */
 static bool is_too_costly(const struct hl_observer *observer, const struct hl_configuration *configuration) {
-    double used = read_own_ms() - observer->own_ms;
+    double used = hl_processor_ms() - observer->own_ms;
     return used > OWN_MS_MIN && used > OWN_SHARE * 1e3 * configuration->window_seconds;
 }
 

@@ -24,12 +24,12 @@ EACH = None if ALL else 1
 # One of each: the way back at start, and where other threads or the linker leave another one.
 SECOND = ["start-hugetlb", "start-thp", "start-image", "dlopen-threads-hugetlb", "dlopen-threads-image",
           "ldso-dlopen-hugetlb"]
-# What `make check` takes; the linker's take three times as long.
+# What `make check` takes; the linker's take three times as long.  CI takes those above, too.
 SAMPLE = ["start-hugetlb", "start-image"]
 
 
 def settings(names):
-    return [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.whole) for name in names]
+    return [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.whole(ci=name in SECOND)) for name in names]
 
 
 @pytest.fixture(autouse=True)

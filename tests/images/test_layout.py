@@ -439,9 +439,10 @@ ROOTS = os.environ.get("T_IMAGE_ROOTS", "/usr/bin:/usr/sbin:/usr/lib").split(":"
 
 @pytest.mark.whole
 def test_sections_of_a_distribution(tmp_path):
-    """No file of it carries data that only itself finds, but for those that are made to."""
+    """No file of it carries data that only itself finds, but for those that are made to.  In a sample, every sixth is looked at."""
+    files = elf_files(ROOTS)[:: 6 if os.environ.get("T_SAMPLE") else 1]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        said = dict(pool.map(functools.partial(says_of, tmp_path), elf_files(ROOTS)))
+        said = dict(pool.map(functools.partial(says_of, tmp_path), files))
     refused = [str(path) for path, text in said.items() if "other data" in text]
     assert len(said) > 500 and refused == [], (len(said), refused)
 
