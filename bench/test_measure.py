@@ -27,13 +27,17 @@ def test_both_run_at_once(tmp_path):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     found = numbers(bench("4", "--at-once", "--", "a", "/bin/sh", "-c", f"echo > {fifo}", "--", "b", "/bin/sh", "-c", f"read -r _ < {fifo}"))
-    assert sorted(found) == ["a", "a:cpu", "b", "b:cpu"]
+    assert sorted(found) == ["a", "a:cpu", "b", "b:cpu", "b:ratio"]
 
 
 @two_processors
 def test_times():
     found = numbers(bench("4", "--at-once", "--", "a", "/bin/sleep", "0.2", "--", "b", "/bin/sleep", "0.3"))
+    ratio, low, high, *medians = found.pop("b:ratio")
     assert all(len(v) == 4 for v in found.values())
+    assert medians == pytest.approx([statistics.median(found["a"]), statistics.median(found["b"])], rel=1e-4)
+    quotients = [b / a for a, b in zip(found["a"], found["b"])]
+    assert min(quotients) * 0.999 <= low <= ratio <= high <= max(quotients) * 1.001
     assert statistics.median(found["a"]) >= 200 and statistics.median(found["b"]) >= 300
     assert statistics.median(found["a:cpu"]) < 100
 
@@ -65,7 +69,7 @@ def test_they_take_turns(tmp_path):
     (["a", "/bin/sh", "-c", "kill -9 $$"], 1, "a: signal 9"),
     (["a", "/nowhere/program"], 2, "/nowhere/program: No such file"),
     (["a", "X=1"], 2, "a: no program given"),
-    (["a", "/bin/true", "--"] * 17, 2, "at most 16")])
+    (["a", "/bin/true", "--"] * 17, 2, "16 commands at most")])
 def test_a_failure_is_said(words, code, said):
     result = bench("3", "--", *words)
     assert (result.returncode, result.stdout) == (code, "") and said in result.stderr

@@ -3,7 +3,11 @@
    does not.
 
    Every round runs each command once, beginning with another one each time; with --at-once there are two, which run at the same
-   time.  The first tenth of the rounds is warm-up and does not count. */
+   time.  The first tenth of the rounds is warm-up and does not count.
+
+   Prints lines of numbers, one for each round: NAME, the time in ms, or what the command prints first; NAME:cpu, its processor time.
+   After them, for each but the first command, NAME:ratio: its ratio to the first one as hl_compare_pairs finds it, both ends of that
+   one's interval, and the medians of both commands. */
 #include "command/bench/bench.h"
 
 #include <stdio.h>
@@ -100,6 +104,13 @@ static void print_numbers(const char *name, const char *suffix, const double *nu
     putchar('\n');
 }
 
+static void print_ratio(const struct variant *first, const struct variant *other, size_t rounds) {
+    struct hl_ratio ratio = hl_compare_pairs(first->value, other->value, rounds);
+    double number[] = {ratio.ratio, ratio.low, ratio.high, hl_median(first->value, rounds),
+                       hl_median(other->value, rounds)};
+    print_numbers(other->name, ":ratio", number, sizeof number / sizeof number[0]);
+}
+
 int hl_time_commands(char **words, size_t rounds, bool at_once) {
     struct variant variants[HL_COMMANDS_MAX] = {0};
     double value[HL_COMMANDS_MAX], cpu[HL_COMMANDS_MAX];
@@ -128,6 +139,10 @@ int hl_time_commands(char **words, size_t rounds, bool at_once) {
             print_numbers(variants[i].name, "", variants[i].value, rounds);
             print_numbers(variants[i].name, ":cpu", variants[i].cpu, rounds);
         }
+    }
+    for (size_t i = 1; i < n && code == HL_EXIT_DONE; i++)
+        print_ratio(&variants[0], &variants[i], rounds);
+    for (size_t i = 0; i < n; i++) {
         free(variants[i].subject.path);
         free(variants[i].value);
         free(variants[i].cpu);
