@@ -96,10 +96,14 @@ static bool is_known(const char *word) {
     return found;
 }
 
-/* Whether the command NAME may open as many files as it may need.  `run` starts the program with any limit. */
-static bool has_files(const char *name) {
+/* Whether the command NAME may open as many files as it may need for WORDS.  `run` starts the program with any limit. */
+static bool has_files(const char *name, char **words) {
     struct rlimit files;
-    if (strcmp(name, "run") == 0 || getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= FILES_MIN)
+    bool asks_for_help = false;
+    for (; *words != NULL && !asks_for_help; words++)
+        asks_for_help = strcmp(*words, "--help") == 0 || strcmp(*words, "-h") == 0;
+    if (asks_for_help || strcmp(name, "run") == 0 || getrlimit(RLIMIT_NOFILE, &files) != 0 ||
+        files.rlim_cur >= FILES_MIN)
         return true;
     hl_warn("%s: only %ju files may be open; raise the limit to %d or more (ulimit -n)", name,
             (uintmax_t)files.rlim_cur, FILES_MIN);
@@ -127,7 +131,8 @@ static int dispatch(int argc, char **argv) {
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(commands[i].name, name) == 0) {
             argv[index] = (char *)"hugeld";
-            return has_files(name) ? commands[i].function(argc - index, argv + index) : HL_EXIT_NO;
+            return has_files(name, argv + index) ? commands[i].function(argc - index, argv + index)
+                                                 : HL_EXIT_NO;
         }
     }
     const char *near = find_near(name);

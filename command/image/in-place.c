@@ -480,12 +480,11 @@ static bool count_mappers(const struct work *work, double ms_max) {
 
 /* Counts them where that was not done just now.  NULL, or why it cannot be. */
 static char *explain_mappers(const struct hl_placer *placer, struct work *work) {
-    double began = hl_now_ms();
-    if (began < work->next_count)
+    if (hl_now_ms() < work->next_count)
         return NULL;
+    double used = hl_processor_ms();
     bool is_known = count_mappers(work, placer->count_ms_max);
-    double now = hl_now_ms();
-    work->next_count = now + fmax(COUNTED_MS, REST * (now - began));
+    work->next_count = hl_now_ms() + fmax(COUNTED_MS, REST * (hl_processor_ms() - used));
     return is_known ? NULL
                     : hl_xasprintf("it cannot be known which processes map the file%s",
                                    placer->count_ms_max > 0 ? ", or to look takes too long"

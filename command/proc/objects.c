@@ -212,6 +212,8 @@ static bool is_same_file(const struct hl_elf_file *file, const struct hl_region 
            (fs.f_type == BTRFS_SUPER_MAGIC && file->stat.st_ino == region->inode);
 }
 
+static bool has_no_more_files(int error) { return error == EMFILE || error == ENFILE; }
+
 /* False: it is no ELF file, or cannot be opened; errno is EMFILE or ENFILE then if there are too many open files. */
 static bool open_region(struct hl_elf_file *file, const struct hl_process *process,
                         const struct hl_region *region) {
@@ -219,7 +221,7 @@ static bool open_region(struct hl_elf_file *file, const struct hl_process *proce
     errno = 0;
     enum hl_elf_problem problem = hl_open_elf(file, process->folder, path);
     free(path);
-    if (problem != HL_ELF_UNREADABLE)
+    if (problem != HL_ELF_UNREADABLE || has_no_more_files(errno))
         return problem == HL_ELF_FINE;
 
     path = hl_xasprintf("root%s", region->name);
@@ -249,7 +251,7 @@ static struct hl_process_file *find_file(struct hl_process *process, const struc
             return &process->file[i];
     struct hl_process_file *file = add_file(process, region->device, region->inode);
     file->is_elf = open_region(file->elf, process, region);
-    if (!file->is_elf && (errno == EMFILE || errno == ENFILE))
+    if (!file->is_elf && has_no_more_files(errno))
         *result = -errno;
     if (region->of_image)
         file->origin = read_image_origin(process, region);
@@ -440,7 +442,10 @@ int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometr
     find_images(process);
     int executable = find_executable(process, geometry), libraries = find_libraries(process, false, geometry),
         images = find_libraries(process, true, geometry); /* after the objects of which they are ranges */
-    return executable != 0 ? executable : libraries != 0 ? libraries : images;
+    /* An executable that cannot be opened, of another user's FUSE for example, does not hide libraries that can. */
+    if (executable != 0 && (process->n_loaded == 0 || has_no_more_files(-executable)))
+        return executable;
+    return libraries != 0 ? libraries : images;
 }
 
 void hl_close_process(struct hl_process *process) {

@@ -155,8 +155,8 @@ uint64_t hl_read_limit(const struct hl_process *process, const char *name);
 int hl_open_process_file(const struct hl_process *process, const char *name);
 
 /* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
-   executable first.  0, or a negated errno: the executable cannot be opened, or this process may open no more files; objects are
-   missing then. */
+   executable first, which is missing if it cannot be opened.  0, or a negated errno: so it is, and there is no other object, or
+   this process may open no more files, and objects are missing. */
 int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
 
 /* Whether what REGION maps can be read without waiting for another process, which may not answer: the server of a FUSE, that any

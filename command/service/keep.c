@@ -39,7 +39,7 @@
 #define PACE 100
 #define STORE_LOOK 10000
 #define EVENTS_LOOK 20
-/* In which it finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
+/* Of the processor, in which it finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
 #define COUNT_MS 1000
 
 #define NOT_DUE INFINITY

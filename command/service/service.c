@@ -322,12 +322,13 @@ static int stay(struct service *service) {
     notify(service, "READY=1");
     service->next_round = hl_now_ms() + HOUR;
     while (take_signals(service)) {
+        feed_watchdog(service);
+        int wait = find_wait(service); /* before what is polled: when that changes, it has ended */
         struct pollfd fds[] = {{service->signals, POLLIN, 0},
                                {service->switches, POLLIN, 0},
                                {hl_keeper_events(service->keeper), POLLIN, 0}};
         char changes[sizeof(struct inotify_event) + NAME_MAX + 1];
-        feed_watchdog(service);
-        poll(fds, 3, find_wait(service));
+        poll(fds, 3, wait);
         while (read(service->switches, changes, sizeof changes) > 0)
             ;
         if (hl_now_ms() >= service->next_round) {

@@ -110,7 +110,7 @@ static const struct hl_flag command_flags[] = {
      NULL, HL_CALL(add_argument)},
 };
 
-/* Milliseconds in which refresh finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
+/* Milliseconds of the processor in which refresh finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
 #define COUNT_MS 1000
 
 /* --- progress --- */
@@ -464,7 +464,9 @@ static void add_running(struct request *request, const char *store_path, const c
     else if (hl_parse_pid(name) != 0)
         hl_say_unreadable(hl_parse_pid(name), -ESRCH);
     else
-        hl_warn("%s: no process has this name; give one as ps -e prints it, or a PID", name);
+        hl_warn("%s: no process runs a file of this name; give the name that readlink /proc/PID/exe ends "
+                "with, or a PID",
+                name);
 }
 
 static void print_sum(const struct request *request) {

@@ -166,13 +166,12 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     bool known = fstatat(process.folder, "exe", &executable, 0) == 0 &&
                  executable.st_ino == program->id.inode && executable.st_dev == program->id.device &&
-                 hl_read_process_map(&process) == 0;
+                 hl_read_process_map(&process) == 0 && hl_find_loaded(&process, &geometry) == 0;
     if (known) {
         struct hl_elf_file file;
         enum hl_elf_problem problem = hl_open_elf(&file, process.folder, "exe");
         prospects->plain_reason = hl_explain_plain_file(problem, &file);
         hl_close_elf(&file);
-        hl_find_loaded(&process, &geometry);
         enum hl_skip obstacle = hl_find_obstacle(&process);
         for (size_t i = 0; i < process.n_loaded; i++) {
             double hot = hot_of(program, &process.loaded[i]);
