@@ -98,7 +98,7 @@ def unchanged(measure):
 
 
 def time_commands(rounds, ways, prints, *flags):
-    """{name: ms, or what the program prints first; name:cpu: ms} from `hugeld bench`, of {name: way}."""
+    """{name: ms, or what the program prints first; name:cpu: ms; name:ratio} from `hugeld bench`, of {name: way}."""
     words = []
     for name, way in ways.items():
         variables = [f"{k}={v}" for k, v in way.variables.items()]

@@ -3,11 +3,7 @@
    does not.
 
    Every round runs each command once, beginning with another one each time; with --at-once there are two, which run at the same
-   time.  The first tenth of the rounds is warm-up and does not count.
-
-   Prints lines of numbers, one for each round: NAME, the time in ms, or what the command prints first; NAME:cpu, its processor time.
-   After them, for each but the first command, NAME:ratio: its ratio to the first one as hl_compare_pairs finds it, both ends of that
-   one's interval, and the medians of both commands. */
+   time.  The first tenth of the rounds is warm-up and does not count. */
 #include "command/bench/bench.h"
 
 #include <stdio.h>
