@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The estimate of `hugeld survey`.
 
-   What a jump to another page costs on this machine is measured (curve.c), for pages that are jumped to in random
+   What a jump to another page costs on this machine is measured (tlb/jump-costs.c), for pages that are jumped to in random
    order.  How often a program does that is not known without counters.  cc1plus, traced (valgrind's lackey, through a
    first level of 64 entries), leaves the pages that the TLB holds 3.65 times in a thousand instructions, which take some
    0.3 ns each: once in 100 ns.  But its jumps are not random, and the second level holds many of them.  One in 200 ns is
@@ -18,12 +18,12 @@
 #define NS_MAX 1e5
 #define MIB_MAX 65536
 
-bool hl_is_curve_sane(const struct hl_curve *curve) {
+bool hl_are_jump_costs_sane(const struct hl_jump_costs *costs) {
     double last = 0;
-    if (curve->n == 0 || curve->n > HL_CURVE_POINTS)
+    if (costs->n == 0 || costs->n > HL_COST_POINTS)
         return false;
-    for (size_t i = 0; i < curve->n; i++) {
-        const struct hl_curve_point *point = &curve->point[i];
+    for (size_t i = 0; i < costs->n; i++) {
+        const struct hl_cost_point *point = &costs->point[i];
         if (!(point->mib > last) || !(point->mib <= MIB_MAX) || !(point->small_ns > 0) ||
             !(point->small_ns < NS_MAX) || !(point->huge_ns > 0) || !(point->huge_ns < NS_MAX))
             return false;
@@ -32,14 +32,14 @@ bool hl_is_curve_sane(const struct hl_curve *curve) {
     return true;
 }
 
-static double saved_at(const struct hl_curve_point *point) {
+static double saved_at(const struct hl_cost_point *point) {
     return fmax(point->small_ns - point->huge_ns, 0);
 }
 
-double hl_saved_ns(const struct hl_curve *curve, double hot_bytes) {
+double hl_saved_ns(const struct hl_jump_costs *costs, double hot_bytes) {
     double mib = hot_bytes / (1 << 20), before_mib = 0, before = 0;
-    for (size_t i = 0; i < curve->n; i++) {
-        const struct hl_curve_point *point = &curve->point[i];
+    for (size_t i = 0; i < costs->n; i++) {
+        const struct hl_cost_point *point = &costs->point[i];
         if (mib <= point->mib)
             return before + (saved_at(point) - before) * (mib - before_mib) / (point->mib - before_mib);
         before_mib = point->mib;
@@ -48,17 +48,17 @@ double hl_saved_ns(const struct hl_curve *curve, double hot_bytes) {
     return before;
 }
 
-double hl_estimate_gain(const struct hl_curve *curve, double hot_bytes, double share) {
-    return fmin(share * hl_saved_ns(curve, hot_bytes) / JUMP_EACH_NS, GAIN_MAX);
+double hl_estimate_gain(const struct hl_jump_costs *costs, double hot_bytes, double share) {
+    return fmin(share * hl_saved_ns(costs, hot_bytes) / JUMP_EACH_NS, GAIN_MAX);
 }
 
-double hl_estimate_from_walks(const struct hl_curve *curve, double hot_bytes, double walk_share,
+double hl_estimate_from_walks(const struct hl_jump_costs *costs, double hot_bytes, double walk_share,
                               double share) {
-    /* Whole huge pages leave next to no walks; in pieces they leave what the curve says. */
+    /* Whole huge pages leave next to no walks; in pieces they leave what the measured costs say. */
     double left = 0;
-    for (size_t i = 0; i < curve->n; i++)
-        if (curve->point[i].mib * (1 << 20) <= hot_bytes || i == 0)
-            left = fmin(curve->point[i].huge_ns / curve->point[i].small_ns, 1);
+    for (size_t i = 0; i < costs->n; i++)
+        if (costs->point[i].mib * (1 << 20) <= hot_bytes || i == 0)
+            left = fmin(costs->point[i].huge_ns / costs->point[i].small_ns, 1);
     return fmin(fmax(walk_share * share * (1 - left), 0), GAIN_MAX);
 }
 

@@ -20,7 +20,7 @@
    no such program. */
 #include "command/doctor/program.h"
 #include "command/file/elf-file.h"
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 #include "command/file/libraries.h"
 #include "command/proc/process.h"
 #include "command/run/run.h"
@@ -69,21 +69,21 @@ static struct hl_options plan_hugetlb_only(const struct hl_options *options) {
 /* Counts the object FILE at PATH if it is selected. */
 static void count_object(struct hl_needs *needs, const char *path, const struct hl_elf_file *file,
                          bool is_main) {
-    struct hl_forecast forecast;
+    struct hl_file_plan file_plan;
     struct hl_starts starts;
     struct hl_found_image image;
     struct hl_verdict verdict;
     uint64_t tried = 0;
     const struct hl_options options = plan_hugetlb_only(&needs->options);
-    hl_forecast_file(&forecast, path, file, &options, 0);
-    forecast.object.is_main = is_main;
-    if (hl_select_object(options.objects, &forecast.object) != HL_NOT_SELECTED) {
-        hl_measure_starts(&starts, &forecast, &options);
+    hl_plan_file(&file_plan, path, file, &options, 0);
+    file_plan.object.is_main = is_main;
+    if (hl_select_object(options.objects, &file_plan.object) != HL_NOT_SELECTED) {
+        hl_measure_starts(&starts, &file_plan, &options);
         bool is_known = !hl_is_position_independent(file) ||
-                        hl_try_load_bias(&tried, file, &forecast.object, &forecast.geometry);
+                        hl_try_load_bias(&tried, file, &file_plan.object, &file_plan.geometry);
         if (is_known && hl_is_position_independent(file))
-            hl_forecast_file(&forecast, path, file, &options, tried);
-        hl_find_image(&image, &forecast, &options, is_known);
+            hl_plan_file(&file_plan, path, file, &options, tried);
+        hl_find_image(&image, &file_plan, &options, is_known);
         hl_judge_file(&verdict, path, file, is_main, &options);
         hl_set_program(&verdict, needs->executable);
         add_object(needs, path, &starts, &image, &verdict);

@@ -63,17 +63,17 @@ static void look_through(struct hl_store_state *state, int folder, uint64_t owne
                          const struct hl_geometry *geometry) {
     struct hl_store store = {
         .path = state->path, .folder = folder, .lock = -1, .owner = owner, .geometry = *geometry};
-    struct hl_stored *stored = NULL;
+    struct hl_store_item *items = NULL;
     struct stat status;
     if (fstat(folder, &status) == 0)
         store.device = status.st_dev;
     state->free_bytes = hl_store_room(&store);
     size_t n;
-    hl_read_store(&store, &stored, &n);
-    state->images = hl_count_images(stored, n);
+    hl_read_store(&store, &items, &n);
+    state->images = hl_count_images(items, n);
     for (size_t i = 0; i < n; i++)
-        state->stale += stored[i].freshness != HL_FRESH;
-    hl_free_stored(stored, n);
+        state->stale += items[i].state != HL_ITEM_FRESH;
+    hl_free_store_items(items, n);
 }
 
 void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry) {

@@ -157,10 +157,10 @@ size_t hl_list_parts(struct hl_part **parts, const struct hl_object *object, con
 
 /* --- remedies --- */
 
-static uint64_t count_covered(const struct hl_forecast *forecast, const struct hl_object *object, unsigned i,
-                              const struct hl_options *options) {
+static uint64_t count_covered(const struct hl_file_plan *file_plan, const struct hl_object *object,
+                              unsigned i, const struct hl_options *options) {
     struct hl_plan plan;
-    hl_plan_object(&plan, object, options, &forecast->geometry);
+    hl_plan_object(&plan, object, options, &file_plan->geometry);
     return plan.covered_bytes[i];
 }
 
@@ -182,27 +182,28 @@ static void relink(struct hl_object *object, uint64_t huge) {
 }
 
 /* Text that does not fill a huge page is better off beside its neighbours. */
-static bool helps_to_relink(const struct hl_forecast *forecast, unsigned i,
+static bool helps_to_relink(const struct hl_file_plan *file_plan, unsigned i,
                             const struct hl_options *options) {
-    const struct hl_segment *segment = &forecast->object.segment[i];
-    struct hl_object relinked = forecast->object;
-    uint64_t huge = forecast->geometry.huge_page_bytes;
-    if (segment->flags & PF_W || segment->end - segment->start < huge || forecast->object.alignment >= huge)
+    const struct hl_segment *segment = &file_plan->object.segment[i];
+    struct hl_object relinked = file_plan->object;
+    uint64_t huge = file_plan->geometry.huge_page_bytes;
+    if (segment->flags & PF_W || segment->end - segment->start < huge || file_plan->object.alignment >= huge)
         return false;
     relink(&relinked, huge);
-    return count_covered(forecast, &relinked, i, options) > forecast->plan.covered_bytes[i];
+    return count_covered(file_plan, &relinked, i, options) > file_plan->plan.covered_bytes[i];
 }
 
-static char *try_remedies(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
+static char *try_remedies(const struct hl_file_plan *file_plan, unsigned i,
+                          const struct hl_options *options) {
     for (size_t j = 0; j < N_SETTINGS; j++) {
         struct hl_options with = *options;
         hl_parse_options(&with, settings[j].option, NULL);
-        if (forecast->object.segment[i].flags & settings[j].flag &&
-            count_covered(forecast, &forecast->object, i, &with) > forecast->plan.covered_bytes[i])
+        if (file_plan->object.segment[i].flags & settings[j].flag &&
+            count_covered(file_plan, &file_plan->object, i, &with) > file_plan->plan.covered_bytes[i])
             return hl_xasprintf("set %s", settings[j].option);
     }
-    return helps_to_relink(forecast, i, options)
-               ? hl_xasprintf("link it with -z max-page-size=0x%" PRIx64, forecast->geometry.huge_page_bytes)
+    return helps_to_relink(file_plan, i, options)
+               ? hl_xasprintf("link it with -z max-page-size=0x%" PRIx64, file_plan->geometry.huge_page_bytes)
                : NULL;
 }
 
@@ -211,14 +212,14 @@ static char *copy_remedy(enum hl_skip skip) {
     return remedy != NULL ? hl_xasprintf("%s", remedy) : NULL;
 }
 
-char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
-    return is_of_option(&forecast->plan, i) ? try_remedies(forecast, i, options)
-                                            : copy_remedy(forecast->plan.skip[i]);
+char *hl_find_remedy(const struct hl_file_plan *file_plan, unsigned i, const struct hl_options *options) {
+    return is_of_option(&file_plan->plan, i) ? try_remedies(file_plan, i, options)
+                                             : copy_remedy(file_plan->plan.skip[i]);
 }
 
-char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options) {
-    for (unsigned i = 0; forecast->skip != 0 && i < forecast->object.n_segments; i++)
-        if (forecast->object.segment[i].flags & PF_X)
-            return hl_find_remedy(forecast, i, options);
-    return copy_remedy((enum hl_skip)forecast->skip);
+char *hl_find_object_remedy(const struct hl_file_plan *file_plan, const struct hl_options *options) {
+    for (unsigned i = 0; file_plan->skip != 0 && i < file_plan->object.n_segments; i++)
+        if (file_plan->object.segment[i].flags & PF_X)
+            return hl_find_remedy(file_plan, i, options);
+    return copy_remedy((enum hl_skip)file_plan->skip);
 }

@@ -3,7 +3,7 @@
 #ifndef HL_REMEDY_H
 #define HL_REMEDY_H
 
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 
 /* REMEDY of skip.def with PATH, as a shell reads it, in the place of FILE; the caller frees it. */
 char *hl_name_file(const char *remedy, const char *path);
@@ -27,10 +27,10 @@ size_t hl_list_parts(struct hl_part **parts, const struct hl_object *object, con
 
 /* These are NULL where nothing would help; the caller frees them. */
 
-/* What would put more of segment I onto huge pages.  FORECAST was made with OPTIONS. */
-char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options);
+/* What would put more of segment I onto huge pages.  FILE_PLAN was made with OPTIONS. */
+char *hl_find_remedy(const struct hl_file_plan *file_plan, unsigned i, const struct hl_options *options);
 
 /* The same for an object that stays as a whole: what would help its text. */
-char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options);
+char *hl_find_object_remedy(const struct hl_file_plan *file_plan, const struct hl_options *options);
 
 #endif

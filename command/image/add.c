@@ -38,8 +38,9 @@
 #define SETTLED_SECONDS 300
 #define IMAGE_MODE 0555
 
-struct making {
-    struct hl_addition *addition;
+/* What is known of the file that is being added, and of its image. */
+struct job {
+    struct hl_add_outcome *outcome;
     const struct hl_store *store;
     const struct hl_elf_file *file;
     struct hl_file_state state;
@@ -54,22 +55,21 @@ struct making {
 };
 
 /* Notes why there is no image, once; takes SENTENCE over.  The result is always false. */
-static bool fail(struct making *making, enum hl_share_result result, char *sentence) {
-    making->addition->result = result;
-    free(making->addition->sentence);
-    making->addition->sentence = sentence;
+static bool fail(struct job *job, enum hl_share_result result, char *sentence) {
+    job->outcome->result = result;
+    free(job->outcome->sentence);
+    job->outcome->sentence = sentence;
     return false;
 }
 
-static bool refuse(struct making *making, enum hl_skip skip) {
+static bool refuse(struct job *job, enum hl_skip skip) {
     bool gains_nothing =
         skip == HL_SKIP_TOO_SMALL || skip == HL_SKIP_SPARSE_TEXT || skip == HL_SKIP_IMAGE_USELESS;
-    making->addition->reason = hl_skip_name(skip);
-    return fail(
-        making, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
-        gains_nothing && skip != HL_SKIP_IMAGE_USELESS
-            ? hl_xasprintf("%s", hl_skip_sentence(skip))
-            : hl_explain_skip(skip, making->addition->path != NULL ? making->addition->path : "FILE"));
+    job->outcome->reason = hl_skip_name(skip);
+    return fail(job, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
+                gains_nothing && skip != HL_SKIP_IMAGE_USELESS
+                    ? hl_xasprintf("%s", hl_skip_sentence(skip))
+                    : hl_explain_skip(skip, job->outcome->path != NULL ? job->outcome->path : "FILE"));
 }
 
 /* --- what the file is --- */
@@ -92,176 +92,176 @@ static enum writer find_writer(int file) {
 /* Where it is not known whether the file has a writer, each change must show in ctime: a page that a process has mapped for
    writing and that is clean does that at the next store (which no change of a page that is dirty does), and a write(2) that
    takes long has set ctime when it began, so await_age waits for longer than that.  False: it cannot be had. */
-static bool make_changes_show(struct making *making) {
-    making->has_no_lease = find_writer(making->file->fd) == WRITER_UNKNOWN;
-    return !making->has_no_lease || fsync(making->file->fd) == 0 || errno == EROFS || errno == EINVAL ||
-           fail(making, HL_SHARE_FAILED,
+static bool make_changes_show(struct job *job) {
+    job->has_no_lease = find_writer(job->file->fd) == WRITER_UNKNOWN;
+    return !job->has_no_lease || fsync(job->file->fd) == 0 || errno == EROFS || errno == EINVAL ||
+           fail(job, HL_SHARE_FAILED,
                 hl_xasprintf("it cannot be written back: %s; try again", strerror(errno)));
 }
 
-static bool check_file(struct making *making) {
-    const struct hl_elf_file *file = making->file;
+static bool check_file(struct job *job) {
+    const struct hl_elf_file *file = job->file;
     struct stat now;
     if (!S_ISREG(file->stat.st_mode))
-        return fail(making, HL_SHARE_FAILED, hl_xasprintf("it is no regular file"));
+        return fail(job, HL_SHARE_FAILED, hl_xasprintf("it is no regular file"));
     if (!hl_is_native(file))
-        return fail(making, HL_SHARE_NOTHING, hl_xasprintf("it is for another machine"));
+        return fail(job, HL_SHARE_NOTHING, hl_xasprintf("it is for another machine"));
     if (hl_has_privileges(file))
-        return refuse(making, HL_SKIP_PRIVILEGED);
-    making->addition->path = hl_find_file_path(file->fd);
-    if (making->addition->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
-        return fail(making, HL_SHARE_FAILED, hl_xasprintf("it has been removed or replaced; name it again"));
-    making->name = strrchr(making->addition->path, '/') + 1;
-    char *sentence = hl_explain_unsteady(file->fd, making->flags & HL_ADD_ANY_DISK);
+        return refuse(job, HL_SKIP_PRIVILEGED);
+    job->outcome->path = hl_find_file_path(file->fd);
+    if (job->outcome->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
+        return fail(job, HL_SHARE_FAILED, hl_xasprintf("it has been removed or replaced; name it again"));
+    job->name = strrchr(job->outcome->path, '/') + 1;
+    char *sentence = hl_explain_unsteady(file->fd, job->flags & HL_ADD_ANY_DISK);
     /* Of what is only put in place nothing is shown but its path. */
-    if (sentence == NULL && making->store->for_all && !(making->flags & HL_ADD_IN_PLACE))
-        sentence = hl_explain_private(file->fd, making->addition->path);
-    return sentence == NULL || fail(making, HL_SHARE_FAILED, sentence);
+    if (sentence == NULL && job->store->for_all && !(job->flags & HL_ADD_IN_PLACE))
+        sentence = hl_explain_private(file->fd, job->outcome->path);
+    return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
 }
 
-static bool has_enough_text(struct making *making) {
+static bool has_enough_text(struct job *job) {
     struct hl_object object;
-    if (hl_load_object(&object, making->file, "", 0, &making->store->geometry) != 0)
+    if (hl_load_object(&object, job->file, "", 0, &job->store->geometry) != 0)
         return true; /* the plan says what is wrong */
-    return hl_has_enough_text(&object, &making->store->geometry) || refuse(making, HL_SKIP_SPARSE_TEXT);
+    return hl_has_enough_text(&object, &job->store->geometry) || refuse(job, HL_SKIP_SPARSE_TEXT);
 }
 
 /* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */
-static int64_t find_age(const struct making *making) {
+static int64_t find_age(const struct job *job) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    return ((int64_t)now.tv_sec - (int64_t)making->state.ctime_seconds) * 1000000000 +
-           ((int64_t)now.tv_nsec - (int64_t)making->state.ctime_nanoseconds);
+    return ((int64_t)now.tv_sec - (int64_t)job->state.ctime_seconds) * 1000000000 +
+           ((int64_t)now.tv_nsec - (int64_t)job->state.ctime_nanoseconds);
 }
 
 /* How old a state must be, for a later change to have another ctime. */
-static int64_t find_age_needed(const struct making *making) {
+static int64_t find_age_needed(const struct job *job) {
     struct timespec tick;
     clock_getres(CLOCK_REALTIME_COARSE, &tick);
     int64_t needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
-    return making->state.ctime_nanoseconds == 0 ? needed + SECONDS_NEEDED * INT64_C(1000000000) : needed;
+    return job->state.ctime_nanoseconds == 0 ? needed + SECONDS_NEEDED * INT64_C(1000000000) : needed;
 }
 
 /* Waits until a change of the file would show in its state. */
-static bool await_age(struct making *making) {
+static bool await_age(struct job *job) {
     static const char in_the_future[] = "its ctime is in the future; fix the clock, then touch it";
-    int64_t age = find_age(making), needed = find_age_needed(making);
+    int64_t age = find_age(job), needed = find_age_needed(job);
     if (age < -needed)
-        return fail(making, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
+        return fail(job, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
     bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
-    making->addition->is_too_young = (making->flags & HL_ADD_UNASKED) && is_young;
-    if (is_young && making->has_no_lease)
+    job->outcome->is_too_young = (job->flags & HL_ADD_UNASKED) && is_young;
+    if (is_young && job->has_no_lease)
         return fail(
-            making, HL_SHARE_FAILED,
+            job, HL_SHARE_FAILED,
             hl_xasprintf(
                 "it changed in the last %d minutes, and only its owner and root can see whether it is "
                 "still being written to; add it later, or let one of them do it",
                 SETTLED_SECONDS / 60));
-    if (making->addition->is_too_young)
+    if (job->outcome->is_too_young)
         return fail(
-            making, HL_SHARE_FAILED,
+            job, HL_SHARE_FAILED,
             hl_xasprintf("it changed in the last %d minutes; run hugeld share add", SETTLED_SECONDS / 60));
     while (age <= needed) {
         int64_t left = needed - age + 1000000;
         nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
-        age = find_age(making);
+        age = find_age(job);
         if (age < -needed) /* the clock was set back meanwhile */
-            return fail(making, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
+            return fail(job, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
     }
     return true;
 }
 
-static bool is_unchanged(struct making *making) {
+static bool is_unchanged(struct job *job) {
     struct hl_file_state state;
-    if (find_writer(making->file->fd) != WRITER && hl_read_file_state(&state, making->file->fd) == 0 &&
-        hl_is_same_state(&state, &making->state))
+    if (find_writer(job->file->fd) != WRITER && hl_read_file_state(&state, job->file->fd) == 0 &&
+        hl_is_same_state(&state, &job->state))
         return true;
     return fail(
-        making, HL_SHARE_FAILED,
+        job, HL_SHARE_FAILED,
         hl_xasprintf("it is being written to, or was changed or replaced meanwhile; add it again when that "
                      "is done"));
 }
 
 /* --- room --- */
 
-static bool fail_for_room(struct making *making, const char *of_what, uint64_t needed, uint64_t there,
+static bool fail_for_room(struct job *job, const char *of_what, uint64_t needed, uint64_t there,
                           const char *remedy) {
-    return fail(making, HL_SHARE_FAILED,
+    return fail(job, HL_SHARE_FAILED,
                 hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
                              needed >> 20, of_what, there >> 20, remedy));
 }
 
 /* What an image takes: all of it, since none of it is a hole. */
-static uint64_t find_bytes_needed(const struct making *making) {
-    return (making->n_nodes > 0 ? making->n_nodes : 1) *
-           hl_round_up(making->image.bytes, making->store->geometry.huge_page_bytes);
+static uint64_t find_bytes_needed(const struct job *job) {
+    return (job->n_nodes > 0 ? job->n_nodes : 1) *
+           hl_round_up(job->image.bytes, job->store->geometry.huge_page_bytes);
 }
 
 /* Removes images that were made for programs that ran, the least recently used first and none that a process maps, until
    there is room for NEEDED bytes. */
-static void make_room(const struct making *making, uint64_t needed) {
-    const struct hl_store *store = making->store;
-    struct hl_stored *stored;
+static void make_room(const struct job *job, uint64_t needed) {
+    const struct hl_store *store = job->store;
+    struct hl_store_item *items;
     size_t n;
     if (hl_store_room(store) >= needed)
         return; /* to look at all processes takes long, and as long as one of them likes */
-    hl_read_store(store, &stored, &n);
-    hl_count_processes(stored, n);
+    hl_read_store(store, &items, &n);
+    hl_count_processes(items, n);
     while (hl_store_room(store) < needed) {
-        struct hl_stored *oldest = NULL;
+        struct hl_store_item *oldest = NULL;
         for (size_t i = 0; i < n; i++)
-            if ((stored[i].marks & HL_ADD_EVICTABLE) && stored[i].processes == 0 &&
-                (oldest == NULL || stored[i].last_use < oldest->last_use))
-                oldest = &stored[i];
+            if ((items[i].marks & HL_ADD_EVICTABLE) && items[i].processes == 0 &&
+                (oldest == NULL || items[i].last_use < oldest->last_use))
+                oldest = &items[i];
         if (oldest == NULL)
             break;
-        hl_remove_stored(store, oldest->key);
+        hl_remove_store_item(store, oldest->key);
         oldest->marks = 0;
     }
-    hl_free_stored(stored, n);
+    hl_free_store_items(items, n);
 }
 
 /* The image cannot be dropped or swapped, so what other programs need next would be taken from them. */
-static bool leaves_margin(struct making *making, uint64_t needed) {
+static bool leaves_margin(struct job *job, uint64_t needed) {
     return hl_leaves_margin(needed) ||
-           fail(making, HL_SHARE_FAILED,
+           fail(job, HL_SHARE_FAILED,
                 hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
                              "available; free memory, or make it all the same: hugeld share refresh",
                              needed >> 20, HL_AVAILABLE_MIN));
 }
 
-static bool is_calm(struct making *making) {
-    char *sentence = making->store->placer != NULL ? hl_explain_busy(making->store->placer) : NULL;
-    return sentence == NULL || fail(making, HL_SHARE_FAILED, sentence);
+static bool is_calm(struct job *job) {
+    char *sentence = job->store->placer != NULL ? hl_explain_busy(job->store->placer) : NULL;
+    return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
 }
 
 /* Before anything is written, since memory that is not there is killed for. */
-static bool check_room(struct making *making) {
-    const struct hl_store *store = making->store;
+static bool check_room(struct job *job) {
+    const struct hl_store *store = job->store;
     const char *remedy = "remove what no process uses: hugeld share remove --unused, or give it more: --size";
-    uint64_t needed = find_bytes_needed(making);
+    uint64_t needed = find_bytes_needed(job);
     struct hl_status status;
     struct hl_placement placement;
-    if (needed > 2 * making->image.huge_pages * store->geometry.huge_page_bytes *
-                     (making->n_nodes > 0 ? making->n_nodes : 1))
-        return refuse(making, HL_SKIP_TOO_SPARSE);
-    if (((making->flags & HL_ADD_WHEN_CALM) && !is_calm(making)) ||
-        ((making->flags & HL_ADD_UNATTENDED) && !leaves_margin(making, needed)))
+    if (needed >
+        2 * job->image.huge_pages * store->geometry.huge_page_bytes * (job->n_nodes > 0 ? job->n_nodes : 1))
+        return refuse(job, HL_SKIP_TOO_SPARSE);
+    if (((job->flags & HL_ADD_WHEN_CALM) && !is_calm(job)) ||
+        ((job->flags & HL_ADD_UNATTENDED) && !leaves_margin(job, needed)))
         return false;
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
-    if (making->flags & HL_ADD_UNASKED) {
+    if (job->flags & HL_ADD_UNASKED) {
         int skip = hl_check_memory_limit(&hl_system_roots, &placement, needed);
         if (skip != 0)
-            return fail(making, HL_SHARE_FAILED,
+            return fail(job, HL_SHARE_FAILED,
                         hl_xasprintf("%s; run hugeld share add outside of the limit",
                                      hl_skip_sentence((enum hl_skip)skip)));
-        make_room(making, needed);
+        make_room(job, needed);
     }
     if (needed > hl_store_room(store))
-        return fail_for_room(making, "the store", needed, hl_store_room(store), remedy);
+        return fail_for_room(job, "the store", needed, hl_store_room(store), remedy);
     uint64_t there = hl_read_memory_headroom(&hl_system_roots, &placement);
-    return needed <= there || fail_for_room(making, "the machine or a memory limit", needed, there,
+    return needed <= there || fail_for_room(job, "the machine or a memory limit", needed, there,
                                             "free memory, or raise the limit");
 }
 
@@ -277,14 +277,14 @@ static int bind_to_node(unsigned node) {
 static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); }
 
 /* Makes .new in the store, which is locked. */
-static bool make_folder(struct making *making) {
-    unsigned marks = making->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE |
-                                      HL_ADD_NO_IMAGE);
-    making->folder = hl_make_new_folder(making->store, marks);
-    return making->folder >= 0 ||
-           fail(making, HL_SHARE_FAILED,
+static bool make_folder(struct job *job) {
+    unsigned marks = job->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE |
+                                   HL_ADD_NO_IMAGE);
+    job->folder = hl_make_new_folder(job->store, marks);
+    return job->folder >= 0 ||
+           fail(job, HL_SHARE_FAILED,
                 hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
-                             strerror(-making->folder)));
+                             strerror(-job->folder)));
 }
 
 /* An empty file in FOLDER: without a name where the file system has that, else *NAMED. */
@@ -294,126 +294,124 @@ static int create_file(int folder, const char *name, bool *named) {
     return out >= 0 ? out : openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 }
 
-static bool fail_to_write(struct making *making, int result) {
+static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
-        return refuse(making, (enum hl_skip)result);
+        return refuse(job, (enum hl_skip)result);
     if (result == -ENOSPC || result == -EDQUOT)
         return fail(
-            making, HL_SHARE_FAILED,
+            job, HL_SHARE_FAILED,
             hl_xasprintf("the store is full; remove what no process uses: hugeld share remove --unused, or "
                          "give it more: --size"));
-    return fail(making, HL_SHARE_FAILED,
+    return fail(job, HL_SHARE_FAILED,
                 hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
                              result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"
                                               : "free memory and try again"));
 }
 
 /* All that OUT holds is on huge pages now, *PAGES of them, or there is no image. */
-static bool prove(struct making *making, int out, uint64_t *pages) {
+static bool prove(struct job *job, int out, uint64_t *pages) {
     uint64_t small = 0;
     *pages = 0;
-    int result = hl_prove_huge(&making->store->geometry, out, true, pages, &small);
-    making->addition->is_hopeless = result == -EOPNOTSUPP;
+    int result = hl_prove_huge(&job->store->geometry, out, true, pages, &small);
+    job->outcome->is_hopeless = result == -EOPNOTSUPP;
     if (result == -EOPNOTSUPP)
         return fail(
-            making, HL_SHARE_FAILED,
+            job, HL_SHARE_FAILED,
             hl_xasprintf(
                 "this kernel makes no huge pages in such a folder (Linux 6.12 and newer do); let root "
                 "make the system's store: hugeld share add"));
     if (result == 0 && small > 0)
         result = -ENOMEM;
     if (result == -ENOMEM)
-        return fail(making, HL_SHARE_FAILED,
+        return fail(job, HL_SHARE_FAILED,
                     hl_xasprintf("%" PRIu64 " of its pages did not become huge; free or compact memory: echo "
                                  "1 > /proc/sys/vm/compact_memory",
                                  small));
-    return result == 0 || fail(making, HL_SHARE_FAILED,
+    return result == 0 || fail(job, HL_SHARE_FAILED,
                                hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
                                             strerror(-result)));
 }
 
 /* Proves it of one huge page of zeros first: where that cannot be huge, all of the image would be written for nothing. */
-static bool prove_first_page(struct making *making, int out) {
-    uint64_t unit = making->store->geometry.huge_page_bytes, pages;
-    uint64_t bytes = making->image.bytes < unit ? making->image.bytes : unit;
+static bool prove_first_page(struct job *job, int out) {
+    uint64_t unit = job->store->geometry.huge_page_bytes, pages;
+    uint64_t bytes = job->image.bytes < unit ? job->image.bytes : unit;
     char *zeros = hl_xmalloc(bytes);
-    ssize_t put = ftruncate(out, (off_t)making->image.bytes) == 0 ? pwrite(out, zeros, bytes, 0) : -1;
+    ssize_t put = ftruncate(out, (off_t)job->image.bytes) == 0 ? pwrite(out, zeros, bytes, 0) : -1;
     int error = put < 0 ? errno : ENOSPC;
     free(zeros);
-    return put == (ssize_t)bytes ? prove(making, out, &pages) : fail_to_write(making, -error);
+    return put == (ssize_t)bytes ? prove(job, out, &pages) : fail_to_write(job, -error);
 }
 
 /* Whether a process would take the image in OUT: the core is asked, which decides that. */
-static bool is_acceptable(struct making *making, int out) {
-    const struct hl_geometry *geometry = &making->store->geometry;
+static bool is_acceptable(struct job *job, int out) {
+    const struct hl_geometry *geometry = &job->store->geometry;
     struct hl_object object;
-    return (hl_load_object(&object, making->file, "", 0, geometry) == 0 &&
+    return (hl_load_object(&object, job->file, "", 0, geometry) == 0 &&
             hl_check_image(&object, out, geometry) == 0) ||
-           fail(making, HL_SHARE_FAILED,
+           fail(job, HL_SHARE_FAILED,
                 hl_xasprintf("no process would take its image (it has more than 64 program headers, or they "
                              "are unusual); use hugeld run --copy"));
 }
 
-static bool give_name(struct making *making, int out, int folder) {
+static bool give_name(struct job *job, int out, int folder) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", out);
-    return linkat(AT_FDCWD, path, folder, making->name, AT_SYMLINK_FOLLOW) == 0 ||
-           fail_to_write(making, -errno);
+    return linkat(AT_FDCWD, path, folder, job->name, AT_SYMLINK_FOLLOW) == 0 || fail_to_write(job, -errno);
 }
 
 /* Writes one image into FOLDER. */
-static bool write_image(struct making *making, int folder) {
+static bool write_image(struct job *job, int folder) {
     bool named, done = false;
-    int out = create_file(folder, making->name, &named);
+    int out = create_file(folder, job->name, &named);
     if (out < 0)
-        return fail_to_write(making, -errno);
-    if (!prove_first_page(making, out)) {
+        return fail_to_write(job, -errno);
+    if (!prove_first_page(job, out)) {
         close(out);
         return false;
     }
     uint64_t pages;
-    const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, making->file->stat.st_mtim};
-    int result = fallocate(out, 0, 0, (off_t)making->image.bytes) != 0 ? -errno : 0;
+    const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, job->file->stat.st_mtim};
+    int result = fallocate(out, 0, 0, (off_t)job->image.bytes) != 0 ? -errno : 0;
     if (result == 0)
-        result = hl_write_image(&making->image, making->file, out);
+        result = hl_write_image(&job->image, job->file, out);
     if (result == 0 && futimens(out, times) != 0)
         result = -errno;
     if (result == 0 && fchmod(out, IMAGE_MODE) != 0)
         result = -errno;
     if (result == 0)
-        result = hl_digest_image(making->digest, out);
+        result = hl_digest_image(job->digest, out);
     if (result != 0)
-        fail_to_write(making, result);
+        fail_to_write(job, result);
     else
-        done = is_acceptable(making, out) && prove(making, out, &pages) &&
-               (named || give_name(making, out, folder));
-    making->addition->huge_pages += done ? pages : 0;
+        done = is_acceptable(job, out) && prove(job, out, &pages) && (named || give_name(job, out, folder));
+    job->outcome->huge_pages += done ? pages : 0;
     close(out);
     return done;
 }
 
-static bool link_to(struct making *making, const char *target, const char *name) {
-    return symlinkat(target, making->folder, name) == 0 || fail_to_write(making, -errno);
+static bool link_to(struct job *job, const char *target, const char *name) {
+    return symlinkat(target, job->folder, name) == 0 || fail_to_write(job, -errno);
 }
 
 /* Node NODE's replica, in a folder of its own. */
-static bool write_replica(struct making *making, unsigned node, bool first) {
-    char *folder_name = hl_xasprintf("node%u", node), *target = hl_xasprintf("node%u/%s", node, making->name),
+static bool write_replica(struct job *job, unsigned node, bool first) {
+    char *folder_name = hl_xasprintf("node%u", node), *target = hl_xasprintf("node%u/%s", node, job->name),
          *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
     bool done = false;
     int folder = -1, result = bind_to_node(node);
-    if (result == 0 && mkdirat(making->folder, folder_name, 0755) == 0)
-        folder = openat(making->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (result == 0 && mkdirat(job->folder, folder_name, 0755) == 0)
+        folder = openat(job->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (result != 0)
         fail(
-            making, HL_SHARE_FAILED,
+            job, HL_SHARE_FAILED,
             hl_xasprintf("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
                          node, strerror(-result)));
     else if (folder < 0 || fchmod(folder, 0755) != 0)
-        fail_to_write(making, -errno);
+        fail_to_write(job, -errno);
     else
-        done = write_image(making, folder) && link_to(making, target, link) &&
-               (!first || link_to(making, target, HL_IMAGE_LINK));
+        done = write_image(job, folder) && link_to(job, target, link) &&
+               (!first || link_to(job, target, HL_IMAGE_LINK));
     unbind();
     if (folder >= 0)
         close(folder);
@@ -423,14 +421,14 @@ static bool write_replica(struct making *making, unsigned node, bool first) {
     return done;
 }
 
-static bool write_all(struct making *making) {
+static bool write_all(struct job *job) {
     bool first = true;
-    if (making->n_nodes == 0)
-        return write_image(making, making->folder) && link_to(making, making->name, HL_IMAGE_LINK);
+    if (job->n_nodes == 0)
+        return write_image(job, job->folder) && link_to(job, job->name, HL_IMAGE_LINK);
     for (unsigned node = 0; node < HL_NODE_NUMBERS; node++) {
-        if ((making->nodes.bits[node / 64] >> node % 64 & 1) == 0)
+        if ((job->nodes.bits[node / 64] >> node % 64 & 1) == 0)
             continue;
-        if (!write_replica(making, node, first))
+        if (!write_replica(job, node, first))
             return false;
         first = false;
     }
@@ -438,131 +436,131 @@ static bool write_all(struct making *making) {
 }
 
 /* One rename makes it visible. */
-static bool publish(struct making *making) {
-    int result = hl_publish_folder(making->store, making->addition->key.at);
+static bool publish(struct job *job) {
+    int result = hl_publish_folder(job->store, job->outcome->key.at);
     if (result == 0)
-        making->addition->result = HL_SHARE_MADE;
-    return result == 0 || fail_to_write(making, result);
+        job->outcome->result = HL_SHARE_MADE;
+    return result == 0 || fail_to_write(job, result);
 }
 
-static void make_image(struct making *making) {
-    if (!make_folder(making)) {
-        hl_remove_leftovers(making->store);
+static void make_image(struct job *job) {
+    if (!make_folder(job)) {
+        hl_remove_leftovers(job->store);
         return;
     }
-    if (!write_all(making) || !is_unchanged(making) || !link_to(making, making->digest, HL_DIGEST_LINK) ||
-        !link_to(making, making->addition->path, HL_ORIGIN_LINK) || !publish(making))
-        hl_remove_leftovers(making->store);
-    close(making->folder);
+    if (!write_all(job) || !is_unchanged(job) || !link_to(job, job->digest, HL_DIGEST_LINK) ||
+        !link_to(job, job->outcome->path, HL_ORIGIN_LINK) || !publish(job))
+        hl_remove_leftovers(job->store);
+    close(job->folder);
 }
 
 /* --- in place --- */
 
 /* Whether the store says already that the file is kept in place, or was before it changed; with REMOVES_OLD the latter are
    forgotten. */
-static bool is_recorded(const struct making *making, bool removes_old) {
-    const struct hl_addition *addition = making->addition;
-    struct hl_stored *stored;
+static bool is_recorded(const struct job *job, bool removes_old) {
+    const struct hl_add_outcome *outcome = job->outcome;
+    struct hl_store_item *items;
     size_t n;
-    hl_read_store(making->store, &stored, &n);
+    hl_read_store(job->store, &items, &n);
     bool found = false;
     for (size_t i = 0; i < n; i++) {
-        if (!stored[i].is_in_place || strcmp(stored[i].origin, addition->path) != 0)
+        if (!items[i].is_in_place || strcmp(items[i].origin, outcome->path) != 0)
             continue;
-        if (strcmp(stored[i].key, addition->key.at) == 0)
+        if (strcmp(items[i].key, outcome->key.at) == 0)
             found = true;
         else if (removes_old)
-            hl_remove_stored(making->store, stored[i].key);
+            hl_remove_store_item(job->store, items[i].key);
     }
-    hl_free_stored(stored, n);
+    hl_free_store_items(items, n);
     return found;
 }
 
 /* Notes in the store that the file is kept in place, instead of an image that it may have there. */
-static bool record(struct making *making) {
-    if (is_recorded(making, true) && !(making->flags & HL_ADD_NO_IMAGE)) {
-        making->addition->result = HL_SHARE_MADE;
+static bool record(struct job *job) {
+    if (is_recorded(job, true) && !(job->flags & HL_ADD_NO_IMAGE)) {
+        job->outcome->result = HL_SHARE_MADE;
         return true;
     }
-    making->flags |= HL_ADD_IN_PLACE;
-    if (!make_folder(making))
+    job->flags |= HL_ADD_IN_PLACE;
+    if (!make_folder(job))
         return false;
-    bool done = link_to(making, making->addition->path, HL_ORIGIN_LINK) && publish(making);
+    bool done = link_to(job, job->outcome->path, HL_ORIGIN_LINK) && publish(job);
     if (!done)
-        hl_remove_leftovers(making->store);
-    close(making->folder);
+        hl_remove_leftovers(job->store);
+    close(job->folder);
     return done;
 }
 
-static void note_place(struct making *making, const struct hl_place *place) {
-    struct hl_addition *addition = making->addition;
-    addition->is_in_place = true;
-    addition->text_bytes = place->text_bytes;
-    addition->text_huge_bytes = hl_huge_text_bytes(place);
-    addition->huge_pages = addition->text_huge_bytes / place->chunk_bytes;
+static void note_place(struct job *job, const struct hl_place *place) {
+    struct hl_add_outcome *outcome = job->outcome;
+    outcome->is_in_place = true;
+    outcome->text_bytes = place->text_bytes;
+    outcome->text_huge_bytes = hl_huge_text_bytes(place);
+    outcome->huge_pages = outcome->text_huge_bytes / place->chunk_bytes;
 }
 
 /* Makes the chunks of PLACE huge, and notes that they are to be.  False: too little of it became so. */
-static bool put_in_place(struct making *making, struct hl_place *place) {
-    struct hl_addition *addition = making->addition;
-    bool forced = (making->flags & HL_ADD_IN_PLACE) != 0;
+static bool put_in_place(struct job *job, struct hl_place *place) {
+    struct hl_add_outcome *outcome = job->outcome;
+    bool forced = (job->flags & HL_ADD_IN_PLACE) != 0;
     bool was_huge = hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
-    char *why = hl_make_huge_in_place(making->store->placer, place, making->file, addition->path);
+    char *why = hl_make_huge_in_place(job->store->placer, place, job->file, outcome->path);
     uint64_t huge_bytes = hl_huge_text_bytes(place);
     if (huge_bytes == 0 || !(forced || hl_is_place_enough(huge_bytes, place->text_bytes))) {
         if (forced)
-            fail(making, HL_SHARE_FAILED, why);
+            fail(job, HL_SHARE_FAILED, why);
         else
-            addition->not_in_place = why;
+            outcome->not_in_place = why;
         return forced;
     }
-    bool was_recorded = is_recorded(making, false);
-    if (record(making)) {
-        note_place(making, place);
-        addition->sentence = why;
+    bool was_recorded = is_recorded(job, false);
+    if (record(job)) {
+        note_place(job, place);
+        outcome->sentence = why;
         if (was_recorded && was_huge)
-            addition->result = HL_SHARE_PRESENT;
+            outcome->result = HL_SHARE_PRESENT;
     } else {
         free(why);
     }
     return true;
 }
 
-/* The mildest way.  True: it serves, or the file has to go in place or not at all; ADDITION says what became of it. */
-static bool add_in_place(struct making *making) {
-    struct hl_addition *addition = making->addition;
+/* The mildest way.  True: it serves, or the file has to go in place or not at all; OUTCOME says what became of it. */
+static bool add_in_place(struct job *job) {
+    struct hl_add_outcome *outcome = job->outcome;
     struct hl_place place;
-    bool forced = (making->flags & HL_ADD_IN_PLACE) != 0, done = forced;
-    if (making->flags & HL_ADD_IMAGE)
+    bool forced = (job->flags & HL_ADD_IN_PLACE) != 0, done = forced;
+    if (job->flags & HL_ADD_IMAGE)
         return false;
-    if (making->store->placer == NULL)
-        return forced && !fail(making, HL_SHARE_FAILED,
+    if (job->store->placer == NULL)
+        return forced && !fail(job, HL_SHARE_FAILED,
                                hl_xasprintf("this puts nothing in place; run hugeld share refresh"));
-    int result = hl_look_in_place(&place, making->file, &making->store->geometry);
+    int result = hl_look_in_place(&place, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
-            refuse(making, (enum hl_skip)result);
+            refuse(job, (enum hl_skip)result);
         else if (forced)
-            fail(making, HL_SHARE_FAILED,
+            fail(job, HL_SHARE_FAILED,
                  hl_xasprintf("its pages cannot be looked at: %s; run it as root", strerror(-result)));
         if (result == -EPERM)
             hl_free_place(&place);
         return forced;
     }
-    addition->text_in_place_bytes = place.n_chunks * place.chunk_bytes;
-    if (forced || hl_is_place_enough(addition->text_in_place_bytes, place.text_bytes))
-        done = put_in_place(making, &place);
+    outcome->text_in_place_bytes = place.n_chunks * place.chunk_bytes;
+    if (forced || hl_is_place_enough(outcome->text_in_place_bytes, place.text_bytes))
+        done = put_in_place(job, &place);
     hl_free_place(&place);
     return done;
 }
 
-/* Whether the image of STORED is what would be made now, and huge. */
-static bool is_as_made_now(struct making *making, const struct hl_stored *stored) {
-    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, stored->key);
+/* Whether the image of ITEM is what would be made now, and huge. */
+static bool is_as_made_now(struct job *job, const struct hl_store_item *item) {
+    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key);
     uint64_t pages, small;
-    int image = openat(making->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    bool same = image >= 0 && hl_compare_written(&making->image, making->file, image) == 0 &&
-                hl_prove_huge(&making->store->geometry, image, true, &pages, &small) == 0 && small == 0;
+    int image = openat(job->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool same = image >= 0 && hl_compare_written(&job->image, job->file, image) == 0 &&
+                hl_prove_huge(&job->store->geometry, image, true, &pages, &small) == 0 && small == 0;
     if (image >= 0)
         close(image);
     free(path);
@@ -571,25 +569,24 @@ static bool is_as_made_now(struct making *making, const struct hl_stored *stored
 
 /* Where only the ctime of the file has changed since its image was made: gives the image its new key.  The state was read
    before the bytes are compared, and is the same after that, as if they had been copied. */
-static bool give_new_key(struct making *making) {
-    const struct hl_store *store = making->store;
-    struct hl_stored *stored;
+static bool give_new_key(struct job *job) {
+    const struct hl_store *store = job->store;
+    struct hl_store_item *items;
     size_t n;
-    hl_read_store(store, &stored, &n);
+    hl_read_store(store, &items, &n);
     bool done = false;
     for (size_t i = 0; i < n && !done; i++)
-        done = stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, making->addition->path) == 0 &&
-               stored[i].replicas == making->n_nodes && is_as_made_now(making, &stored[i]) &&
-               is_unchanged(making) &&
-               renameat(store->folder, stored[i].key, store->folder, making->addition->key.at) == 0;
-    hl_free_stored(stored, n);
+        done = items[i].state == HL_ITEM_TOUCHED && strcmp(items[i].origin, job->outcome->path) == 0 &&
+               items[i].replicas == job->n_nodes && is_as_made_now(job, &items[i]) && is_unchanged(job) &&
+               renameat(store->folder, items[i].key, store->folder, job->outcome->key.at) == 0;
+    hl_free_store_items(items, n);
     if (done)
-        making->addition->result = HL_SHARE_PRESENT;
+        job->outcome->result = HL_SHARE_PRESENT;
     return done;
 }
 
 /* The nodes with memory that this process may use. */
-static void find_nodes(struct making *making) {
+static void find_nodes(struct job *job) {
     struct hl_status status;
     char text[4096];
     uint64_t first, last;
@@ -600,113 +597,110 @@ static void find_nodes(struct making *making) {
         for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++) {
             if ((status.nodes.bits[node / 64] >> node % 64 & 1) == 0)
                 continue;
-            making->nodes.bits[node / 64] |= UINT64_C(1) << node % 64;
-            making->n_nodes++;
+            job->nodes.bits[node / 64] |= UINT64_C(1) << node % 64;
+            job->n_nodes++;
         }
     }
 }
 
 /* Whether the store has what is asked for already. */
-static bool is_present(const struct making *making) {
+static bool is_present(const struct job *job) {
     struct hl_line path;
-    long image = hl_open_stored_image(making->store->folder, making->store->owner, 0, &making->state, &path);
+    long image = hl_open_stored_image(job->store->folder, job->store->owner, 0, &job->state, &path);
     if (image < 0)
         return false;
     close((int)image);
-    if (making->n_nodes == 0)
+    if (job->n_nodes == 0)
         return true;
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n;
-    hl_read_store(making->store, &stored, &n);
+    hl_read_store(job->store, &items, &n);
     bool whole = false;
     for (size_t i = 0; i < n; i++)
-        whole |=
-            strcmp(stored[i].key, making->addition->key.at) == 0 && stored[i].replicas == making->n_nodes;
-    hl_free_stored(stored, n);
+        whole |= strcmp(items[i].key, job->outcome->key.at) == 0 && items[i].replicas == job->n_nodes;
+    hl_free_store_items(items, n);
     return whole;
 }
 
 /* How much of the text the image brings onto huge pages, by the way of starting that brings most.  False: nothing, by none. */
-static bool note_reach(struct making *making) {
-    struct hl_addition *addition = making->addition;
+static bool note_reach(struct job *job) {
+    struct hl_add_outcome *outcome = job->outcome;
     struct hl_reach reach;
-    if (hl_find_reach(&reach, making->file, &making->store->geometry) != 0)
+    if (hl_find_reach(&reach, job->file, &job->store->geometry) != 0)
         return true; /* the plan says what is wrong */
-    bool is_library = strcmp(hl_elf_type(making->file), "dso") == 0;
+    bool is_library = strcmp(hl_elf_type(job->file), "dso") == 0;
     uint64_t mapped = reach.mapped_bytes, executed = is_library ? mapped : reach.executed_bytes;
-    addition->is_to_be_executed = executed > mapped;
-    addition->text_bytes = reach.text_bytes;
-    addition->text_huge_bytes = executed > mapped ? executed : mapped;
-    addition->text_other_bytes = executed > mapped ? mapped : executed;
-    return addition->text_huge_bytes > 0;
+    outcome->is_to_be_executed = executed > mapped;
+    outcome->text_bytes = reach.text_bytes;
+    outcome->text_huge_bytes = executed > mapped ? executed : mapped;
+    outcome->text_other_bytes = executed > mapped ? mapped : executed;
+    return outcome->text_huge_bytes > 0;
 }
 
-void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
-                  unsigned flags) {
-    struct making making = {.addition = addition, .store = store, .file = file, .flags = flags, .folder = -1};
-    memset(addition, 0, sizeof *addition);
-    addition->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
+void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
+                  const struct hl_elf_file *file, unsigned flags) {
+    struct job job = {.outcome = outcome, .store = store, .file = file, .flags = flags, .folder = -1};
+    memset(outcome, 0, sizeof *outcome);
+    outcome->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
     /* First, so that a change of its mode shows that comes after the question who can read it. */
-    int result = hl_read_file_state(&making.state, file->fd);
+    int result = hl_read_file_state(&job.state, file->fd);
     if (result != 0) {
-        fail(&making, HL_SHARE_FAILED,
-             hl_xasprintf("it cannot be examined: %s; try again", strerror(-result)));
+        fail(&job, HL_SHARE_FAILED, hl_xasprintf("it cannot be examined: %s; try again", strerror(-result)));
         return;
     }
-    hl_set_image_key(&addition->key, &making.state);
+    hl_set_image_key(&outcome->key, &job.state);
     /* Last, since it writes to the file's disk. */
-    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)) || !check_file(&making) ||
-        !make_changes_show(&making))
+    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&job)) || !check_file(&job) ||
+        !make_changes_show(&job))
         return;
     if (flags & HL_ADD_PER_NODE)
-        find_nodes(&making);
-    bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&making);
+        find_nodes(&job);
+    bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&job);
     if (has_image && !(flags & HL_ADD_REPLACE)) {
-        addition->result = HL_SHARE_PRESENT;
-        note_reach(&making);
+        outcome->result = HL_SHARE_PRESENT;
+        note_reach(&job);
         return;
     }
     /* A program that is about to run gains nothing from an image of what is in place. */
-    if ((flags & HL_ADD_UNASKED) && is_recorded(&making, false)) {
-        addition->result = HL_SHARE_PRESENT;
+    if ((flags & HL_ADD_UNASKED) && is_recorded(&job, false)) {
+        outcome->result = HL_SHARE_PRESENT;
         return;
     }
-    if (!has_image && add_in_place(&making))
+    if (!has_image && add_in_place(&job))
         return;
-    bool reaches = note_reach(&making);
-    result = hl_plan_image(&making.image, file, &store->geometry);
+    bool reaches = note_reach(&job);
+    result = hl_plan_image(&job.image, file, &store->geometry);
     if (result > 0)
-        refuse(&making, (enum hl_skip)result);
+        refuse(&job, (enum hl_skip)result);
     else if (result < 0)
-        fail_to_write(&making, result);
+        fail_to_write(&job, result);
     else if (!reaches)
-        refuse(&making, HL_SKIP_IMAGE_USELESS);
-    else if (((flags & HL_ADD_IMAGE) || has_enough_text(&making)) && await_age(&making) &&
-             is_unchanged(&making) && !give_new_key(&making) && making.addition->sentence == NULL &&
-             check_room(&making))
-        make_image(&making);
+        refuse(&job, HL_SKIP_IMAGE_USELESS);
+    else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && await_age(&job) && is_unchanged(&job) &&
+             !give_new_key(&job) && job.outcome->sentence == NULL && check_room(&job))
+        make_image(&job);
     if (result == 0)
-        hl_free_image(&making.image);
+        hl_free_image(&job.image);
 }
 
-void hl_add_path(struct hl_addition *addition, const struct hl_store *store, const char *path,
+void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags) {
     struct hl_elf_file file;
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
     if (problem == HL_ELF_FINE) {
-        hl_add_image(addition, store, &file, flags);
+        hl_add_image(outcome, store, &file, flags);
         hl_close_elf(&file);
         return;
     }
     bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
-    memset(addition, 0, sizeof *addition);
-    addition->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
-    addition->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
-    addition->sentence = hl_xasprintf("%s", hl_elf_problem_sentence(problem));
+    memset(outcome, 0, sizeof *outcome);
+    outcome->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
+    outcome->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
+    outcome->sentence = hl_xasprintf("%s", hl_elf_problem_sentence(problem));
 }
 
-void hl_free_addition(struct hl_addition *addition) {
-    free(addition->path);
-    free(addition->sentence);
-    free(addition->not_in_place);
+void hl_free_add_outcome(struct hl_add_outcome *outcome) {
+    free(outcome->path);
+    free(outcome->sentence);
+    free(outcome->not_in_place);
 }

@@ -109,34 +109,34 @@ struct expected {
 };
 
 /* Whether the open IMAGE is still as it was made; *PROBLEM says it if not.  0, or a negated errno. */
-static int check_digest(const struct hl_stored *stored, int image, char **problem) {
+static int check_digest(const struct hl_store_item *item, int image, char **problem) {
     char digest[HL_DIGEST_TEXT];
     int result = hl_digest_image(digest, image);
-    if (result == 0 && stored->digest[0] == '\0')
+    if (result == 0 && item->digest[0] == '\0')
         *problem = hl_xasprintf("it has no digest, as no image of an older hugeld has");
-    else if (result == 0 && strcmp(digest, stored->digest) != 0)
+    else if (result == 0 && strcmp(digest, item->digest) != 0)
         *problem = hl_xasprintf("it is damaged: its bytes are not those that it was made with");
     return result;
 }
 
 /* The same, and whether its bytes are the file's: HL_SKIP_IMAGE_MISMATCH if not.  Both are read from their beginning to their end. */
-static int check_bytes(const struct expected *expected, const struct hl_stored *stored, int image,
+static int check_bytes(const struct expected *expected, const struct hl_store_item *item, int image,
                        char **problem) {
-    int result = check_digest(stored, image, problem);
+    int result = check_digest(item, image, problem);
     return result == 0 && *problem == NULL ? hl_compare_written(&expected->image, expected->file, image)
                                            : result;
 }
 
-/* The one image in the folder of STORED that LINK leads to.  NULL, or what is wrong. */
-static char *check_replica(const struct expected *expected, const struct hl_stored *stored, const char *link,
-                           bool *only_small) {
-    char *path = hl_xasprintf("%s/%s", stored->key, link), *problem = NULL;
+/* The one image in the folder of ITEM that LINK leads to.  NULL, or what is wrong. */
+static char *check_replica(const struct expected *expected, const struct hl_store_item *item,
+                           const char *link, bool *only_small) {
+    char *path = hl_xasprintf("%s/%s", item->key, link), *problem = NULL;
     uint64_t pages = 0, small = 0;
     int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
     if (image < 0)
         return hl_xasprintf("it cannot be opened: %s", strerror(errno));
-    int result = expected->how & HL_CHECK_STATE ? 0 : check_bytes(expected, stored, image, &problem);
+    int result = expected->how & HL_CHECK_STATE ? 0 : check_bytes(expected, item, image, &problem);
     if (result == 0 && problem == NULL)
         result = hl_prove_huge(&expected->store->geometry, image, expected->how & HL_CHECK_REPAIRS, &pages,
                                &small);
@@ -152,16 +152,15 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
     return problem;
 }
 
-static char *check_replicas(const struct expected *expected, const struct hl_stored *stored,
+static char *check_replicas(const struct expected *expected, const struct hl_store_item *item,
                             bool *only_small) {
-    char *problem = check_replica(expected, stored, HL_IMAGE_LINK, only_small);
-    for (unsigned node = 0, found = 0; problem == NULL && found < stored->replicas && node < HL_NODE_NUMBERS;
+    char *problem = check_replica(expected, item, HL_IMAGE_LINK, only_small);
+    for (unsigned node = 0, found = 0; problem == NULL && found < item->replicas && node < HL_NODE_NUMBERS;
          node++) {
-        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node),
-             *path = hl_xasprintf("%s/%s", stored->key, link);
+        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node), *path = hl_xasprintf("%s/%s", item->key, link);
         if (faccessat(expected->store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
             found++;
-            problem = check_replica(expected, stored, link, only_small);
+            problem = check_replica(expected, item, link, only_small);
         }
         free(path);
         free(link);
@@ -169,9 +168,9 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
     return problem;
 }
 
-/* Whether the file at the path of STORED has another key by now, so that a start does not find the record. */
-static bool has_new_key(const struct hl_stored *stored) {
-    int file = open(stored->origin, O_PATH | O_CLOEXEC);
+/* Whether the file at the path of ITEM has another key by now, so that a start does not find the record. */
+static bool has_new_key(const struct hl_store_item *item) {
+    int file = open(item->origin, O_PATH | O_CLOEXEC);
     struct hl_file_state state;
     struct hl_line key;
     bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;
@@ -179,18 +178,19 @@ static bool has_new_key(const struct hl_stored *stored) {
         hl_set_image_key(&key, &state);
     if (file >= 0)
         close(file);
-    return is_known && strcmp(key.at, stored->key) != 0;
+    return is_known && strcmp(key.at, item->key) != 0;
 }
 
 /* What of a file in place is not huge, or that the version that is there now never can be.  Which pages are cached is told to its
    owner alone. */
-static char *check_in_place(const struct hl_store *store, const struct hl_stored *stored, bool *only_small) {
-    struct hl_stored measured = *stored;
-    hl_measure_stored(store, &measured);
+static char *check_in_place(const struct hl_store *store, const struct hl_store_item *item,
+                            bool *only_small) {
+    struct hl_store_item measured = *item;
+    hl_measure_store_item(store, &measured);
     if (measured.not_in_place != HL_MOVED)
         return hl_xasprintf("the file that is there now cannot be in place: %s",
                             hl_skip_sentence(measured.not_in_place));
-    *only_small = has_new_key(stored);
+    *only_small = has_new_key(item);
     if (*only_small)
         return hl_xasprintf(
             "the file or its attributes have changed since, so no start finds that it is in place");
@@ -200,70 +200,71 @@ static char *check_in_place(const struct hl_store *store, const struct hl_stored
                        : NULL;
 }
 
-static void measure_in_place(const struct hl_store *store, struct hl_stored *stored,
+static void measure_in_place(const struct hl_store *store, struct hl_store_item *item,
                              const struct hl_elf_file *file) {
     struct hl_place place;
     int result = hl_look_in_place(&place, file, &store->geometry);
-    stored->not_in_place = result > 0 ? (enum hl_skip)result : HL_MOVED;
+    item->not_in_place = result > 0 ? (enum hl_skip)result : HL_MOVED;
     if (result != 0 && result != -EPERM)
         return;
     if (result == 0) {
-        stored->pages = place.n_chunks;
-        stored->text_bytes = place.text_bytes;
-        stored->text_huge_bytes = hl_huge_text_bytes(&place);
-        stored->huge_pages = stored->text_huge_bytes / place.chunk_bytes;
+        item->pages = place.n_chunks;
+        item->text_bytes = place.text_bytes;
+        item->text_huge_bytes = hl_huge_text_bytes(&place);
+        item->huge_pages = item->text_huge_bytes / place.chunk_bytes;
     }
     hl_free_place(&place);
 }
 
-void hl_measure_stored(const struct hl_store *store, struct hl_stored *stored) {
+void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item) {
     struct hl_elf_file file;
     struct hl_reach reach;
-    bool is_there = stored->freshness == HL_FRESH || stored->freshness == HL_TOUCHED;
-    if (!is_there || hl_open_elf(&file, AT_FDCWD, stored->origin) != HL_ELF_FINE)
+    bool is_there = item->state == HL_ITEM_FRESH || item->state == HL_ITEM_TOUCHED;
+    if (!is_there || hl_open_elf(&file, AT_FDCWD, item->origin) != HL_ELF_FINE)
         return;
-    if (stored->is_in_place) {
-        measure_in_place(store, stored, &file);
+    if (item->is_in_place) {
+        measure_in_place(store, item, &file);
     } else if (hl_find_reach(&reach, &file, &store->geometry) == 0) {
-        stored->pages = stored->huge_pages;
-        stored->text_bytes = reach.text_bytes;
-        stored->text_huge_bytes =
+        item->pages = item->huge_pages;
+        item->text_bytes = reach.text_bytes;
+        item->text_huge_bytes =
             reach.mapped_bytes > reach.executed_bytes ? reach.mapped_bytes : reach.executed_bytes;
     }
     hl_close_elf(&file);
 }
 
-char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, unsigned how,
-                      bool *only_small) {
+char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
+                          bool *only_small) {
     static const char *const sentences[] = {
-        [HL_CHANGED] = "the file has changed since",
-        [HL_TOUCHED] = "the file's attributes have changed since (a hard link, chmod), so no process uses it",
-        [HL_GONE] = "the file is gone",
-        [HL_BROKEN] = "it is incomplete, or another user could write to it",
-        [HL_PENDING] = "the file has changed, and its new image could not be made yet",
-        [HL_UNREADABLE] = "the file, or the image's folder, cannot be read now",
-        [HL_REMOTE] =
+        [HL_ITEM_CHANGED] = "the file has changed since",
+        [HL_ITEM_TOUCHED] =
+            "the file's attributes have changed since (a hard link, chmod), so no process uses it",
+        [HL_ITEM_GONE] = "the file is gone",
+        [HL_ITEM_BROKEN] = "it is incomplete, or another user could write to it",
+        [HL_ITEM_PENDING] = "the file has changed, and its new image could not be made yet",
+        [HL_ITEM_UNREADABLE] = "the file, or the image's folder, cannot be read now",
+        [HL_ITEM_REMOTE] =
             "the file's path leads to a file system that may not answer; unmount that, or remove the image"};
     struct hl_elf_file file;
     struct expected expected = {.store = store, .file = &file, .how = how};
     *only_small = false;
-    if (stored->freshness != HL_FRESH)
-        return hl_xasprintf("%s", sentences[stored->freshness]);
-    if (stored->is_in_place)
-        return check_in_place(store, stored, only_small);
-    enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, stored->origin);
+    if (item->state != HL_ITEM_FRESH)
+        return hl_xasprintf("%s", sentences[item->state]);
+    if (item->is_in_place)
+        return check_in_place(store, item, only_small);
+    enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, item->origin);
     if (elf_problem != HL_ELF_FINE)
         return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
-    char *problem = hl_explain_unsteady(file.fd, stored->marks & HL_ADD_ANY_DISK);
+    char *problem = hl_explain_unsteady(file.fd, item->marks & HL_ADD_ANY_DISK);
     if (problem == NULL && store->for_all)
-        problem = hl_explain_private(file.fd, stored->origin);
+        problem = hl_explain_private(file.fd, item->origin);
     if (problem != NULL) {
         hl_close_elf(&file);
         return problem;
     }
     int result = how & HL_CHECK_STATE ? 0 : hl_plan_image(&expected.image, &file, &store->geometry);
     if (result == 0) {
-        problem = check_replicas(&expected, stored, only_small);
+        problem = check_replicas(&expected, item, only_small);
         hl_free_image(&expected.image);
     } else {
         problem = hl_xasprintf("it cannot be made again: %s",
@@ -273,46 +274,46 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
     return problem;
 }
 
-/* Makes the image of STORED, with which something is wrong, again.  The old one goes first, because there may not be room
+/* Makes the image of ITEM, with which something is wrong, again.  The old one goes first, because there may not be room
    for both, and because no process may use it any more; if the new one cannot be made now, the next refresh tries again.  One of
    which pages are ONLY_SMALL stays until there is a better one.  A file that cannot be in place any more gets an image, unless it
    was to have none. */
-static void make_again(struct hl_addition *addition, const struct hl_store *store,
-                       const struct hl_stored *stored, unsigned flags, bool only_small) {
-    flags |= stored->marks | (stored->is_in_place ? 0 : HL_ADD_IMAGE);
-    if (stored->is_in_place && !only_small && !(flags & HL_ADD_NO_IMAGE))
+static void make_again(struct hl_add_outcome *outcome, const struct hl_store *store,
+                       const struct hl_store_item *item, unsigned flags, bool only_small) {
+    flags |= item->marks | (item->is_in_place ? 0 : HL_ADD_IMAGE);
+    if (item->is_in_place && !only_small && !(flags & HL_ADD_NO_IMAGE))
         flags &= ~(unsigned)HL_ADD_IN_PLACE;
     if (only_small)
         flags |= HL_ADD_REPLACE;
-    else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)
-        hl_set_pending(store, stored);
-    hl_add_path(addition, store, stored->origin, flags);
-    bool has_other_key = addition->key.bytes > 0 && strcmp(addition->key.at, stored->key) != 0;
-    if (addition->result == HL_SHARE_NOTHING || (addition->result != HL_SHARE_FAILED && has_other_key))
-        hl_remove_stored(store, stored->key); /* not there any more if it only got another key */
-    else if (addition->result == HL_SHARE_FAILED && !only_small)
-        hl_set_pending(store, stored);
+    else if (item->state != HL_ITEM_TOUCHED && item->state != HL_ITEM_PENDING)
+        hl_set_pending(store, item);
+    hl_add_path(outcome, store, item->origin, flags);
+    bool has_other_key = outcome->key.bytes > 0 && strcmp(outcome->key.at, item->key) != 0;
+    if (outcome->result == HL_SHARE_NOTHING || (outcome->result != HL_SHARE_FAILED && has_other_key))
+        hl_remove_store_item(store, item->key); /* not there any more if it only got another key */
+    else if (outcome->result == HL_SHARE_FAILED && !only_small)
+        hl_set_pending(store, item);
 }
 
-enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
-                                  const struct hl_stored *stored, unsigned flags) {
+enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const struct hl_store *store,
+                                      const struct hl_store_item *item, unsigned flags) {
     bool only_small;
     unsigned how = HL_CHECK_REPAIRS | (flags & HL_ADD_UNATTENDED ? HL_CHECK_STATE : 0);
-    char *problem = hl_check_stored(store, stored, how, &only_small);
+    char *problem = hl_check_store_item(store, item, how, &only_small);
     if (problem == NULL)
         return HL_REFRESH_FINE;
-    if (stored->freshness == HL_UNREADABLE || stored->freshness == HL_REMOTE) {
-        memset(addition, 0, sizeof *addition);
-        addition->result = HL_SHARE_FAILED;
-        addition->is_for_place = stored->is_in_place;
-        addition->sentence = problem;
+    if (item->state == HL_ITEM_UNREADABLE || item->state == HL_ITEM_REMOTE) {
+        memset(outcome, 0, sizeof *outcome);
+        outcome->result = HL_SHARE_FAILED;
+        outcome->is_for_place = item->is_in_place;
+        outcome->sentence = problem;
         return HL_REFRESH_TRIED;
     }
     free(problem);
-    if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
-        hl_remove_stored(store, stored->key);
+    if (item->state == HL_ITEM_GONE || item->origin[0] != '/') {
+        hl_remove_store_item(store, item->key);
         return HL_REFRESH_REMOVED;
     }
-    make_again(addition, store, stored, flags, only_small);
+    make_again(outcome, store, item, flags, only_small);
     return HL_REFRESH_TRIED;
 }

@@ -90,11 +90,11 @@ bool hl_is_noexec(int file) {
 }
 
 /* Why the open IMAGE would not be mapped; HL_MOVED: it would, as far as the address is known. */
-static enum hl_skip check_image(const struct hl_forecast *forecast, int image, bool knows_address) {
-    struct hl_object object = forecast->object;
-    if (!knows_address && hl_gets_any_address(forecast->file, &forecast->geometry))
-        hl_load_object(&object, forecast->file, forecast->path, 0, &forecast->geometry);
-    int result = hl_check_image(&object, image, &forecast->geometry);
+static enum hl_skip check_image(const struct hl_file_plan *file_plan, int image, bool knows_address) {
+    struct hl_object object = file_plan->object;
+    if (!knows_address && hl_gets_any_address(file_plan->file, &file_plan->geometry))
+        hl_load_object(&object, file_plan->file, file_plan->path, 0, &file_plan->geometry);
+    int result = hl_check_image(&object, image, &file_plan->geometry);
     return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : (enum hl_skip)result;
 }
 
@@ -134,21 +134,21 @@ enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file
     return result != 0 ? (enum hl_skip)result : skip;
 }
 
-void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forecast,
+void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,
                    const struct hl_options *options, bool knows_address) {
     struct hl_file_state state, image_state;
-    bool is_anywhere = !knows_address && hl_gets_any_address(forecast->file, &forecast->geometry);
+    bool is_anywhere = !knows_address && hl_gets_any_address(file_plan->file, &file_plan->geometry);
     struct hl_options all = hl_options_for_image(options);
-    *found = (struct hl_found_image){.skip = (enum hl_skip)forecast->skip};
-    if (forecast->object.n_segments == 0 || !hl_is_native(forecast->file))
+    *found = (struct hl_found_image){.skip = (enum hl_skip)file_plan->skip};
+    if (file_plan->object.n_segments == 0 || !hl_is_native(file_plan->file))
         return;
-    found->is_placed_anywhere = is_anywhere && strcmp(hl_elf_type(forecast->file), "pie") == 0;
-    hl_plan_object(&found->plan, &forecast->object, &all, &forecast->geometry);
-    long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image_of(&state, options)
-                                                                     : -HL_SKIP_NO_IMAGE;
+    found->is_placed_anywhere = is_anywhere && strcmp(hl_elf_type(file_plan->file), "pie") == 0;
+    hl_plan_object(&found->plan, &file_plan->object, &all, &file_plan->geometry);
+    long image = hl_read_file_state(&state, file_plan->file->fd) == 0 ? hl_open_image_of(&state, options)
+                                                                      : -HL_SKIP_NO_IMAGE;
     if (image < 0) {
-        found->skip = hl_consider_image((enum hl_skip) - image, forecast->file, options, &forecast->geometry,
-                                        &found->needed_pages);
+        found->skip = hl_consider_image((enum hl_skip) - image, file_plan->file, options,
+                                        &file_plan->geometry, &found->needed_pages);
         return;
     }
     found->path = hl_find_file_path((int)image);
@@ -156,7 +156,7 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
         found->path = hl_xasprintf("?");
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
     found->skip =
-        found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(forecast, (int)image, knows_address);
+        found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(file_plan, (int)image, knows_address);
     found->is_unwanted = !hl_uses_images(options->backend);
     if (found->is_unwanted)
         found->skip = HL_MOVED;

@@ -4,7 +4,7 @@
 #define HL_FIND_IMAGE_H
 
 #include "elf/store.h"
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 
 enum hl_image_use {
     HL_IMAGE_UNUSED,
@@ -20,7 +20,7 @@ struct hl_found_image {
     uint64_t bytes;          /* its length */
     bool is_placed_anywhere; /* a PIE: only who executes the image itself has it at an address that goes */
     uint64_t needed_pages;   /* where there is none and one can be made: the huge pages that a store needs */
-    struct hl_plan plan;     /* from an image, at the forecast's address */
+    struct hl_plan plan;     /* from an image, at the address of the file's plan */
 };
 
 /* Whether the executable segments of OBJECT have as much as a huge page of text must have (hl_least_text_bytes).  An image for less
@@ -46,10 +46,10 @@ uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t
 /* Whether nothing may be executed where the open FILE lies. */
 bool hl_is_noexec(int file);
 
-/* Looks for the image of FORECAST's file where OPTIONS say, as a process of this user would find it.
-   KNOWS_ADDRESS: the forecast's load bias is what the object gets, modulo a huge page.  hl_free_found_image
+/* Looks for the image of FILE_PLAN's file where OPTIONS say, as a process of this user would find it.
+   KNOWS_ADDRESS: the load bias of FILE_PLAN is what the object gets, modulo a huge page.  hl_free_found_image
    frees FOUND's path. */
-void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forecast,
+void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,
                    const struct hl_options *options, bool knows_address);
 void hl_free_found_image(struct hl_found_image *found);
 

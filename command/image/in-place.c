@@ -30,7 +30,7 @@
 #include "elf/kernel.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 #include "command/file/remedy.h"
 #include "elf/skip.h"
 #include "command/image/store.h"

@@ -393,7 +393,7 @@ int hl_publish_folder(const struct hl_store *store, const char *key) {
     return remove_tree(folder, HL_NEW_FOLDER, true);
 }
 
-int hl_remove_stored(const struct hl_store *store, const char *key) {
+int hl_remove_store_item(const struct hl_store *store, const char *key) {
     if (renameat(store->folder, key, store->folder, HL_OLD_FOLDER) != 0)
         return -errno;
     return remove_tree(store->folder, HL_OLD_FOLDER, true);
@@ -423,13 +423,13 @@ int hl_make_new_folder(const struct hl_store *store, unsigned marks) {
     return result;
 }
 
-int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored) {
-    int folder = hl_make_new_folder(store, stored->marks);
+int hl_set_pending(const struct hl_store *store, const struct hl_store_item *item) {
+    int folder = hl_make_new_folder(store, item->marks);
     int result = folder < 0 ? folder : 0;
-    if (result == 0 && symlinkat(stored->origin, folder, HL_ORIGIN_LINK) != 0)
+    if (result == 0 && symlinkat(item->origin, folder, HL_ORIGIN_LINK) != 0)
         result = -errno;
     if (result == 0)
-        result = hl_publish_folder(store, stored->key);
+        result = hl_publish_folder(store, item->key);
     if (result != 0)
         hl_remove_leftovers(store);
     if (folder >= 0)
@@ -439,10 +439,10 @@ int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored)
 
 /* --- looking through it --- */
 
-const char *hl_freshness_name(enum hl_freshness freshness) {
+const char *hl_item_state_name(enum hl_item_state state) {
     static const char *const names[] = {"fresh",  "changed", "ctime",   "gone",
                                         "broken", "pending", "unknown", "unknown"};
-    return names[freshness];
+    return names[state];
 }
 
 /* Whether KEY is STATE's but for the ctime. */
@@ -454,44 +454,46 @@ static bool is_same_inode(const char *key, const struct hl_file_state *state) {
 
 /* LOCAL: what asks for the original; NULL: it is not asked for.  IMAGE_TIME: the modification time of the original when its image was
    made, which the image has kept. */
-static enum hl_freshness compare_origin(struct hl_local *local, const struct hl_stored *stored,
-                                        const struct timespec *image_time) {
+static enum hl_item_state compare_origin(struct hl_local *local, const struct hl_store_item *item,
+                                         const struct timespec *image_time) {
     struct hl_file_state state;
     struct hl_line key;
     struct stat stat;
-    int file = local != NULL ? hl_open_local(local, stored->origin, true, &stat) : -EREMOTE;
+    int file = local != NULL ? hl_open_local(local, item->origin, true, &stat) : -EREMOTE;
     if (file < 0)
-        return file == -EREMOTE ? HL_REMOTE : file == -ENOENT || file == -ENOTDIR ? HL_GONE : HL_UNREADABLE;
+        return file == -EREMOTE                      ? HL_ITEM_REMOTE
+               : file == -ENOENT || file == -ENOTDIR ? HL_ITEM_GONE
+                                                     : HL_ITEM_UNREADABLE;
     int result = hl_read_file_state(&state, file);
     bool is_unwritten =
         stat.st_mtim.tv_sec == image_time->tv_sec && stat.st_mtim.tv_nsec == image_time->tv_nsec;
     close(file);
     if (result != 0)
-        return HL_UNREADABLE;
+        return HL_ITEM_UNREADABLE;
     hl_set_image_key(&key, &state);
-    if (strcmp(key.at, stored->key) == 0)
-        return HL_FRESH;
-    return is_same_inode(stored->key, &state) && is_unwritten ? HL_TOUCHED : HL_CHANGED;
+    if (strcmp(key.at, item->key) == 0)
+        return HL_ITEM_FRESH;
+    return is_same_inode(item->key, &state) && is_unwritten ? HL_ITEM_TOUCHED : HL_ITEM_CHANGED;
 }
 
 /* Adds the image that LINK in FOLDER points to.  False: there is none, or it is not to be trusted. */
-static bool add_replica(const struct hl_store *store, struct hl_stored *stored, int folder, const char *link,
-                        struct timespec *time) {
+static bool add_replica(const struct hl_store *store, struct hl_store_item *item, int folder,
+                        const char *link, struct timespec *time) {
     struct stat stat;
     if (fstatat(folder, link, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
         !hl_only_writable_by(&stat, store->owner))
         return false;
     *time = stat.st_mtim;
-    stored->last_use = stat.st_atime;
-    stored->bytes = (uint64_t)stat.st_size;
-    stored->huge_pages += (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
-    stored->inode = hl_xrealloc(stored->inode, (stored->n_inodes + 1) * sizeof *stored->inode);
-    stored->inode[stored->n_inodes++] = stat.st_ino;
+    item->last_use = stat.st_atime;
+    item->bytes = (uint64_t)stat.st_size;
+    item->huge_pages += (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
+    item->inode = hl_xrealloc(item->inode, (item->n_inodes + 1) * sizeof *item->inode);
+    item->inode[item->n_inodes++] = stat.st_ino;
     return true;
 }
 
 /* Reads the names in the folder of an image.  False: that is not possible. */
-static bool read_names(const struct hl_store *store, struct hl_stored *stored, int folder, bool *whole,
+static bool read_names(const struct hl_store *store, struct hl_store_item *item, int folder, bool *whole,
                        struct timespec *time) {
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again >= 0 ? fdopendir(again) : NULL;
@@ -503,11 +505,11 @@ static bool read_names(const struct hl_store *store, struct hl_stored *stored, i
     for (struct dirent *entry; (entry = readdir(entries)) != NULL; errno = 0) {
         for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0]; i++)
             if (strcmp(entry->d_name, mark_names[i].name) == 0)
-                stored->marks |= mark_names[i].flag;
+                item->marks |= mark_names[i].flag;
         if (strncmp(entry->d_name, HL_IMAGE_LINK "-", strlen(HL_IMAGE_LINK "-")) != 0)
             continue;
-        stored->replicas++;
-        *whole &= add_replica(store, stored, folder, entry->d_name, time);
+        item->replicas++;
+        *whole &= add_replica(store, item, folder, entry->d_name, time);
     }
     bool read_all = errno == 0;
     closedir(entries);
@@ -520,80 +522,80 @@ static bool is_open_to_users(const struct hl_store *store, int folder) {
     return !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
 }
 
-static enum hl_freshness read_image(const struct hl_store *store, struct hl_local *local,
-                                    struct hl_stored *stored, int folder, bool is_pending) {
+static enum hl_item_state read_image(const struct hl_store *store, struct hl_local *local,
+                                     struct hl_store_item *item, int folder, bool is_pending) {
     bool whole = true;
     struct timespec time = {0};
-    if (!read_names(store, stored, folder, &whole, &time))
-        return HL_UNREADABLE;
-    if (!is_pending && stored->replicas == 0)
-        whole = add_replica(store, stored, folder, HL_IMAGE_LINK, &time);
-    enum hl_freshness freshness = compare_origin(local, stored, &time);
-    if (freshness == HL_REMOTE)
-        return freshness; /* whatever else is wrong: nothing can be made of it now */
+    if (!read_names(store, item, folder, &whole, &time))
+        return HL_ITEM_UNREADABLE;
+    if (!is_pending && item->replicas == 0)
+        whole = add_replica(store, item, folder, HL_IMAGE_LINK, &time);
+    enum hl_item_state state = compare_origin(local, item, &time);
+    if (state == HL_ITEM_REMOTE)
+        return state; /* whatever else is wrong: nothing can be made of it now */
     if (is_pending)
-        return freshness == HL_GONE ? freshness : HL_PENDING;
-    return whole && is_open_to_users(store, folder) ? freshness : HL_BROKEN;
+        return state == HL_ITEM_GONE ? state : HL_ITEM_PENDING;
+    return whole && is_open_to_users(store, folder) ? state : HL_ITEM_BROKEN;
 }
 
 /* A file in place is its path, whatever version of it is there. */
-static void read_file_in_place(struct hl_local *local, struct hl_stored *stored) {
+static void read_file_in_place(struct hl_local *local, struct hl_store_item *item) {
     struct stat stat;
-    if (hl_stat_local(local, stored->origin, true, &stat) != 0) {
-        stored->freshness = HL_GONE;
+    if (hl_stat_local(local, item->origin, true, &stat) != 0) {
+        item->state = HL_ITEM_GONE;
         return;
     }
-    stored->freshness = HL_FRESH;
-    stored->inode = hl_xmalloc(sizeof *stored->inode);
-    stored->inode[0] = stat.st_ino;
-    stored->n_inodes = 1;
-    stored->device = stat.st_dev;
+    item->state = HL_ITEM_FRESH;
+    item->inode = hl_xmalloc(sizeof *item->inode);
+    item->inode[0] = stat.st_ino;
+    item->n_inodes = 1;
+    item->device = stat.st_dev;
 }
 
-static void read_stored(const struct hl_store *store, struct hl_local *local, struct hl_stored *stored,
-                        const char *key) {
-    memset(stored, 0, sizeof *stored);
-    stored->key = hl_xasprintf("%s", key);
-    stored->device = store->device;
+static void read_item(const struct hl_store *store, struct hl_local *local, struct hl_store_item *item,
+                      const char *key) {
+    memset(item, 0, sizeof *item);
+    item->key = hl_xasprintf("%s", key);
+    item->device = store->device;
     int folder = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     char *origin = folder >= 0 ? read_link(folder, HL_ORIGIN_LINK) : NULL;
     char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
     char *digest = folder >= 0 ? read_link(folder, HL_DIGEST_LINK) : NULL;
     bool is_known = origin != NULL && image != NULL;
-    stored->origin = origin != NULL ? origin : hl_xasprintf("%s", "");
-    stored->image = hl_xasprintf("%s/%s/%s", store->path, key, image != NULL ? image : "");
-    stored->digest = digest != NULL ? digest : hl_xasprintf("%s", "");
-    stored->freshness = HL_UNREADABLE;
+    item->origin = origin != NULL ? origin : hl_xasprintf("%s", "");
+    item->image = hl_xasprintf("%s/%s/%s", store->path, key, image != NULL ? image : "");
+    item->digest = digest != NULL ? digest : hl_xasprintf("%s", "");
+    item->state = HL_ITEM_UNREADABLE;
     if (is_known)
-        stored->freshness =
-            origin[0] != '/' ? HL_BROKEN : read_image(store, local, stored, folder, image[0] == '\0');
-    stored->is_in_place = is_known && image[0] == '\0' && (stored->marks & HL_ADD_IN_PLACE) != 0;
-    if (stored->is_in_place && stored->freshness == HL_PENDING)
-        read_file_in_place(local, stored);
+        item->state =
+            origin[0] != '/' ? HL_ITEM_BROKEN : read_image(store, local, item, folder, image[0] == '\0');
+    item->is_in_place = is_known && image[0] == '\0' && (item->marks & HL_ADD_IN_PLACE) != 0;
+    if (item->is_in_place && item->state == HL_ITEM_PENDING)
+        read_file_in_place(local, item);
     free(image);
     if (folder >= 0)
         close(folder);
 }
 
-static int compare_stored(const void *a, const void *b) {
-    const struct hl_stored *x = a, *y = b;
+static int compare_items(const void *a, const void *b) {
+    const struct hl_store_item *x = a, *y = b;
     int order = strcmp(x->origin, y->origin);
     return order != 0 ? order : strcmp(x->key, y->key);
 }
 
-static bool read_store(const struct hl_store *store, struct hl_local *local, struct hl_stored **stored,
+static bool read_store(const struct hl_store *store, struct hl_local *local, struct hl_store_item **items,
                        size_t *n) {
     int again = openat(store->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again >= 0 ? fdopendir(again) : NULL;
-    *stored = NULL;
+    *items = NULL;
     *n = 0;
     errno = entries != NULL ? 0 : errno;
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL; errno = 0) {
         if (strncmp(entry->d_name, KEY_BEGINS, strlen(KEY_BEGINS)) != 0)
             continue;
         if (*n % 64 == 0)
-            *stored = hl_xrealloc(*stored, (*n + 64) * sizeof **stored);
-        read_stored(store, local, &(*stored)[(*n)++], entry->d_name);
+            *items = hl_xrealloc(*items, (*n + 64) * sizeof **items);
+        read_item(store, local, &(*items)[(*n)++], entry->d_name);
     }
     int error = errno;
     if (entries != NULL)
@@ -601,71 +603,72 @@ static bool read_store(const struct hl_store *store, struct hl_local *local, str
     else if (again >= 0)
         close(again);
     if (*n > 0)
-        qsort(*stored, *n, sizeof **stored, compare_stored);
+        qsort(*items, *n, sizeof **items, compare_items);
     if (error != 0)
         hl_warn("%s: the store cannot be read: %s", store->path, strerror(error));
     return error == 0;
 }
 
-bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n) {
+bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n) {
     struct hl_local local = {0};
-    bool is_read = read_store(store, &local, stored, n);
+    bool is_read = read_store(store, &local, items, n);
     hl_close_local(&local);
     return is_read;
 }
 
-bool hl_list_store(const struct hl_store *store, struct hl_stored **stored, size_t *n) {
-    return read_store(store, NULL, stored, n);
+bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n) {
+    return read_store(store, NULL, items, n);
 }
 
-size_t hl_count_images(const struct hl_stored *stored, size_t n) {
+size_t hl_count_images(const struct hl_store_item *items, size_t n) {
     size_t images = 0;
     for (size_t i = 0; i < n; i++)
-        images += !stored[i].is_in_place;
+        images += !items[i].is_in_place;
     return images;
 }
 
-void hl_free_stored(struct hl_stored *stored, size_t n) {
+void hl_free_store_items(struct hl_store_item *items, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        free(stored[i].key);
-        free(stored[i].origin);
-        free(stored[i].image);
-        free(stored[i].digest);
-        free(stored[i].inode);
+        free(items[i].key);
+        free(items[i].origin);
+        free(items[i].image);
+        free(items[i].digest);
+        free(items[i].inode);
     }
-    free(stored);
+    free(items);
 }
 
 /* --- who uses it --- */
 
 /* The image or file in place that REGION is of; NULL: none of these, or it is only held (keep.h). */
-static struct hl_stored *find_mapped(struct hl_stored *stored, size_t n, const struct hl_region *region) {
+static struct hl_store_item *find_mapped(struct hl_store_item *items, size_t n,
+                                         const struct hl_region *region) {
     if (region->shared && region->flags == PF_R)
         return NULL;
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < stored[i].n_inodes; j++)
-            if (stored[i].inode[j] == region->inode && stored[i].device == region->device)
-                return &stored[i];
+        for (size_t j = 0; j < items[i].n_inodes; j++)
+            if (items[i].inode[j] == region->inode && items[i].device == region->device)
+                return &items[i];
     return NULL;
 }
 
-static void count_process(struct hl_stored *stored, size_t n, FILE *maps) {
+static void count_process(struct hl_store_item *items, size_t n, FILE *maps) {
     bool *seen = hl_xmalloc(n * sizeof *seen);
     struct hl_region region;
     char *line = NULL;
     size_t size = 0;
     while (hl_next_region(&region, maps, &line, &size)) {
-        struct hl_stored *found = find_mapped(stored, n, &region);
-        if (found == NULL || seen[found - stored])
+        struct hl_store_item *found = find_mapped(items, n, &region);
+        if (found == NULL || seen[found - items])
             continue;
-        seen[found - stored] = true;
+        seen[found - items] = true;
         found->processes++;
     }
     free(line);
     free(seen);
 }
 
-void hl_count_processes(struct hl_stored *stored, size_t n) {
+void hl_count_processes(struct hl_store_item *items, size_t n) {
     DIR *folder = n > 0 ? opendir("/proc") : NULL;
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
@@ -675,7 +678,7 @@ void hl_count_processes(struct hl_stored *stored, size_t n) {
         FILE *maps = fopen(path, "re");
         free(path);
         if (maps != NULL) {
-            count_process(stored, n, maps);
+            count_process(items, n, maps);
             fclose(maps);
         }
         hl_end_reading();

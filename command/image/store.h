@@ -73,20 +73,20 @@ void hl_remove_leftovers(const struct hl_store *store);
 uint64_t hl_store_room(const struct hl_store *store);
 
 /* Whether an image is still good for its original. */
-enum hl_freshness {
-    HL_FRESH,
-    HL_CHANGED, /* the original is another one now, so no process finds the image */
-    HL_TOUCHED, /* the same, but only its ctime is another one (a hard link, chmod): the bytes may be the same */
-    HL_GONE,    /* there is no original any more */
-    HL_BROKEN,     /* the image itself is missing, or another user could have written to it */
-    HL_PENDING,    /* the original has changed, and its new image could not be made yet */
-    HL_UNREADABLE, /* the original or the folder of the image cannot be read now */
-    HL_REMOTE      /* the original lies where it may not answer (base/local.h), and was not asked for */
+enum hl_item_state {
+    HL_ITEM_FRESH,
+    HL_ITEM_CHANGED, /* the original is another one now, so no process finds the image */
+    HL_ITEM_TOUCHED, /* the same, but only its ctime is another one (a hard link, chmod): the bytes may be the same */
+    HL_ITEM_GONE,       /* there is no original any more */
+    HL_ITEM_BROKEN,     /* the image itself is missing, or another user could have written to it */
+    HL_ITEM_PENDING,    /* the original has changed, and its new image could not be made yet */
+    HL_ITEM_UNREADABLE, /* the original or the folder of the image cannot be read now */
+    HL_ITEM_REMOTE      /* the original lies where it may not answer (base/local.h), and was not asked for */
 };
-const char *hl_freshness_name(enum hl_freshness freshness);
+const char *hl_item_state_name(enum hl_item_state state);
 
 /* One image, with its replicas, or one file in place: that has no image, and is fresh as long as it is there. */
-struct hl_stored {
+struct hl_store_item {
     char *key;
     bool is_in_place;
     char *origin, *image; /* paths; "" where the links are missing */
@@ -97,35 +97,35 @@ struct hl_stored {
     unsigned marks;       /* how it was asked for: HL_ADD_PER_NODE, HL_ADD_ANY_DISK, HL_ADD_EVICTABLE,
                              HL_ADD_IN_PLACE, HL_ADD_NO_IMAGE */
     time_t last_use;      /* when a process mapped it last, as far as the file system notes that */
-    enum hl_freshness freshness;
+    enum hl_item_state state;
     size_t n_inodes;
     ino_t *inode; /* of the replicas, or of the one image, or of the file in place */
     dev_t device; /* of all of these */
     unsigned processes;
-    /* From hl_measure_stored. */
+    /* From hl_measure_store_item. */
     uint64_t pages;                       /* that should be huge */
     uint64_t text_bytes, text_huge_bytes; /* of the text, and on huge pages by it; 0 of 0: it is not known */
     enum hl_skip
         not_in_place; /* why a file that is to be in place never can be; HL_MOVED: it can, or that is not known */
 };
 
-/* Reads what is in STORE, in the order of the originals' paths; hl_free_stored frees it.  False: that was not possible, or not
-   in full, which was said. */
-bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n);
+/* Reads what is in STORE, in the order of the originals' paths; hl_free_store_items frees it.  False: that was not possible,
+   or not in full, which was said. */
+bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
 
-/* The same, and asks for no original: what is there is HL_REMOTE, and nothing is known of who maps a file in place. */
-bool hl_list_store(const struct hl_store *store, struct hl_stored **stored, size_t *n);
+/* The same, and asks for no original: what is there is HL_ITEM_REMOTE, and nothing is known of who maps a file in place. */
+bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
 
-void hl_free_stored(struct hl_stored *stored, size_t n);
+void hl_free_store_items(struct hl_store_item *items, size_t n);
 
 /* How many of these are images: the others are in place. */
-size_t hl_count_images(const struct hl_stored *stored, size_t n);
+size_t hl_count_images(const struct hl_store_item *items, size_t n);
 
-/* Sets stored->processes: how many map the image or the file in place, as far as this user may look. */
-void hl_count_processes(struct hl_stored *stored, size_t n);
+/* Sets item->processes: how many map the image or the file in place, as far as this user may look. */
+void hl_count_processes(struct hl_store_item *items, size_t n);
 
-/* Finds how much of the text of STORED is on huge pages, and of a file in place huge_pages. */
-void hl_measure_stored(const struct hl_store *store, struct hl_stored *stored);
+/* Finds how much of the text of ITEM is on huge pages, and of a file in place huge_pages. */
+void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item);
 
 /* The ways onto huge pages, the mildest first. */
 enum hl_way_name {
@@ -152,17 +152,17 @@ bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options 
 bool hl_is_kept_in_place(int file, const struct hl_options *options);
 
 /* Removes the image KEY.  0, -ENOENT if another process did, or another negated errno; nothing is said. */
-int hl_remove_stored(const struct hl_store *store, const char *key);
+int hl_remove_store_item(const struct hl_store *store, const char *key);
 
 /* Renames .new to KEY, in the place of what is there.  0 or a negated errno; nothing is said. */
 int hl_publish_folder(const struct hl_store *store, const char *key);
 
-/* Makes the folder .new with MARKS (as stored->marks).  A descriptor, which the caller closes, or a negated errno; nothing is
+/* Makes the folder .new with MARKS (as item->marks).  A descriptor, which the caller closes, or a negated errno; nothing is
    said. */
 int hl_make_new_folder(const struct hl_store *store, unsigned marks);
 
-/* Removes the image STORED and keeps what it was made of and how it was asked for, so that a later refresh makes it again. */
-int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored);
+/* Removes the image of ITEM and keeps what it was made of and how it was asked for, so that a later refresh makes it again. */
+int hl_set_pending(const struct hl_store *store, const struct hl_store_item *item);
 
 enum hl_share_result {
     HL_SHARE_MADE,
@@ -190,7 +190,8 @@ enum {
     HL_ADD_WHEN_CALM = 1024 /* and no image is written while programs wait for memory or disks */
 };
 
-struct hl_addition {
+/* What became of a file that was to be added. */
+struct hl_add_outcome {
     enum hl_share_result result;
     char *path; /* the file's own, without symbolic links; NULL where it is unknown */
     struct hl_line key;
@@ -210,13 +211,13 @@ struct hl_addition {
 /* Puts the open FILE on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's
    text, or makes its image in STORE, as FLAGS (HL_ADD_*) say.  Where the store has the image of the
    same file before its ctime changed, and its bytes are the file's, it gets its new key and nothing is copied.  Nothing is
-   said: ADDITION says it, which hl_free_addition frees. */
-void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
-                  unsigned flags);
+   said: OUTCOME says it, which hl_free_add_outcome frees. */
+void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
+                  const struct hl_elf_file *file, unsigned flags);
 /* The same for the file at PATH. */
-void hl_add_path(struct hl_addition *addition, const struct hl_store *store, const char *path,
+void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags);
-void hl_free_addition(struct hl_addition *addition);
+void hl_free_add_outcome(struct hl_add_outcome *outcome);
 
 /* How thoroughly an image is looked at. */
 enum hl_check {
@@ -224,21 +225,21 @@ enum hl_check {
     HL_CHECK_REPAIRS = 2 /* pages that are not huge are made huge where the kernel can */
 };
 
-/* Compares STORED with its original, as HOW (HL_CHECK_*) says, and counts its pages that are not huge.  NULL if nothing is wrong, else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages
-   are small. */
-char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, unsigned how,
-                      bool *only_small);
+/* Compares ITEM with its original, as HOW (HL_CHECK_*) says, and counts its pages that are not huge.  NULL if nothing is wrong,
+   else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages are small. */
+char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
+                          bool *only_small);
 
 enum hl_refresh {
     HL_REFRESH_FINE,    /* nothing was wrong, or its pages are huge again */
     HL_REFRESH_REMOVED, /* the file is gone */
-    HL_REFRESH_TRIED /* it was made again, or could not be made: ADDITION says so, which the caller frees */
+    HL_REFRESH_TRIED    /* it was made again, or could not be made: OUTCOME says so, which the caller frees */
 };
 
-/* Makes what is wrong with STORED, in the locked STORE, right; FLAGS as for hl_add_path.  Nothing is said.  What could not be made
+/* Makes what is wrong with ITEM, in the locked STORE, right; FLAGS as for hl_add_path.  Nothing is said.  What could not be made
    is pending then. */
-enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
-                                  const struct hl_stored *stored, unsigned flags);
+enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const struct hl_store *store,
+                                      const struct hl_store_item *item, unsigned flags);
 /* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end);
 

@@ -31,8 +31,8 @@
 #include "command/image/store.h"
 #include "command/run/run.h"
 #include "command/run/way.h"
-#include "command/file/forecast.h"
-#include "command/tlb/curve.h"
+#include "command/file/file-plan.h"
+#include "command/tlb/jump-costs.h"
 #include "elf/skip.h"
 #include "command/verdict/verdict.h"
 
@@ -267,15 +267,15 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
    one that it starts: both would end a service by chance. */
 static const char *explain_never(const struct hl_options *options, struct hl_program *program,
                                  char *const *argv) {
-    struct hl_forecast forecast;
+    struct hl_file_plan file_plan;
     struct hl_starts starts = {.pages_max = 1};
     struct hl_target target;
     hl_follow_launchers(&target, program, argv);
     const struct hl_program *last = target.program;
     bool is_known = !target.followed && !target.is_unknown;
     if (hl_read_program(target.program) && is_known && hl_acts_in(options, last->executable)) {
-        hl_forecast_file(&forecast, last->executable, &last->file, options, 0);
-        hl_measure_starts(&starts, &forecast, options);
+        hl_plan_file(&file_plan, last->executable, &last->file, options, 0);
+        hl_measure_starts(&starts, &file_plan, options);
     }
     hl_free_target(&target);
     return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;

@@ -4,7 +4,7 @@
 #include "command/image/store.h"
 #include "command/base/common.h"
 #include "command/image/find.h"
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 #include "command/file/libraries.h"
 #include "command/image/slice.h"
 
@@ -32,24 +32,24 @@ static void add_list_entry(struct hl_libraries *wanted, const char *path) {
 
 /* False: the next file would fail for the same reason. */
 static bool add_missing(const struct hl_store *store, const char *path, bool tells) {
-    struct hl_addition addition;
-    hl_add_path(&addition, store, path, HL_ADD_UNASKED | HL_ADD_EVICTABLE | HL_ADD_IF_WORTH);
-    if (addition.result == HL_SHARE_FAILED && (tells || !addition.is_too_young))
-        hl_warn("%s: no image: %s", path, addition.sentence);
-    bool is_hopeless = addition.is_hopeless;
-    hl_free_addition(&addition);
+    struct hl_add_outcome outcome;
+    hl_add_path(&outcome, store, path, HL_ADD_UNASKED | HL_ADD_EVICTABLE | HL_ADD_IF_WORTH);
+    if (outcome.result == HL_SHARE_FAILED && (tells || !outcome.is_too_young))
+        hl_warn("%s: no image: %s", path, outcome.sentence);
+    bool is_hopeless = outcome.is_hopeless;
+    hl_free_add_outcome(&outcome);
     return !is_hopeless;
 }
 
 /* Whether an image of FILE at PATH would be mapped where the dynamic linker or the kernel puts the file by itself. */
 static bool is_put_on_boundary(const char *path, const struct hl_elf_file *file) {
-    struct hl_forecast forecast;
+    struct hl_file_plan file_plan;
     struct hl_options options;
     uint64_t bias = 0;
     hl_default_options(&options);
-    hl_forecast_file(&forecast, path, file, &options, 0);
-    return !hl_gets_any_address(file, &forecast.geometry) ||
-           (hl_try_load_bias(&bias, file, &forecast.object, &forecast.geometry) && bias == 0);
+    hl_plan_file(&file_plan, path, file, &options, 0);
+    return !hl_gets_any_address(file, &file_plan.geometry) ||
+           (hl_try_load_bias(&bias, file, &file_plan.object, &file_plan.geometry) && bias == 0);
 }
 
 /* Whether FILE at PATH is selected, its image would be used, and it has none yet. */
@@ -130,7 +130,7 @@ bool hl_share_program(const struct hl_program *program, struct hl_string pattern
 
 void hl_tell_of_attributes(struct hl_program *program, const struct hl_options *options) {
     struct hl_store store;
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n;
     if (!hl_read_program(program))
         return;
@@ -142,14 +142,14 @@ void hl_tell_of_attributes(struct hl_program *program, const struct hl_options *
     if (pinned >= 0)
         close((int)pinned);
     if (pinned >= 0 && hl_find_store(&store, path) == 0) {
-        hl_read_store(&store, &stored, &n);
+        hl_read_store(&store, &items, &n);
         for (size_t i = 0; i < n; i++)
-            if (stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, found) == 0)
+            if (items[i].state == HL_ITEM_TOUCHED && strcmp(items[i].origin, found) == 0)
                 hl_warn("%s: its image is not used, because its attributes changed since (a hard link, "
                         "chmod); run hugeld "
                         "share refresh",
                         found);
-        hl_free_stored(stored, n);
+        hl_free_store_items(items, n);
         hl_close_store(&store);
     }
     free(path);

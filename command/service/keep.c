@@ -3,7 +3,7 @@
 
    A process finds an image by numbers that every change of the original's attributes changes, and a hard link is such a
    change.  So each original is watched, and the folders above it, whose mode decides who can read it.  What is seen there is
-   only the reason to look: hl_refresh_stored opens the file and asks everything anew.  Each original has its turn at most
+   only the reason to look: hl_refresh_store_item opens the file and asks everything anew.  Each original has its turn at most
    every three seconds, and one at a time, since a backup touches all of them. */
 #include "command/service/keep.h"
 #include "command/base/common.h"
@@ -124,12 +124,12 @@ static void hold_file(struct kept *kept, const struct hl_geometry *geometry, int
 }
 
 /* Whether what is held is what the store has. */
-static bool holds(const struct kept *kept, const struct hl_stored *stored) {
-    bool same = kept->n_held == stored->n_inodes;
+static bool holds(const struct kept *kept, const struct hl_store_item *item) {
+    bool same = kept->n_held == item->n_inodes;
     for (size_t i = 0; same && i < kept->n_held; i++) {
         bool found = false;
-        for (size_t j = 0; j < stored->n_inodes; j++)
-            found |= stored->inode[j] == kept->held[i].inode;
+        for (size_t j = 0; j < item->n_inodes; j++)
+            found |= item->inode[j] == kept->held[i].inode;
         same = found;
     }
     return same;
@@ -145,13 +145,13 @@ static void hold_link(struct kept *kept, const struct hl_store *store, const cha
     close(image);
 }
 
-static void hold(struct kept *kept, const struct hl_store *store, const struct hl_stored *stored) {
-    if (holds(kept, stored)) /* of a file in place: nothing */
+static void hold(struct kept *kept, const struct hl_store *store, const struct hl_store_item *item) {
+    if (holds(kept, item)) /* of a file in place: nothing */
         return;
     release(kept);
-    if (stored->replicas == 0)
+    if (item->replicas == 0)
         hold_link(kept, store, HL_IMAGE_LINK);
-    for (unsigned node = 0; stored->replicas > 0 && node < HL_NODE_NUMBERS; node++) {
+    for (unsigned node = 0; item->replicas > 0 && node < HL_NODE_NUMBERS; node++) {
         char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
         hold_link(kept, store, link);
         free(link);
@@ -284,7 +284,7 @@ static void drop(struct hl_keeper *keeper, struct kept *kept) {
     struct hl_store store;
     if (!lock_store(keeper, &store, kept))
         return;
-    int result = hl_remove_stored(&store, kept->key);
+    int result = hl_remove_store_item(&store, kept->key);
     keeper->counts.removed += result == 0;
     kept->is_unmounted = result != 0 && result != -ENOENT;
     hl_forget_device(keeper->lookout, find_device(kept));
@@ -349,37 +349,37 @@ static struct kept *find_key(const struct hl_keeper *keeper, const char *key) {
     return NULL;
 }
 
-/* The one whose image STORED is, by its KEY, or else by its original, for one that got a new key; a new one is added. */
-static struct kept *find_kept(struct hl_keeper *keeper, const struct hl_stored *stored) {
-    struct kept *same = find_key(keeper, stored->key);
+/* The one that ITEM is of, by its KEY, or else by its original, for one that got a new key; a new one is added. */
+static struct kept *find_kept(struct hl_keeper *keeper, const struct hl_store_item *item) {
+    struct kept *same = find_key(keeper, item->key);
     if (same != NULL)
         return same;
     for (size_t i = 0; i < keeper->n; i++)
-        if (!keeper->kept[i].is_there && strcmp(keeper->kept[i].origin, stored->origin) == 0)
+        if (!keeper->kept[i].is_there && strcmp(keeper->kept[i].origin, item->origin) == 0)
             return &keeper->kept[i];
     keeper->kept = hl_xrealloc(keeper->kept, (keeper->n + 1) * sizeof *keeper->kept);
     struct kept *kept = &keeper->kept[keeper->n++];
-    *kept = (struct kept){.origin = hl_xasprintf("%s", stored->origin),
-                          .key = hl_xasprintf("%s", stored->key),
+    *kept = (struct kept){.origin = hl_xasprintf("%s", item->origin),
+                          .key = hl_xasprintf("%s", item->key),
                           .watch = -1,
                           .due = NOT_DUE,
                           .done = -REST};
     return kept;
 }
 
-/* Sets when KEPT has to be looked at; its image was just found as FRESHNESS says. */
-static void judge(struct kept *kept, enum hl_freshness freshness) {
-    if (freshness != HL_GONE)
+/* Sets when KEPT has to be looked at; its item was just found in STATE. */
+static void judge(struct kept *kept, enum hl_item_state state) {
+    if (state != HL_ITEM_GONE)
         kept->gone_since = 0;
-    switch (freshness) {
-    case HL_FRESH:
+    switch (state) {
+    case HL_ITEM_FRESH:
         break;
-    case HL_GONE: /* it may be about to come back */
+    case HL_ITEM_GONE: /* it may be about to come back */
         set_due(kept, PATIENCE);
         break;
-    case HL_PENDING:
-    case HL_UNREADABLE:
-    case HL_REMOTE:
+    case HL_ITEM_PENDING:
+    case HL_ITEM_UNREADABLE:
+    case HL_ITEM_REMOTE:
         set_due(kept, fmax(kept->patience, PATIENCE));
         break;
     default:
@@ -388,45 +388,45 @@ static void judge(struct kept *kept, enum hl_freshness freshness) {
 }
 
 static void follow_image(struct hl_keeper *keeper, const struct hl_store *store,
-                         const struct hl_stored *stored) {
-    struct kept *kept = find_kept(keeper, stored);
-    if (strcmp(kept->key, stored->key) != 0) {
+                         const struct hl_store_item *item) {
+    struct kept *kept = find_kept(keeper, item);
+    if (strcmp(kept->key, item->key) != 0) {
         free(kept->key);
-        kept->key = hl_xasprintf("%s", stored->key);
+        kept->key = hl_xasprintf("%s", item->key);
         unwatch(keeper, kept); /* of another file, perhaps */
         kept->is_unmounted = false;
     }
     kept->is_there = true;
     if (kept->watch < 0)
         watch_origin(keeper, kept);
-    hold(kept, store, stored);
-    keeper->counts.huge_pages += stored->huge_pages;
-    keeper->counts.pending += stored->freshness == HL_PENDING;
-    judge(kept, stored->freshness);
+    hold(kept, store, item);
+    keeper->counts.huge_pages += item->huge_pages;
+    keeper->counts.pending += item->state == HL_ITEM_PENDING;
+    judge(kept, item->state);
 }
 
-/* Which of those that are kept STORED has by their own key. */
-static void mark_present(struct hl_keeper *keeper, const struct hl_stored *stored, size_t n) {
+/* Notes which of those that are kept are among ITEMS by their own key. */
+static void mark_present(struct hl_keeper *keeper, const struct hl_store_item *items, size_t n) {
     for (size_t i = 0; i < keeper->n; i++) {
         keeper->kept[i].is_there = false;
         for (size_t j = 0; j < n; j++)
-            keeper->kept[i].is_there |= strcmp(keeper->kept[i].key, stored[j].key) == 0;
+            keeper->kept[i].is_there |= strcmp(keeper->kept[i].key, items[j].key) == 0;
     }
 }
 
 /* Holds and watches what the open STORE has by now, and nothing else. */
 static void follow_store(struct hl_keeper *keeper, const struct hl_store *store) {
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n, left = 0;
-    if (!hl_read_store(store, &stored, &n)) {
-        hl_free_stored(stored, n);
+    if (!hl_read_store(store, &items, &n)) {
+        hl_free_store_items(items, n);
         return; /* what is there stays */
     }
     keeper->counts.huge_pages = 0;
     keeper->counts.pending = 0;
-    mark_present(keeper, stored, n);
+    mark_present(keeper, items, n);
     for (size_t i = 0; i < n; i++)
-        follow_image(keeper, store, &stored[i]);
+        follow_image(keeper, store, &items[i]);
     for (size_t i = 0; i < keeper->n; i++) {
         if (keeper->kept[i].is_there)
             keeper->kept[left++] = keeper->kept[i];
@@ -435,7 +435,7 @@ static void follow_store(struct hl_keeper *keeper, const struct hl_store *store)
     }
     keeper->n = left;
     keeper->counts.images = (unsigned)left;
-    hl_free_stored(stored, n);
+    hl_free_store_items(items, n);
 }
 
 static void forget_all(struct hl_keeper *keeper) {
@@ -479,35 +479,35 @@ static void follow(struct hl_keeper *keeper) {
 
 /* --- making right --- */
 
-static void note_addition(struct hl_keeper *keeper, struct kept *kept, struct hl_addition *addition) {
-    bool failed = addition->result == HL_SHARE_FAILED;
+static void note_outcome(struct hl_keeper *keeper, struct kept *kept, struct hl_add_outcome *outcome) {
+    bool failed = outcome->result == HL_SHARE_FAILED;
     keeper->counts.failed += failed;
     keeper->counts.refreshed += !failed;
     kept->patience = failed ? fmin(fmax(2 * kept->patience, PATIENCE), PATIENCE_MAX) : 0;
     if (failed)
         set_due(kept, kept->patience);
-    say_once(keeper, kept, addition->sentence != NULL ? hl_xasprintf("%s", addition->sentence) : NULL);
-    hl_free_addition(addition);
+    say_once(keeper, kept, outcome->sentence != NULL ? hl_xasprintf("%s", outcome->sentence) : NULL);
+    hl_free_add_outcome(outcome);
 }
 
 /* Whether the original has been gone for a moment only: who replaces a file by hand removes it first. */
-static bool may_come_back(struct kept *kept, enum hl_freshness freshness) {
+static bool may_come_back(struct kept *kept, enum hl_item_state state) {
     double now = hl_now_ms();
-    if (freshness != HL_GONE)
+    if (state != HL_ITEM_GONE)
         return false;
     if (kept->gone_since == 0)
         kept->gone_since = now;
     return now - kept->gone_since < PATIENCE;
 }
 
-static void refresh_stored(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store,
-                           const struct hl_stored *stored) {
-    struct hl_addition addition;
-    if (may_come_back(kept, stored->freshness)) {
+static void refresh_item(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store,
+                         const struct hl_store_item *item) {
+    struct hl_add_outcome outcome;
+    if (may_come_back(kept, item->state)) {
         set_due(kept, PATIENCE);
         return;
     }
-    switch (hl_refresh_stored(&addition, store, stored, HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM)) {
+    switch (hl_refresh_store_item(&outcome, store, item, HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM)) {
     case HL_REFRESH_FINE:
         kept->patience = 0;
         return;
@@ -515,22 +515,22 @@ static void refresh_stored(struct hl_keeper *keeper, struct kept *kept, const st
         keeper->counts.removed++;
         break;
     case HL_REFRESH_TRIED:
-        note_addition(keeper, kept, &addition);
+        note_outcome(keeper, kept, &outcome);
     }
     keeper->changed = true;
 }
 
 static void refresh_key(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store) {
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n, i = 0;
-    hl_read_store(store, &stored, &n);
-    while (i < n && strcmp(stored[i].key, kept->key) != 0)
+    hl_read_store(store, &items, &n);
+    while (i < n && strcmp(items[i].key, kept->key) != 0)
         i++;
     if (i < n)
-        refresh_stored(keeper, kept, store, &stored[i]);
+        refresh_item(keeper, kept, store, &items[i]);
     else
         keeper->changed = true;
-    hl_free_stored(stored, n);
+    hl_free_store_items(items, n);
 }
 
 static void refresh(struct hl_keeper *keeper, struct kept *kept) {
@@ -575,42 +575,42 @@ static bool has_origin(const struct hl_keeper *keeper, const char *path) {
     return found;
 }
 
-/* What could not be made, as ADDITION says, is pending, and tried again, unless the store has that file by another path.  IS_SAID:
+/* What could not be made, as OUTCOME says, is pending, and tried again, unless the store has that file by another path.  IS_SAID:
    why not, and what was said of it is taken over. */
-static void note_pending(struct hl_keeper *keeper, const struct hl_store *store, struct hl_addition *addition,
-                         unsigned marks, bool is_said) {
-    struct hl_stored pending = {.key = addition->key.at, .origin = addition->path, .marks = marks};
-    if (addition->path == NULL || find_key(keeper, addition->key.at) != NULL ||
+static void note_pending(struct hl_keeper *keeper, const struct hl_store *store,
+                         struct hl_add_outcome *outcome, unsigned marks, bool is_said) {
+    struct hl_store_item pending = {.key = outcome->key.at, .origin = outcome->path, .marks = marks};
+    if (outcome->path == NULL || find_key(keeper, outcome->key.at) != NULL ||
         hl_set_pending(store, &pending) != 0)
         return;
     follow_store(keeper, store);
-    struct kept *kept = find_key(keeper, addition->key.at);
+    struct kept *kept = find_key(keeper, outcome->key.at);
     if (kept == NULL)
         return;
     kept->has_appeared = true;
     if (!is_said)
         return;
-    kept->said = addition->sentence;
-    addition->sentence = NULL;
+    kept->said = outcome->sentence;
+    outcome->sentence = NULL;
 }
 
 /* Adds the file at PATH, which was not there before, to the open STORE.  Of what a folder or a pattern means, most is no use. */
 static void add(struct hl_keeper *keeper, const struct hl_store *store, const char *path, const char *entry,
                 bool is_inside, bool was_there) {
-    struct hl_addition addition;
+    struct hl_add_outcome outcome;
     unsigned disk = keeper->configuration->any_disk ? HL_ADD_ANY_DISK : 0;
-    hl_add_path(&addition, store, path,
+    hl_add_path(&outcome, store, path,
                 disk | (is_inside ? HL_ADD_IF_WORTH : 0) | HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM);
-    bool failed = addition.result == HL_SHARE_FAILED;
+    bool failed = outcome.result == HL_SHARE_FAILED;
     bool is_named = strcmp(path, entry) == 0, is_said = was_there;
-    if (!was_there && (failed || (addition.result == HL_SHARE_NOTHING && is_named)))
-        is_said = say_appeared(keeper, path, addition.sentence);
+    if (!was_there && (failed || (outcome.result == HL_SHARE_NOTHING && is_named)))
+        is_said = say_appeared(keeper, path, outcome.sentence);
     if (failed)
-        note_pending(keeper, store, &addition, disk, is_said);
+        note_pending(keeper, store, &outcome, disk, is_said);
     keeper->counts.failed += failed;
-    keeper->counts.refreshed += addition.result == HL_SHARE_MADE;
-    keeper->changed |= addition.result != HL_SHARE_NOTHING;
-    hl_free_addition(&addition);
+    keeper->counts.refreshed += outcome.result == HL_SHARE_MADE;
+    keeper->changed |= outcome.result != HL_SHARE_NOTHING;
+    hl_free_add_outcome(&outcome);
 }
 
 /* hl_take_file */

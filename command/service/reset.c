@@ -5,7 +5,7 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/base/lock.h"
-#include "command/tlb/curve.h"
+#include "command/tlb/jump-costs.h"
 #include "command/service/keep.h"
 #include "command/service/service.h"
 #include "command/proc/process.h"
@@ -182,7 +182,7 @@ static bool remove_folder(char *path) {
 
 /* What was measured of this machine; its folder may have other things. */
 static void forget_measurement(void) {
-    char *path = hl_curve_path();
+    char *path = hl_jump_costs_path();
     if (path == NULL)
         return;
     unlink(path);

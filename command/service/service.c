@@ -149,8 +149,8 @@ static bool read_configuration(struct service *service) {
 
 /* --- what would be done --- */
 
-/* Why the file at PATH is in no store; NULL: it is in that which STORED are of, or would be.  The caller frees it. */
-static char *explain_file(const char *path, bool any_disk, bool *is_there, const struct hl_stored *stored,
+/* Why the file at PATH is in no store; NULL: it is in the store of ITEMS, or would be.  The caller frees it. */
+static char *explain_file(const char *path, bool any_disk, bool *is_there, const struct hl_store_item *items,
                           size_t n) {
     struct stat status;
     int file = hl_open_local_path(path, true, &status);
@@ -159,7 +159,7 @@ static char *explain_file(const char *path, bool any_disk, bool *is_there, const
         return hl_xasprintf("%s", file == -EREMOTE ? HL_LOCAL_PROBLEM : strerror(-file));
     char *real = hl_find_file_path(file);
     for (size_t i = 0; i < n && real != NULL; i++)
-        *is_there |= strcmp(stored[i].origin, real) == 0 && stored[i].freshness == HL_FRESH;
+        *is_there |= strcmp(items[i].origin, real) == 0 && items[i].state == HL_ITEM_FRESH;
     char *sentence = *is_there ? NULL : hl_explain_unsteady(file, any_disk);
     if (!*is_there && sentence == NULL)
         sentence = hl_explain_private(file, real != NULL ? real : path);
@@ -168,9 +168,9 @@ static char *explain_file(const char *path, bool any_disk, bool *is_there, const
     return sentence;
 }
 
-static void tell_file(const char *path, bool any_disk, const struct hl_stored *stored, size_t n) {
+static void tell_file(const char *path, bool any_disk, const struct hl_store_item *items, size_t n) {
     bool is_there;
-    char *sentence = explain_file(path, any_disk, &is_there, stored, n);
+    char *sentence = explain_file(path, any_disk, &is_there, items, n);
     if (sentence != NULL)
         hl_print("%s: nothing would be done: %s", path, sentence);
     else
@@ -191,24 +191,24 @@ static void tell_observed(const struct service *service) {
 /* Nothing is changed, and nothing but headers is read.  The exit code. */
 static int tell(const struct service *service) {
     const struct hl_texts *enabled = &service->configuration.enabled;
-    struct hl_stored *stored = NULL;
+    struct hl_store_item *items = NULL;
     struct hl_store store;
     size_t n = 0;
     bool fine = true;
     if (hl_find_store(&store, HL_SYSTEM_STORE) == 0) {
-        hl_read_store(&store, &stored, &n);
+        hl_read_store(&store, &items, &n);
         hl_close_store(&store);
     }
     for (size_t i = 0; i < enabled->n; i++) {
         struct hl_texts files;
         fine &= hl_expand_enabled(&files, enabled->text[i], service->path);
         for (size_t j = 0; j < files.n; j++)
-            tell_file(files.text[j], service->configuration.any_disk, stored, n);
+            tell_file(files.text[j], service->configuration.any_disk, items, n);
         hl_free_texts(&files);
     }
     if (enabled->n == 0)
         hl_print("%s: nothing is enabled; enable programs: hugeld enable PROGRAM", service->path);
-    hl_free_stored(stored, n);
+    hl_free_store_items(items, n);
     if (service->configuration.observes)
         tell_observed(service);
     return fine ? HL_EXIT_DONE : HL_EXIT_NO;

@@ -91,7 +91,7 @@ struct status {
     pid_t process;
     bool is_stopped;
     size_t n;
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     json_t *observed; /* or null */
 };
 
@@ -105,13 +105,13 @@ static void read_status(struct status *status) {
     }
     if (hl_find_store(&store, HL_SYSTEM_STORE) != 0)
         return;
-    hl_read_store(&store, &status->stored, &status->n);
-    hl_count_processes(status->stored, status->n);
+    hl_read_store(&store, &status->items, &status->n);
+    hl_count_processes(status->items, status->n);
     hl_close_store(&store);
 }
 
-static const char *name_way(const struct hl_stored *stored) {
-    return stored->is_in_place ? "place" : "image";
+static const char *name_way(const struct hl_store_item *item) {
+    return item->is_in_place ? "place" : "image";
 }
 
 static json_t *make_json(const struct status *status, const struct hl_configuration *configuration,
@@ -120,11 +120,11 @@ static json_t *make_json(const struct status *status, const struct hl_configurat
     for (size_t i = 0; i < configuration->enabled.n; i++)
         json_array_append_new(enabled, hl_json_text(configuration->enabled.text[i]));
     for (size_t i = 0; i < status->n; i++) {
-        const struct hl_stored *stored = &status->stored[i];
+        const struct hl_store_item *item = &status->items[i];
         json_array_append_new(
-            files, json_pack("{s:o, s:s, s:s, s:I, s:I}", "path", hl_json_text(stored->origin), "way",
-                             name_way(stored), "state", hl_freshness_name(stored->freshness), "huge_pages",
-                             (json_int_t)stored->huge_pages, "processes", (json_int_t)stored->processes));
+            files, json_pack("{s:o, s:s, s:s, s:I, s:I}", "path", hl_json_text(item->origin), "way",
+                             name_way(item), "state", hl_item_state_name(item->state), "huge_pages",
+                             (json_int_t)item->huge_pages, "processes", (json_int_t)item->processes));
     }
     return json_pack("{s:o, s:b, s:o, s:o, s:o, s:O}", "process",
                      status->process != 0 ? json_integer(status->process) : json_null(), "stopped",
@@ -146,9 +146,9 @@ static void print_status(const struct status *status, const struct hl_configurat
     if (status->n > 0)
         hl_print("%-5s %-8s %10s %9s %s", "WAY", "STATE", "PAGES", "PROCESSES", "FILE");
     for (size_t i = 0; i < status->n; i++) {
-        const struct hl_stored *stored = &status->stored[i];
-        hl_print("%-5s %-8s %10" PRIu64 " %9u %s", name_way(stored), hl_freshness_name(stored->freshness),
-                 stored->huge_pages, stored->processes, stored->origin);
+        const struct hl_store_item *item = &status->items[i];
+        hl_print("%-5s %-8s %10" PRIu64 " %9u %s", name_way(item), hl_item_state_name(item->state),
+                 item->huge_pages, item->processes, item->origin);
     }
     if (json_is_object(status->observed))
         hl_print_observed(status->observed);
@@ -161,7 +161,7 @@ int hl_show_service(const struct hl_configuration *configuration, const char *pa
         hl_print_json(make_json(&status, configuration, path));
     else
         print_status(&status, configuration, path);
-    hl_free_stored(status.stored, status.n);
+    hl_free_store_items(status.items, status.n);
     json_decref(status.observed);
     return status.process != 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }

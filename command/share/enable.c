@@ -104,15 +104,15 @@ static bool add_image(const struct request *request, const char *path) {
 /* Whether the system's store has what was made of PATH. */
 static bool is_shared(const char *path) {
     struct hl_store store;
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n;
     bool found = false;
     if (hl_find_store(&store, HL_SYSTEM_STORE) != 0)
         return false;
-    hl_list_store(&store, &stored, &n);
+    hl_list_store(&store, &items, &n);
     for (size_t i = 0; i < n && !found; i++)
-        found = strcmp(stored[i].origin, path) == 0;
-    hl_free_stored(stored, n);
+        found = strcmp(items[i].origin, path) == 0;
+    hl_free_store_items(items, n);
     hl_close_store(&store);
     return found;
 }

@@ -36,9 +36,9 @@ struct request {
     unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE or 0 */
     struct hl_list names;
     struct hl_placer placer;
-    bool is_enabled;          /* the configuration names the files that are added now; then: */
-    struct hl_stored *stored; /* what the store had before these */
-    size_t n_stored;
+    bool is_enabled;             /* the configuration names the files that are added now; then: */
+    struct hl_store_item *items; /* what the store had before these */
+    size_t n_items;
     /* what comes out */
     json_t *files;
     bool failed;
@@ -153,61 +153,61 @@ static void note(struct request *request, const struct hl_store *store, const ch
 }
 
 /* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", where that makes a difference. */
-static char *describe_ways(const struct hl_addition *addition) {
+static char *describe_ways(const struct hl_add_outcome *outcome) {
     static const char executed[] = "when it is executed (hugeld run --via=image)",
                       mapped[] = "when it is mapped";
-    unsigned other = hl_permille(addition->text_other_bytes, addition->text_bytes);
-    if (addition->is_in_place || addition->text_other_bytes == addition->text_huge_bytes)
+    unsigned other = hl_permille(outcome->text_other_bytes, outcome->text_bytes);
+    if (outcome->is_in_place || outcome->text_other_bytes == outcome->text_huge_bytes)
         return hl_xasprintf("%s", "");
-    return hl_xasprintf(" %s, %u.%u %% %s", addition->is_to_be_executed ? executed : mapped, other / 10,
-                        other % 10, addition->is_to_be_executed ? mapped : executed);
+    return hl_xasprintf(" %s, %u.%u %% %s", outcome->is_to_be_executed ? executed : mapped, other / 10,
+                        other % 10, outcome->is_to_be_executed ? mapped : executed);
 }
 
 /* "in place, 84.9 % of its text, 9 huge pages" */
-static void print_made(const char *name, const struct hl_addition *addition) {
-    unsigned share = hl_permille(addition->text_huge_bytes, addition->text_bytes),
-             in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes);
+static void print_made(const char *name, const struct hl_add_outcome *outcome) {
+    unsigned share = hl_permille(outcome->text_huge_bytes, outcome->text_bytes),
+             in_place = hl_permille(outcome->text_in_place_bytes, outcome->text_bytes);
     char *more = hl_xasprintf("%s", "");
-    if (addition->is_in_place && addition->sentence != NULL)
-        more = hl_xasprintf("; the rest is not: %s", addition->sentence);
-    else if (addition->not_in_place != NULL)
-        more = hl_xasprintf("; not in place: %s", addition->not_in_place);
-    else if (!addition->is_in_place && in_place > 0)
+    if (outcome->is_in_place && outcome->sentence != NULL)
+        more = hl_xasprintf("; the rest is not: %s", outcome->sentence);
+    else if (outcome->not_in_place != NULL)
+        more = hl_xasprintf("; not in place: %s", outcome->not_in_place);
+    else if (!outcome->is_in_place && in_place > 0)
         more = hl_xasprintf("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
-    char *ways = describe_ways(addition);
+    char *ways = describe_ways(outcome);
     hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
-             addition->is_in_place ? "in place" : "image", share / 10, share % 10, ways, addition->huge_pages,
-             hl_plural(addition->huge_pages), more);
+             outcome->is_in_place ? "in place" : "image", share / 10, share % 10, ways, outcome->huge_pages,
+             hl_plural(outcome->huge_pages), more);
     free(ways);
     free(more);
 }
 
-/* How what ADDITION's file has was made, and how to have it otherwise. */
-static const char *describe_present(const struct request *request, const struct hl_addition *addition) {
-    if (addition->is_in_place)
+/* How the file of OUTCOME was put on huge pages, and how to have it otherwise. */
+static const char *describe_present(const struct request *request, const struct hl_add_outcome *outcome) {
+    if (outcome->is_in_place)
         return "in place; --way=image makes an image instead";
     bool can_be_placed = geteuid() == 0 && request->way == 0;
     return can_be_placed ? "as an image; --way=place tries to keep the file in place instead" : "as an image";
 }
 
 /* Tells what became of PATH; QUIET: it was only met in a folder, where most files are no use as images. */
-static void report_addition(struct request *request, const struct hl_store *store, const char *path,
-                            const struct hl_addition *addition, bool quiet) {
+static void report_outcome(struct request *request, const struct hl_store *store, const char *path,
+                           const struct hl_add_outcome *outcome, bool quiet) {
     static const char *const results[] = {"made", "present", "nothing", "failed"};
-    const char *name = addition->path != NULL ? addition->path : path;
-    bool is_made = addition->result == HL_SHARE_MADE;
+    const char *name = outcome->path != NULL ? outcome->path : path;
+    bool is_made = outcome->result == HL_SHARE_MADE;
     hide_progress(request);
-    switch (addition->result) {
+    switch (outcome->result) {
     case HL_SHARE_MADE:
-        *(addition->is_in_place ? &request->in_place : &request->made) += 1;
-        request->huge_pages += addition->huge_pages;
+        *(outcome->is_in_place ? &request->in_place : &request->made) += 1;
+        request->huge_pages += outcome->huge_pages;
         if (!request->json)
-            print_made(name, addition);
+            print_made(name, outcome);
         break;
     case HL_SHARE_PRESENT:
         request->present += !request->is_enabled; /* else refresh_store has counted it */
         if (!request->json && !quiet)
-            hl_print("%s: there already, %s", name, describe_present(request, addition));
+            hl_print("%s: there already, %s", name, describe_present(request, outcome));
         break;
     case HL_SHARE_NOTHING:
         request->nothing++;
@@ -216,14 +216,13 @@ static void report_addition(struct request *request, const struct hl_store *stor
         __attribute__((fallthrough));
     case HL_SHARE_FAILED:
         request->failed = true;
-        hl_warn("%s: %s: %s", name, addition->is_for_place ? "not in place" : "no image", addition->sentence);
+        hl_warn("%s: %s: %s", name, outcome->is_for_place ? "not in place" : "no image", outcome->sentence);
     }
-    note(request, store, name, addition->key.bytes > 0 ? addition->key.at : NULL, results[addition->result],
-         addition->is_in_place, is_made ? addition->huge_pages : 0, addition->reason, addition->sentence);
+    note(request, store, name, outcome->key.bytes > 0 ? outcome->key.at : NULL, results[outcome->result],
+         outcome->is_in_place, is_made ? outcome->huge_pages : 0, outcome->reason, outcome->sentence);
     json_object_set_new(json_array_get(request->files, json_array_size(request->files) - 1), "text_share",
-                        addition->text_bytes > 0
-                            ? hl_json_share(addition->text_huge_bytes, addition->text_bytes)
-                            : json_null());
+                        outcome->text_bytes > 0 ? hl_json_share(outcome->text_huge_bytes, outcome->text_bytes)
+                                                : json_null());
 }
 
 /* --- add --- */
@@ -237,43 +236,43 @@ static unsigned find_flags(const struct request *request, bool per_node, bool if
 static bool was_tried(const struct request *request, const char *path) {
     char real[PATH_MAX];
     bool found = false;
-    if (!request->is_enabled || request->n_stored == 0 || realpath(path, real) == NULL)
+    if (!request->is_enabled || request->n_items == 0 || realpath(path, real) == NULL)
         return false;
-    for (size_t i = 0; i < request->n_stored && !found; i++) {
-        const struct hl_stored *stored = &request->stored[i];
-        found = stored->freshness == HL_PENDING && strcmp(stored->origin, real) == 0 &&
-                request->any_disk == ((stored->marks & HL_ADD_ANY_DISK) != 0);
+    for (size_t i = 0; i < request->n_items && !found; i++) {
+        const struct hl_store_item *item = &request->items[i];
+        found = item->state == HL_ITEM_PENDING && strcmp(item->origin, real) == 0 &&
+                request->any_disk == ((item->marks & HL_ADD_ANY_DISK) != 0);
     }
     return found;
 }
 
-/* Notes in the store that the enabled file of ADDITION has no image, so that the service tries again.  What it has of the same
+/* Notes in the store that the enabled file of OUTCOME has no image, so that the service tries again.  What it has of the same
    file stays if that was asked for in another way. */
 static void note_pending(const struct request *request, const struct hl_store *store,
-                         struct hl_addition *addition, unsigned flags) {
+                         struct hl_add_outcome *outcome, unsigned flags) {
     bool is_there = false;
-    if (!request->is_enabled || addition->result != HL_SHARE_FAILED || addition->path == NULL ||
-        addition->key.bytes == 0)
+    if (!request->is_enabled || outcome->result != HL_SHARE_FAILED || outcome->path == NULL ||
+        outcome->key.bytes == 0)
         return;
-    for (size_t i = 0; i < request->n_stored && !is_there; i++)
-        is_there = strcmp(request->stored[i].key, addition->key.at) == 0 &&
-                   (request->stored[i].freshness != HL_PENDING || !(flags & HL_ADD_ANY_DISK));
-    struct hl_stored pending = {
-        .key = addition->key.at, .origin = addition->path, .marks = flags & HL_ADD_ANY_DISK};
+    for (size_t i = 0; i < request->n_items && !is_there; i++)
+        is_there = strcmp(request->items[i].key, outcome->key.at) == 0 &&
+                   (request->items[i].state != HL_ITEM_PENDING || !(flags & HL_ADD_ANY_DISK));
+    struct hl_store_item pending = {
+        .key = outcome->key.at, .origin = outcome->path, .marks = flags & HL_ADD_ANY_DISK};
     if (!is_there)
         hl_set_pending(store, &pending);
 }
 
 static void add_file(struct request *request, const struct hl_store *store, const char *path, bool quiet) {
-    struct hl_addition addition;
+    struct hl_add_outcome outcome;
     unsigned flags = find_flags(request, request->per_node, quiet);
     if (was_tried(request, path))
         return;
     show_progress(request, path);
-    hl_add_path(&addition, store, path, flags);
-    note_pending(request, store, &addition, flags);
-    report_addition(request, store, path, &addition, quiet);
-    hl_free_addition(&addition);
+    hl_add_path(&outcome, store, path, flags);
+    note_pending(request, store, &outcome, flags);
+    report_outcome(request, store, path, &outcome, quiet);
+    hl_free_add_outcome(&outcome);
 }
 
 /* Says that PATH, or what is in that folder, is not added, for ERROR. */
@@ -377,14 +376,14 @@ static bool is_linked(const struct hl_libraries *libraries, const char *executab
 /* Adds what a process has mapped as LOADED, unless there is a PROBLEM with it, which becomes the answer's. */
 static void add_loaded(struct request *request, const struct hl_store *store, const struct hl_loaded *loaded,
                        char *problem) {
-    struct hl_addition addition = {
+    struct hl_add_outcome outcome = {
         .result = hl_has_enough_text(&loaded->object, &store->geometry) ? HL_SHARE_FAILED : HL_SHARE_NOTHING,
         .sentence = problem};
     show_progress(request, loaded->object.path);
     if (problem == NULL)
-        hl_add_image(&addition, store, loaded->file, find_flags(request, request->per_node, true));
-    report_addition(request, store, loaded->object.path, &addition, true);
-    hl_free_addition(&addition);
+        hl_add_image(&outcome, store, loaded->file, find_flags(request, request->per_node, true));
+    report_outcome(request, store, loaded->object.path, &outcome, true);
+    hl_free_add_outcome(&outcome);
 }
 
 /* The objects that PROCESS has mapped, after hl_find_loaded.  Any user can start root's programs and have them map other files of root's, so in a store
@@ -522,21 +521,20 @@ static int add(struct request *request, const char *path) {
 
 /* --- list, check --- */
 
-static void print_stored(const struct hl_stored *stored) {
-    unsigned share = hl_permille(stored->text_huge_bytes, stored->text_bytes);
-    char *text =
-        stored->text_bytes > 0 ? hl_xasprintf("%u.%u %%", share / 10, share % 10) : hl_xasprintf("-");
-    hl_print("%-5s %7s %10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", name_way(stored->is_in_place), text,
-             stored->huge_pages, stored->bytes / 1024, stored->processes, stored->replicas,
-             hl_freshness_name(stored->freshness), stored->origin, stored->key);
+static void print_item(const struct hl_store_item *item) {
+    unsigned share = hl_permille(item->text_huge_bytes, item->text_bytes);
+    char *text = item->text_bytes > 0 ? hl_xasprintf("%u.%u %%", share / 10, share % 10) : hl_xasprintf("-");
+    hl_print("%-5s %7s %10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", name_way(item->is_in_place), text,
+             item->huge_pages, item->bytes / 1024, item->processes, item->replicas,
+             hl_item_state_name(item->state), item->origin, item->key);
     free(text);
 }
 
-static void print_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
+static void print_store(const struct hl_store *store, const struct hl_store_item *items, size_t n) {
     uint64_t pages = 0, room = hl_store_room(store);
-    size_t images = hl_count_images(stored, n);
+    size_t images = hl_count_images(items, n);
     for (size_t i = 0; i < n; i++)
-        pages += stored[i].is_in_place ? 0 : stored[i].huge_pages;
+        pages += items[i].is_in_place ? 0 : items[i].huge_pages;
     char *left =
         room == UINT64_MAX ? hl_xasprintf("any number") : hl_xasprintf("%" PRIu64 " MiB", room >> 20);
     hl_print("%s: tmpfs, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64
@@ -548,25 +546,25 @@ static void print_store(const struct hl_store *store, const struct hl_stored *st
         hl_print("%-5s %7s %10s %10s %9s %8s  %-8s %s", "WAY", "TEXT", "PAGES", "KIB", "PROCESSES",
                  "REPLICAS", "STATE", "FILE, KEY");
     for (size_t i = 0; i < n; i++)
-        print_stored(&stored[i]);
+        print_item(&items[i]);
 }
 
-static json_t *make_json_stored(const struct hl_stored *stored) {
+static json_t *make_json_item(const struct hl_store_item *item) {
     json_t *share =
-        stored->text_bytes > 0 ? hl_json_share(stored->text_huge_bytes, stored->text_bytes) : json_null();
-    return json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:s, s:I}", "path",
-                     hl_json_text(stored->origin), "key", stored->key, "way", name_way(stored->is_in_place),
-                     "image", stored->is_in_place ? json_null() : hl_json_text(stored->image), "bytes",
-                     (json_int_t)stored->bytes, "huge_pages", (json_int_t)stored->huge_pages, "text_share",
-                     share, "replicas", (json_int_t)stored->replicas, "state",
-                     hl_freshness_name(stored->freshness), "processes", (json_int_t)stored->processes);
+        item->text_bytes > 0 ? hl_json_share(item->text_huge_bytes, item->text_bytes) : json_null();
+    return json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:s, s:I}", "path", hl_json_text(item->origin),
+                     "key", item->key, "way", name_way(item->is_in_place), "image",
+                     item->is_in_place ? json_null() : hl_json_text(item->image), "bytes",
+                     (json_int_t)item->bytes, "huge_pages", (json_int_t)item->huge_pages, "text_share", share,
+                     "replicas", (json_int_t)item->replicas, "state", hl_item_state_name(item->state),
+                     "processes", (json_int_t)item->processes);
 }
 
-static json_t *make_json_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
+static json_t *make_json_store(const struct hl_store *store, const struct hl_store_item *items, size_t n) {
     json_t *images = json_array();
     uint64_t room = hl_store_room(store);
     for (size_t i = 0; i < n; i++)
-        json_array_append_new(images, make_json_stored(&stored[i]));
+        json_array_append_new(images, make_json_item(&items[i]));
     return json_pack("{s:o, s:I, s:o, s:b, s:o}", "path", hl_json_text(store->path), "huge_page_bytes",
                      (json_int_t)store->geometry.huge_page_bytes, "room_bytes",
                      room == UINT64_MAX ? json_null() : json_integer((json_int_t)room), "for_all",
@@ -597,17 +595,17 @@ static bool visit_stores(struct request *request, void (*visit)(struct request *
 }
 
 static void list_store(struct request *request, const struct hl_store *store) {
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n;
-    request->failed |= !hl_read_store(store, &stored, &n);
-    hl_count_processes(stored, n);
+    request->failed |= !hl_read_store(store, &items, &n);
+    hl_count_processes(items, n);
     for (size_t i = 0; i < n; i++)
-        hl_measure_stored(store, &stored[i]);
+        hl_measure_store_item(store, &items[i]);
     if (request->json)
-        json_array_append_new(request->files, make_json_store(store, stored, n));
+        json_array_append_new(request->files, make_json_store(store, items, n));
     else
-        print_store(store, stored, n);
-    hl_free_stored(stored, n);
+        print_store(store, items, n);
+    hl_free_store_items(items, n);
 }
 
 static void print_fine(const struct hl_store *store, size_t images, size_t n) {
@@ -618,26 +616,26 @@ static void print_fine(const struct hl_store *store, size_t images, size_t n) {
 }
 
 static void check_store(struct request *request, const struct hl_store *store) {
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n;
-    request->failed |= !hl_read_store(store, &stored, &n);
+    request->failed |= !hl_read_store(store, &items, &n);
     for (size_t i = 0; i < n; i++) {
-        show_progress(request, stored[i].origin);
+        show_progress(request, items[i].origin);
         bool only_small;
-        char *problem = hl_check_stored(store, &stored[i], 0, &only_small);
+        char *problem = hl_check_store_item(store, &items[i], 0, &only_small);
         hide_progress(request);
         if (problem != NULL) {
             request->failed = true;
-            hl_warn("%s: %s %s: %s; run hugeld share refresh", stored[i].origin,
-                    stored[i].is_in_place ? "in place," : "its image", stored[i].key, problem);
+            hl_warn("%s: %s %s: %s; run hugeld share refresh", items[i].origin,
+                    items[i].is_in_place ? "in place," : "its image", items[i].key, problem);
         }
-        note(request, store, stored[i].origin, stored[i].key, problem != NULL ? "bad" : "fine",
-             stored[i].is_in_place, stored[i].huge_pages, NULL, problem);
+        note(request, store, items[i].origin, items[i].key, problem != NULL ? "bad" : "fine",
+             items[i].is_in_place, items[i].huge_pages, NULL, problem);
         free(problem);
     }
     if (!request->json && !request->failed)
-        print_fine(store, hl_count_images(stored, n), n);
-    hl_free_stored(stored, n);
+        print_fine(store, hl_count_images(items, n), n);
+    hl_free_store_items(items, n);
 }
 
 static int list(struct request *request, const char *path) {
@@ -652,9 +650,9 @@ static int check(struct request *request, const char *path) {
 
 /* --- remove --- */
 
-/* Whether NAME is the key of STORED, or its original's path, which may be gone. */
-static bool is_named(const struct hl_stored *stored, const char *name) {
-    return strcmp(stored->key, name) == 0 || strcmp(stored->origin, name) == 0;
+/* Whether NAME is the key of ITEM, or its original's path, which may be gone. */
+static bool is_named(const struct hl_store_item *item, const char *name) {
+    return strcmp(item->key, name) == 0 || strcmp(item->origin, name) == 0;
 }
 
 /* Where NAME leads to, without symbolic links.  NULL: nowhere, or to where it may not answer.  The caller frees it. */
@@ -670,75 +668,73 @@ static char *find_path(const char *name) {
 }
 
 static void remove_image(struct request *request, const struct hl_store *store,
-                         const struct hl_stored *stored) {
-    if (stored->processes > 0 && !stored->is_in_place && !request->force) {
+                         const struct hl_store_item *item) {
+    if (item->processes > 0 && !item->is_in_place && !request->force) {
         char *why = hl_xasprintf(
             "%u process%s it, which would keep its memory until the last one ends; remove it all "
             "the same: --force",
-            stored->processes, stored->processes == 1 ? " maps" : "es map");
-        hl_warn("%s: its image stays: %s", stored->origin, why);
-        note(request, store, stored->origin, stored->key, "kept", stored->is_in_place, stored->huge_pages,
-             NULL, why);
+            item->processes, item->processes == 1 ? " maps" : "es map");
+        hl_warn("%s: its image stays: %s", item->origin, why);
+        note(request, store, item->origin, item->key, "kept", item->is_in_place, item->huge_pages, NULL, why);
         request->failed = true;
         free(why);
         return;
     }
-    int result = hl_remove_stored(store, stored->key);
+    int result = hl_remove_store_item(store, item->key);
     if (result != 0 && result != -ENOENT) {
-        hl_warn("%s: %s cannot be removed: %s", stored->origin,
-                stored->is_in_place ? "its record" : "its image", strerror(-result));
-        note(request, store, stored->origin, stored->key, "failed", stored->is_in_place, stored->huge_pages,
-             NULL, strerror(-result));
+        hl_warn("%s: %s cannot be removed: %s", item->origin, item->is_in_place ? "its record" : "its image",
+                strerror(-result));
+        note(request, store, item->origin, item->key, "failed", item->is_in_place, item->huge_pages, NULL,
+             strerror(-result));
         request->failed = true;
         return;
     }
-    note(request, store, stored->origin, stored->key, "removed", stored->is_in_place, stored->huge_pages,
-         NULL, NULL);
+    note(request, store, item->origin, item->key, "removed", item->is_in_place, item->huge_pages, NULL, NULL);
     if (request->json)
         return;
-    if (stored->is_in_place)
-        hl_print("%s: no longer kept in place", stored->origin);
+    if (item->is_in_place)
+        hl_print("%s: no longer kept in place", item->origin);
     else
-        hl_print("%s: image removed%s", stored->origin,
+        hl_print("%s: image removed%s", item->origin,
                  request->force ? "; its memory stays until no process maps it" : "");
 }
 
-/* Whether NAME means any of the N that are STORED. */
+/* Whether NAME means any of the N ITEMS. */
 static bool remove_named(struct request *request, const struct hl_store *store,
-                         const struct hl_stored *stored, size_t n, const char *name) {
+                         const struct hl_store_item *items, size_t n, const char *name) {
     bool found = false;
     for (size_t i = 0; i < n; i++) {
-        if (!is_named(&stored[i], name))
+        if (!is_named(&items[i], name))
             continue;
         found = true;
-        remove_image(request, store, &stored[i]);
+        remove_image(request, store, &items[i]);
     }
     return found;
 }
 
 static void remove_images(struct request *request, const struct hl_store *store) {
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n;
     bool counts = !request->force || request->unused;
-    request->failed |= !(counts ? hl_read_store : hl_list_store)(store, &stored, &n);
+    request->failed |= !(counts ? hl_read_store : hl_list_store)(store, &items, &n);
     /* The kernel may make who reads a process's maps wait for as long as that process does. */
     if (counts)
-        hl_count_processes(stored, n);
+        hl_count_processes(items, n);
     for (size_t i = 0; i < n; i++)
-        if (request->all || (request->unused && stored[i].processes == 0 && !stored[i].is_in_place))
-            remove_image(request, store, &stored[i]);
+        if (request->all || (request->unused && items[i].processes == 0 && !items[i].is_in_place))
+            remove_image(request, store, &items[i]);
     for (size_t j = 0; j < request->names.n; j++) {
         const char *name = request->names.word[j];
-        if (remove_named(request, store, stored, n, name))
+        if (remove_named(request, store, items, n, name))
             continue;
         char *path = find_path(name);
-        if (path == NULL || !remove_named(request, store, stored, n, path)) {
+        if (path == NULL || !remove_named(request, store, items, n, path)) {
             hl_warn("%s: the store has no image of it; 'hugeld share list' shows what it has", name);
             request->failed = true;
         }
         free(path);
     }
-    hl_free_stored(stored, n);
+    hl_free_store_items(items, n);
 }
 
 static int remove_some(struct request *request, const char *path) {
@@ -765,27 +761,26 @@ static int remove_some(struct request *request, const char *path) {
 /* --- refresh --- */
 
 static void report_removed(struct request *request, const struct hl_store *store,
-                           const struct hl_stored *stored) {
-    note(request, store, stored->origin, stored->key, "removed", stored->is_in_place, stored->huge_pages,
-         NULL, NULL);
+                           const struct hl_store_item *item) {
+    note(request, store, item->origin, item->key, "removed", item->is_in_place, item->huge_pages, NULL, NULL);
     if (!request->json)
-        hl_print("%s: removed, because the file is gone", stored->origin);
+        hl_print("%s: removed, because the file is gone", item->origin);
 }
 
 static void refresh_image(struct request *request, const struct hl_store *store,
-                          const struct hl_stored *stored) {
-    struct hl_addition addition;
-    switch (hl_refresh_stored(&addition, store, stored, find_flags(request, false, false))) {
+                          const struct hl_store_item *item) {
+    struct hl_add_outcome outcome;
+    switch (hl_refresh_store_item(&outcome, store, item, find_flags(request, false, false))) {
     case HL_REFRESH_FINE:
         request->present++;
-        note(request, store, stored->origin, stored->key, "present", stored->is_in_place, 0, NULL, NULL);
+        note(request, store, item->origin, item->key, "present", item->is_in_place, 0, NULL, NULL);
         break;
     case HL_REFRESH_REMOVED:
-        report_removed(request, store, stored);
+        report_removed(request, store, item);
         break;
     case HL_REFRESH_TRIED:
-        report_addition(request, store, stored->origin, &addition, false);
-        hl_free_addition(&addition);
+        report_outcome(request, store, item->origin, &outcome, false);
+        hl_free_add_outcome(&outcome);
     }
 }
 
@@ -795,14 +790,14 @@ static bool is_stopped(const struct request *request) {
 }
 
 static void refresh_store(struct request *request, const struct hl_store *store) {
-    struct hl_stored *stored;
+    struct hl_store_item *items;
     size_t n;
-    request->failed |= !hl_read_store(store, &stored, &n);
+    request->failed |= !hl_read_store(store, &items, &n);
     for (size_t i = 0; i < n && !is_stopped(request); i++) {
-        show_progress(request, stored[i].origin);
-        refresh_image(request, store, &stored[i]);
+        show_progress(request, items[i].origin);
+        refresh_image(request, store, &items[i]);
     }
-    hl_free_stored(stored, n);
+    hl_free_store_items(items, n);
 }
 
 /* What the configuration enables, which is about the system's store alone. */
@@ -818,10 +813,10 @@ static void add_enabled(struct request *request, const struct hl_store *store, c
     if (!hl_expand_enabled(&files, entry, request->configuration))
         request->failed = true;
     request->is_enabled = true;
-    hl_read_store(store, &request->stored, &request->n_stored);
+    hl_read_store(store, &request->items, &request->n_items);
     for (size_t i = 0; i < files.n && !is_stopped(request); i++)
         add_path(request, store, files.text[i]);
-    hl_free_stored(request->stored, request->n_stored);
+    hl_free_store_items(request->items, request->n_items);
     hl_free_texts(&files);
 }
 

@@ -11,7 +11,7 @@
 #include "command/base/flags.h"
 #include "command/show/draw.h"
 #include "command/image/find.h"
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 #include "elf/kernel.h"
 #include "elf/plan.h"
 #include "command/proc/process.h"
@@ -84,7 +84,7 @@ static char *format_remedy(const char *remedy) {
     return remedy == NULL ? hl_xasprintf("%s", "") : hl_xasprintf(" (%s)", remedy);
 }
 
-static void print_span(const struct hl_forecast *report, const struct hl_span *span) {
+static void print_span(const struct hl_file_plan *report, const struct hl_span *span) {
     const struct hl_object *object = &report->object;
     char *segments = hl_xasprintf("%s", "");
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -121,7 +121,7 @@ static bool is_first_alike(const struct parts *parts, size_t index) {
 }
 
 /* What helps PART; the caller frees it.  Where an option helps another part of its segment, nothing else is proposed. */
-static char *find_part_remedy(const struct hl_forecast *report, const struct parts *parts,
+static char *find_part_remedy(const struct hl_file_plan *report, const struct parts *parts,
                               const struct hl_part *part, const struct hl_options *options) {
     if (part->option != NULL)
         return hl_xasprintf("set %s", part->option);
@@ -132,7 +132,7 @@ static char *find_part_remedy(const struct hl_forecast *report, const struct par
 }
 
 /* What of each segment stays, and why. */
-static void print_segments(const struct hl_forecast *report, const struct parts *parts,
+static void print_segments(const struct hl_file_plan *report, const struct parts *parts,
                            const struct hl_options *options) {
     for (size_t i = 0; i < parts->n; i++) {
         const struct hl_part *part = &parts->part[i];
@@ -152,7 +152,7 @@ static void print_segments(const struct hl_forecast *report, const struct parts 
     }
 }
 
-static void print_range(const struct hl_forecast *report, const struct hl_starts *range, const char *where) {
+static void print_range(const struct hl_file_plan *report, const struct hl_starts *range, const char *where) {
     if (range->pages_max == 0)
         return; /* it is the same at each of them */
     unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
@@ -182,7 +182,7 @@ static const char *backend_value(const struct hl_options *options) {
     return "";
 }
 
-static void draw_plan(const struct hl_forecast *report, const struct parts *parts,
+static void draw_plan(const struct hl_file_plan *report, const struct parts *parts,
                       const struct hl_options *options) {
     struct hl_drawing drawing = {.huge_page_bytes = report->geometry.huge_page_bytes};
     for (unsigned i = 0; i < report->plan.n_spans; i++) {
@@ -203,7 +203,7 @@ static bool is_lack_worth_a_line(const struct hl_found_image *image, const struc
            image->skip != HL_SKIP_TOO_SMALL && image->skip != HL_SKIP_SPARSE_TEXT;
 }
 
-static void print_image(const struct hl_forecast *report, const struct hl_found_image *image,
+static void print_image(const struct hl_file_plan *report, const struct hl_found_image *image,
                         const struct hl_starts *range, const struct hl_options *options,
                         const struct hl_verdict *verdict) {
     char *remedy = hl_format_image_remedy(image, report->path), *help = format_remedy(remedy);
@@ -238,7 +238,7 @@ static void print_verdict(const struct hl_verdict *verdict) {
 }
 
 /* How much a private copy, or the image that is there, brings onto huge pages. */
-static void print_plan(const struct hl_forecast *report, const struct hl_starts *range,
+static void print_plan(const struct hl_file_plan *report, const struct hl_starts *range,
                        enum address address) {
     const struct hl_plan *plan = &report->plan;
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
@@ -257,7 +257,7 @@ static void print_plan(const struct hl_forecast *report, const struct hl_starts 
 }
 
 /* The map, what is moved, and what stays. */
-static void print_parts(const struct hl_forecast *report, const struct parts *parts,
+static void print_parts(const struct hl_file_plan *report, const struct parts *parts,
                         const struct hl_options *options) {
     draw_plan(report, parts, options);
     for (unsigned i = 0; i < report->plan.n_spans; i++)
@@ -265,7 +265,7 @@ static void print_parts(const struct hl_forecast *report, const struct parts *pa
     print_segments(report, parts, options);
 }
 
-static void print_report(const struct hl_forecast *report, const struct hl_found_image *image,
+static void print_report(const struct hl_file_plan *report, const struct hl_found_image *image,
                          const struct hl_starts *range, enum address address, const struct parts *parts,
                          const struct hl_options *options, const struct hl_verdict *verdict) {
     const struct hl_plan *plan = &report->plan;
@@ -303,7 +303,7 @@ static void add_json_skip(json_t *to, enum hl_skip skip, const char *remedy) {
     json_object_set_new(to, "remedy", remedy == NULL ? json_null() : json_string(remedy));
 }
 
-static json_t *make_json_spans(const struct hl_forecast *report) {
+static json_t *make_json_spans(const struct hl_file_plan *report) {
     json_t *spans = json_array();
     for (unsigned i = 0; i < report->plan.n_spans; i++) {
         const struct hl_span *span = &report->plan.span[i];
@@ -317,7 +317,7 @@ static json_t *make_json_spans(const struct hl_forecast *report) {
 }
 
 /* Why segment I stays: what most of it stays for; HL_MOVED: some of it is moved. */
-static enum hl_skip find_skip(const struct hl_forecast *report, const struct parts *parts, unsigned i) {
+static enum hl_skip find_skip(const struct hl_file_plan *report, const struct parts *parts, unsigned i) {
     enum hl_skip skip = report->plan.skip[i];
     uint64_t most = 0;
     for (size_t j = 0; j < parts->n && report->plan.skip[i] != HL_MOVED; j++) {
@@ -330,7 +330,7 @@ static enum hl_skip find_skip(const struct hl_forecast *report, const struct par
     return skip;
 }
 
-static json_t *make_json_segments(const struct hl_forecast *report, const struct parts *parts,
+static json_t *make_json_segments(const struct hl_file_plan *report, const struct parts *parts,
                                   const struct hl_options *options) {
     json_t *segments = json_array();
     for (unsigned i = 0; i < report->object.n_segments; i++) {
@@ -346,7 +346,7 @@ static json_t *make_json_segments(const struct hl_forecast *report, const struct
     return segments;
 }
 
-static json_t *make_json_range(const struct hl_forecast *report, const struct hl_starts *range) {
+static json_t *make_json_range(const struct hl_file_plan *report, const struct hl_starts *range) {
     return json_pack("{s:I, s:I, s:I, s:o, s:o, s:I, s:o}", "starts", (json_int_t)range->starts, "pages_min",
                      (json_int_t)range->pages_min, "pages_max", (json_int_t)range->pages_max,
                      "text_share_min", hl_json_share(range->covered_min, report->plan.text_bytes),
@@ -355,7 +355,7 @@ static json_t *make_json_range(const struct hl_forecast *report, const struct hl
                      hl_json_share(range->full_starts, range->starts));
 }
 
-static json_t *make_json_image(const struct hl_forecast *report, const struct hl_found_image *image) {
+static json_t *make_json_image(const struct hl_file_plan *report, const struct hl_found_image *image) {
     char *remedy = hl_format_image_remedy(image, report->path);
     json_t *json = json_pack(
         "{s:o, s:o, s:o, s:I, s:I, s:o}", "path",
@@ -369,7 +369,7 @@ static json_t *make_json_image(const struct hl_forecast *report, const struct hl
     return json;
 }
 
-static json_t *make_json(const struct hl_forecast *report, const struct hl_found_image *image,
+static json_t *make_json(const struct hl_file_plan *report, const struct hl_found_image *image,
                          const struct hl_starts *range, enum address address, const struct parts *parts,
                          const struct hl_options *options, const struct hl_verdict *verdict) {
     static const char *const names[] = {"own", "process", "kernel", "example"};
@@ -404,7 +404,7 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_found
 }
 
 /* A process maps the whole object from an image, which is the report's file. */
-static void describe_mapped_image(struct hl_found_image *image, const struct hl_forecast *report,
+static void describe_mapped_image(struct hl_found_image *image, const struct hl_file_plan *report,
                                   const struct hl_options *options) {
     struct hl_options all = hl_options_for_image(options);
     *image = (struct hl_found_image){.use = HL_IMAGE_USED,
@@ -417,7 +417,7 @@ static void describe_mapped_image(struct hl_found_image *image, const struct hl_
    over them is printed, too), or as LOADED in a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
                         const struct hl_loaded *loaded) {
-    struct hl_forecast report;
+    struct hl_file_plan report;
     struct hl_found_image image;
     struct hl_starts range;
     struct hl_verdict verdict;
@@ -425,12 +425,12 @@ static void report_file(struct request *request, const char *path, const struct 
     const uint64_t *load_bias = loaded != NULL ? &loaded->object.load_bias : NULL;
     uint64_t tried;
     enum address address = load_bias != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
-    hl_forecast_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
+    hl_plan_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
     if (report.object.n_segments == 0)
         request->failed = true;
     if (address == EXAMPLE && hl_try_load_bias(&tried, file, &report.object, &report.geometry)) {
         address = OF_KERNEL;
-        hl_forecast_file(&report, path, file, &request->options, tried);
+        hl_plan_file(&report, path, file, &request->options, tried);
     }
     if (loaded != NULL && loaded->is_image)
         describe_mapped_image(&image, &report, &options);
@@ -446,7 +446,7 @@ static void report_file(struct request *request, const char *path, const struct 
     if (image.use == HL_IMAGE_USED) {
         options = hl_options_for_image(&options);
         options.backend = HL_BACKEND_IMAGE;
-        hl_forecast_file(&report, path, file, &options, report.object.load_bias);
+        hl_plan_file(&report, path, file, &options, report.object.load_bias);
     }
     struct parts parts;
     parts.n = hl_list_parts(&parts.part, &report.object, &report.plan, &options, &report.geometry);

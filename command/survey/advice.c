@@ -319,9 +319,9 @@ static double estimate(struct hl_advice *advice, const struct hl_surveyed *progr
     if (!survey->exact && program->samples > 0)
         covered *= share(program->samples - program->huge_samples, program->samples);
     if (advice->by_walks)
-        return hl_estimate_from_walks(&survey->curve, (double)program->likely_bytes,
+        return hl_estimate_from_walks(&survey->jump_costs, (double)program->likely_bytes,
                                       counts->walk_cycles / counts->cycles, covered);
-    return hl_estimate_gain(&survey->curve, (double)program->likely_bytes, covered);
+    return hl_estimate_gain(&survey->jump_costs, (double)program->likely_bytes, covered);
 }
 
 void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
@@ -348,7 +348,7 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
         advice->reason = hl_xasprintf(
             "its processes have ended or may not be read, and its file is no longer at its path");
     advice->gain = estimate(advice, program, survey, advice->share);
-    if (advice->way != HL_WAY_NOTHING && survey->curve.n > 0 && advice->gain < GAIN_MIN) {
+    if (advice->way != HL_WAY_NOTHING && survey->jump_costs.n > 0 && advice->gain < GAIN_MIN) {
         free(advice->reason);
         advice->reason = hl_xasprintf("little is to be gained on this machine");
     }

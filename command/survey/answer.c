@@ -3,7 +3,7 @@
    and commands go on behind a backslash, so that they can be copied. */
 #include "command/survey/survey.h"
 
-#include "command/tlb/curve.h"
+#include "command/tlb/jump-costs.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -140,13 +140,13 @@ static void print_heading(const struct hl_survey *survey) {
                                    mib(hl_small_reach_bytes(reach)), mib(hl_huge_reach_bytes(reach))));
     else
         print_wrapped(hl_xasprintf("how much text the TLB reaches is not known; taken is a huge page"));
-    if (survey->curve.n == 0)
+    if (survey->jump_costs.n == 0)
         print_wrapped(hl_xasprintf(
             "gains are not estimated: nothing could be measured; try hugeld survey --calibrate"));
-    else if (!survey->curve.calibrated)
+    else if (!survey->jump_costs.calibrated)
         print_wrapped(hl_xasprintf("gains are estimates, and not calibrated: hugeld survey --calibrate%s%s",
-                                   survey->curve_problem != NULL ? "; " : "",
-                                   survey->curve_problem != NULL ? survey->curve_problem : ""));
+                                   survey->costs_problem != NULL ? "; " : "",
+                                   survey->costs_problem != NULL ? survey->costs_problem : ""));
     if (survey->no_counters != NULL)
         print_wrapped(hl_xasprintf("no counters here: %s", survey->no_counters));
 }
@@ -437,14 +437,15 @@ json_t *hl_json_survey(const struct hl_survey *survey) {
     for (size_t i = 0; i < survey->n_programs; i++)
         json_array_append_new(programs, make_json_program(survey, &survey->program[i]));
     char *sentence = hl_describe_tlb(&survey->tlb);
-    json_t *json = json_pack(
-        "{s:f, s:o, s:{s:s, s:o}, s:{s:o, s:o}, s:I, s:b, s:o, s:o, s:o}", "seconds", survey->seconds,
-        "sampling", make_json_sampling(survey), "tlb", "verdict",
-        hl_tlb_verdict_name(hl_judge_tlb(&survey->tlb)), "sentence", hl_json_text(sentence), "reach",
-        "small_bytes", bytes_or_null(hl_small_reach_bytes(&survey->reach)), "huge_bytes",
-        bytes_or_null(hl_huge_reach_bytes(&survey->reach)), "limit_bytes", (json_int_t)survey->limit_bytes,
-        "calibrated", survey->curve.calibrated, "curve", hl_json_curve(&survey->curve), "no_counters",
-        text_or_null(survey->no_counters), "curve_problem", text_or_null(survey->curve_problem));
+    json_t *json =
+        json_pack("{s:f, s:o, s:{s:s, s:o}, s:{s:o, s:o}, s:I, s:b, s:o, s:o, s:o}", "seconds",
+                  survey->seconds, "sampling", make_json_sampling(survey), "tlb", "verdict",
+                  hl_tlb_verdict_name(hl_judge_tlb(&survey->tlb)), "sentence", hl_json_text(sentence),
+                  "reach", "small_bytes", bytes_or_null(hl_small_reach_bytes(&survey->reach)), "huge_bytes",
+                  bytes_or_null(hl_huge_reach_bytes(&survey->reach)), "limit_bytes",
+                  (json_int_t)survey->limit_bytes, "calibrated", survey->jump_costs.calibrated, "curve",
+                  hl_json_jump_costs(&survey->jump_costs), "no_counters", text_or_null(survey->no_counters),
+                  "curve_problem", text_or_null(survey->costs_problem));
     free(sentence);
     json_object_set_new(json, "processes",
                         json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "watched",

@@ -6,7 +6,7 @@
    It changes nothing in any process but, if exact, the notes about which pages of files were used. */
 #include "command/survey/survey.h"
 #include "command/command.h"
-#include "command/tlb/curve.h"
+#include "command/tlb/jump-costs.h"
 #include "command/base/flags.h"
 #include "command/base/html.h"
 #include "command/file/program.h"
@@ -54,22 +54,22 @@ static const struct hl_flag command_flags[] = {
 /* --- the machine --- */
 
 static int calibrate(bool json) {
-    struct hl_curve curve;
+    struct hl_jump_costs costs;
     struct hl_tlb tlb;
-    const char *reason = hl_measure_curve(&curve);
-    char *path = hl_curve_path();
+    const char *reason = hl_measure_jump_costs(&costs);
+    char *path = hl_jump_costs_path();
     if (reason != NULL) {
         hl_warn("survey: jumps cannot be measured: %s", reason);
         free(path);
         return HL_EXIT_NO;
     }
     if (json)
-        hl_print_json(json_pack("{s:o}", "curve", hl_json_curve(&curve)));
-    for (size_t i = 0; !json && i < curve.n; i++)
+        hl_print_json(json_pack("{s:o}", "curve", hl_json_jump_costs(&costs)));
+    for (size_t i = 0; !json && i < costs.n; i++)
         hl_print("%4.0f MiB of text: a jump takes %6.1f ns on small pages, %6.1f on huge ones",
-                 curve.point[i].mib, curve.point[i].small_ns, curve.point[i].huge_ns);
+                 costs.point[i].mib, costs.point[i].small_ns, costs.point[i].huge_ns);
     hl_measure_tlb(&tlb);
-    int result = path != NULL ? hl_save_curve(&curve, hl_judge_tlb(&tlb), path) : -ENOENT;
+    int result = path != NULL ? hl_save_jump_costs(&costs, hl_judge_tlb(&tlb), path) : -ENOENT;
     if (result != 0)
         hl_warn("%s: it cannot be kept: %s; set XDG_CACHE_HOME to a folder of your own",
                 path != NULL ? path : "no HOME", strerror(-result));
@@ -77,16 +77,16 @@ static int calibrate(bool json) {
     return result == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
-/* The calibrated curve, or a short one of what doctor measures. */
-static void find_curve(struct hl_survey *survey) {
-    char *path = hl_curve_path();
-    int result = path != NULL ? hl_load_curve(&survey->curve, path) : -ENOENT;
+/* The calibrated costs, or a few points of what doctor measures. */
+static void find_costs(struct hl_survey *survey) {
+    char *path = hl_jump_costs_path();
+    int result = path != NULL ? hl_load_jump_costs(&survey->jump_costs, path) : -ENOENT;
     if (result != 0)
-        hl_derive_curve(&survey->curve, &survey->tlb);
+        hl_derive_jump_costs(&survey->jump_costs, &survey->tlb);
     if (result == -EPERM || result == -ELOOP)
-        survey->curve_problem = hl_xasprintf("%s is not used, since others could have written it", path);
+        survey->costs_problem = hl_xasprintf("%s is not used, since others could have written it", path);
     else if (result != 0 && result != -ENOENT)
-        survey->curve_problem = hl_xasprintf("%s is not used: it is damaged, or of another processor", path);
+        survey->costs_problem = hl_xasprintf("%s is not used: it is damaged, or of another processor", path);
     free(path);
 }
 
@@ -96,7 +96,7 @@ static void examine_machine(struct hl_survey *survey) {
     survey->limit_bytes = hl_small_reach_bytes(&survey->reach);
     if (survey->limit_bytes == 0)
         survey->limit_bytes = HUGE_PAGE;
-    find_curve(survey);
+    find_costs(survey);
 }
 
 /* --- the program --- */

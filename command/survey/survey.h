@@ -79,8 +79,8 @@ struct hl_survey {
     bool undecided;                          /* too many samples were lost */
     struct hl_tlb tlb;
     struct hl_tlb_reach reach;
-    struct hl_curve curve;
-    char *curve_problem;     /* why the cached curve is not used; or NULL */
+    struct hl_jump_costs jump_costs;
+    char *costs_problem;     /* why the cached costs are not used; or NULL */
     uint64_t limit_bytes;    /* programs that execute less have nothing to gain */
     const char *no_counters; /* why nothing was counted; NULL where it was */
     unsigned watched, ended, kernel_threads, zombies, refused, others, too_large;

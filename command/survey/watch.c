@@ -294,5 +294,5 @@ void hl_free_survey(struct hl_survey *survey) {
             free(program->advice.command[j]);
     }
     free(survey->program);
-    free(survey->curve_problem);
+    free(survey->costs_problem);
 }

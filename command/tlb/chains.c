@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Each line of a chain leads to the next one, in random order, so that neither a prefetcher nor anything but the
-   last read's result knows what comes next:
+/* Pointer chasing: each line of a chain leads to the next one, in random order, so that neither a prefetcher nor anything
+   but the last read's result knows what comes next:
 
        0       8       16      24      32      40      48
        pointer of slot 0, 1, 2 | jump of slot 0, 1, 2  |

@@ -7,7 +7,7 @@
    a private copy reaches clearly more.  What is made already stays, since `hugeld run` takes it (hl_find_made). */
 #include "command/verdict/verdict.h"
 #include "command/image/find.h"
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 #include "command/image/in-place.h"
 #include "elf/kernel.h"
 #include "command/image/layout.h"
@@ -61,19 +61,19 @@ struct judging {
     struct hl_verdict *verdict;
     const struct hl_elf_file *file;
     const struct hl_options *options;
-    struct hl_forecast forecast; /* at 0, or where the kernel puts the file */
-    bool is_known;               /* that it puts it there */
+    struct hl_file_plan file_plan; /* at 0, or where the kernel puts the file */
+    bool is_known;                 /* that it puts it there */
 };
 
 /* A private copy, wherever the kernel puts the object. */
 static void consider_copy(struct judging *judging) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_starts starts;
-    hl_measure_starts(&starts, &judging->forecast, judging->options);
+    hl_measure_starts(&starts, &judging->file_plan, judging->options);
     bool is_known = judging->is_known;
     verdict->covered[HL_WAY_PRELOAD] =
-        is_known ? judging->forecast.plan.text_covered_bytes : starts.covered_sum / starts.starts;
-    verdict->pages[HL_WAY_PRELOAD] = is_known ? hl_count_pages(&judging->forecast.plan) : starts.pages_max;
+        is_known ? judging->file_plan.plan.text_covered_bytes : starts.covered_sum / starts.starts;
+    verdict->pages[HL_WAY_PRELOAD] = is_known ? hl_count_pages(&judging->file_plan.plan) : starts.pages_max;
     if (verdict->is_main)
         return;
     verdict->covered[HL_WAY_LDSO] = starts.covered_max;
@@ -82,9 +82,9 @@ static void consider_copy(struct judging *judging) {
 
 /* Whether an image is of use at the address that the object gets. */
 static bool fits_address(const struct judging *judging) {
-    const struct hl_geometry *geometry = &judging->forecast.geometry;
+    const struct hl_geometry *geometry = &judging->file_plan.geometry;
     return !hl_gets_any_address(judging->file, geometry) ||
-           (judging->is_known && judging->forecast.object.load_bias % geometry->huge_page_bytes == 0);
+           (judging->is_known && judging->file_plan.object.load_bias % geometry->huge_page_bytes == 0);
 }
 
 static uint64_t count_huge_pages(const struct hl_geometry *geometry, uint64_t bytes) {
@@ -93,7 +93,7 @@ static uint64_t count_huge_pages(const struct hl_geometry *geometry, uint64_t by
 
 /* The size of huge pages of images and of the page cache, which is not that of hugetlb everywhere (hl_fit_geometry). */
 static struct hl_geometry find_file_geometry(const struct judging *judging) {
-    struct hl_geometry geometry = judging->forecast.geometry;
+    struct hl_geometry geometry = judging->file_plan.geometry;
     if (hl_is_native(judging->file))
         hl_set_geometry(&geometry, geometry.page_bytes);
     return geometry;
@@ -101,24 +101,24 @@ static struct hl_geometry find_file_geometry(const struct judging *judging) {
 
 /* The image, which is there, or which can be made. */
 static void consider_image(struct judging *judging, bool *is_there) {
-    struct hl_forecast forecast = judging->forecast;
-    forecast.geometry = find_file_geometry(judging);
+    struct hl_file_plan file_plan = judging->file_plan;
+    file_plan.geometry = find_file_geometry(judging);
     struct hl_verdict *verdict = judging->verdict;
     struct hl_found_image found;
     struct hl_reach reach;
-    hl_find_image(&found, &forecast, judging->options, judging->is_known);
+    hl_find_image(&found, &file_plan, judging->options, judging->is_known);
     bool can_be = found.path != NULL || found.needed_pages > 0;
     bool is_refused = found.path != NULL && found.skip != HL_MOVED && found.skip != HL_SKIP_IMAGE_PLACE;
     verdict->image_skip = can_be && !is_refused ? HL_MOVED : found.skip;
     *is_there = found.path != NULL;
     verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_exec_stop_machine() != 0;
-    if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &forecast.geometry) == 0) {
+    if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &file_plan.geometry) == 0) {
         verdict->covered[HL_WAY_IMAGE] = verdict->is_to_be_executed ? reach.executed_bytes
                                          : found.is_placed_anywhere || fits_address(judging)
                                              ? reach.mapped_bytes
                                              : 0;
         verdict->pages[HL_WAY_IMAGE] =
-            found.path != NULL ? count_huge_pages(&forecast.geometry, found.bytes) : found.needed_pages;
+            found.path != NULL ? count_huge_pages(&file_plan.geometry, found.bytes) : found.needed_pages;
         if (verdict->covered[HL_WAY_IMAGE] == 0)
             verdict->image_skip = HL_SKIP_IMAGE_USELESS;
     }
@@ -176,14 +176,14 @@ static void choose(struct hl_verdict *verdict, enum hl_way_name made) {
                                                              : hl_choose_way(covered);
 }
 
-/* Why nothing of the text of FORECAST's object is moved; HL_MOVED where it is. */
-static enum hl_skip find_skip(const struct hl_forecast *forecast) {
-    if (forecast->skip != 0)
-        return (enum hl_skip)forecast->skip;
-    for (unsigned i = 0; i < forecast->object.n_segments; i++)
-        if (forecast->object.segment[i].flags & PF_X && forecast->plan.covered_bytes[i] == 0 &&
-            forecast->plan.skip[i] != HL_MOVED)
-            return forecast->plan.skip[i];
+/* Why nothing of the text of FILE_PLAN's object is moved; HL_MOVED where it is. */
+static enum hl_skip find_skip(const struct hl_file_plan *file_plan) {
+    if (file_plan->skip != 0)
+        return (enum hl_skip)file_plan->skip;
+    for (unsigned i = 0; i < file_plan->object.n_segments; i++)
+        if (file_plan->object.segment[i].flags & PF_X && file_plan->plan.covered_bytes[i] == 0 &&
+            file_plan->plan.skip[i] != HL_MOVED)
+            return file_plan->plan.skip[i];
     return HL_SKIP_TOO_SMALL;
 }
 
@@ -201,17 +201,17 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
                                    .is_library = strcmp(hl_elf_type(file), "dso") == 0};
     if (options->store.bytes > 0)
         verdict->store = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
-    hl_forecast_file(&judging.forecast, path, file, &of_text, 0);
+    hl_plan_file(&judging.file_plan, path, file, &of_text, 0);
     if (hl_is_position_independent(file))
         judging.is_known =
-            hl_try_load_bias(&tried, file, &judging.forecast.object, &judging.forecast.geometry);
+            hl_try_load_bias(&tried, file, &judging.file_plan.object, &judging.file_plan.geometry);
     else
         judging.is_known = true;
     if (tried != 0)
-        hl_forecast_file(&judging.forecast, path, file, &of_text, tried);
-    verdict->text_bytes = judging.forecast.plan.text_bytes;
+        hl_plan_file(&judging.file_plan, path, file, &of_text, tried);
+    verdict->text_bytes = judging.file_plan.plan.text_bytes;
     verdict->plain_reason = is_main ? hl_explain_plain_file(HL_ELF_FINE, file) : NULL;
-    if (judging.forecast.object.n_segments > 0) {
+    if (judging.file_plan.object.n_segments > 0) {
         if (verdict->plain_reason == NULL && hl_is_native(file))
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
@@ -220,16 +220,16 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason == NULL)
         verdict->skip =
-            verdict->image_skip == HL_SKIP_SPARSE_TEXT ? HL_SKIP_SPARSE_TEXT : find_skip(&judging.forecast);
+            verdict->image_skip == HL_SKIP_SPARSE_TEXT ? HL_SKIP_SPARSE_TEXT : find_skip(&judging.file_plan);
 }
 
 /* The bytes of text of FILE at PATH.  Only its headers are read: the padding that is read to judge an image would be cached in
    small pages. */
 static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *file,
                                  const struct hl_options *options) {
-    struct hl_forecast forecast;
-    hl_forecast_file(&forecast, path, file, options, 0);
-    return forecast.plan.text_bytes;
+    struct hl_file_plan file_plan;
+    hl_plan_file(&file_plan, path, file, options, 0);
+    return file_plan.plan.text_bytes;
 }
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,

@@ -3,26 +3,26 @@
  * load addresses. */
 #include "fuzz.h"
 
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 #include "../unit/plan-model.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 static void plan_file(const struct hl_elf_file *file, const char *path) {
-    struct hl_forecast forecast;
+    struct hl_file_plan file_plan;
     struct hl_options options;
     struct hl_starts starts;
     hl_default_options(&options);
     options.segments = HL_SEGMENTS_ALL;
     options.bss = HL_BSS_THP;
-    hl_forecast_file(&forecast, path, file, &options, hl_is_position_independent(file) ? T_HUGE : 0);
-    assert_int_equal(forecast.skip == 0, forecast.plan.n_spans > 0);
-    if (forecast.object.n_segments == 0)
+    hl_plan_file(&file_plan, path, file, &options, hl_is_position_independent(file) ? T_HUGE : 0);
+    assert_int_equal(file_plan.skip == 0, file_plan.plan.n_spans > 0);
+    if (file_plan.object.n_segments == 0)
         return;
-    check_spans(&forecast.plan, &forecast.object);
-    check_numbers(&forecast.plan, &forecast.object);
-    hl_measure_starts(&starts, &forecast, &options);
+    check_spans(&file_plan.plan, &file_plan.object);
+    check_numbers(&file_plan.plan, &file_plan.object);
+    hl_measure_starts(&starts, &file_plan, &options);
     assert_true(starts.starts > 0 && starts.full_starts <= starts.starts);
     assert_true(starts.pages_min <= starts.pages_max && starts.covered_min <= starts.covered_max);
 }

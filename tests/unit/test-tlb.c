@@ -192,33 +192,33 @@ static void test_any_cpuid(void **state) {
 
 /* --- the estimate --- */
 
-static const struct hl_curve t_curve = {3, {{2, 4, 4}, {16, 44, 30}, {64, 60, 40}}, true};
+static const struct hl_jump_costs t_costs = {3, {{2, 4, 4}, {16, 44, 30}, {64, 60, 40}}, true};
 
-static void test_curve(void **state) {
+static void test_jump_costs(void **state) {
     (void)state;
-    assert_true(hl_is_curve_sane(&t_curve));
-    assert_float_equal(hl_saved_ns(&t_curve, 0), 0, 1e-9);
-    assert_float_equal(hl_saved_ns(&t_curve, 2 * T_MIB), 0, 1e-9);
-    assert_float_equal(hl_saved_ns(&t_curve, 9 * T_MIB), 7, 1e-9); /* half-way between 0 and 14 */
-    assert_float_equal(hl_saved_ns(&t_curve, 16 * T_MIB), 14, 1e-9);
-    assert_float_equal(hl_saved_ns(&t_curve, 1000 * T_MIB), 20, 1e-9);
+    assert_true(hl_are_jump_costs_sane(&t_costs));
+    assert_float_equal(hl_saved_ns(&t_costs, 0), 0, 1e-9);
+    assert_float_equal(hl_saved_ns(&t_costs, 2 * T_MIB), 0, 1e-9);
+    assert_float_equal(hl_saved_ns(&t_costs, 9 * T_MIB), 7, 1e-9); /* half-way between 0 and 14 */
+    assert_float_equal(hl_saved_ns(&t_costs, 16 * T_MIB), 14, 1e-9);
+    assert_float_equal(hl_saved_ns(&t_costs, 1000 * T_MIB), 20, 1e-9);
     double last = 0;
     for (double mib = 0; mib < 100; mib += 0.5) { /* this one ascends, and so do estimates from it */
-        double saved = hl_saved_ns(&t_curve, mib * T_MIB);
+        double saved = hl_saved_ns(&t_costs, mib * T_MIB);
         assert_true(saved >= last);
         last = saved;
     }
-    const struct hl_curve worse = {1, {{2, 4, 9}}, true}, none = {0};
+    const struct hl_jump_costs worse = {1, {{2, 4, 9}}, true}, none = {0};
     assert_float_equal(hl_saved_ns(&worse, 8 * T_MIB), 0, 1e-9); /* huge pages never cost anything */
     assert_float_equal(hl_saved_ns(&none, 8 * T_MIB), 0, 1e-9);
 }
 
-static void test_insane_curves(void **state) {
+static void test_insane_costs(void **state) {
     (void)state;
     const double nothing = 0, nan = __builtin_nan(""), infinite = __builtin_inf();
-    const struct hl_curve insane[] = {
+    const struct hl_jump_costs insane[] = {
         {0},
-        {HL_CURVE_POINTS + 1, {{2, 4, 4}}, true},
+        {HL_COST_POINTS + 1, {{2, 4, 4}}, true},
         {2, {{4, 4, 4}, {2, 4, 4}}, true},
         {2, {{2, 4, 4}, {2, 4, 4}}, true},
         {1, {{nothing, 4, 4}}, true},
@@ -233,22 +233,22 @@ static void test_insane_curves(void **state) {
         {1, {{2, 1e300, 4}}, true},
     };
     for (unsigned i = 0; i < T_COUNT(insane); i++)
-        assert_false(hl_is_curve_sane(&insane[i]));
+        assert_false(hl_are_jump_costs_sane(&insane[i]));
 }
 
 static void test_gain(void **state) {
     (void)state;
     /* One jump in 200 ns that costs 14 less. */
-    assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 1), 0.07, 1e-9);
-    assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 0.5), 0.035, 1e-9);
-    assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 0), 0, 1e-9);
-    const struct hl_curve steep = {1, {{2, 1000, 1}}, true};
+    assert_float_equal(hl_estimate_gain(&t_costs, 16 * T_MIB, 1), 0.07, 1e-9);
+    assert_float_equal(hl_estimate_gain(&t_costs, 16 * T_MIB, 0.5), 0.035, 1e-9);
+    assert_float_equal(hl_estimate_gain(&t_costs, 16 * T_MIB, 0), 0, 1e-9);
+    const struct hl_jump_costs steep = {1, {{2, 1000, 1}}, true};
     assert_true(hl_estimate_gain(&steep, 16 * T_MIB, 1) <= 0.5);
     /* A fifth of the time in walks, of which 30 / 44 stay: the pages are in pieces. */
-    assert_float_equal(hl_estimate_from_walks(&t_curve, 16 * T_MIB, 0.2, 1), 0.2 * 14 / 44, 1e-9);
-    assert_float_equal(hl_estimate_from_walks(&t_curve, 16 * T_MIB, 0, 1), 0, 1e-9);
+    assert_float_equal(hl_estimate_from_walks(&t_costs, 16 * T_MIB, 0.2, 1), 0.2 * 14 / 44, 1e-9);
+    assert_float_equal(hl_estimate_from_walks(&t_costs, 16 * T_MIB, 0, 1), 0, 1e-9);
     /* Nothing is known of the machine: all walks could go. */
-    const struct hl_curve none = {0};
+    const struct hl_jump_costs none = {0};
     assert_float_equal(hl_estimate_from_walks(&none, 16 * T_MIB, 0.2, 0.5), 0.1, 1e-9);
 }
 
@@ -277,8 +277,8 @@ int main(void) {
         cmocka_unit_test(test_amd),
         cmocka_unit_test(test_intel),
         cmocka_unit_test(test_any_cpuid),
-        cmocka_unit_test(test_curve),
-        cmocka_unit_test(test_insane_curves),
+        cmocka_unit_test(test_jump_costs),
+        cmocka_unit_test(test_insane_costs),
         cmocka_unit_test(test_gain),
         cmocka_unit_test(test_counters_take_turns),
     };

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What a file's plan is, and how it changes with the load address. */
-#ifndef HL_FORECAST_H
-#define HL_FORECAST_H
+#ifndef HL_FILE_PLAN_H
+#define HL_FILE_PLAN_H
 
 #include "command/file/elf-file.h"
 #include "elf/options.h"
 
-/* What is known of one file. */
-struct hl_forecast {
+/* One file, and its plan at one load address. */
+struct hl_file_plan {
     const char *path;
     const struct hl_elf_file *file;
     struct hl_geometry geometry;
@@ -23,13 +23,13 @@ struct hl_starts {
     uint64_t covered_sum; /* divided by STARTS it is the average */
 };
 
-/* Plans FILE at LOAD_BIAS, with its machine's page sizes.  FORECAST keeps PATH and FILE. */
-void hl_forecast_file(struct hl_forecast *forecast, const char *path, const struct hl_elf_file *file,
-                      const struct hl_options *options, uint64_t load_bias);
+/* Plans FILE at LOAD_BIAS, with its machine's page sizes.  FILE_PLAN keeps PATH and FILE. */
+void hl_plan_file(struct hl_file_plan *file_plan, const char *path, const struct hl_elf_file *file,
+                  const struct hl_options *options, uint64_t load_bias);
 
-/* After hl_forecast_file: plans for every load address that differs modulo the huge page; an executable that
+/* After hl_plan_file: plans for every load address that differs modulo the huge page; an executable that
    is linked to one address has just that. */
-void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forecast,
+void hl_measure_starts(struct hl_starts *starts, const struct hl_file_plan *file_plan,
                        const struct hl_options *options);
 
 /* Whether this kernel puts FILE, which is OBJECT, at one address modulo the huge page whatever else is mapped, as Linux 5.18 and

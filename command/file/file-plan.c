@@ -7,7 +7,7 @@
 
    Kernels that put a library on a boundary of huge pages leave one of them.  Which ones do depends on the
    version, the file system and the file's size, so that is tried out rather than known. */
-#include "command/file/forecast.h"
+#include "command/file/file-plan.h"
 #include "elf/kernel.h"
 #include "elf/plan.h"
 #include "elf/pool.h"
@@ -26,35 +26,35 @@ uint64_t hl_count_pages(const struct hl_plan *plan) {
     return pages;
 }
 
-static void plan_at(struct hl_forecast *forecast, const struct hl_options *options, uint64_t load_bias) {
-    forecast->skip =
-        hl_load_object(&forecast->object, forecast->file, forecast->path, load_bias, &forecast->geometry);
-    if (forecast->skip != 0) {
-        memset(&forecast->plan, 0, sizeof forecast->plan);
-        forecast->object.n_segments = 0;
+static void plan_at(struct hl_file_plan *file_plan, const struct hl_options *options, uint64_t load_bias) {
+    file_plan->skip =
+        hl_load_object(&file_plan->object, file_plan->file, file_plan->path, load_bias, &file_plan->geometry);
+    if (file_plan->skip != 0) {
+        memset(&file_plan->plan, 0, sizeof file_plan->plan);
+        file_plan->object.n_segments = 0;
         return;
     }
-    forecast->skip = hl_plan_object(&forecast->plan, &forecast->object, options, &forecast->geometry);
+    file_plan->skip = hl_plan_object(&file_plan->plan, &file_plan->object, options, &file_plan->geometry);
 }
 
-void hl_forecast_file(struct hl_forecast *forecast, const char *path, const struct hl_elf_file *file,
-                      const struct hl_options *options, uint64_t load_bias) {
-    forecast->path = path;
-    forecast->file = file;
+void hl_plan_file(struct hl_file_plan *file_plan, const char *path, const struct hl_elf_file *file,
+                  const struct hl_options *options, uint64_t load_bias) {
+    file_plan->path = path;
+    file_plan->file = file;
     /* Another machine's page sizes are not known; these are the common ones. */
-    forecast->geometry = (struct hl_geometry){4096, (uint64_t)2 << 20};
+    file_plan->geometry = (struct hl_geometry){4096, (uint64_t)2 << 20};
     if (hl_is_native(file)) {
-        hl_set_geometry(&forecast->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-        hl_fit_geometry(&forecast->geometry, options, &hl_system_roots);
+        hl_set_geometry(&file_plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+        hl_fit_geometry(&file_plan->geometry, options, &hl_system_roots);
     }
-    plan_at(forecast, options, load_bias);
+    plan_at(file_plan, options, load_bias);
 }
 
-void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forecast,
+void hl_measure_starts(struct hl_starts *starts, const struct hl_file_plan *file_plan,
                        const struct hl_options *options) {
-    struct hl_forecast at = *forecast;
-    uint64_t step = hl_load_alignment(forecast->file, forecast->geometry.page_bytes);
-    uint64_t end = hl_is_position_independent(forecast->file) ? forecast->geometry.huge_page_bytes : 1;
+    struct hl_file_plan at = *file_plan;
+    uint64_t step = hl_load_alignment(file_plan->file, file_plan->geometry.page_bytes);
+    uint64_t end = hl_is_position_independent(file_plan->file) ? file_plan->geometry.huge_page_bytes : 1;
     *starts = (struct hl_starts){.pages_min = UINT64_MAX, .covered_min = UINT64_MAX};
     for (uint64_t bias = 0; bias < end; bias += step) {
         plan_at(&at, options, bias);

@@ -7,7 +7,7 @@
    The file in the cache is written anew and renamed, so a reader sees all of it or nothing.  What is read from it goes
    into arithmetic alone; but another user must not be able to choose even that, so file and folder must belong to this
    user and no other may write to them. */
-#include "command/tlb/curve.h"
+#include "command/tlb/jump-costs.h"
 #include "command/tlb/chains.h"
 #include "command/base/common.h"
 #include "elf/line.h"
@@ -71,7 +71,7 @@ static bool map_small(struct hl_field *field, uint64_t bytes, const struct hl_ge
 }
 
 /* The fastest of ROUNDS for both, in turns.  False: a policy forbids executable memory. */
-static bool time_point(struct hl_curve_point *point, const struct hl_field *field, unsigned mib) {
+static bool time_point(struct hl_cost_point *point, const struct hl_field *field, unsigned mib) {
     struct hl_chain chain[2];
     uint64_t random = 0x9e3779b97f4a7c15;
     double best[2] = {0, 0};
@@ -87,12 +87,12 @@ static bool time_point(struct hl_curve_point *point, const struct hl_field *fiel
             double ns = hl_time_jumps(&chain[i], passes);
             best[i] = best[i] == 0 || ns < best[i] ? ns : best[i];
         }
-    *point = (struct hl_curve_point){mib, best[0], best[1]};
+    *point = (struct hl_cost_point){mib, best[0], best[1]};
     return true;
 }
 
 /* NULL, or why there is no point of MIB. */
-static const char *measure_point(struct hl_curve_point *point, unsigned mib,
+static const char *measure_point(struct hl_cost_point *point, unsigned mib,
                                  const struct hl_geometry *geometry) {
     struct hl_field field[2] = {{0}, {0}};
     const char *reason = "no huge pages could be had; fix: enable transparent huge pages, or fill the pool";
@@ -103,45 +103,45 @@ static const char *measure_point(struct hl_curve_point *point, unsigned mib,
     return reason;
 }
 
-const char *hl_measure_curve(struct hl_curve *curve) {
+const char *hl_measure_jump_costs(struct hl_jump_costs *costs) {
     struct hl_geometry geometry;
     struct hl_placement placement;
     struct hl_status status;
     const char *reason = NULL;
-    *curve = (struct hl_curve){.calibrated = true};
+    *costs = (struct hl_jump_costs){.calibrated = true};
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (geometry.page_bytes != 4096 || geometry.huge_page_bytes > 2 * MIB)
         return "only pages of 4 KiB and 2 MiB are measured";
-    for (unsigned mib = 2; curve->n < HL_CURVE_POINTS && reason == NULL; mib *= 2) {
+    for (unsigned mib = 2; costs->n < HL_COST_POINTS && reason == NULL; mib *= 2) {
         if (hl_read_memory_headroom(&hl_system_roots, &placement) / PART_OF_MEMORY < 2 * MIB * mib)
             break;
-        reason = measure_point(&curve->point[curve->n], mib, &geometry);
-        curve->n += reason == NULL;
+        reason = measure_point(&costs->point[costs->n], mib, &geometry);
+        costs->n += reason == NULL;
     }
-    if (curve->n > 0)
+    if (costs->n > 0)
         return NULL; /* as far as it went */
     return reason != NULL ? reason : "there is little memory left; free some";
 }
 
-void hl_derive_curve(struct hl_curve *curve, const struct hl_tlb *tlb) {
+void hl_derive_jump_costs(struct hl_jump_costs *costs, const struct hl_tlb *tlb) {
     const struct hl_tlb_figures *figures = tlb->figures[HL_TLB_TEXT];
-    *curve = (struct hl_curve){0};
+    *costs = (struct hl_jump_costs){0};
     for (unsigned size = 0; size < HL_TLB_SIZES; size++)
         for (unsigned memory = HL_TLB_HUGETLB; memory < HL_TLB_MEMORIES; memory++) {
             double small = figures[HL_TLB_SMALL].size[size].ns, huge = figures[memory].size[size].ns;
             if (small == 0 || huge == 0)
                 continue;
-            curve->point[curve->n++] =
-                (struct hl_curve_point){hl_tlb_lines[size] / (double)PAGES_OF_MIB, small, huge};
+            costs->point[costs->n++] =
+                (struct hl_cost_point){hl_tlb_lines[size] / (double)PAGES_OF_MIB, small, huge};
             break;
         }
 }
 
 /* --- the cache --- */
 
-char *hl_curve_path(void) {
+char *hl_jump_costs_path(void) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (cache != NULL && cache[0] == '/')
         return hl_xasprintf("%s/hugeld/tlb.json", cache);
@@ -150,17 +150,17 @@ char *hl_curve_path(void) {
     return home != NULL && home[0] == '/' ? hl_xasprintf("%s/.cache/hugeld/tlb.json", home) : NULL;
 }
 
-json_t *hl_json_curve(const struct hl_curve *curve) {
+json_t *hl_json_jump_costs(const struct hl_jump_costs *costs) {
     json_t *points = json_array();
-    for (size_t i = 0; i < curve->n; i++)
+    for (size_t i = 0; i < costs->n; i++)
         json_array_append_new(points,
-                              json_pack("{s:f, s:f, s:f}", "mib", curve->point[i].mib, "small_ns",
-                                        curve->point[i].small_ns, "huge_ns", curve->point[i].huge_ns));
+                              json_pack("{s:f, s:f, s:f}", "mib", costs->point[i].mib, "small_ns",
+                                        costs->point[i].small_ns, "huge_ns", costs->point[i].huge_ns));
     return points;
 }
 
-/* False: VALUE is no curve of this processor. */
-static bool read_curve(struct hl_curve *curve, const json_t *value) {
+/* False: VALUE holds no costs of this processor. */
+static bool read_costs(struct hl_jump_costs *costs, const json_t *value) {
     const json_t *points = json_object_get(value, "points"), *point;
     const char *processor = json_string_value(json_object_get(value, "processor"));
     char *own = hl_read_processor();
@@ -168,14 +168,14 @@ static bool read_curve(struct hl_curve *curve, const json_t *value) {
                   json_integer_value(json_object_get(value, "version")) == VERSION;
     size_t i;
     free(own);
-    *curve = (struct hl_curve){.calibrated = true};
-    if (!is_own || json_array_size(points) > HL_CURVE_POINTS)
+    *costs = (struct hl_jump_costs){.calibrated = true};
+    if (!is_own || json_array_size(points) > HL_COST_POINTS)
         return false;
-    json_array_foreach((json_t *)points, i, point) curve->point[curve->n++] =
-        (struct hl_curve_point){json_number_value(json_object_get(point, "mib")),
-                                json_number_value(json_object_get(point, "small_ns")),
-                                json_number_value(json_object_get(point, "huge_ns"))};
-    return hl_is_curve_sane(curve);
+    json_array_foreach((json_t *)points, i, point) costs->point[costs->n++] =
+        (struct hl_cost_point){json_number_value(json_object_get(point, "mib")),
+                               json_number_value(json_object_get(point, "small_ns")),
+                               json_number_value(json_object_get(point, "huge_ns"))};
+    return hl_are_jump_costs_sane(costs);
 }
 
 static bool is_own_alone(const struct stat *status) {
@@ -198,7 +198,7 @@ static int open_folder(const char *path, const char **name) {
     return -EPERM;
 }
 
-/* What the file at PATH holds, which the caller frees: 0, or as hl_load_curve. */
+/* What the file at PATH holds, which the caller frees: 0, or as hl_load_jump_costs. */
 static int load_value(json_t **value, const char *path) {
     const char *name;
     struct stat status;
@@ -223,14 +223,14 @@ static int load_value(json_t **value, const char *path) {
     return result;
 }
 
-int hl_load_curve(struct hl_curve *curve, const char *path) {
+int hl_load_jump_costs(struct hl_jump_costs *costs, const char *path) {
     json_t *value;
     int result = load_value(&value, path);
-    if (result == 0 && !read_curve(curve, value))
+    if (result == 0 && !read_costs(costs, value))
         result = -EINVAL;
     json_decref(value);
     if (result != 0)
-        *curve = (struct hl_curve){0};
+        *costs = (struct hl_jump_costs){0};
     return result;
 }
 
@@ -244,10 +244,10 @@ static char *read_boot(void) {
 
 enum hl_tlb_verdict hl_load_tlb_verdict(void) {
     enum hl_tlb_verdict verdict = HL_TLB_UNKNOWN;
-    struct hl_curve curve;
+    struct hl_jump_costs costs;
     json_t *value = NULL;
-    char *path = hl_curve_path(), *boot = read_boot();
-    if (path != NULL && load_value(&value, path) == 0 && read_curve(&curve, value)) {
+    char *path = hl_jump_costs_path(), *boot = read_boot();
+    if (path != NULL && load_value(&value, path) == 0 && read_costs(&costs, value)) {
         const char *then = json_string_value(json_object_get(value, "boot"));
         const char *name = json_string_value(json_object_get(value, "tlb"));
         for (unsigned i = HL_TLB_WHOLE; i <= HL_TLB_SOME && name != NULL; i++)
@@ -272,7 +272,7 @@ static void make_folders(const char *path) {
     free(folder);
 }
 
-int hl_save_curve(const struct hl_curve *curve, enum hl_tlb_verdict verdict, const char *path) {
+int hl_save_jump_costs(const struct hl_jump_costs *costs, enum hl_tlb_verdict verdict, const char *path) {
     const char *name;
     make_folders(path);
     int folder = open_folder(path, &name), result = 0;
@@ -282,8 +282,8 @@ int hl_save_curve(const struct hl_curve *curve, enum hl_tlb_verdict verdict, con
     char *boot = read_boot();
     json_t *value =
         json_pack("{s:i, s:o, s:o, s:o, s:s}", "version", VERSION, "processor",
-                  hl_json_text(processor != NULL ? processor : ""), "points", hl_json_curve(curve), "boot",
-                  hl_json_text(boot), "tlb", hl_tlb_verdict_name(verdict));
+                  hl_json_text(processor != NULL ? processor : ""), "points", hl_json_jump_costs(costs),
+                  "boot", hl_json_text(boot), "tlb", hl_tlb_verdict_name(verdict));
     free(boot);
     unlinkat(folder, fresh, 0); /* of a process that had this number and died */
     int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
