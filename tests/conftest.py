@@ -5,7 +5,7 @@ A skipped test says why; with STRICT=1 in the environment, as in CI, it is a fai
 each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test marked `whole`
 is left to `make check-all`.  With T_SAMPLE=whole, as in CI, no test is left out, and of the parameters marked so only those without
 `ci=True` are, where the test has others.  With several workers (pytest-xdist) one of them has everything that could take a page of
-the pool, one after the other, and what is marked `beside` runs beside it; without a sample only what is marked `waits`, too.
+the pool, one after the other, and what is marked `beside` runs beside it; but for `make check` only what is marked `waits`, too.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(config, items):
     kind = os.environ.get("T_SAMPLE")
     is_sample = kind in ("1", "whole")
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if not is_beside(item) or not (is_sample or item.get_closest_marker("waits")):
+        if not is_beside(item) or not (kind == "1" or item.get_closest_marker("waits")):
             item.add_marker(pytest.mark.xdist_group("pool"))
     if not is_sample:
         return

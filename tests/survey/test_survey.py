@@ -395,7 +395,7 @@ def test_interrupted(calls):
 
 
 @pytest.fixture
-def cache(root, curve, monkeypatch):
+def cache(root, pool, curve, monkeypatch):
     """cache(before, *arguments): what survey says in a mount namespace where /var/cache is empty but for what the shell
     script BEFORE puts there."""
     monkeypatch.delenv("XDG_CACHE_HOME")
