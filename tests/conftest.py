@@ -30,7 +30,7 @@ import locks  # noqa: E402
 import programs  # noqa: E402
 import strangers  # noqa: E402
 import uprobes  # noqa: E402
-from hugepages import compact_memory, drop_file_pages, free_pages, pool_counts  # noqa: E402
+from hugepages import compact_memory, free_pages, pool_counts  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
 from strict import fail_if_skipped  # noqa: E402
@@ -58,12 +58,6 @@ def pytest_runtest_makereport(item, call):
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] + 1, f"Skipped: {reason}")
     fail_if_skipped(item, report, reason)
-
-
-def pytest_sessionstart(session):
-    """In CI, memory is full of what was built before; later nothing is dropped (put_memory_together)."""
-    if os.environ.get("T_SAMPLE") == "whole" and not hasattr(session.config, "workerinput") and "T_VM" not in os.environ:
-        drop_file_pages()
 
 
 def sample(cases):
@@ -167,8 +161,8 @@ class Pool:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    """While a test runs that is beside others, with all of its fixtures, no setting changes; and while one has a worker of its own
-    without a sample, nothing is dropped from the page cache."""
+    """While a test runs that is beside others, with all of its fixtures, no setting changes; and while one has a worker of its own in
+    `make check-all`, nothing is dropped from the page cache."""
     with locks.locked(locks.SETTINGS, alone=False) if is_beside(item) else contextlib.nullcontext():
         with locks.locked(locks.CACHE, alone=False) if item.get_closest_marker("waits") else contextlib.nullcontext():
             yield

@@ -323,7 +323,8 @@ static int stay(struct service *service) {
     service->next_round = hl_now_ms() + HOUR;
     while (take_signals(service)) {
         feed_watchdog(service);
-        int wait = find_wait(service); /* before what is polled: when that changes, it has ended */
+        /* Found first: if the pause of the keeper's events ends after that, they are polled, and none waits for the next look. */
+        int wait = find_wait(service);
         struct pollfd fds[] = {{service->signals, POLLIN, 0},
                                {service->switches, POLLIN, 0},
                                {hl_keeper_events(service->keeper), POLLIN, 0}};
