@@ -44,10 +44,15 @@ WANTED = 64
 
 def put_memory_together():
     """So that huge pages can be had.  Where memory is full of files' pages, putting it together does not help, and those that are
-    clean go; but not in `make check`, where several workers' tests look at such pages, and not in a guest, which has few."""
+    clean go; but not in a sample, where several workers' tests look at such pages, and not in a guest, which has few."""
     if count_free_huge_pages() < WANTED:
         compact_memory()
-    if count_free_huge_pages() < WANTED and os.environ.get("T_SAMPLE") != "1" and "T_VM" not in os.environ:
-        with contextlib.suppress(OSError), locks.locked(locks.CACHE, alone=True):
-            pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
-        compact_memory()
+    if count_free_huge_pages() < WANTED and not os.environ.get("T_SAMPLE") and "T_VM" not in os.environ:
+        drop_file_pages()
+
+
+def drop_file_pages():
+    """Those that are clean, where this user may, and puts what is free then together."""
+    with contextlib.suppress(OSError), locks.locked(locks.CACHE, alone=True):
+        pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
+    compact_memory()

@@ -5,7 +5,7 @@ A skipped test says why; with STRICT=1 in the environment, as in CI, it is a fai
 each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test marked `whole`
 is left to `make check-all`.  With T_SAMPLE=whole, as in CI, no test is left out, and of the parameters marked so only those without
 `ci=True` are, where the test has others.  With several workers (pytest-xdist) one of them has everything that could take a page of
-the pool, one after the other, and what is marked `beside` runs beside it; but for `make check` only what is marked `waits`, too.
+the pool, one after the other, and what is marked `beside` runs beside it; without a sample only what is marked `waits`, too.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ import locks  # noqa: E402
 import programs  # noqa: E402
 import strangers  # noqa: E402
 import uprobes  # noqa: E402
-from hugepages import compact_memory, free_pages, pool_counts  # noqa: E402
+from hugepages import compact_memory, drop_file_pages, free_pages, pool_counts  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
 from strict import fail_if_skipped  # noqa: E402
@@ -58,6 +58,12 @@ def pytest_runtest_makereport(item, call):
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] + 1, f"Skipped: {reason}")
     fail_if_skipped(item, report, reason)
+
+
+def pytest_sessionstart(session):
+    """In CI, memory is full of what was built before; later nothing is dropped (put_memory_together)."""
+    if os.environ.get("T_SAMPLE") == "whole" and not hasattr(session.config, "workerinput") and "T_VM" not in os.environ:
+        drop_file_pages()
 
 
 def sample(cases):
@@ -102,7 +108,7 @@ def pytest_collection_modifyitems(config, items):
     kind = os.environ.get("T_SAMPLE")
     is_sample = kind in ("1", "whole")
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if not is_beside(item) or not (kind == "1" or item.get_closest_marker("waits")):
+        if not is_beside(item) or not (is_sample or item.get_closest_marker("waits")):
             item.add_marker(pytest.mark.xdist_group("pool"))
     if not is_sample:
         return
@@ -161,8 +167,8 @@ class Pool:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    """While a test runs that is beside others, with all of its fixtures, no setting changes; and while one has a worker of its own in
-    `make check-all`, nothing is dropped from the page cache."""
+    """While a test runs that is beside others, with all of its fixtures, no setting changes; and while one has a worker of its own
+    without a sample, nothing is dropped from the page cache."""
     with locks.locked(locks.SETTINGS, alone=False) if is_beside(item) else contextlib.nullcontext():
         with locks.locked(locks.CACHE, alone=False) if item.get_closest_marker("waits") else contextlib.nullcontext():
             yield

@@ -19,7 +19,7 @@ from pagecache import on_small_pages
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, row, running, ticks
 
-pytestmark = [pytest.mark.beside, pytest.mark.waits]
+# Each survey by samples asks for huge pages, to find out whether they reach the TLB as a whole, so none runs beside others.
 
 MIB = 1 << 20
 HUGE = 2 * MIB
