@@ -188,8 +188,8 @@ def postgres(tmp_path_factory):
 
 @pytest.mark.whole
 @pytest.mark.parametrize("command", ["attach", "detach"])
-def test_backend_killed(postgres, steps, command):
-    """The same with a session of PostgreSQL, a new one each time."""
+def test_backend_killed(pool, postgres, steps, command):
+    """The same with a session of PostgreSQL, a new one each time; initdb asks for huge pages."""
     nth, killed = 1, True
     with databases.serving(postgres) as words:
         while killed:
@@ -213,7 +213,7 @@ def test_backend_killed(postgres, steps, command):
 
 
 @pytest.mark.whole
-def test_postgres(postgres):
+def test_postgres(pool, postgres):
     """The server and its backends, under pgbench: no transaction fails."""
     with databases.serving(postgres) as words:
         result = helpers.run(words("pgbench", "-q", "-i", "-s", "1", "postgres"))

@@ -205,8 +205,8 @@ def test_dropped(place):
 
 
 @pytest.mark.usefixtures("pool")  # takes pages where some are free
-def test_run(place):
-    """Nothing of hugeld gets into a program that is in place."""
+def test_run(pool, place):
+    """Nothing of hugeld gets into a program that is in place; the first image measures the TLB."""
     add(place, BIG)
     shutil.copy(helpers.LIBRARY, place.path("/run/bin/libhugeld.so"))
     for options, said in (([], ""), (["-o", "verbose=1"], "started as it is")):
@@ -237,7 +237,7 @@ def test_bench(place):
     assert "inspect" not in result.stderr
 
 
-def test_survey_of_an_image(place):
+def test_survey_of_an_image(pool, place):
     """Of what has an image survey advises what inspect does: what is there, although the file could be in place."""
     assert "image" in place.share("add", "--way=image", BIG).stdout
     commands = json.loads(place.run("/run/bin/hugeld", "inspect", "--json", BIG).stdout)["files"][0]["verdict"]["commands"]

@@ -11,13 +11,15 @@ import pytest
 
 import helpers
 import programs
-from hugepages import free_pages
+from hugepages import compact_memory, free_pages
 from linked import by_run
 from objects import PF_X, PT_LOAD, page_up, read_headers
 from smaps import read_smaps
 from test_ldso_moving import text_of
 
 ON_FILE = "hugeld: libbig.so.1: text 3 pages file"
+SMALL = "text stays: the kernel keeps its file on small pages"
+TRIES = 3  # where other tests have left no huge page free just then
 KERNEL = tuple(map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups()))
 
 
@@ -80,6 +82,7 @@ def disk(request, tmp_path, root):
         pytest.skip(f"cannot mount: {done.stderr}")
 
     def empty():
+        compact_memory()  # what the kernel reads ahead takes huge pages that there are
         for command in (["umount", folder], ["mount", "-o", "loop", image, folder]):
             assert helpers.run(command).returncode == 0
 
@@ -94,12 +97,14 @@ def test_disk(linked, builder, disk, thp):
     app, _ = builder.with_library("dso")
     plain = helpers.run([app])
     copy = pathlib.Path(shutil.copytree(app.parent, folder / "copy", symlinks=True))
-    empty()
-    done = linked.run([copy / app.name], "libbig*", "backend=file,segments=text,verbose=2")
-    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
-    if done.stderr.startswith("hugeld: libbig.so.1: text stays: the kernel keeps its file on small pages"):
-        assert KERNEL < (6, 18)
-        return
+    for _ in range(TRIES):
+        empty()
+        done = linked.run([copy / app.name], "libbig*", "backend=file,segments=text,verbose=2")
+        assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+        if not done.stderr.startswith(f"hugeld: libbig.so.1: {SMALL}"):
+            break
+        if KERNEL < (6, 18):
+            return
     assert done.stderr.startswith(ON_FILE)
     assert check(linked, copy / app.name, copy / "libbig.so")[:2] == (plain.returncode, plain.stdout)
 
@@ -119,7 +124,7 @@ def test_file_on_small_pages(linked, builder, thp):
     plain = helpers.run([app])
     done = linked.run([app], "libbig*", "backend=file,segments=text,verbose=2")
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
-    assert done.stderr.startswith((ON_FILE, "hugeld: libbig.so.1: text stays: the kernel keeps its file on small pages"))
+    assert done.stderr.startswith((ON_FILE, f"hugeld: libbig.so.1: {SMALL}"))
 
 
 def test_address_of_the_kernel(linked, builder, thp):
@@ -172,8 +177,8 @@ def sized(builder):
     return builder.once("sized", make)
 
 
-def check_sizes(linked, sized, copy, prefix=()):
-    """In the folder COPY, which only a process behind PREFIX may see, what inspect says is what happens."""
+def check_sizes(linked, sized, copy, prefix=(), empty=None):
+    """In the folder COPY, which only a process behind PREFIX may see, what inspect says is what happens; EMPTY() is for another try."""
     for app, named, file, pages in sized:
         [inspected] = helpers.hugeld_json("inspect", "-o", "backend=file", file)["files"]
         assert inspected["plan"]["pages"] == pages, file
@@ -181,10 +186,15 @@ def check_sizes(linked, sized, copy, prefix=()):
         assert not any("max-page-size" in (s["remedy"] or "") for s in inspected["plan"]["segments"])
         command = [*prefix, *by_run(linked.ldso, named, "backend=file,verbose=2", [copy / app.name])]
         told = f"hugeld: {file.name}: text {pages} page{'s' * (pages > 1)} file\n"
-        with helpers.paused(command, linked.environment(None, None, [linked.pause]), app.name) as process:
-            text = [m for m in read_smaps(process.pid) if m.permissions == "r-xp" and m.name.endswith(f"/{file.name}")]
-            huge = sum(map(huge_file_bytes, text))
-            assert process.finish() == (4, "tiny\n", told)
+        for _ in range(TRIES):
+            with helpers.paused(command, linked.environment(None, None, [linked.pause]), app.name) as process:
+                text = [m for m in read_smaps(process.pid) if m.permissions == "r-xp" and m.name.endswith(f"/{file.name}")]
+                huge = sum(map(huge_file_bytes, text))
+                result = process.finish()
+            if empty is None or SMALL not in result[2]:
+                break
+            empty()
+        assert result == (4, "tiny\n", told)
         assert huge == pages * helpers.HUGE, file
 
 
@@ -206,7 +216,7 @@ def test_sizes_on_disk(linked, sized, disk, thp):
     folder, empty = disk
     copy = pathlib.Path(shutil.copytree(sized[0], folder / "sized"))
     empty()
-    check_sizes(linked, sized[1], copy)
+    check_sizes(linked, sized[1], copy, empty=empty)
 
 
 def test_preloader_says_no(builder):

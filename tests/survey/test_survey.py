@@ -24,7 +24,13 @@ from watching import FOREVER, NOBODY, name_of, row, running, ticks
 pytestmark = [pytest.mark.beside, pytest.mark.waits]
 
 MIB = 1 << 20
-QUIET = "no program here executes more text than the TLB reaches\n"
+QUIET = "no program here executes more text than the TLB reaches"
+
+
+def is_quiet(result, already=""):
+    """Other tests' processes may be those of other users, which one more line counts."""
+    others = r"(\d+ process(es)? of other users left out; fix: run hugeld survey --all-users\n)?"
+    return result.returncode == 1 and re.fullmatch(f"{QUIET}{already}\n{others}", result.stdout) is not None
 
 
 def survey(*arguments, seconds=0.5, **options):
@@ -90,7 +96,7 @@ def test_waiting_program_is_not_hot(calls):
         assert row(answer, calls)["hot_bytes"] < 2 * MIB and status == 1
         assert row(answer, calls)["advice"]["way"] == "nothing"
         result = hugeld("survey", "--exact", "--seconds", "0.3", "--program", calls)
-        assert (result.returncode, result.stdout, result.stderr) == (1, QUIET, "")
+        assert is_quiet(result) and result.stderr == "", result
     finally:
         helpers.end_process(process)
 
@@ -119,7 +125,7 @@ def test_started_program_that_ends(calls):
     verdict = json.loads(hugeld("inspect", "--json", calls).stdout)["files"][0]["verdict"]
     assert ", then ".join(found["advice"]["commands"]) == verdict["commands"], found
     result = hugeld("survey", "--exact", "--seconds", "20", "--", "true")
-    assert result.returncode == 1 and (result.stdout == QUIET or "ended before it could be looked at" in result.stderr)
+    assert is_quiet(result) or (result.returncode == 1 and "ended before it could be looked at" in result.stderr), result
 
 
 @pytest.mark.whole
@@ -211,7 +217,7 @@ def test_already_huge(calls, library, pool):
     assert found["huge_bytes"] >= 14 * MIB and found["hot_bytes"] < 2 * MIB
     assert found["advice"]["already_huge"] is True and found["advice"]["way"] == "nothing" and status == 1
     assert found["advice"]["commands"] == [] and "already" in found["advice"]["reason"]
-    assert result.stdout == QUIET.replace("\n", "; 1 is on huge pages already\n")
+    assert is_quiet(result, "; 1 is on huge pages already"), result
 
 
 @pytest.mark.whole
