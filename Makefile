@@ -123,6 +123,7 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 # Of the command, what needs no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
+$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file proc/process image/eligible)
 
 $B/data/hugeld.service: data/hugeld.service $(CONFIG)
 	@mkdir -p $(@D)

@@ -18,6 +18,8 @@
 static const char *const kinds[] = {"bcachefs", "btrfs", "erofs",  "ext2",     "ext3",  "ext4", "f2fs",
                                     "overlay",  "ramfs", "rootfs", "squashfs", "tmpfs", "xfs",  "zfs"};
 
+bool hl_may_wait = true;
+
 /* --- mounts --- */
 
 static bool is_kind_local(const char *line) {
@@ -93,14 +95,14 @@ static int leave_out(struct hl_local *local, const char *path) {
     return -EPERM;
 }
 
-/* The same as hl_open_local, for NAME in FOLDER. */
-static int open_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
+int hl_open_local_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
     struct statx about;
     int file = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
         return -errno;
-    if (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &about) == 0 &&
-        (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id)) {
+    if (local->asks ||
+        (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &about) == 0 &&
+         (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id))) {
         int error = fstat(file, status) != 0 ? errno : 0;
         if (error == 0)
             return file;
@@ -150,12 +152,12 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
     if (length == 0 || length >= PATH_MAX)
         return length == 0 ? -ENOENT : -ENAMETOOLONG;
     memcpy(left, path, length + 1);
-    int folder = open_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
+    int folder = hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
     while (folder >= 0 && *(at += strspn(at, "/")) != '\0') {
         char *end = at + strcspn(at, "/"), *next = end + strspn(end, "/");
         bool is_last = *next == '\0';
         *end = '\0';
-        int part = open_part(local, folder, at, status);
+        int part = hl_open_local_part(local, folder, at, status);
         at = next;
         if (part >= 0 && S_ISLNK(status->st_mode) && (follows || !is_last)) {
             bool is_left_out = local->only_roots && status->st_uid != 0;
@@ -165,7 +167,7 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
             close(part);
             at = left;
             part = error != 0       ? error
-                   : left[0] == '/' ? open_part(local, AT_FDCWD, "/", status)
+                   : left[0] == '/' ? hl_open_local_part(local, AT_FDCWD, "/", status)
                                     : fcntl(folder, F_DUPFD_CLOEXEC, 0);
         }
         if (part >= 0 && is_last && links == 0 && path[length - 1] != '/')
@@ -179,7 +181,7 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
 
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     const char *known = find_name(local, path);
-    int file = known != NULL ? open_part(local, local->folder_file, known, status) : -1;
+    int file = known != NULL ? hl_open_local_part(local, local->folder_file, known, status) : -1;
     if (known != NULL && (file < 0 || !follows || !S_ISLNK(status->st_mode)))
         return file;
     if (file >= 0)

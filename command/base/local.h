@@ -23,11 +23,15 @@
     "is left out, since users other than root can change it; name files, or folders in which only root can " \
     "write"
 
+/* False in a process that may wait for no server: the service's, and that of `hugeld share refresh`. */
+extern bool hl_may_wait;
+
 /* What was found out about mounts; zero at first, apart from what the caller sets.  It keeps them busy until hl_close_local, so
    that is called soon. */
 struct hl_local {
     bool
         only_roots; /* set by the caller: what others can change is no folder to list, and no link to follow */
+    bool asks;      /* set by the caller: what may not answer is asked all the same */
     size_t entries_max; /* set by the caller: names that are listed at most; 0: any number */
     size_t entries;     /* that were listed */
     bool is_remote;     /* something was left out for its file system, */
@@ -51,7 +55,10 @@ int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct
 /* The same, and opens it by O_PATH.  A descriptor, which the caller closes, or the same negated errno. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
-/* The same for one path, of which no more is to be known. */
+/* The same for NAME in the open FOLDER (or AT_FDCWD), one part of a path; a symbolic link is opened itself. */
+int hl_open_local_part(struct hl_local *local, int folder, const char *name, struct stat *status);
+
+/* hl_open_local for one path, of which no more is to be known. */
 int hl_open_local_path(const char *path, bool follows, struct stat *status);
 
 /* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.

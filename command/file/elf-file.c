@@ -6,6 +6,8 @@
    their table does.  No library is used: this is also in the part of the command that starts programs, which
    must start fast itself (hugeld.c). */
 #include "command/file/elf-file.h"
+#include "command/base/common.h"
+#include "command/base/local.h"
 #include "elf/segments.h"
 
 #include <errno.h>
@@ -280,6 +282,25 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
     int error = errno; /* hl_elf_problem_sentence speaks of it */
     if (problem != HL_ELF_FINE)
         close(fd);
+    errno = error;
+    return problem;
+}
+
+enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows) {
+    struct stat status;
+    memset(file, 0, sizeof *file);
+    file->fd = -1;
+    int part = hl_may_wait ? open(path, O_PATH | O_CLOEXEC | (follows ? 0 : O_NOFOLLOW))
+                           : hl_open_local_path(path, follows, &status);
+    if (part < 0) {
+        errno = hl_may_wait ? errno : -part;
+        return HL_ELF_UNREADABLE;
+    }
+    char *link = hl_xasprintf("/proc/self/fd/%d", part);
+    enum hl_elf_problem problem = hl_open_elf(file, AT_FDCWD, link);
+    int error = errno;
+    free(link);
+    close(part);
     errno = error;
     return problem;
 }

@@ -46,7 +46,11 @@ struct hl_elf_file {
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path);
 void hl_close_elf(struct hl_elf_file *file);
 
-/* The same for the open FD, which FILE owns after HL_ELF_FINE alone.  Else FILE->stat is filled if that was possible. */
+/* The same; but unless this process may wait (hl_may_wait), what does not lie on a local file system is HL_ELF_UNREADABLE, with
+   EREMOTE.  FOLLOWS: a symbolic link at PATH is followed. */
+enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows);
+
+/* hl_open_elf for the open FD, which FILE owns after HL_ELF_FINE alone.  Else FILE->stat is filled if that was possible. */
 enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd);
 
 /* The path in FILE's PT_INTERP, an absolute one; NULL if there is none.  The caller frees it. */

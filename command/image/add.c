@@ -686,7 +686,7 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags) {
     struct hl_elf_file file;
-    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
+    enum hl_elf_problem problem = hl_open_elf_soon(&file, path, true);
     if (problem == HL_ELF_FINE) {
         hl_add_image(outcome, store, &file, flags);
         hl_close_elf(&file);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Whether an image is what it should be: on huge pages, and the same as its original. */
 #include "command/base/common.h"
+#include "command/base/local.h"
 #include "command/image/eligible.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
@@ -170,7 +171,10 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
 
 /* Whether the file at the path of ITEM has another key by now, so that a start does not find the record. */
 static bool has_new_key(const struct hl_store_item *item) {
-    int file = open(item->origin, O_PATH | O_CLOEXEC);
+    struct hl_local local = {.asks = hl_may_wait};
+    struct stat status;
+    int file = hl_open_local(&local, item->origin, true, &status);
+    hl_close_local(&local);
     struct hl_file_state state;
     struct hl_line key;
     bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;
@@ -220,7 +224,7 @@ void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *i
     struct hl_elf_file file;
     struct hl_reach reach;
     bool is_there = item->state == HL_ITEM_FRESH || item->state == HL_ITEM_TOUCHED;
-    if (!is_there || hl_open_elf(&file, AT_FDCWD, item->origin) != HL_ELF_FINE)
+    if (!is_there || hl_open_elf_soon(&file, item->origin, true) != HL_ELF_FINE)
         return;
     if (item->is_in_place) {
         measure_in_place(store, item, &file);
@@ -252,7 +256,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         return hl_xasprintf("%s", sentences[item->state]);
     if (item->is_in_place)
         return check_in_place(store, item, only_small);
-    enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, item->origin);
+    enum hl_elf_problem elf_problem = hl_open_elf_soon(&file, item->origin, true);
     if (elf_problem != HL_ELF_FINE)
         return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
     char *problem = hl_explain_unsteady(file.fd, item->marks & HL_ADD_ANY_DISK);

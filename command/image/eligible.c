@@ -11,6 +11,7 @@
    and access control lists may keep users out. */
 #include "command/image/eligible.h"
 #include "command/base/common.h"
+#include "command/base/local.h"
 #include "command/proc/process.h"
 
 #include <errno.h>
@@ -112,6 +113,20 @@ static bool become_nobody(void) {
            setresuid((uid_t)-1, NOBODY, (uid_t)-1) == 0 && syscall(SYS_capset, &header, none) == 0;
 }
 
+/* Opens PATH.  -1: it cannot be read, or may not answer. */
+static int open_for_reading(const char *path) {
+    struct hl_local local = {.asks = hl_may_wait};
+    struct stat status;
+    int part = hl_open_local(&local, path, false, &status);
+    hl_close_local(&local);
+    char *link = hl_xasprintf("/proc/self/fd/%d", part);
+    int file = part >= 0 && S_ISREG(status.st_mode) ? open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    free(link);
+    if (part >= 0)
+        close(part);
+    return file;
+}
+
 /* Whether a user without groups and capabilities can open at PATH what WANTED is. */
 static bool can_anybody_read(const char *path, const struct stat *wanted) {
     void (*inherited)(int) =
@@ -120,7 +135,7 @@ static bool can_anybody_read(const char *path, const struct stat *wanted) {
     pid_t child = fork();
     if (child == 0) {
         struct stat now;
-        int file = become_nobody() ? open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+        int file = become_nobody() ? open_for_reading(path) : -1;
         _exit(file < 0 || fstat(file, &now) != 0 || now.st_dev != wanted->st_dev ||
               now.st_ino != wanted->st_ino);
     }
@@ -139,10 +154,12 @@ static bool has_acl(int file) {
     return !none;
 }
 
-/* What is wrong with one part of a path, which is open as PART: NULL if nothing is.  Where a user may write by an access control
-   list, the mode has the bit of the group. */
-static const char *examine_part(int part, struct stat *at, bool readable) {
-    if (part < 0 || fstat(part, at) != 0 || S_ISLNK(at->st_mode))
+/* What is wrong with one part of a path, which is open as PART, or could not be opened (hl_open_local_part), and has the status AT:
+   NULL if nothing is.  Where a user may write by an access control list, the mode has the bit of the group. */
+static const char *examine_part(int part, const struct stat *at, bool readable) {
+    if (part == -EREMOTE)
+        return "lies on a file system that may not answer, such as FUSE or NFS";
+    if (part < 0 || S_ISLNK(at->st_mode))
         return "changed while it was looked at";
     if (!hl_only_writable_by(at, 0))
         return "can be written by users other than root";
@@ -155,14 +172,15 @@ static const char *examine_part(int part, struct stat *at, bool readable) {
 /* Walks to PATH from the root.  NULL, or what is wrong with the part up to which PATH is cut off then.  A sticky folder
    does not help: who owns the file in it may be another user tomorrow. */
 static const char *examine_path(char *path, const struct stat *wanted, bool readable) {
+    struct hl_local local = {.asks = hl_may_wait};
     struct stat at = {0};
-    int folder = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int folder = hl_open_local_part(&local, AT_FDCWD, "/", &at);
     const char *problem = examine_part(folder, &at, readable);
     for (char *part = path + 1, *end; problem == NULL && part != NULL; part = end != NULL ? end + 1 : NULL) {
         end = strchr(part, '/');
         if (end != NULL)
             *end = '\0';
-        int next = openat(folder, part, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        int next = hl_open_local_part(&local, folder, part, &at);
         close(folder);
         folder = next;
         problem = examine_part(folder, &at, readable);
@@ -173,6 +191,7 @@ static const char *examine_path(char *path, const struct stat *wanted, bool read
     }
     if (folder >= 0)
         close(folder);
+    hl_close_local(&local);
     return problem;
 }
 

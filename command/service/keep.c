@@ -566,12 +566,15 @@ static bool is_enabled(const struct hl_configuration *configuration, const char 
 }
 
 static bool has_origin(const struct hl_keeper *keeper, const char *path) {
-    char real[PATH_MAX];
+    struct stat status;
     bool found = false;
-    if (realpath(path, real) == NULL)
-        return false;
-    for (size_t i = 0; i < keeper->n && !found; i++)
+    int file = hl_open_local_path(path, true, &status);
+    char *real = file >= 0 ? hl_find_file_path(file) : NULL;
+    for (size_t i = 0; real != NULL && i < keeper->n && !found; i++)
         found = strcmp(keeper->kept[i].origin, real) == 0;
+    if (file >= 0)
+        close(file);
+    free(real);
     return found;
 }
 

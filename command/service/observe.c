@@ -340,15 +340,7 @@ bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
 }
 
 enum hl_elf_problem hl_open_observed(struct hl_elf_file *elf, const struct hl_observed_file *file) {
-    struct stat stat;
-    int path = hl_open_local_path(file->path, false, &stat);
-    if (path < 0)
-        return HL_ELF_UNREADABLE;
-    char *name = hl_xasprintf("/proc/self/fd/%d", path);
-    enum hl_elf_problem problem = hl_open_elf(elf, AT_FDCWD, name);
-    free(name);
-    close(path);
-    return problem;
+    return hl_open_elf_soon(elf, file->path, false);
 }
 
 static json_t *make_json_chunks(const struct hl_observed_file *file) {

@@ -218,6 +218,7 @@ static int tell(const struct service *service) {
 
 static bool prepare(struct service *service) {
     sigset_t signals;
+    hl_may_wait = false;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);

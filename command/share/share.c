@@ -828,6 +828,7 @@ static int refresh(struct request *request, const char *path) {
         return HL_EXIT_NO;
     }
     hl_enter_slice();
+    hl_may_wait = false;
     if (request->unattended)
         hl_limit_readings();
     request->placer.count_ms_max = COUNT_MS;
