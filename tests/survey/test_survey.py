@@ -21,8 +21,6 @@ from helpers import curve_file, hugeld, one_line
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, name_of, row, running, ticks
 
-pytestmark = [pytest.mark.beside, pytest.mark.waits]
-
 MIB = 1 << 20
 QUIET = "no program here executes more text than the TLB reaches"
 
