@@ -49,7 +49,7 @@ preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c,$(wildcard command/*.c command/*/*.c)))
 # What starts programs, once more for the libc of START_CC.
 start = $(patsubst %,$B/start/%.o,hugeld run/way run/later proc/process proc/objects trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
-    image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
+    image/find file/elf-file file/program file/remedy image/name base/basics base/pin) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
@@ -123,7 +123,7 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 # Of the command, what needs no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
-$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file proc/process image/eligible)
+$B/tests/test-pin: $(patsubst %,$B/command/%.o,base/local base/pin base/basics file/elf-file file/program proc/process image/eligible)
 
 $B/data/hugeld.service: data/hugeld.service $(CONFIG)
 	@mkdir -p $(@D)

@@ -18,8 +18,6 @@
 static const char *const kinds[] = {"bcachefs", "btrfs", "erofs",  "ext2",     "ext3",  "ext4", "f2fs",
                                     "overlay",  "ramfs", "rootfs", "squashfs", "tmpfs", "xfs",  "zfs"};
 
-bool hl_may_wait = true;
-
 /* --- mounts --- */
 
 static bool is_kind_local(const char *line) {
@@ -194,6 +192,15 @@ int hl_open_local_path(const char *path, bool follows, struct stat *status) {
     int file = hl_open_local(&local, path, follows, status);
     hl_close_local(&local);
     return file;
+}
+
+char *hl_find_local_path(const char *path) {
+    struct stat status;
+    int file = hl_open_local_path(path, true, &status);
+    char *found = file >= 0 ? hl_find_file_path(file) : NULL;
+    if (file >= 0)
+        close(file);
+    return found;
 }
 
 int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {

@@ -17,14 +17,12 @@
 #define HL_LOCAL_MOUNTS 16
 
 /* What is wrong with all others. */
-#define HL_LOCAL_PROBLEM "it lies on a file system that may not answer, such as FUSE or NFS"
+#define HL_LOCAL_LIES "lies on a file system that may not answer, such as FUSE or NFS"
+#define HL_LOCAL_PROBLEM "it " HL_LOCAL_LIES
 /* And with a folder or link that others can change, for only_roots. */
 #define HL_LOCAL_EXPOSED                                                                                     \
     "is left out, since users other than root can change it; name files, or folders in which only root can " \
     "write"
-
-/* False in a process that may wait for no server: the service's, and that of `hugeld share refresh`. */
-extern bool hl_may_wait;
 
 /* What was found out about mounts; zero at first, apart from what the caller sets.  It keeps them busy until hl_close_local, so
    that is called soon. */
@@ -60,6 +58,9 @@ int hl_open_local_part(struct hl_local *local, int folder, const char *name, str
 
 /* hl_open_local for one path, of which no more is to be known. */
 int hl_open_local_path(const char *path, bool follows, struct stat *status);
+
+/* What that leads to, without symbolic links, or NULL: nowhere, or to where it may not answer.  The caller frees it. */
+char *hl_find_local_path(const char *path);
 
 /* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.
    And its next entry, never "." and "..", or NULL, and errno is 0 at the end. */

@@ -6,8 +6,8 @@
    their table does.  No library is used: this is also in the part of the command that starts programs, which
    must start fast itself (hugeld.c). */
 #include "command/file/elf-file.h"
-#include "command/base/common.h"
 #include "command/base/local.h"
+#include "command/base/pin.h"
 #include "elf/segments.h"
 
 #include <errno.h>
@@ -43,6 +43,8 @@ const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
         return "No such file or directory; check the name and PATH";
     if (problem == HL_ELF_UNREADABLE && errno == EACCES)
         return "Permission denied; run hugeld as a user who may read it";
+    if (problem == HL_ELF_UNREADABLE && errno == EREMOTE)
+        return HL_LOCAL_LIES;
     return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
 }
 
@@ -287,21 +289,13 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
 }
 
 enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows) {
-    struct stat status;
+    struct hl_pin pin;
     memset(file, 0, sizeof *file);
     file->fd = -1;
-    int part = hl_may_wait ? open(path, O_PATH | O_CLOEXEC | (follows ? 0 : O_NOFOLLOW))
-                           : hl_open_local_path(path, follows, &status);
-    if (part < 0) {
-        errno = hl_may_wait ? errno : -part;
+    if (!hl_pin(&pin, path, follows))
         return HL_ELF_UNREADABLE;
-    }
-    char *link = hl_xasprintf("/proc/self/fd/%d", part);
-    enum hl_elf_problem problem = hl_open_elf(file, AT_FDCWD, link);
-    int error = errno;
-    free(link);
-    close(part);
-    errno = error;
+    enum hl_elf_problem problem = hl_open_elf(file, AT_FDCWD, pin.path);
+    hl_unpin(&pin);
     return problem;
 }
 

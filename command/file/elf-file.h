@@ -46,8 +46,8 @@ struct hl_elf_file {
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path);
 void hl_close_elf(struct hl_elf_file *file);
 
-/* The same; but unless this process may wait (hl_may_wait), what does not lie on a local file system is HL_ELF_UNREADABLE, with
-   EREMOTE.  FOLLOWS: a symbolic link at PATH is followed. */
+/* The same; but in a process that may wait for no server (command/base/pin.h), what does not lie on a local file system is HL_ELF_UNREADABLE, with
+   EREMOTE.  FOLLOWS, as for hl_pin. */
 enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows);
 
 /* hl_open_elf for the open FD, which FILE owns after HL_ELF_FINE alone.  Else FILE->stat is filled if that was possible. */

@@ -8,6 +8,7 @@
    one may be put at its path meanwhile.  The kernel looks at the path once more, to execute it. */
 #include "command/file/program.h"
 #include "command/base/basics.h"
+#include "command/base/pin.h"
 #include "command/file/elf-file.h"
 
 #include <errno.h>
@@ -24,13 +25,18 @@
 /* Whether PATH can be executed; if not, errno says why. */
 static bool is_executable(const char *path) {
     struct stat stat_buffer;
-    if (stat(path, &stat_buffer) != 0)
+    struct hl_pin pin;
+    if (!hl_pin(&pin, path, true))
         return false;
-    if (!S_ISREG(stat_buffer.st_mode)) {
+    bool is = stat(pin.path, &stat_buffer) == 0;
+    if (is && !S_ISREG(stat_buffer.st_mode)) {
+        is = false;
         errno = EACCES;
-        return false;
     }
-    return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0; /* as the kernel decides, unlike access(2) */
+    /* As the kernel decides, unlike access(2). */
+    is = is && faccessat(AT_FDCWD, pin.path, X_OK, AT_EACCESS) == 0;
+    hl_unpin(&pin);
+    return is;
 }
 
 char *hl_find_program(const char *name) {
@@ -124,11 +130,14 @@ char *hl_find_interpreter(const char *line) {
 }
 
 /* A regular file alone: opening a device can do things. */
-static int open_interpreter(const char *path) {
+static int open_regular(const char *path) {
     struct stat status;
-    return stat(path, &status) == 0 && S_ISREG(status.st_mode)
-               ? open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
-               : -1;
+    struct hl_pin pin;
+    int file = -1;
+    if (hl_pin(&pin, path, true) && stat(pin.path, &status) == 0 && S_ISREG(status.st_mode))
+        file = open(pin.path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    hl_unpin(&pin);
+    return file;
 }
 
 /* Puts what the kernel runs for the script PROGRAM in its place. */
@@ -141,7 +150,7 @@ static void follow_script(struct hl_program *program) {
         char *interpreter = i < INTERPRETERS_MAX ? hl_find_interpreter(line) : NULL;
         if (program->fd >= 0)
             close(program->fd);
-        program->fd = interpreter != NULL ? open_interpreter(interpreter) : -1;
+        program->fd = interpreter != NULL ? open_regular(interpreter) : -1;
         free(interpreter);
         memset(line, 0, sizeof line);
         if (program->fd >= 0 && pread(program->fd, line, sizeof line - 1, 0) < 0)
@@ -155,7 +164,7 @@ bool hl_open_program(struct hl_program *program, const char *name) {
     program->path = hl_find_program(name);
     if (program->path == NULL)
         return false;
-    program->fd = open(program->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    program->fd = open_regular(program->path);
     program->is_script = program->fd >= 0 &&
                          pread(program->fd, program->first_line, sizeof program->first_line - 1, 0) > 2 &&
                          strncmp(program->first_line, "#!", 2) == 0;

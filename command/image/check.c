@@ -2,6 +2,7 @@
 /* Whether an image is what it should be: on huge pages, and the same as its original. */
 #include "command/base/common.h"
 #include "command/base/local.h"
+#include "command/base/pin.h"
 #include "command/image/eligible.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
@@ -171,10 +172,9 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
 
 /* Whether the file at the path of ITEM has another key by now, so that a start does not find the record. */
 static bool has_new_key(const struct hl_store_item *item) {
-    struct hl_local local = {.asks = hl_may_wait};
-    struct stat status;
-    int file = hl_open_local(&local, item->origin, true, &status);
-    hl_close_local(&local);
+    struct hl_pin pin;
+    int file = hl_pin(&pin, item->origin, true) ? open(pin.path, O_PATH | O_CLOEXEC) : -1;
+    hl_unpin(&pin);
     struct hl_file_state state;
     struct hl_line key;
     bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;
@@ -299,6 +299,15 @@ static void make_again(struct hl_add_outcome *outcome, const struct hl_store *st
         hl_set_pending(store, item);
 }
 
+/* Whether something was mounted just now that may not answer. */
+static bool leads_away(const char *path) {
+    struct stat status;
+    struct hl_local local = {0};
+    int result = hl_stat_local(&local, path, true, &status);
+    hl_close_local(&local);
+    return result == -EREMOTE;
+}
+
 enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const struct hl_store *store,
                                       const struct hl_store_item *item, unsigned flags) {
     bool only_small;
@@ -306,7 +315,7 @@ enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const stru
     char *problem = hl_check_store_item(store, item, how, &only_small);
     if (problem == NULL)
         return HL_REFRESH_FINE;
-    if (item->state == HL_ITEM_UNREADABLE || item->state == HL_ITEM_REMOTE) {
+    if (item->state == HL_ITEM_UNREADABLE || item->state == HL_ITEM_REMOTE || leads_away(item->origin)) {
         memset(outcome, 0, sizeof *outcome);
         outcome->result = HL_SHARE_FAILED;
         outcome->is_for_place = item->is_in_place;

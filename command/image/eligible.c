@@ -12,6 +12,7 @@
 #include "command/image/eligible.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
+#include "command/base/pin.h"
 #include "command/proc/process.h"
 
 #include <errno.h>
@@ -115,15 +116,11 @@ static bool become_nobody(void) {
 
 /* Opens PATH.  -1: it cannot be read, or may not answer. */
 static int open_for_reading(const char *path) {
-    struct hl_local local = {.asks = hl_may_wait};
-    struct stat status;
-    int part = hl_open_local(&local, path, false, &status);
-    hl_close_local(&local);
-    char *link = hl_xasprintf("/proc/self/fd/%d", part);
-    int file = part >= 0 && S_ISREG(status.st_mode) ? open(link, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
-    free(link);
-    if (part >= 0)
-        close(part);
+    struct hl_pin pin;
+    int file = -1;
+    if (hl_pin(&pin, path, false))
+        file = open(pin.path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | (pin.file < 0 ? O_NOFOLLOW : 0));
+    hl_unpin(&pin);
     return file;
 }
 
@@ -158,7 +155,7 @@ static bool has_acl(int file) {
    NULL if nothing is.  Where a user may write by an access control list, the mode has the bit of the group. */
 static const char *examine_part(int part, const struct stat *at, bool readable) {
     if (part == -EREMOTE)
-        return "lies on a file system that may not answer, such as FUSE or NFS";
+        return HL_LOCAL_LIES;
     if (part < 0 || S_ISLNK(at->st_mode))
         return "changed while it was looked at";
     if (!hl_only_writable_by(at, 0))
@@ -172,7 +169,7 @@ static const char *examine_part(int part, const struct stat *at, bool readable) 
 /* Walks to PATH from the root.  NULL, or what is wrong with the part up to which PATH is cut off then.  A sticky folder
    does not help: who owns the file in it may be another user tomorrow. */
 static const char *examine_path(char *path, const struct stat *wanted, bool readable) {
-    struct hl_local local = {.asks = hl_may_wait};
+    struct hl_local local = {.asks = hl_pins_by == NULL};
     struct stat at = {0};
     int folder = hl_open_local_part(&local, AT_FDCWD, "/", &at);
     const char *problem = examine_part(folder, &at, readable);

@@ -566,14 +566,10 @@ static bool is_enabled(const struct hl_configuration *configuration, const char 
 }
 
 static bool has_origin(const struct hl_keeper *keeper, const char *path) {
-    struct stat status;
     bool found = false;
-    int file = hl_open_local_path(path, true, &status);
-    char *real = file >= 0 ? hl_find_file_path(file) : NULL;
+    char *real = hl_find_local_path(path);
     for (size_t i = 0; real != NULL && i < keeper->n && !found; i++)
         found = strcmp(keeper->kept[i].origin, real) == 0;
-    if (file >= 0)
-        close(file);
     free(real);
     return found;
 }

@@ -8,6 +8,7 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/base/local.h"
+#include "command/base/pin.h"
 #include "command/proc/reading.h"
 #include "command/base/lock.h"
 #include "command/image/eligible.h"
@@ -218,7 +219,6 @@ static int tell(const struct service *service) {
 
 static bool prepare(struct service *service) {
     sigset_t signals;
-    hl_may_wait = false;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
@@ -379,6 +379,7 @@ static int serve(struct service *service) {
         hl_warn("service: only root can keep the system's store; run it as root");
         return HL_EXIT_NO;
     }
+    hl_pins_by = hl_open_local_path;
     if (!read_configuration(service))
         return HL_EXIT_USAGE; /* which systemd does not start again */
     if (service->only_says)

@@ -4,6 +4,7 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/base/local.h"
+#include "command/base/pin.h"
 #include "command/share/configuration.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
@@ -234,15 +235,14 @@ static unsigned find_flags(const struct request *request, bool per_node, bool if
 
 /* Whether no image of the enabled file at PATH could be made just now, by refresh_store and in the same way. */
 static bool was_tried(const struct request *request, const char *path) {
-    char real[PATH_MAX];
     bool found = false;
-    if (!request->is_enabled || request->n_items == 0 || realpath(path, real) == NULL)
-        return false;
-    for (size_t i = 0; i < request->n_items && !found; i++) {
+    char *real = request->is_enabled && request->n_items > 0 ? hl_find_local_path(path) : NULL;
+    for (size_t i = 0; real != NULL && i < request->n_items && !found; i++) {
         const struct hl_store_item *item = &request->items[i];
         found = item->state == HL_ITEM_PENDING && strcmp(item->origin, real) == 0 &&
                 request->any_disk == ((item->marks & HL_ADD_ANY_DISK) != 0);
     }
+    free(real);
     return found;
 }
 
@@ -657,12 +657,7 @@ static bool is_named(const struct hl_store_item *item, const char *name) {
 
 /* Where NAME leads to, without symbolic links.  NULL: nowhere, or to where it may not answer.  The caller frees it. */
 static char *find_path(const char *name) {
-    struct stat status;
-    char *named = hl_find_named_file(name);
-    int file = hl_open_local_path(named, true, &status);
-    char *path = file >= 0 ? hl_find_file_path(file) : NULL;
-    if (file >= 0)
-        close(file);
+    char *named = hl_find_named_file(name), *path = hl_find_local_path(named);
     free(named);
     return path;
 }
@@ -828,7 +823,7 @@ static int refresh(struct request *request, const char *path) {
         return HL_EXIT_NO;
     }
     hl_enter_slice();
-    hl_may_wait = false;
+    hl_pins_by = hl_open_local_path;
     if (request->unattended)
         hl_limit_readings();
     request->placer.count_ms_max = COUNT_MS;

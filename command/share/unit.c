@@ -19,6 +19,7 @@
 #include "command/share/unit.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
+#include "command/base/local.h"
 #include "command/file/launcher.h"
 #include "command/file/program.h"
 #include "command/run/image.h"
@@ -116,8 +117,9 @@ static char *find_running(const char *unit) {
     char *text = ask_systemd(unit, "MainPID"), *found = NULL;
     int pid;
     if (text != NULL && sscanf(text, "MainPID=%d", &pid) == 1 && pid > 0) {
-        char *link = hl_xasprintf("/proc/%d/exe", pid);
-        found = realpath(link, NULL);
+        char *link = hl_xasprintf("/proc/%d/exe", pid), path[PATH_MAX] = "";
+        if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, " (deleted)") == NULL)
+            found = hl_xasprintf("%s", path); /* which may mean another file here, and is not looked at */
         free(link);
     }
     free(text);
@@ -164,8 +166,11 @@ static bool resolve_file(char **path, const char *unit, const char *command) {
     struct hl_program program;
     struct hl_target target = {0};
     char *const argv[] = {*path, NULL};
-    if (hl_open_program(&program, *path))
-        hl_follow_launchers(&target, &program, argv);
+    if (!hl_open_program(&program, *path)) {
+        hl_warn("%s: %s: %s", unit, *path, errno == EREMOTE ? HL_LOCAL_PROBLEM : strerror(errno));
+        return false;
+    }
+    hl_follow_launchers(&target, &program, argv);
     const char *executable = target.program != NULL ? target.program->executable : NULL;
     bool is_known = executable != NULL && !target.is_unknown;
     if (is_known) {

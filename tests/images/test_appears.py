@@ -405,6 +405,20 @@ def test_original_does_not_answer(world, fast, tmp_path, when, end):
     assert said.count(f"{late}: the file's path leads to a file system that may not answer") == said.count("\n") <= 1, said
 
 
+def test_unit_does_not_answer(world):
+    """What an enabled unit starts lies on such a file system, or its interpreter does: that is left out, and the rest is made."""
+    script = world.path("/run/programs/script")
+    script.write_text("#!/run/programs/hung/interpreter\n")
+    script.chmod(0o755)
+    enable(world, "demo.service", APP)
+    with hung(world, "/run/programs/hung"):
+        for start, said in ("/run/programs/hung/app", "may not answer"), ("/run/programs/script", "cannot be told"):
+            systemctl = world.systemctl(f"ExecStart={{ path={start} ; argv[]={start} ; ignore_errors=no }}")
+            refreshed = world.run(*systemctl, "timeout", "-s", "KILL", "30", "/run/bin/hugeld", "share", "refresh")
+            assert refreshed.returncode == 1 and start in refreshed.stderr and said in refreshed.stderr, refreshed
+            assert states(world) == {APP: "fresh"}
+
+
 def test_original_answers_again(world, fast):
     """The image was held meanwhile, and is good for the file that is there again."""
     put(world, LATE)

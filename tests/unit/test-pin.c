@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a process that may wait for no server opens (command/base/local.h); /proc stands for a file system that may not answer. */
+/* What a process that may wait for no server opens (command/base/pin.h); /proc stands for a file system that may not answer. */
 #include "command/base/local.h"
+#include "command/base/pin.h"
 #include "command/file/elf-file.h"
+#include "command/file/program.h"
 #include "command/image/eligible.h"
 #include "unit.h"
 
@@ -15,7 +17,7 @@ static const char away[] = "/proc/self/maps";
 
 static int wait_again(void **state) {
     (void)state;
-    hl_may_wait = true;
+    hl_pins_by = NULL;
     return 0;
 }
 
@@ -23,9 +25,22 @@ static void test_open_elf_soon(void **state) {
     struct hl_elf_file file;
     (void)state;
     assert_int_not_equal(hl_open_elf_soon(&file, away, true), HL_ELF_UNREADABLE);
-    hl_may_wait = false;
+    hl_pins_by = hl_open_local_path;
     errno = 0;
     assert_int_equal(hl_open_elf_soon(&file, away, true), HL_ELF_UNREADABLE);
+    assert_int_equal(errno, EREMOTE);
+}
+
+/* What a unit starts, which may be a user's. */
+static void test_open_program(void **state) {
+    static const char program[] = "/proc/self/exe";
+    struct hl_program found;
+    (void)state;
+    assert_true(hl_open_program(&found, program));
+    assert_true(hl_read_program(&found));
+    hl_close_program(&found);
+    hl_pins_by = hl_open_local_path;
+    assert_false(hl_open_program(&found, program));
     assert_int_equal(errno, EREMOTE);
 }
 
@@ -35,7 +50,7 @@ static void test_explain_exposed(void **state) {
     (void)state;
     assert_true(file >= 0);
     for (int waits = 0; waits < 2; waits++) {
-        hl_may_wait = waits;
+        hl_pins_by = waits ? NULL : hl_open_local_path;
         char *problem = hl_explain_exposed(file, away, true);
         bool is_left_out =
             problem != NULL && strstr(problem, "/proc lies on a file system that may not answer") == problem;
@@ -48,6 +63,7 @@ static void test_explain_exposed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_open_elf_soon, wait_again),
+        cmocka_unit_test_teardown(test_open_program, wait_again),
         cmocka_unit_test_teardown(test_explain_exposed, wait_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
