@@ -18,6 +18,10 @@
 static const char *const kinds[] = {"bcachefs", "btrfs", "erofs",  "ext2",     "ext3",  "ext4", "f2fs",
                                     "overlay",  "ramfs", "rootfs", "squashfs", "tmpfs", "xfs",  "zfs"};
 
+bool hl_is_passing_error(int error) {
+    return error == EREMOTE || error == ENOMEM || error == EAGAIN || error == EMFILE || error == ENFILE;
+}
+
 /* --- mounts --- */
 
 static bool is_kind_local(const char *line) {

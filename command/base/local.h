@@ -24,6 +24,9 @@
     "is left out, since users other than root can change it; name files, or folders in which only root can " \
     "write"
 
+/* Whether ERRNO says only that there is too little of something now, or that what was asked may not answer. */
+bool hl_is_passing_error(int error);
+
 /* What was found out about mounts; zero at first, apart from what the caller sets.  It keeps them busy until hl_close_local, so
    that is called soon. */
 struct hl_local {

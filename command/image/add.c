@@ -115,7 +115,7 @@ static bool check_file(struct job *job) {
     char *sentence = hl_explain_unsteady(file->fd, job->flags & HL_ADD_ANY_DISK);
     /* Of what is only put in place nothing is shown but its path. */
     if (sentence == NULL && job->store->for_all && !(job->flags & HL_ADD_IN_PLACE))
-        sentence = hl_explain_private(file->fd, job->outcome->path);
+        sentence = hl_explain_private(file->fd, job->outcome->path, NULL);
     return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
 }
 
@@ -197,9 +197,14 @@ static uint64_t find_bytes_needed(const struct job *job) {
            hl_round_up(job->image.bytes, job->store->geometry.huge_page_bytes);
 }
 
-/* Removes images that were made for programs that ran, the least recently used first and none that a process maps, until
-   there is room for NEEDED bytes. */
-static void make_room(const struct job *job, uint64_t needed) {
+/* Whether an image was made for programs that ran, and no process maps it. */
+static bool is_evictable(const struct hl_store_item *item) {
+    return (item->marks & HL_ADD_EVICTABLE) && item->processes == 0;
+}
+
+/* Removes such images, the least recently used first, until there is room for NEEDED bytes; none, if all of them would not be enough,
+   with THERE bytes of memory that are free already. */
+static void make_room(const struct job *job, uint64_t needed, uint64_t there) {
     const struct hl_store *store = job->store;
     struct hl_store_item *items;
     size_t n;
@@ -207,11 +212,14 @@ static void make_room(const struct job *job, uint64_t needed) {
         return; /* to look at all processes takes long, and as long as one of them likes */
     hl_read_store(store, &items, &n);
     hl_count_processes(items, n);
-    while (hl_store_room(store) < needed) {
+    uint64_t room = hl_store_room(store), freed = 0;
+    for (size_t i = 0; i < n; i++)
+        freed += is_evictable(&items[i]) ? items[i].huge_pages * store->geometry.huge_page_bytes : 0;
+    bool is_enough = needed <= room + freed && needed <= there + freed;
+    while (is_enough && hl_store_room(store) < needed) {
         struct hl_store_item *oldest = NULL;
         for (size_t i = 0; i < n; i++)
-            if ((items[i].marks & HL_ADD_EVICTABLE) && items[i].processes == 0 &&
-                (oldest == NULL || items[i].last_use < oldest->last_use))
+            if (is_evictable(&items[i]) && (oldest == NULL || items[i].last_use < oldest->last_use))
                 oldest = &items[i];
         if (oldest == NULL)
             break;
@@ -256,7 +264,7 @@ static bool check_room(struct job *job) {
             return fail(job, HL_SHARE_FAILED,
                         hl_xasprintf("%s; run hugeld share add outside of the limit",
                                      hl_skip_sentence((enum hl_skip)skip)));
-        make_room(job, needed);
+        make_room(job, needed, hl_read_memory_headroom(&hl_system_roots, &placement));
     }
     if (needed > hl_store_room(store))
         return fail_for_room(job, "the store", needed, hl_store_room(store), remedy);

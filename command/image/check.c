@@ -131,21 +131,25 @@ static int check_bytes(const struct expected *expected, const struct hl_store_it
 
 /* The one image in the folder of ITEM that LINK leads to.  NULL, or what is wrong. */
 static char *check_replica(const struct expected *expected, const struct hl_store_item *item,
-                           const char *link, bool *only_small) {
+                           const char *link, enum hl_fault *fault) {
     char *path = hl_xasprintf("%s/%s", item->key, link), *problem = NULL;
     uint64_t pages = 0, small = 0;
     int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
-    if (image < 0)
+    if (image < 0) {
+        *fault = hl_is_passing_error(errno) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
         return hl_xasprintf("it cannot be opened: %s", strerror(errno));
+    }
     int result = expected->how & HL_CHECK_STATE ? 0 : check_bytes(expected, item, image, &problem);
     if (result == 0 && problem == NULL)
         result = hl_prove_huge(&expected->store->geometry, image, expected->how & HL_CHECK_REPAIRS, &pages,
                                &small);
     else if (result == HL_SKIP_IMAGE_MISMATCH)
         problem = hl_xasprintf("its bytes are not those that the file has now");
-    *only_small = problem == NULL && small > 0;
-    if (*only_small)
+    *fault = problem == NULL && small > 0                 ? HL_FAULT_SMALL
+             : result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN
+                                                          : HL_FAULT_ANY;
+    if (*fault == HL_FAULT_SMALL)
         problem = hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
     else if (problem == NULL && result != 0)
         problem = hl_xasprintf("it cannot be read: %s",
@@ -155,14 +159,14 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
 }
 
 static char *check_replicas(const struct expected *expected, const struct hl_store_item *item,
-                            bool *only_small) {
-    char *problem = check_replica(expected, item, HL_IMAGE_LINK, only_small);
+                            enum hl_fault *fault) {
+    char *problem = check_replica(expected, item, HL_IMAGE_LINK, fault);
     for (unsigned node = 0, found = 0; problem == NULL && found < item->replicas && node < HL_NODE_NUMBERS;
          node++) {
         char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node), *path = hl_xasprintf("%s/%s", item->key, link);
         if (faccessat(expected->store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
             found++;
-            problem = check_replica(expected, item, link, only_small);
+            problem = check_replica(expected, item, link, fault);
         }
         free(path);
         free(link);
@@ -188,20 +192,20 @@ static bool has_new_key(const struct hl_store_item *item) {
 /* What of a file in place is not huge, or that the version that is there now never can be.  Which pages are cached is told to its
    owner alone. */
 static char *check_in_place(const struct hl_store *store, const struct hl_store_item *item,
-                            bool *only_small) {
+                            enum hl_fault *fault) {
     struct hl_store_item measured = *item;
     hl_measure_store_item(store, &measured);
     if (measured.not_in_place != HL_MOVED)
         return hl_xasprintf("the file that is there now cannot be in place: %s",
                             hl_skip_sentence(measured.not_in_place));
-    *only_small = has_new_key(item);
-    if (*only_small)
+    *fault = HL_FAULT_SMALL;
+    if (has_new_key(item))
         return hl_xasprintf(
             "the file or its attributes have changed since, so no start finds that it is in place");
-    *only_small = measured.huge_pages < measured.pages;
-    return *only_small ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
-                                      measured.pages - measured.huge_pages, measured.pages)
-                       : NULL;
+    return measured.huge_pages < measured.pages
+               ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
+                              measured.pages - measured.huge_pages, measured.pages)
+               : NULL;
 }
 
 static void measure_in_place(const struct hl_store *store, struct hl_store_item *item,
@@ -238,7 +242,7 @@ void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *i
 }
 
 char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
-                          bool *only_small) {
+                          enum hl_fault *fault) {
     static const char *const sentences[] = {
         [HL_ITEM_CHANGED] = "the file has changed since",
         [HL_ITEM_TOUCHED] =
@@ -251,26 +255,34 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
             "the file's path leads to a file system that may not answer; unmount that, or remove the image"};
     struct hl_elf_file file;
     struct expected expected = {.store = store, .file = &file, .how = how};
-    *only_small = false;
+    int unknown = 0;
+    *fault = HL_FAULT_ANY;
+    if (item->state == HL_ITEM_UNREADABLE || item->state == HL_ITEM_REMOTE)
+        *fault = HL_FAULT_UNKNOWN;
     if (item->state != HL_ITEM_FRESH)
         return hl_xasprintf("%s", sentences[item->state]);
     if (item->is_in_place)
-        return check_in_place(store, item, only_small);
+        return check_in_place(store, item, fault);
     enum hl_elf_problem elf_problem = hl_open_elf_soon(&file, item->origin, true);
+    if (elf_problem == HL_ELF_UNREADABLE && hl_is_passing_error(errno))
+        *fault = HL_FAULT_UNKNOWN;
     if (elf_problem != HL_ELF_FINE)
         return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
-    char *problem = hl_explain_unsteady(file.fd, item->marks & HL_ADD_ANY_DISK);
+    /* Which file system is the machine's / cannot be told in another PID namespace. */
+    char *problem = hl_explain_unsteady(file.fd, (item->marks & HL_ADD_ANY_DISK) || !hl_is_outermost());
     if (problem == NULL && store->for_all)
-        problem = hl_explain_private(file.fd, item->origin);
+        problem = hl_explain_private(file.fd, item->origin, &unknown);
     if (problem != NULL) {
+        *fault = unknown != 0 ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
         hl_close_elf(&file);
         return problem;
     }
     int result = how & HL_CHECK_STATE ? 0 : hl_plan_image(&expected.image, &file, &store->geometry);
     if (result == 0) {
-        problem = check_replicas(&expected, item, only_small);
+        problem = check_replicas(&expected, item, fault);
         hl_free_image(&expected.image);
     } else {
+        *fault = result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
         problem = hl_xasprintf("it cannot be made again: %s",
                                result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result));
     }
@@ -299,26 +311,18 @@ static void make_again(struct hl_add_outcome *outcome, const struct hl_store *st
         hl_set_pending(store, item);
 }
 
-/* Whether something was mounted just now that may not answer. */
-static bool leads_away(const char *path) {
-    struct stat status;
-    struct hl_local local = {0};
-    int result = hl_stat_local(&local, path, true, &status);
-    hl_close_local(&local);
-    return result == -EREMOTE;
-}
-
 enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const struct hl_store *store,
                                       const struct hl_store_item *item, unsigned flags) {
-    bool only_small;
+    enum hl_fault fault;
     unsigned how = HL_CHECK_REPAIRS | (flags & HL_ADD_UNATTENDED ? HL_CHECK_STATE : 0);
-    char *problem = hl_check_store_item(store, item, how, &only_small);
+    char *problem = hl_check_store_item(store, item, how, &fault);
     if (problem == NULL)
         return HL_REFRESH_FINE;
-    if (item->state == HL_ITEM_UNREADABLE || item->state == HL_ITEM_REMOTE || leads_away(item->origin)) {
+    if (fault == HL_FAULT_UNKNOWN) {
         memset(outcome, 0, sizeof *outcome);
         outcome->result = HL_SHARE_FAILED;
         outcome->is_for_place = item->is_in_place;
+        outcome->is_kept = true;
         outcome->sentence = problem;
         return HL_REFRESH_TRIED;
     }
@@ -327,6 +331,6 @@ enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const stru
         hl_remove_store_item(store, item->key);
         return HL_REFRESH_REMOVED;
     }
-    make_again(outcome, store, item, flags, only_small);
+    make_again(outcome, store, item, flags, fault == HL_FAULT_SMALL);
     return HL_REFRESH_TRIED;
 }

@@ -124,21 +124,33 @@ static int open_for_reading(const char *path) {
     return file;
 }
 
-/* Whether a user without groups and capabilities can open at PATH what WANTED is. */
-static bool can_anybody_read(const char *path, const struct stat *wanted) {
+/* The exit status of who tries that: 0, or */
+enum { CANNOT_READ = 1, CANNOT_TRY };
+
+static int try_reading(const char *path, const struct stat *wanted) {
+    struct stat now;
+    int file = become_nobody() ? open_for_reading(path) : -1;
+    if (file < 0 && hl_is_passing_error(errno))
+        return CANNOT_TRY;
+    bool is_wanted =
+        file >= 0 && fstat(file, &now) == 0 && now.st_dev == wanted->st_dev && now.st_ino == wanted->st_ino;
+    return is_wanted ? 0 : CANNOT_READ;
+}
+
+/* Whether a user without groups and capabilities can open at PATH what WANTED is.  *ERROR is not 0 if that cannot be found out. */
+static bool can_anybody_read(const char *path, const struct stat *wanted, int *error) {
     void (*inherited)(int) =
         signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would take the exit status away */
     int status = -1;
     pid_t child = fork();
-    if (child == 0) {
-        struct stat now;
-        int file = become_nobody() ? open_for_reading(path) : -1;
-        _exit(file < 0 || fstat(file, &now) != 0 || now.st_dev != wanted->st_dev ||
-              now.st_ino != wanted->st_ino);
-    }
+    if (child == 0)
+        _exit(try_reading(path, wanted));
+    *error = child < 0 ? errno : 0;
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     signal(SIGCHLD, inherited);
+    if (child > 0 && (!WIFEXITED(status) || WEXITSTATUS(status) == CANNOT_TRY))
+        *error = EAGAIN; /* killed, as where there is no memory */
     return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -166,9 +178,9 @@ static const char *examine_part(int part, const struct stat *at, bool readable) 
     return NULL;
 }
 
-/* Walks to PATH from the root.  NULL, or what is wrong with the part up to which PATH is cut off then.  A sticky folder
-   does not help: who owns the file in it may be another user tomorrow. */
-static const char *examine_path(char *path, const struct stat *wanted, bool readable) {
+/* Walks to PATH from the root.  NULL, or what is wrong with the part up to which PATH is cut off then; *ERROR is not 0 if that cannot
+   be found out now.  A sticky folder does not help: who owns the file in it may be another user tomorrow. */
+static const char *examine_path(char *path, const struct stat *wanted, bool readable, int *error) {
     struct hl_local local = {.asks = hl_pins_by == NULL};
     struct stat at = {0};
     int folder = hl_open_local_part(&local, AT_FDCWD, "/", &at);
@@ -188,25 +200,30 @@ static const char *examine_path(char *path, const struct stat *wanted, bool read
     }
     if (folder >= 0)
         close(folder);
+    else if (hl_is_passing_error(-folder))
+        *error = -folder;
     hl_close_local(&local);
     return problem;
 }
 
-char *hl_explain_exposed(int file, const char *path, bool readable) {
+char *hl_explain_exposed(int file, const char *path, bool readable, int *error) {
     struct stat wanted;
+    int unknown = 0;
     char *walked = hl_xasprintf("%s", path);
     const char *problem =
-        fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted, readable);
-    if (problem == NULL && readable && !can_anybody_read(path, &wanted))
-        problem = "cannot be read by all users";
+        fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted, readable, &unknown);
+    if (problem == NULL && readable && !can_anybody_read(path, &wanted, &unknown))
+        problem = unknown == 0 ? "cannot be read by all users" : "cannot be examined now";
     char *sentence =
         problem == NULL ? NULL : hl_xasprintf("%s %s", walked[0] != '\0' ? walked : "/", problem);
     free(walked);
+    if (error != NULL)
+        *error = problem != NULL ? unknown : 0;
     return sentence;
 }
 
-char *hl_explain_private(int file, const char *path) {
-    char *problem = hl_explain_exposed(file, path, true);
+char *hl_explain_private(int file, const char *path, int *error) {
+    char *problem = hl_explain_exposed(file, path, true, error);
     if (problem == NULL)
         return NULL;
     char *add = hl_xasprintf("hugeld share add --store=/run/own --size=1G");

@@ -12,11 +12,11 @@ char *hl_explain_unsteady(int file, bool any_disk);
 
 /* What is wrong where not root alone can write to the open FILE and exchange it, or, if it is to be READABLE, not every user can
    read it; PATH is its path without symbolic links.  NULL where nothing is, else a sentence without a remedy, which the caller
-   frees. */
-char *hl_explain_exposed(int file, const char *path, bool readable);
+   frees; *ERROR, unless ERROR is NULL, is an errno if that cannot be found out now, else 0. */
+char *hl_explain_exposed(int file, const char *path, bool readable, int *error);
 
 /* Whether a store for all users may hold the open FILE at PATH, by the same.  NULL, or why not and what to do, which the
    caller frees. */
-char *hl_explain_private(int file, const char *path);
+char *hl_explain_private(int file, const char *path, int *error);
 
 #endif

@@ -103,7 +103,7 @@ static bool is_eligible(const struct hl_elf_file *file, const struct hl_options 
     char *store = hl_choose_store(options), *path = hl_find_file_path(file->fd);
     char *problem = path != NULL ? hl_explain_unsteady(file->fd, false) : hl_xasprintf("%s", "");
     if (problem == NULL && store != NULL && strcmp(store, HL_SYSTEM_STORE) == 0)
-        problem = hl_explain_private(file->fd, path);
+        problem = hl_explain_private(file->fd, path, NULL);
     bool is = problem == NULL;
     free(problem);
     free(path);

@@ -717,7 +717,7 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
     if (isolated != NULL)
         return hl_xasprintf("%s; make an image: hugeld share add --way=image", isolated);
     char *sentence = hl_explain_unsteady(file->fd, true);
-    char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false) : NULL;
+    char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false, NULL) : NULL;
     if (problem != NULL)
         sentence = hl_xasprintf("%s; keep the file where only root can write", problem);
     free(problem);

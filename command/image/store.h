@@ -205,6 +205,7 @@ struct hl_add_outcome {
     char *sentence;     /* why not, and the remedy, also for a part of a file in place; or NULL */
     char *not_in_place; /* why it is an image, where it could be in place; or NULL */
     bool is_too_young;  /* that is why not, and HL_ADD_UNASKED does not wait */
+    bool is_kept;       /* what there is stays, since it is not known whether anything is wrong with it */
     bool is_hopeless;   /* this kernel makes no huge pages in the store, of no file */
 };
 
@@ -225,10 +226,16 @@ enum hl_check {
     HL_CHECK_REPAIRS = 2 /* pages that are not huge are made huge where the kernel can */
 };
 
+enum hl_fault {
+    HL_FAULT_ANY,
+    HL_FAULT_SMALL,  /* nothing but that pages are small */
+    HL_FAULT_UNKNOWN /* whether anything is wrong cannot be found out now, so the image stays */
+};
+
 /* Compares ITEM with its original, as HOW (HL_CHECK_*) says, and counts its pages that are not huge.  NULL if nothing is wrong,
-   else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages are small. */
+   else the problem, which the caller frees, and *FAULT is of what kind it is. */
 char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
-                          bool *only_small);
+                          enum hl_fault *fault);
 
 enum hl_refresh {
     HL_REFRESH_FINE,    /* nothing was wrong, or its pages are huge again */

@@ -163,7 +163,7 @@ static char *explain_file(const char *path, bool any_disk, bool *is_there, const
         *is_there |= strcmp(items[i].origin, real) == 0 && items[i].state == HL_ITEM_FRESH;
     char *sentence = *is_there ? NULL : hl_explain_unsteady(file, any_disk);
     if (!*is_there && sentence == NULL)
-        sentence = hl_explain_private(file, real != NULL ? real : path);
+        sentence = hl_explain_private(file, real != NULL ? real : path, NULL);
     free(real);
     close(file);
     return sentence;

@@ -217,7 +217,11 @@ static void report_outcome(struct request *request, const struct hl_store *store
         __attribute__((fallthrough));
     case HL_SHARE_FAILED:
         request->failed = true;
-        hl_warn("%s: %s: %s", name, outcome->is_for_place ? "not in place" : "no image", outcome->sentence);
+        hl_warn("%s: %s: %s", name,
+                outcome->is_kept        ? "it stays as it is"
+                : outcome->is_for_place ? "not in place"
+                                        : "no image",
+                outcome->sentence);
     }
     note(request, store, name, outcome->key.bytes > 0 ? outcome->key.at : NULL, results[outcome->result],
          outcome->is_in_place, is_made ? outcome->huge_pages : 0, outcome->reason, outcome->sentence);
@@ -621,8 +625,8 @@ static void check_store(struct request *request, const struct hl_store *store) {
     request->failed |= !hl_read_store(store, &items, &n);
     for (size_t i = 0; i < n; i++) {
         show_progress(request, items[i].origin);
-        bool only_small;
-        char *problem = hl_check_store_item(store, &items[i], 0, &only_small);
+        enum hl_fault fault;
+        char *problem = hl_check_store_item(store, &items[i], 0, &fault);
         hide_progress(request);
         if (problem != NULL) {
             request->failed = true;

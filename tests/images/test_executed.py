@@ -2,6 +2,7 @@
 """hugeld run --via=image: the program's image is executed in its place, in a mount namespace of its own; nothing of hugeld
 is in the process, and the program finds itself where it always is.  And what must never be executed from an image."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -14,7 +15,7 @@ import subprocess
 import pytest
 
 import helpers
-from installed import find_node
+from installed import find_cc1plus, find_node
 from objects import PF_X, PT_LOAD, read_headers
 from smaps import read_smaps
 
@@ -551,20 +552,37 @@ def test_share_under_a_memory_limit(own_store, program, run, later, cgroup):
     assert not list(own_store.glob(f"*/{app.name}"))
 
 
+@contextlib.contextmanager
+def full(folder):
+    """4 MiB are left in its file system."""
+    limit = os.statvfs(folder)
+    filler = folder / "filler"
+    with open(filler, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (limit.f_bavail * limit.f_frsize) - (4 << 20))
+    try:
+        yield
+    finally:
+        filler.unlink()
+
+
+def test_share_makes_no_room_in_vain(own_store, program, run, later, images):
+    """All that could go would not be enough for it: nothing goes."""
+    small = program("static")
+    run([small], "--share", loader=(), prefix=later)
+    [made] = own_store.glob(f"*/{small.name}")
+    with full(own_store):
+        run([find_cc1plus(), "--version"], "--share", loader=(), prefix=later)
+    assert made.exists() and not list(own_store.glob("*/cc1plus"))
+
+
 def test_share_makes_room(own_store, program, run, later, images):
     """What was made for programs that ran goes first, the least recently used; what was added by hand stays."""
     first, second, third = (program(variant) for variant in ("pie", "static", "nopie"))
     assert helpers.hugeld("share", f"--store={own_store}", "add", first).returncode == 0
     run([second], "--share", loader=(), prefix=later)
     [made] = own_store.glob(f"*/{second.name}")
-    limit = os.statvfs(own_store)
-    filler = own_store / "filler"
-    with open(filler, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, (limit.f_bavail * limit.f_frsize) - (4 << 20))
-    try:
+    with full(own_store):
         run([third], "--share", loader=(), prefix=later)
-    finally:
-        filler.unlink()
     assert not made.exists() and list(own_store.glob(f"*/{first.name}")) and list(own_store.glob(f"*/{third.name}"))
 
 

@@ -143,6 +143,20 @@ def test_running(world):
         helpers.end_process(process)
 
 
+@pytest.mark.parametrize("what", ["no process", "namespace"])
+def test_refresh_that_finds_nothing_out(world, what):
+    """Whether all users can read the file, or where it lies, is not known just then: its image stays."""
+    world.add("--way=image", APP)
+    before = [(image["key"], image["state"]) for image in world.list()]
+    if what == "namespace":
+        result = world.run("unshare", "-p", "-f", "--mount-proc", "/run/bin/hugeld", "share", "refresh")
+        assert result.returncode == 0, result
+    else:
+        result = world.share("refresh", strace=["-e", "inject=clone:error=EAGAIN"])
+        assert result.returncode == 1 and f"{APP}: it stays as it is: {APP} cannot be examined now" in result.stderr, result
+    assert [(image["key"], image["state"]) for image in world.list()] == before
+
+
 AUDITOR = """
 #include <stdio.h>
 #include <unistd.h>

@@ -51,10 +51,12 @@ static void test_explain_exposed(void **state) {
     assert_true(file >= 0);
     for (int waits = 0; waits < 2; waits++) {
         hl_pins_by = waits ? NULL : hl_open_local_path;
-        char *problem = hl_explain_exposed(file, away, true);
+        int error = -1;
+        char *problem = hl_explain_exposed(file, away, true, &error);
         bool is_left_out =
             problem != NULL && strstr(problem, "/proc lies on a file system that may not answer") == problem;
         assert_int_equal(is_left_out, !waits);
+        assert_int_equal(error, waits ? 0 : EREMOTE);
         free(problem);
     }
     close(file);
