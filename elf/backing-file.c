@@ -171,7 +171,8 @@ static uint64_t mapped_device(uint64_t device) {
 }
 
 long hl_open_object_file(const struct hl_object *object) {
-    return hl_open(object->is_main ? "/proc/self/exe" : object->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return hl_open(object->is_main ? "/proc/self/exe" : object->path,
+                   O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
 bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *work, int file,

@@ -129,8 +129,9 @@ static long open_link(int store, uint64_t owner, unsigned node, const struct hl_
         hl_add_text(path, "-");
         hl_add_number(path, node);
     }
-    return keep_if_safe(HL_CALL(__NR_openat, store, path->at, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0, 0, 0),
-                        owner, S_IFREG);
+    return keep_if_safe(
+        HL_CALL(__NR_openat, store, path->at, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0), owner,
+        S_IFREG);
 }
 
 long hl_open_stored_image(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,

@@ -74,8 +74,8 @@ static struct {
 char hl_move_stack[HL_STACK_BYTES] __attribute__((aligned(16)));
 struct hl_work hl_first_work[HL_FIRST_WORKS];
 
-/* The environment's bytes may be overwritten (setproctitle). */
-static char patterns[65536];
+/* The environment's bytes may be overwritten (setproctitle).  What else is a string there is used at startup alone. */
+static char patterns[65536], store[HL_FOLDER_BYTES];
 
 /* Reads the program headers of MAP from where its file begins in memory, through the file MEMORY.  0,
    HL_SKIP_NO_PROC, or HL_SKIP_MALFORMED: they are not there, or not its own. */
@@ -231,11 +231,17 @@ static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
     return 1; /* dl_iterate_phdr(3): the executable comes first */
 }
 
+/* Copies STRING to ROOM, where it fits. */
+static void keep(struct hl_string *string, char *room) {
+    if (string->bytes > 0)
+        hl_copy_bytes(room, string->at, string->bytes);
+    string->at = room;
+}
+
 /* From now on objects come later: a program is not ended in the middle. */
-static void note_options(const struct hl_options *options) {
-    watch.config.options.objects.at = patterns;
-    for (size_t i = 0; i < options->objects.bytes; i++)
-        patterns[i] = options->objects.at[i];
+static void note_options(void) {
+    keep(&watch.config.options.objects, patterns);
+    keep(&watch.config.options.store, store);
     watch.context.has_started = true;
 }
 
@@ -244,7 +250,8 @@ static int start_watching(const struct hl_context *context) {
     dl_iterate_phdr(find_debug, &debug);
     if (debug == NULL || debug->base.r_brk == 0)
         return HL_SKIP_NO_NOTICE;
-    if (context->config->options.objects.bytes > sizeof patterns)
+    if (context->config->options.objects.bytes > sizeof patterns ||
+        context->config->options.store.bytes > sizeof store)
         return HL_SKIP_NO_MEMORY;
     watch.debug = debug;
     watch.config = *context->config;
@@ -258,7 +265,7 @@ static int start_watching(const struct hl_context *context) {
         hl_note_stderr(&watch.context);
     if (watch.context.probed.status.has_threads) /* another could be running r_brk */
         return HL_SKIP_THREADS;
-    note_options(&context->config->options);
+    note_options();
     struct link_namespace *base = find_namespace(debug);
     note_last(base);
     return take_notification(debug->base.r_brk);

@@ -121,20 +121,30 @@ def test_stderr_that_became_something_else(workshop, later, pool, tmp_path):
     assert (tmp_path / "data").read_text() == ""
 
 
-def test_environment_that_was_overwritten(workshop, later, pool):
-    """setproctitle and its like write over the environment's bytes."""
-    pool(64)
-    script = (f"import ctypes, re\n"
+def open_after_overwriting(later, library, options=""):
+    """smaps of a program that writes over its environment's bytes, as setproctitle and its like do, and then opens LIBRARY."""
+    script = (f"import ctypes\n"
               f"words = open('/proc/self/stat').read().rpartition(')')[2].split()\n"
               f"start, end = int(words[47]), int(words[48])\n"
               f"ctypes.memset(start, ord('x'), end - start - 1)\n"
-              f"ctypes.CDLL('{workshop}/libtable1.so')\n"
-              f"print(open('/proc/self/environ').read()[:4], open('/proc/self/smaps_rollup').read())\n")
-    process = later(["/usr/bin/python3", "-c", script], "libtable1.so")
+              f"ctypes.CDLL('{library}')\n"
+              f"print(open('/proc/self/environ').read()[:4], open('/proc/self/smaps').read())\n")
+    process = later(["/usr/bin/python3", "-c", script], library.name, options)
     stdout, stderr = process.communicate(timeout=60)
     helpers.end_process(process)
     assert process.returncode == 0 and stdout.startswith("xxxx"), stderr
-    assert re.search(r"Private_Hugetlb: +[1-9]", stdout)
+    return stdout
+
+
+def test_environment_that_was_overwritten(workshop, later, pool):
+    pool(64)
+    assert re.search(r"Private_Hugetlb: +[1-9]", open_after_overwriting(later, workshop / "libtable1.so"))
+
+
+def test_store_in_an_environment_that_was_overwritten(workshop, later, images):
+    library = workshop / "libaligned.so"
+    image = images.add(library)
+    assert f" {image}\n" in open_after_overwriting(later, library, images.options())
 
 
 def test_filter_that_came_after_start(workshop, later, pool):
