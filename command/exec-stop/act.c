@@ -43,6 +43,7 @@ struct act {
     struct hl_exec_thread *thread;
     struct hl_process opened;
     struct hl_process process; /* what is mapped in it, as far as that is needed */
+    uint64_t vdso;             /* where it begins, or 0 */
     int file;                  /* its number of the image, or -1 */
     bool moves;                /* all of it, to where the image fits */
 };
@@ -275,6 +276,7 @@ static int check(struct act *act) {
     if (result == 0)
         result = place(act, vector.entry);
     act->moves = !is_congruent(act);
+    act->vdso = vector.owner[HL_EXEC_VDSO];
     /* Another program has to wait for its helper, too. */
     int placed = read_mappings(act, &vector);
     if (placed == 0)
@@ -348,32 +350,32 @@ static int map_piece(const struct act *act, const struct hl_piece_of_text *piece
                 MAP_PRIVATE | MAP_FIXED, (uint64_t)file, piece->offset);
 }
 
-/* A system call instruction of the vdso, for as long as the program's own text may not be there. */
-static int find_call_in_vdso(const struct act *act, uint64_t *at) {
+/* A system call instruction of the vdso, for as long as the program's own text may not be there.  0: there is none. */
+static uint64_t find_call_in_vdso(const struct act *act) {
     char bytes[8192];
-    for (size_t i = 0; i < act->process.n_regions; i++) {
-        const struct hl_region *region = &act->process.region[i];
-        size_t n = region->end - region->start < sizeof bytes ? region->end - region->start : sizeof bytes;
-        if (strcmp(region->name, "[vdso]") != 0 ||
-            hl_read_exec_thread(act->thread, region->start, bytes, n) != 0)
-            continue;
-        for (size_t j = 0; j + CALL_BYTES <= n; j += CALL_STEP)
-            if (memcmp(bytes + j, CALL_CODE, CALL_BYTES) == 0) {
-                *at = region->start + j;
-                return 0;
-            }
-    }
-    return HL_SKIP_ATTACH_INSTRUCTIONS;
+    size_t n = act->vdso != 0 ? sizeof bytes : 0;
+    while (n > 0 && hl_read_exec_thread(act->thread, act->vdso, bytes, n) != 0)
+        n -= 4096;
+    for (size_t i = 0; i + CALL_BYTES <= n; i += CALL_STEP)
+        if (memcmp(bytes + i, CALL_CODE, CALL_BYTES) == 0)
+            return act->vdso + i;
+    return 0;
+}
+
+/* What SEGMENT has in PIECE; empty where its start is not below its end. */
+static struct hl_address_range find_part(const struct hl_segment *segment,
+                                         const struct hl_piece_of_text *piece) {
+    return (struct hl_address_range){segment->first_page > piece->start ? segment->first_page : piece->start,
+                                     segment->end_page < piece->end ? segment->end_page : piece->end};
 }
 
 /* Maps what SEGMENT has in PIECE from FILE, the program's own. */
 static int map_own(const struct act *act, const struct hl_segment *segment,
                    const struct hl_piece_of_text *piece, int file) {
-    struct hl_piece_of_text own = {segment->first_page > piece->start ? segment->first_page : piece->start,
-                                   segment->end_page < piece->end ? segment->end_page : piece->end, 0,
+    struct hl_address_range part = find_part(segment, piece);
+    struct hl_piece_of_text own = {part.start, part.end, segment->offset + (part.start - segment->first_page),
                                    (segment->flags & PF_R ? PROT_READ : 0) |
                                        (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0)};
-    own.offset = segment->offset + (own.start - segment->first_page);
     long mapped;
     int result = own.start < own.end ? HL_SKIP_ATTACH_CALL : 0;
     for (unsigned tries = 0; result == HL_SKIP_ATTACH_CALL && tries < HL_TRIES; tries++)
@@ -381,31 +383,37 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
     return result;
 }
 
-/* PIECE could not be mapped.  If it is not as it was, it is mapped from the program's own file. */
+/* Maps PIECE from the program's own file.  Over what is there still that is harmless: it has the same bytes. */
 static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
-    struct act now = {.plan = act->plan,
-                      .thread = act->thread,
-                      .opened = {.folder = -1},
-                      .process = {.folder = -1},
-                      .file = -1};
-    const uint64_t usual = act->thread->gadgets.call;
-    int file = -1, result = hl_read_mappings(&now.process, &act->process);
-    bool is_lost = result == 0 && check_piece(&now, piece) != 0;
-    if (is_lost)
-        result = find_call_in_vdso(&now, &act->thread->gadgets.call);
-    if (is_lost && result == 0)
-        result = open_in_program(act, "/proc/self/exe", &file);
-    for (unsigned i = 0; i < act->plan->object.n_segments && result == 0 && file >= 0; i++)
+    uint64_t *call_at = &act->thread->gadgets.call;
+    const uint64_t usual = *call_at, of_vdso = find_call_in_vdso(act);
+    int file = -1;
+    if (act->plan->call.owner == HL_EXEC_PROGRAM && of_vdso != 0)
+        *call_at = of_vdso;
+    int result = open_in_program(act, "/proc/self/exe", &file);
+    for (unsigned i = 0; i < act->plan->object.n_segments && result == 0; i++)
         result = map_own(act, &act->plan->object.segment[i], piece, file);
     close_in_program(act, file);
-    act->thread->gadgets.call = usual;
-    hl_close_process(&now.process);
+    *call_at = usual;
+    return result;
+}
+
+/* Whether what the program has in PIECE can be read: a call that fails takes all of what it was for, or nothing.  This needs
+   neither memory nor a descriptor, of which there may be none. */
+static bool is_there(const struct act *act, const struct hl_piece_of_text *piece) {
+    bool result = true;
+    char byte;
+    for (unsigned i = 0; i < act->plan->object.n_segments && result; i++) {
+        struct hl_address_range part = find_part(&act->plan->object.segment[i], piece);
+        result = part.start >= part.end || (hl_read_exec_thread(act->thread, part.start, &byte, 1) == 0 &&
+                                            hl_read_exec_thread(act->thread, part.end - 1, &byte, 1) == 0);
+    }
     return result;
 }
 
 /* PIECE could not be mapped: it stays, or becomes again, what it was.  -ESRCH: it is neither, and the process ends. */
 static int leave(const struct act *act, const struct hl_piece_of_text *piece) {
-    if (map_back(act, piece) != 0) {
+    if (!is_there(act, piece) && map_back(act, piece) != 0 && !is_there(act, piece)) {
         hl_warn("%s: its text is lost, so it is ended: no memory for mapping it again",
                 act->plan->executable);
         kill(act->thread->pid, SIGKILL);
@@ -445,11 +453,13 @@ static int map_or_leave(const struct act *act, const struct hl_piece_of_text *pi
     long mapped;
     int result = map_piece(act, piece, act->file, &mapped);
     if (result == HL_SKIP_ATTACH_CALL) {
-        int left = leave(act, piece);
+        bool is_refused = mapped == -EPERM || mapped == -EACCES; /* before anything is unmapped */
+        int left = is_refused ? 0 : leave(act, piece);
         return left < 0 ? left : hl_explain_exec_mapping(mapped);
     }
     if (result == 0 && header->start >= piece->start && header->start < piece->end)
         result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);
+    /* Where the image's first one is there still, only the headers that debuggers see are not the file's. */
     return result == HL_SKIP_ATTACH_CALL ? leave(act, header) : result;
 }
 

@@ -6,16 +6,20 @@
        fail N      the program's call fails (ENOSYS)
        lose N      the program's call, an mmap, fails and takes away what was mapped, as kernels before 6.12 can
        ruin N      the same, and no later call succeeds
+       end N       the program's call fails, and so does every later one
        swap        before it is executed, the program's file is replaced by T_OTHER
        stop        its process group, and the program's, is stopped once the program is at its exec stop
        die         the process that is to execute the program is killed as soon as it has a helper
        refuse      the first execve fails, as if a security module were against it; without a tracer it works
+
+   With T_BLIND, maps of a process cannot be opened any more once a call has failed so.
 
    It prints "meddled" where it has done so. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -47,6 +51,8 @@ static int is_now(const char *what, int *count) {
     return meddle != NULL && strncmp(meddle, what, bytes) == 0 && ++*count == atoi(meddle + bytes);
 }
 
+static int has_failed;
+
 static void tell(void) {
     static const char line[] = "meddled\n";
     if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
@@ -77,13 +83,16 @@ long ptrace(enum __ptrace_request request, ...) {
         int loses = is_now("lose ", &sets);
         sets = before;
         int ruins = is_now("ruin ", &sets);
+        sets = before;
+        int ends = is_now("end ", &sets);
         sets = before + 1;
         loses |= ruins;
-        fails |= ruined;
+        fails |= ruined | ends;
         if (fails || loses) {
             if (!ruined)
                 tell();
-            ruined |= ruins;
+            ruined |= ruins | ends;
+            has_failed = 1;
             *number_in(&registers) = fails ? 9999 : SYS_munmap;
             lost = loses;
             struct iovec changed = {&registers, sizeof registers};
@@ -96,6 +105,31 @@ long ptrace(enum __ptrace_request request, ...) {
         *result_in(((struct iovec *)data)->iov_base) = (unsigned long long)-ENOMEM;
     }
     return done;
+}
+
+static int open_it(const char *name, int folder, const char *path, int flags, unsigned mode) {
+    int (*real)(int, const char *, int, ...) = (int (*)(int, const char *, int, ...))dlsym(RTLD_NEXT, name);
+    if (has_failed && getenv("T_BLIND") != NULL && strcmp(path, "maps") == 0) {
+        errno = ENFILE;
+        return -1;
+    }
+    return real(folder, path, flags, mode);
+}
+
+int openat(int folder, const char *path, int flags, ...) {
+    va_list list;
+    va_start(list, flags);
+    unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, unsigned) : 0;
+    va_end(list);
+    return open_it("openat", folder, path, flags, mode);
+}
+
+int openat64(int folder, const char *path, int flags, ...) {
+    va_list list;
+    va_start(list, flags);
+    unsigned mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(list, unsigned) : 0;
+    va_end(list);
+    return open_it("openat64", folder, path, flags, mode);
 }
 
 int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {

@@ -347,14 +347,31 @@ def test_call_fails(images, program, run, meddle, variant):
     assert n > 5
 
 
+@pytest.mark.parametrize("what", ["lose", "fail"])
+@pytest.mark.parametrize("blind", [{}, {"T_BLIND": "1"}], ids=["seeing", "blind"])
 @pytest.mark.parametrize("variant", [*FIXED, "pie-2m"])
-def test_text_is_lost(images, program, run, meddle, variant):
-    """The kernel takes the old text away and then has no memory for the new: the program's own file is mapped there again."""
+def test_text_is_lost(images, program, run, meddle, variant, blind, what):
+    """The kernel has no memory for the new text, and may have taken the old one away: then the program's own file is mapped
+    there again.  Nothing else is opened for that, since there may be no memory for it either."""
     app = program(variant)
     images.add(app)
-    result = meddled(meddle, run, app, "lose 2", options="verbose=1")
+    result = meddled(meddle, run, app, f"{what} 2", options="verbose=1", **blind)
     check_same(result, plainly([app, "x"], LD_PRELOAD=meddle), "children ", "env ")
     assert "meddled" in result.stderr and "not on its image: no address space or memory for the copy; it runs on small pages" in result.stderr
+
+
+@pytest.mark.parametrize("variant", [*FIXED, "pie-2m"])
+def test_every_later_call_fails(images, program, run, meddle, variant):
+    """What is mapped stays, the image's headers too, which only debuggers notice: no program is ended that has its text."""
+    app = program(variant)
+    images.add(app)
+    plain = plainly([app, "x"], LD_PRELOAD=meddle)
+    for n in range(1, 40):
+        result = meddled(meddle, run, app, f"end {n}")
+        check_same(result, plain, "children ", "env ", "header ", "wait ", "/proc/self/fd", "3 flags", "4 flags")
+        if "meddled" not in result.stderr:
+            break
+    assert n > 5
 
 
 @pytest.mark.parametrize("options", ["verbose=1", "strict=on"])
