@@ -191,7 +191,9 @@ static void look_at(struct link_namespace *list) {
 }
 
 /* In the place of r_brk.  A signal handler that calls dlopen (the lock is recursive) must not come onto the
-   same stack; what it opens is looked at with the next one. */
+   same stack; what it opens is looked at with the next one.  A child that was forked while another thread was in here
+   looks at nothing any more: it must not go on with what that thread left half done, such as its descriptors, which are
+   of the parent's memory. */
 static void notice(void) {
     if (watch.busy)
         return;
