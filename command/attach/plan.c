@@ -79,7 +79,7 @@ uint64_t hl_read_locked(const struct hl_process *process) {
 
 /* Flags of VmFlags that text has: readable and executable, may be made readable, writable and executable, is
    advised to be on huge pages, was writable for a while (ac), is of a file that may not be written to while it runs (dw,
-   before Linux 5.15); sd is for those who look for changes. */
+   before Linux 5.15); sd is for those who look for changes.  A protection key (pkey_mprotect) would be lost. */
 static int check_flags(const struct hl_region *region) {
     static const char usual[] = "rd ex mr mw me ac dw sd hg";
     for (const char *at = region->vm_flags; at[0] != '\0' && at[1] != '\0'; at += at[2] == ' ' ? 3 : 2) {
@@ -103,6 +103,8 @@ static int check_region(const struct hl_attachment *attachment, const struct hl_
                      region->flags != segment->flags ||
                      region->offset - segment->offset != region->start - segment->first_page))
         return HL_SKIP_MAPPING_CHANGED;
+    if (region->protection_key != 0)
+        return HL_SKIP_ATTACH_FLAGS;
     return check_flags(region);
 }
 

@@ -153,6 +153,8 @@ static void parse_field(struct hl_region *region, const char *line) {
             memcpy((char *)region + fields[i].offset, &bytes, sizeof bytes);
         }
     }
+    if (strncmp(line, "ProtectionKey:", strlen("ProtectionKey:")) == 0)
+        region->protection_key = strtoul(line + strlen("ProtectionKey:"), NULL, 10);
     if (strncmp(line, "VmFlags: ", strlen("VmFlags: ")) == 0)
         snprintf(region->vm_flags, sizeof region->vm_flags, "%s", line + strlen("VmFlags: "));
 }

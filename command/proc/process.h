@@ -29,6 +29,7 @@ struct hl_region {
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
     bool of_image; /* mapped from an image, a store's or one made for it; known after hl_find_loaded */
     char vm_flags[HL_VM_FLAGS_BYTES]; /* as in smaps: "rd ex mr mw me" */
+    unsigned long protection_key;     /* as in smaps, which VmFlags does not tell; 0: none */
     uint64_t
         *node_bytes; /* resident bytes on each of HL_PROCESS_NODES nodes; NULL where nothing huge is mapped */
 };

@@ -267,6 +267,25 @@ def test_shadow_stack(targets, plain_output, tmp_path, root):
         assert target.finish() == plain_output
 
 
+def test_protection_key(targets, plain_output, tmp_path, root):
+    """As the kernel would say it of a processor that has them: VmFlags does not tell."""
+    with attaching.running(targets["exec"], "futex") as target:
+        real, told = f"/proc/{target.pid}/smaps", tmp_path / "smaps"
+        prefix = ["unshare", "--mount", "sh", "-c", f'mount --bind {told} {real} && exec "$@"', "sh"]
+
+        def tell(key):
+            text = re.sub(r"^ProtectionKey:.*\n", "", pathlib.Path(real).read_text(), flags=re.M)
+            keys = iter([key if " r-xp " in line else 0 for line in text.splitlines() if re.match("[0-9a-f]+-", line)])
+            told.write_text(re.sub("^VmFlags:", lambda found: f"ProtectionKey: {next(keys):8}\n{found[0]}", text, flags=re.M))
+
+        for command in "attach", "detach":
+            tell(3)
+            refused(target, "attach-flags", *prefix, command=command)
+            tell(0)
+            assert helpers.run([*prefix, helpers.HUGELD, command, target.pid]).returncode == 0
+        assert target.huge_bytes() == 0 and target.finish() == plain_output
+
+
 def test_filtered(targets, plain_output, root):
     """Root suspends the filter, which would have killed it."""
     with attaching.running(targets["exec"], "filtered") as target:
