@@ -418,7 +418,7 @@ static int read_state(int file, struct hl_file_state *state) {
     return 0;
 }
 
-/* What TEXT's object is mapped from in NOW, or -1: that cannot be opened, or it is an image. */
+/* What TEXT's object is mapped from in NOW, or -1: that cannot be opened, as map_files can only by root, or it is an image. */
 static int open_now(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                     const struct hl_process *now) {
     char name[64];
@@ -440,10 +440,11 @@ static bool is_same_file(const struct hl_attachment *attachment, const struct hl
                          const struct hl_process *now) {
     struct hl_file_state state = {0};
     int file = open_now(attachment, text, now);
-    if (file < 0)
-        return !text->loaded->object.is_main;
-    bool is_known = read_state(file, &state) == 0;
-    close(file);
+    if (file < 0 && text->loaded->object.is_main)
+        return false;
+    bool is_known = read_state(file >= 0 ? file : text->loaded->file->fd, &state) == 0;
+    if (file >= 0)
+        close(file);
     return is_known && hl_is_same_state(&state, &text->state);
 }
 
