@@ -17,6 +17,7 @@
 #include "command/trace/tracee.h"
 #include "command/verdict/verdict.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -30,6 +31,8 @@
 
 /* Of the address space that a limit leaves, no more than one part of so many is reserved. */
 #define ROOM_SHARE 10
+/* Files that the process can open meanwhile, with those of ours, which are up to six (four libraries and a pair of sockets). */
+#define SPARE_FILES 64
 /* Of small pages the kernel counts some 50 MiB in a millisecond or two. */
 #define BELOW_MAX (UINT64_C(64) << 20)
 
@@ -49,6 +52,24 @@ static int check_status_line(const char *line) {
         strstr(line, "shstk") != NULL)
         return HL_SKIP_ATTACH_SHADOW_STACK;
     return 0;
+}
+
+/* Whether it can open enough files while some of ours are in it.  The kernel lists their numbers in ascending order. */
+static int check_files(const struct hl_process *process) {
+    uint64_t limit = hl_read_limit(process, "Max open files"), n = 0;
+    int fd = openat(process->folder, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    if (folder == NULL)
+        return -errno;
+    for (struct dirent *entry; n + SPARE_FILES <= limit && (entry = readdir(folder)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        if (strtoull(entry->d_name, NULL, 10) >= limit)
+            break;
+        n++;
+    }
+    closedir(folder);
+    return n + SPARE_FILES <= limit ? 0 : HL_SKIP_ATTACH_FILES;
 }
 
 /* What its status says against it. */
@@ -82,6 +103,8 @@ uint64_t hl_read_locked(const struct hl_process *process) {
    before Linux 5.15); sd is for those who look for changes.  A protection key (pkey_mprotect) would be lost. */
 static int check_flags(const struct hl_region *region) {
     static const char usual[] = "rd ex mr mw me ac dw sd hg";
+    if (region->protection_key != 0)
+        return HL_SKIP_ATTACH_FLAGS;
     for (const char *at = region->vm_flags; at[0] != '\0' && at[1] != '\0'; at += at[2] == ' ' ? 3 : 2) {
         char flag[3] = {at[0], at[1], '\0'};
         if (strcmp(flag, "lo") == 0)
@@ -103,8 +126,6 @@ static int check_region(const struct hl_attachment *attachment, const struct hl_
                      region->flags != segment->flags ||
                      region->offset - segment->offset != region->start - segment->first_page))
         return HL_SKIP_MAPPING_CHANGED;
-    if (region->protection_key != 0)
-        return HL_SKIP_ATTACH_FLAGS;
     return check_flags(region);
 }
 
@@ -532,6 +553,8 @@ static int check_threads(struct hl_attachment *attachment, const struct hl_attac
     if (!has_main && !has_libraries)
         return 0;
     int result = hl_find_gadgets(&attachment->gadgets, &attachment->process, is_replaced, attachment);
+    if (result == 0)
+        result = check_files(&attachment->process);
     if (result != 0)
         return result;
     int all = has_libraries ? hl_look_at_threads(&attachment->process, true, request->takes_running) : 0;

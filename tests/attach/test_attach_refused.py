@@ -473,15 +473,16 @@ def test_executes_unanswered(for_nobody, targets, plain_output, fuse_folder, roo
 
 
 def test_no_descriptors(targets, plain_output, root):
-    """It has no descriptor left: it is refused, and may be attached to when it has."""
+    """It could open few files while hugeld has descriptors in it: it is refused, and may be attached to when it could open more."""
     with attaching.running(targets["exec"], "futex") as target:
         n = len(target.descriptors())
-        for limit in (n, n + 1, n + 2):
-            subprocess.run(["prlimit", "--pid", str(target.pid), f"--nofile={limit}:4096"], check=True)
-            refused(target, "attach-descriptor")
-            assert len(target.descriptors()) == n
-        subprocess.run(["prlimit", "--pid", str(target.pid), "--nofile=4096:4096"], check=True)
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        for command in "attach", "detach":
+            for limit in (n, n + 63):
+                subprocess.run(["prlimit", "--pid", str(target.pid), f"--nofile={limit}:4096"], check=True)
+                for words in ["--dry-run"], []:
+                    refused(target, "attach-files", command=command, words=words)
+            subprocess.run(["prlimit", "--pid", str(target.pid), f"--nofile={n + 64}:4096"], check=True)
+            assert helpers.hugeld(command, target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
