@@ -5,6 +5,7 @@ import contextlib
 import os
 import pathlib
 import re
+import time
 
 import locks
 
@@ -20,6 +21,40 @@ def free_pages():
     """Huge pages that are free and not reserved."""
     _, free, reserved, _ = pool_counts()
     return free - reserved
+
+
+def find_limits():
+    """Where cgroups can be made that limit huge pages of the pool (version 2), or None."""
+    for line in pathlib.Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, *_ = line.split()
+        mount = pathlib.Path(mount)
+        if kind == "cgroup2" and "hugetlb" in (mount / "cgroup.controllers").read_text().split():
+            return mount if os.access(mount / "cgroup.subtree_control", os.W_OK) else None
+    return None
+
+
+@contextlib.contextmanager
+def without_pool(mount):
+    """Gives a context in which this process, and what it starts, can have no huge page of the pool."""
+    (mount / "cgroup.subtree_control").write_text("+hugetlb")
+    group = mount / f"hugeld-test-{os.getpid()}"
+    own = re.search(r"^0::/(.*)", pathlib.Path("/proc/self/cgroup").read_text(), re.M)[1]
+    group.mkdir(exist_ok=True)
+    (group / "hugetlb.2MB.rsvd.max").write_text("0")
+
+    @contextlib.contextmanager
+    def inside():
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        try:
+            yield
+        finally:
+            (mount / own / "cgroup.procs").write_text(str(os.getpid()))
+
+    yield inside
+    end = time.monotonic() + 10
+    while (group / "cgroup.procs").read_text() and time.monotonic() < end:
+        time.sleep(0.1)
+    group.rmdir()
 
 
 # What attach says where memory is in too many pieces, which no test can help.

@@ -17,9 +17,9 @@ import helpers
 from helpers import hugeld, one_line
 from pagecache import on_small_pages
 from reports import Drawing, answer_of
-from watching import FOREVER, NOBODY, row, running, ticks
+from watching import FOREVER, NOBODY, SURVEYS, row, running, ticks
 
-# Each survey by samples asks for huge pages, to find out whether they reach the TLB as a whole, so none runs beside others.
+pytestmark = SURVEYS
 
 MIB = 1 << 20
 HUGE = 2 * MIB
