@@ -23,24 +23,35 @@ def free_pages():
     return free - reserved
 
 
+def forbid_pages(mount):
+    """A new cgroup below MOUNT in which no huge page of the pool can be had."""
+    (mount / "cgroup.subtree_control").write_text("+hugetlb")
+    group = mount / f"hugeld-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "hugetlb.2MB.rsvd.max").write_text("0")
+    except OSError:
+        group.rmdir()
+        raise
+    return group
+
+
 def find_limits():
-    """Where cgroups can be made that limit huge pages of the pool (version 2), or None."""
+    """Where such cgroups can be made (version 2), or None."""
     for line in pathlib.Path("/proc/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()
-        mount = pathlib.Path(mount)
-        if kind == "cgroup2" and "hugetlb" in (mount / "cgroup.controllers").read_text().split():
-            return mount if os.access(mount / "cgroup.subtree_control", os.W_OK) else None
+        with contextlib.suppress(OSError):
+            if kind == "cgroup2" and "hugetlb" in pathlib.Path(mount, "cgroup.controllers").read_text().split():
+                forbid_pages(pathlib.Path(mount)).rmdir()
+                return pathlib.Path(mount)
     return None
 
 
 @contextlib.contextmanager
 def without_pool(mount):
     """Gives a context in which this process, and what it starts, can have no huge page of the pool."""
-    (mount / "cgroup.subtree_control").write_text("+hugetlb")
-    group = mount / f"hugeld-test-{os.getpid()}"
-    own = re.search(r"^0::/(.*)", pathlib.Path("/proc/self/cgroup").read_text(), re.M)[1]
-    group.mkdir(exist_ok=True)
-    (group / "hugetlb.2MB.rsvd.max").write_text("0")
+    own = mount / re.search(r"^0::/(.*)", pathlib.Path("/proc/self/cgroup").read_text(), re.M)[1]
+    group = forbid_pages(mount)
 
     @contextlib.contextmanager
     def inside():
@@ -48,7 +59,10 @@ def without_pool(mount):
         try:
             yield
         finally:
-            (mount / own / "cgroup.procs").write_text(str(os.getpid()))
+            try:
+                (own / "cgroup.procs").write_text(str(os.getpid()))
+            except OSError:  # a scope of systemd's that was empty meanwhile
+                (mount / "cgroup.procs").write_text(str(os.getpid()))
 
     yield inside
     end = time.monotonic() + 10

@@ -399,14 +399,16 @@ static int map_back(const struct act *act, const struct hl_piece_of_text *piece)
 }
 
 /* Whether what the program has in PIECE can be read: a call that fails takes all of what it was for, or nothing.  This needs
-   neither memory nor a descriptor, of which there may be none. */
+   no descriptor, of which there may be none. */
 static bool is_there(const struct act *act, const struct hl_piece_of_text *piece) {
     bool result = true;
     char byte;
     for (unsigned i = 0; i < act->plan->object.n_segments && result; i++) {
-        struct hl_address_range part = find_part(&act->plan->object.segment[i], piece);
-        result = part.start >= part.end || (hl_read_exec_thread(act->thread, part.start, &byte, 1) == 0 &&
-                                            hl_read_exec_thread(act->thread, part.end - 1, &byte, 1) == 0);
+        const struct hl_segment *segment = &act->plan->object.segment[i];
+        struct hl_address_range part = find_part(segment, piece);
+        result = part.start >= part.end || !(segment->flags & PF_R) ||
+                 (hl_read_exec_thread(act->thread, part.start, &byte, 1) == 0 &&
+                  hl_read_exec_thread(act->thread, part.end - 1, &byte, 1) == 0);
     }
     return result;
 }

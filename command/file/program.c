@@ -25,23 +25,26 @@
 /* Whether PATH can be executed; if not, errno says why. */
 static bool is_executable(const char *path) {
     struct stat stat_buffer;
-    struct hl_pin pin;
-    if (!hl_pin(&pin, path, true))
+    if (stat(path, &stat_buffer) != 0)
         return false;
-    bool is = stat(pin.path, &stat_buffer) == 0;
-    if (is && !S_ISREG(stat_buffer.st_mode)) {
-        is = false;
+    if (!S_ISREG(stat_buffer.st_mode)) {
         errno = EACCES;
+        return false;
     }
-    /* As the kernel decides, unlike access(2). */
-    is = is && faccessat(AT_FDCWD, pin.path, X_OK, AT_EACCESS) == 0;
+    return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0; /* as the kernel decides, unlike access(2) */
+}
+
+/* The same for a path that may be another user's. */
+static bool is_named_executable(const char *path) {
+    struct hl_pin pin;
+    bool is = hl_pin(&pin, path, true) && is_executable(pin.path);
     hl_unpin(&pin);
     return is;
 }
 
 char *hl_find_program(const char *name) {
     if (strchr(name, '/') != NULL)
-        return is_executable(name) ? hl_xasprintf("%s", name) : NULL;
+        return is_named_executable(name) ? hl_xasprintf("%s", name) : NULL;
     const char *folder = getenv("PATH");
     char *found = NULL;
     int error = ENOENT;

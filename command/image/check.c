@@ -85,7 +85,7 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     if (room == MAP_FAILED)
         return -errno;
     char *at = (char *)hl_round_up((uint64_t)room, unit);
-    int64_t huge = -ENOMEM;
+    int64_t huge;
     int result = 0;
     if (mmap(at, whole, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
         result = visit_pages(file, at, whole, unit, false, pages);
@@ -94,6 +94,8 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
             result = visit_pages(file, at, whole, unit, true, pages);
             huge = hl_read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
         }
+    } else {
+        huge = -errno;
     }
     munmap(room, whole + unit);
     if (huge < 0)

@@ -36,6 +36,7 @@
 #define REST 3000
 #define PATIENCE 60000
 #define PATIENCE_MAX 86400000.0
+#define PATIENCE_KEPT 3600000.0 /* of what may be fine: it is looked at as often as all others */
 #define PACE 100
 #define STORE_LOOK 10000
 #define EVENTS_LOOK 20
@@ -483,7 +484,9 @@ static void note_outcome(struct hl_keeper *keeper, struct kept *kept, struct hl_
     bool failed = outcome->result == HL_SHARE_FAILED;
     keeper->counts.failed += failed;
     keeper->counts.refreshed += !failed;
-    kept->patience = failed ? fmin(fmax(2 * kept->patience, PATIENCE), PATIENCE_MAX) : 0;
+    kept->patience =
+        failed ? fmin(fmax(2 * kept->patience, PATIENCE), outcome->is_kept ? PATIENCE_KEPT : PATIENCE_MAX)
+               : 0;
     if (failed)
         set_due(kept, kept->patience);
     say_once(keeper, kept, outcome->sentence != NULL ? hl_xasprintf("%s", outcome->sentence) : NULL);
@@ -510,6 +513,7 @@ static void refresh_item(struct hl_keeper *keeper, struct kept *kept, const stru
     switch (hl_refresh_store_item(&outcome, store, item, HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM)) {
     case HL_REFRESH_FINE:
         kept->patience = 0;
+        say_once(keeper, kept, NULL);
         return;
     case HL_REFRESH_REMOVED:
         keeper->counts.removed++;
