@@ -128,8 +128,10 @@ def test_in_the_gaps(images, program, run):
 
 
 @SMALL
-def test_text_is_lost(images, program, run, meddle):
-    exec_stop.test_text_is_lost(images, program, run, meddle, "static")
+@pytest.mark.parametrize("what", ["lose", "fail"])
+@pytest.mark.parametrize("blind", [{}, {"T_BLIND": "1"}], ids=["seeing", "blind"])
+def test_text_is_lost(images, program, run, meddle, blind, what):
+    exec_stop.test_text_is_lost(images, program, run, meddle, "static", blind, what)
 
 
 @SMALL
