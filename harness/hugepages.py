@@ -26,7 +26,7 @@ def free_pages():
 def forbid_pages(mount):
     """A new cgroup below MOUNT in which no huge page of the pool can be had."""
     (mount / "cgroup.subtree_control").write_text("+hugetlb")
-    group = mount / f"hugeld-test-{os.getpid()}"
+    group = mount / f"hugeld-test-no-page-{os.getpid()}"
     group.mkdir()
     try:
         (group / "hugetlb.2MB.rsvd.max").write_text("0")

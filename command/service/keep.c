@@ -513,7 +513,6 @@ static void refresh_item(struct hl_keeper *keeper, struct kept *kept, const stru
     switch (hl_refresh_store_item(&outcome, store, item, HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM)) {
     case HL_REFRESH_FINE:
         kept->patience = 0;
-        say_once(keeper, kept, NULL);
         return;
     case HL_REFRESH_REMOVED:
         keeper->counts.removed++;

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 
 import databases
 import helpers
@@ -131,10 +132,12 @@ def is_killed(steps, nth, command, *arguments):
     """Whether COMMAND came to its NTH step, before which it is killed; again where a thread was in the wrong call."""
     for _ in range(1000):
         result = helpers.run([steps, "kill", nth, helpers.HUGELD, command, "--running-threads", *arguments])
+        if result.returncode in (0, 99):
+            return result.returncode == 99
         if SMALL_PAGES in result.stderr:
             compact_memory()
-        elif "try again" not in result.stderr:
-            return result.returncode == 99
+        elif "try again" not in result.stderr:  # the machine may have taken its text out of memory: it comes back
+            time.sleep(0.1)
     raise AssertionError(result.stderr)
 
 
