@@ -38,7 +38,7 @@ class Program(typing.NamedTuple):
     work: typing.Optional[typing.Callable] = None  # work(process): does what is recorded, ends; what it wrote to stderr
     frequency: int = 4999
     folder: typing.Optional[pathlib.Path] = None  # where it runs
-    drift: float = 0.03  # how much of all samples any function may have more or less in another run
+    drift: float = 0  # how much of all samples any function may have more or less in another run
 
 
 # --- recording ---
