@@ -30,7 +30,7 @@ import locks  # noqa: E402
 import programs  # noqa: E402
 import strangers  # noqa: E402
 import uprobes  # noqa: E402
-from hugepages import compact_memory, drop_file_pages, free_pages, pool_counts  # noqa: E402
+from hugepages import WANTED, compact_memory, count_free_huge_pages, drop_file_pages, free_pages, pool_counts  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
 from strict import fail_if_skipped  # noqa: E402
@@ -411,7 +411,7 @@ def thp():
     enabled = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not enabled.exists() or "[never]" in enabled.read_text():
         pytest.skip("transparent huge pages are switched off")
-    if os.environ.get("T_VM"):  # a guest has little memory, and no rest in which it could be put together
+    if "T_VM" in os.environ or count_free_huge_pages() < WANTED:  # a guest has no rest in which memory could be put together
         compact_memory()
 
 
