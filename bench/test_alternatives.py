@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""bench/alternatives.py: whoever is not installed, or refuses a program, has a reason in the place of a time."""
+"""bench/alternatives.py: a tool that is not installed, or refuses a program, has a reason in the place of a time."""
 
 import pathlib
 

@@ -86,7 +86,7 @@ class Watch(threading.Thread):
         self.total = NR_HUGEPAGES.read_text() if known else None
 
     def judge(self):
-        """What strangers did since begin(), as text, or ''.  Waits a moment if nobody was seen."""
+        """What strangers did since begin(), as text, or ''.  Waits a moment if it has seen none."""
         self.look()
         now = find_strangers()
         for (pid, name), pages in self.before.items():

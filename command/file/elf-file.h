@@ -78,7 +78,7 @@ uint64_t hl_load_alignment(const struct hl_elf_file *file, uint64_t page_bytes);
 /* Whether its address modulo a huge page can be one of many. */
 bool hl_gets_any_address(const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
-/* Whether it is set-user-ID, set-group-ID or has file capabilities, whoever runs it. */
+/* Whether it is set-user-ID, set-group-ID or has file capabilities, which counts for every user that runs it. */
 bool hl_has_privileges(const struct hl_elf_file *file);
 
 /* Whether this machine runs it. */

@@ -2,7 +2,7 @@
 /* target MODE [NUMBER]: a program to be attached to.
 
    It has some MiB of text that it calls all the time, and compares what comes out.  MODE says what its first thread
-   does: one of the waits below, from which it must come back as if nobody had interrupted it, or something else
+   does: one of the waits below, from which it must come back as if it had not been interrupted, or something else
    that is named there.  A child, which is forked first, wakes it when standard input ends.  It prints "ready" when
    it is about to wait, and at last a checksum; the exit status is 7, or 9 after a line that says what was
    wrong. */
@@ -767,7 +767,7 @@ static void run_handler(void) {
          "the alternate stack has changed");
 }
 
-/* On a coroutine's stack, with somebody's data right below. */
+/* On a coroutine's stack, with other data right below. */
 static struct {
     unsigned char canary[65536];
     char stack[4096 + 2048] __attribute__((aligned(64)));
@@ -787,7 +787,7 @@ static void run_coroutine(void) {
     makecontext(&inside, compute_on_small_stack, 0);
     swapcontext(&outside, &inside);
     for (size_t i = 0; i < sizeof small.canary; i++)
-        want(small.canary[i] == 0xa5, "somebody wrote below the stack");
+        want(small.canary[i] == 0xa5, "something was written below the stack");
 }
 
 /* In a handler whose stack is an array on the stack that it has interrupted: what lies below is in use. */
@@ -802,7 +802,7 @@ static void run_handler_below(void) {
     __asm__ volatile("" : : "r"(below) : "memory");
     raise(SIGUSR2);
     for (size_t i = 0; i < 4096; i++)
-        want(below[i] == 0xa5, "somebody wrote below the handler's stack");
+        want(below[i] == 0xa5, "something was written below the handler's stack");
     alternate.ss_flags = SS_DISABLE;
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
 }
@@ -819,7 +819,7 @@ static void run_handler_deep(void) {
     __asm__ volatile("" : : "r"(below) : "memory");
     raise(SIGUSR2);
     for (size_t i = 0; i < 300000; i++)
-        want(below[i] == 0xa5, "somebody wrote below the handler's stack");
+        want(below[i] == 0xa5, "something was written below the handler's stack");
     alternate.ss_flags = SS_DISABLE;
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
 }
@@ -1050,7 +1050,7 @@ static int filter_call(unsigned call, unsigned action, unsigned flags) {
     return result;
 }
 
-/* Waits until somebody traces the first thread, which has stopped then. */
+/* Waits until the first thread is traced, which has stopped then. */
 static void await_tracer(void) {
     char line[256];
     for (int tracer = 0; tracer == 0 && !shared->stop;) {
@@ -1257,7 +1257,7 @@ static void run_execs_unanswered(void) {
     pthread_join(thread, NULL);
 }
 
-/* Somebody who attacks whoever looks at it: its descriptors are other ones all the time, connected to the socket NAME
+/* An attacker of the process that looks at it: its descriptors are other ones all the time, connected to the socket NAME
    among them, and so are its mappings, its stacks' contents and its name. */
 
 /* The lowest descriptor that is free, as soon as a call of the tracer's has made it. */

@@ -54,7 +54,7 @@ def check_there_and_back(target, *arguments):
 
 @pytest.mark.parametrize("mode", [*WAITS, *[pytest.param(w, marks=pytest.mark.whole) for w in RARER_WAITS]])
 def test_waits(targets, plain_output, mode):
-    """From the wait the thread comes back as if nobody had interrupted it."""
+    """From the wait the thread comes back as if it had not been interrupted."""
     with attaching.running(targets["exec"], mode) as target:
         attaching.wait_in_call(target.pid)
         check_there_and_back(target)
@@ -76,7 +76,7 @@ def test_busy(targets, plain_output, mode):
 
 
 def test_running(targets, plain_output):
-    """A thread that runs, which has to be asked for.  Before Linux 5.13 nobody can tell whether it is in a critical section of
+    """A thread that runs, which has to be asked for.  Before Linux 5.13 hugeld cannot tell whether it is in a critical section of
     rseq(2), so it stays."""
     with attaching.running(targets["exec"], "compute") as target:
         can_tell = attaching.tells_rseq(target.pid)
@@ -127,7 +127,7 @@ def niceness(pid):
 
 
 def test_in_a_hurry(targets, plain_output, root):
-    """While a thread stands still, or is awaited, hugeld comes before what else the machine computes, and nobody else does."""
+    """While a thread stands still, or is awaited, hugeld comes before what else the machine computes, and no other process does."""
     with attaching.running(targets["exec"], "futex") as target:
         before, commands = niceness(target.pid), itertools.cycle(["attach", "detach"])
 

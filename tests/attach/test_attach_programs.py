@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Stock programs are attached to and detached from again and again while they work: nothing they compute is wrong, they
-answer whoever asks them, and they end as they should.  T_ATTACH=500: so many pairs for each; the whole sweep of kills
+answer their clients, and end as they should.  T_ATTACH=500: so many pairs for each; the whole sweep of kills
 with each program."""
 
 import contextlib

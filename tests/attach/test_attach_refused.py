@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is refused, with its reason, and goes on as if nobody had asked; and a process that attacks whoever attaches."""
+"""What is refused, with its reason, and goes on as if nothing had been asked; and a process that attacks the one that attaches."""
 
 import contextlib
 import fcntl

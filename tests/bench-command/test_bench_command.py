@@ -271,7 +271,7 @@ def test_bench_program_without_standard_error(worker, pool, redirection):
 
 @pytest.mark.whole
 def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
-    """Nobody said so in the measured runs: another traced one is the last."""
+    """The measured runs do not say so: another traced one is the last."""
     pool(16)
     pool.will_change()
     script = ('echo >> runs; if [ $(wc -l < runs) -gt 4 ]; then echo 0 > '

@@ -31,7 +31,7 @@ def test_rounds(workshop, later, pool):
 
 @pytest.mark.whole
 def test_pages_come_back_at_once(workshop, later, pool):
-    """With room for one DSO only, each open gets the pages that the close before gave back: nobody forks, since children
+    """With room for one DSO only, each open gets the pages that the close before gave back: the host does not fork, since children
     have them a little longer."""
     pool(6)
     argv = [workshop / "open-close", "calm", 20, workshop / "libtable1.so"]

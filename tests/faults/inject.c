@@ -35,7 +35,7 @@
    It keeps account of the memory that MODULE has mapped.  Whatever MODULE unmaps, maps over (MAP_FIXED) or
    moves a mapping from or to must be its own at that moment, or lie in the object that it moves: a file whose
    name has "target" in it.  Each call that goes beyond is a trespass.  Where nothing is mapped counts as
-   somebody else's too, since another thread may have been faster; only after faults that leave ruins it does
+   another thread's too, which may have been faster; only after faults that leave ruins it does
    not, while there is one thread.
  */
 #define _GNU_SOURCE

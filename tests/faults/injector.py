@@ -211,7 +211,7 @@ def is_huge(mappings, span):
 
 
 def is_empty_space(mapping):
-    """Address space that nobody can use and no file is behind."""
+    """Address space that is mapped without access and without a file."""
     return mapping.permissions.startswith("---") and mapping.name in ("", "/dev/zero (deleted)")
 
 

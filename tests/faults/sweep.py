@@ -70,7 +70,7 @@ class Sweep:
             return f"{len(outcome.looks)} marks", False
         if "rolled back, but" in outcome.err:
             return f"the way back failed: {outcome.err}", False
-        # Where mremap fails and then /proc/self/maps cannot be read, nobody knows whose that address space is (elf/area.c).
+        # Where mremap fails and then /proc/self/maps cannot be read, it is unknown whose that address space is (elf/area.c).
         may_lose = len(faults) > 1 and faults[0].call == "mremap"
         moved = [self.compare(look, i, may_lose) for i, look in enumerate(outcome.looks)]
         for i, (look, before) in enumerate(zip(outcome.looks, plain.looks)):

@@ -25,7 +25,7 @@ class Elf:
         return [ph for ph in self.phdr if ph["type"] == PT_LOAD]
 
     def spare(self):
-        """A program header that nobody needs."""
+        """A program header that is not needed."""
         return next(ph for ph in reversed(self.phdr) if ph["type"] not in (PT_LOAD, 2, 3, 6, 7, PT_GNU_RELRO))
 
     def relro(self):

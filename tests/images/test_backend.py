@@ -256,7 +256,7 @@ def test_breakpoint(images, builder, library, tmp_path):
 
 
 def test_uprobe_keeps_its_text(images, builder, own, probe, library):
-    """Text that somebody has written to stays, and its probe is hit."""
+    """Text that was written to stays, and its probe is hit."""
     app = own(builder.executable("nopie"))
     images.add(app)
     one = probe(app)

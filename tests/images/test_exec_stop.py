@@ -27,7 +27,7 @@ FIXED = {"nopie": ["-no-pie"], "static": ["-static", "-no-pie"]}
 # Moved to where the image fits, but for the last one: wherever the kernel puts that (since Linux 5.10), it does.
 ANYWHERE = {"pie": ["-fPIE", "-pie"], "static-pie": ["-fPIE", "-static-pie"]}
 VARIANTS = {**FIXED, **ANYWHERE, "pie-2m": ["-fPIE", "-pie", "-Wl,-z,max-page-size=0x200000"]}
-USER = 54321  # nobody has it
+USER = 54321  # no account has this number
 BLOCK = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
@@ -576,7 +576,7 @@ def test_subreaper(images, program, run):
 
 
 def test_children_that_are_there(images, program, run):
-    """Whoever executes hugeld run may have some already; their ends are not taken away."""
+    """The process that executes hugeld run may have children already; their exit status is not taken away."""
     app = program("static")
     image = images.add(app)
     prefix = ["sh", "-c", '(exit 5) & (exit 6) & exec "$@"', "sh"]

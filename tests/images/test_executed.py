@@ -52,7 +52,7 @@ int main(int argc, char **argv) {
 }
 """
 LINKED = {"pie": ["-fPIE", "-pie"], "nopie": ["-no-pie"], "static": ["-static"], "static-pie": ["-fPIE", "-static-pie"]}
-USER = 54321  # nobody has it
+USER = 54321  # no account has this number
 # Mounts are shared, as systemd makes them; elsewhere --via=image is refused.
 SHARED = ["unshare", "-m", "--propagation", "shared"]
 APART = ", in a mount namespace of its own: mounts that it makes are not seen outside\n"
@@ -171,7 +171,7 @@ def test_gdb_of_an_image(edges, tmp_path):
 
 
 def test_children_see_it(images, program, run):
-    """A child executes the same path and gets the image too; nobody outside does."""
+    """A child executes the same path and gets the image too; no process outside does."""
     app = program("pie")
     images.add(app)
     before = app.stat()
@@ -387,7 +387,7 @@ def test_changed_file(images, program, run, change, tmp_path):
 
 @TAKES_PAGES
 def test_image_of_another_file(images, program, run, builder):
-    """Somebody with the store's rights put it there: the headers differ."""
+    """A process with the store's rights put it there: the headers differ."""
     app = program("pie")
     images.add(app, source=builder.executable("pie"))
     refused(run, app, "its image does not match the file")
@@ -451,7 +451,7 @@ def test_no_namespace(images, program, run, tmp_path):
     """Root without CAP_SYS_ADMIN, and no user namespaces either, as in most containers."""
     app = program("static")
     images.add(app)
-    # In a chroot nobody may make a user namespace.
+    # In a chroot no user namespace can be made.
     inside = 'mount --rbind / "$1" && mount --make-rshared "$1" && shift && exec chroot "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", inside, "sh", tmp_path, tmp_path, "setpriv", "--bounding-set=-sys_admin",
               "--inh-caps=-sys_admin")
@@ -598,7 +598,7 @@ def test_share_cannot(images, program, run):
 
 @TAKES_PAGES
 def test_share_nothing(run):
-    """What is too small gains nothing, and nobody is told."""
+    """A program that is too small gains nothing, and no line says so."""
     result = run(["/bin/true"], "--share", options="", loader=())
     assert (result.returncode, result.stderr) == (0, "")
 

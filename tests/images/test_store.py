@@ -39,7 +39,7 @@ def check_huge(world, image, user=None):
 
 
 def give(world, user):
-    """The program belongs to USER, who then can see whether somebody writes to it."""
+    """The program belongs to USER, who then can see whether a process writes to it."""
     os.chown(world.path(APP), user, user)
     time.sleep(0.05)
 
@@ -506,7 +506,7 @@ def test_only_for_its_user(world):
 
 
 def test_refused_by_the_kernel_alone(world):
-    """Whatever mode bits say: nobody but root can reach a mount that is not there for others."""
+    """Whatever the mode bits say, only root can reach a mount that is not there for others."""
     nobody = world.run("cat", APP, user=65534)
     assert nobody.returncode == 0, "the test's own folders keep users out"
     world.add(APP)
@@ -548,7 +548,7 @@ def test_other_users_cannot_touch_it(world):
 
 
 def test_another_users_lock(world):
-    """A user may lock whatever he can open; that holds nobody up."""
+    """A user may lock whatever he can open; no command waits for that."""
     world.add(APP)
     [image] = world.list()
     assert world.run("cat", f"{SYSTEM}/.lock", user=USER).returncode != 0
@@ -991,7 +991,7 @@ def test_full_store(world):
     assert world.left() == []
     world.add("--size=64M", APP)
     world.share("remove", APP)
-    for call, when in (("pwrite64", 3), ("symlinkat", 1), ("mkdirat", 1)):  # somebody else took what was there
+    for call, when in (("pwrite64", 3), ("symlinkat", 1), ("mkdirat", 1)):  # another process took the space
         result = world.share("add", APP, strace=["-e", f"inject={call}:error=ENOSPC:when={when}"])
         assert result.returncode == 1 and result.stderr.count("\n") == 1 and "No space" in result.stderr or "full" in result.stderr
         assert world.left() == []
@@ -1089,7 +1089,7 @@ def test_folder_became_private(world):
 def test_signals_of_nobody(world, name):
     """Whose number a child would have could stop it, and with it everybody who waits for the store."""
     script = f"import os, signal\nprint(1, flush=True)\nwhile True:\n try: os.kill(-1, signal.{name})\n except OSError: pass"
-    # In a PID namespace of its own, where the child is visible, too: nobody else's processes are hit.
+    # In a PID namespace of its own, where the child is visible, too: no other processes are hit.
     wrapped = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", "sh", "-c",
                "setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/python3 -c \"$0\" > /dev/null & "
                "for i in 1 2 3 4 5 6 7 8; do timeout 60 \"$1\" share add --any-disk \"$2\" && \"$1\" share refresh && \"$1\" share remove \"$2\" || exit 9; done",

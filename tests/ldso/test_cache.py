@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The cached trees of glibc-patches/tree: an interrupted build is never taken for a whole one, nobody writes into them,
+"""The cached trees of glibc-patches/tree: an interrupted build is never taken for a whole one, no build writes into them,
 and what is imported into a copy is what the repository has."""
 
 import contextlib

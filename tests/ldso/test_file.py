@@ -40,7 +40,7 @@ def on_tmpfs(builder):
 
 
 def check(linked, app, library):
-    """LIBRARY's text is on huge pages of its file, and on nobody else's: the file is still what is mapped."""
+    """LIBRARY's text is on huge pages of its file, and on no other's: the file is still what is mapped."""
     free = free_pages()
     with linked.paused([app], "libbig*", "backend=file,segments=text") as process:
         mappings = read_smaps(process.pid)

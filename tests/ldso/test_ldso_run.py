@@ -32,7 +32,7 @@ def test_in_a_namespace(folder, builder, pool, root, user):
     pool(64)
     app = builder.executable("nopie")
     if user and helpers.run([*user, "unshare", "-U", "true"]).returncode != 0:
-        pytest.skip("this machine lets nobody make a user namespace")
+        pytest.skip("this machine allows no user namespaces")
     shutil.copy(app, folder / app.name)
     plain = helpers.run([folder / app.name])
     done = run(folder, "-l", "ldso", "-o", "verbose=2", "--", folder / app.name, prefix=user)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""LD_HUGEPAGES and its options as ld.so reads them: read once, kept as they were, and nobody's in secure mode."""
+"""LD_HUGEPAGES and its options as ld.so reads them: read once, kept as they were, and ignored in secure mode."""
 
 import pathlib
 import shutil

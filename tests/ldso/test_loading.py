@@ -337,7 +337,7 @@ def test_command_and_arguments(linked, builder, pool):
 
 
 
-# --- what nobody has selected ---
+# --- libraries that are not selected ---
 
 SHOW = "import ctypes, sys\nfor path in sys.argv[1:]: ctypes.CDLL(path)\nprint(open('/proc/self/maps').read())"
 

@@ -45,7 +45,7 @@ def by_root(ldso, program, installed, builder):
 
 def by_anybody(ldso, program, installed, builder):
     if helpers.run([*BY_ANYBODY, "true"]).returncode != 0:
-        pytest.skip("this machine lets nobody make a user namespace")
+        pytest.skip("this machine allows no user namespaces")
     return [*over_interpreter(BY_ANYBODY, ldso, installed), program]
 
 

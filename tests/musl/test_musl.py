@@ -87,7 +87,7 @@ def test_nothing_said_of_what_is_not_there(musl):
 @pytest.mark.parametrize("by", ["command", "path"])
 @pytest.mark.parametrize("parent, child", [("musl", "glibc"), ("glibc", "musl"), ("musl", "musl")])
 def test_parents_and_children(musl, pool, parent, child, by):
-    """Both move, and nobody has anything else to say."""
+    """Both move, and neither prints another line."""
     pool(64)
     app = {"musl": musl.program("musl-pie", "-pie"),
            "glibc": musl.program("glibc-pie", "-pie", "-pthread", compiler="gcc")}

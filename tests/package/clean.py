@@ -21,7 +21,7 @@ Unavailable = archive.Unavailable
 
 # $1: clean, $2: what is written, $3: kept packages; then the command.  /usr/lib/disk is on no overlay, as an image wants it, and
 # mounts are shared, as systemd makes them.  It becomes the root of the mount namespace: in a
-# chroot nobody may make a user namespace, and who enters the namespace is outside of it.
+# chroot no user namespace can be made, and a process that enters the namespace is outside of it.
 ENTER = """
 root=$2/root
 mkdir -p "$root" "$2/upper" "$2/work"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* stacks ROUNDS DSO DSO: two threads open and close a DSO each (table.S), and signals come to them all the
    time: one whose handler wants the thread's alternate stack, as Go's do, one that is handled where the
-   thread is, and a timer's for whoever runs.  Each handler looks where its own frame lies and where the
+   thread is, and a timer's for the running thread.  Each handler looks where its own frame lies and where the
    thread was stopped: on the thread's stack, always.  After each round the thread's signal mask and its
    alternate stack must be what they were. Prints
 

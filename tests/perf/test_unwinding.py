@@ -84,7 +84,7 @@ def test_dwarf_of_cc1plus(cc1plus, start_stopped, library, folder, pool, figure)
     plain = record_from_start(cc1plus, folder / "plain.data", "dwarf")
     moved = record_from_start(cc1plus, folder / "moved.data", "dwarf", library)
     late, late_as_file = record_late(cc1plus, start_stopped, folder / "late.data", "dwarf")
-    # hugeld's own work comes before what libc calls, and is in the program of nobody.
+    # hugeld's own work comes before what libc calls, and is in no program.
     in_text = [[s for s in samples if "cc1plus" in s[0].dso or s[0].dso.endswith(".map")]
                for samples in (plain, moved, late, late_as_file)]
     shares = [profiles.share(samples, profiles.reaches_start) for samples in in_text]

@@ -455,7 +455,7 @@ def test_mariadb_does_not_tell(pretender, tmp_path, monkeypatch, pool, text):
 
 
 def test_ignored_signals(postgres):
-    """Whoever ignores SIGCHLD gets no exit status of a child; doctor inherits that and asks all the same."""
+    """A process that ignores SIGCHLD gets no exit status of a child; doctor inherits that and asks all the same."""
     argv, answers = postgres
     answer(answers, huge_pages="on\n", huge_page_size="0\n", shared_memory_size_in_huge_pages="77\n")
     result = helpers.run(["env", "--ignore-signal=CHLD", helpers.HUGELD, "doctor", "--json", "--", *argv])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Databases with huge pages of their own, under libhugeld.so, with a pool of exactly what `hugeld doctor -- PROGRAM`
-says: everything is on huge pages, and it serves a query.  With less, whoever insists on its pages gets them."""
+says: everything is on huge pages, and it serves a query.  With less, a server that insists on its pages gets them."""
 
 import collections
 import contextlib

@@ -108,13 +108,13 @@ class Run:
             if wanted:
                 pages[pid] = check_plans(pid, sorted(wanted), OPTIONS, always=self.program.always)
                 found.update(wanted.values())
-        assert found == set(self.program.objects), f"{found}: nobody has the others"
+        assert found == set(self.program.objects), f"{found}: the others have no image"
         return pages
 
 
 @pytest.fixture(scope="module")
 def hugeld_folder(library):
-    """The command and the patched linker where nobody may run them."""
+    """The command and the patched linker where no user may run them."""
     linker = helpers.BUILD / "ldso/ld.so"
     if linker.exists():
         (library.parent / "ldso").mkdir()
@@ -158,7 +158,7 @@ def test_program(root, pool, hugeld_folder, run_program, plainly, name, way):
     if way == "ldso" and not (helpers.BUILD / "ldso/ld.so").exists():
         pytest.skip("needs build/ldso/ld.so: make ldso")
     if way == "ldso" and helpers.run([*NOBODY, "unshare", "-U", "true"]).returncode != 0:
-        pytest.skip("this machine lets nobody make a user namespace")
+        pytest.skip("this machine allows no user namespaces")
     pool(760)
     plain = plainly(name)
     patterns = stock.PROGRAMS[name].patterns

@@ -3,7 +3,7 @@
 
    poke FILE ADDRESS PROGRAM ARGUMENT...: becomes PROGRAM, traced from its start; when it stops itself, does
    the same, writes that to FILE, and leaves it stopped and untraced.  The tracer is a grandchild, so that the
-   program is nobody else's child than it would be without. */
+   program has the parent that it would have without. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* stop-at CALL N COMMAND PROGRAM ARGUMENT...: becomes PROGRAM, stops it before its N-th system call number
    CALL, runs a shell COMMAND, and lets it go on untraced.  The tracer is a grandchild, so that the program is
-   nobody else's child than it would be without. */
+   the child of the same parent as without. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>

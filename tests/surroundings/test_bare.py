@@ -193,7 +193,7 @@ exec setpriv --reuid=65534 --regid=65534 --clear-groups /mnt/special
 
 @pytest.mark.parametrize("special", SPECIAL)
 def test_patched_linker_in_secure_mode(builder, pool, root, special):
-    """A program that gives rights runs with the patched linker (somebody has installed it): the variables mean nothing
+    """A program that gives rights runs with the patched linker (it is installed): the variables mean nothing
     and its children don't see them."""
     pool(64)
     linker = helpers.BUILD / "ldso" / "ld.so"

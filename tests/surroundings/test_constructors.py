@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """libhugeld.so's constructor runs first, when libc's own has not run yet and environ is not set; or last, among threads
-that execute the text that moves and signals that interrupt whoever moves it."""
+that execute the text that moves and signals that interrupt the thread that moves it."""
 
 import re
 
@@ -13,7 +13,7 @@ REPETITIONS = 100
 
 
 def test_runs_first(builder, library, pool, tmp_path):
-    """Before libc and every other library; nobody has set environ."""
+    """Before libc and every other library, when environ is not set."""
     pool(64)
     app, _ = builder.with_library("dso")
     env = helpers.preload(library, patterns="libbig*", options="verbose=2", LD_DEBUG="files", LD_DEBUG_OUTPUT=tmp_path / "log")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Processes that are restricted, by whoever starts them or by themselves, by a filter that kills for every call that the
+"""Processes that are restricted, by their parents or by themselves, by a filter that kills for every call that the
 program does not need (or by PR_SET_MDWE, Landlock): the program lives and does the same, and what can move moves.
 
 The filter is made from a trace of the plain program, so that whatever hugeld calls beyond it is the end, but for the lists

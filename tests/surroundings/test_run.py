@@ -166,7 +166,7 @@ def test_run_32_bits(child32, loader):
 @pytest.mark.parametrize("way", ["preload", "run"])
 def test_child_of_32_bits(builder, library, pool, child32, way):
     """The 64-bit program moves and its children run.  By hand the 32-bit ld.so says that it cannot preload a 64-bit
-    library; by `hugeld run`, which has one for it, nobody says anything."""
+    library; by `hugeld run`, which has one for it, no line says anything."""
     pool(64)
     source = builder.write("starter.c", STARTER)
     starter = builder.once("starter", lambda folder: builder.compile(folder / "starter", source, *builder.object(), "-no-pie"))

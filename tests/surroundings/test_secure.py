@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Loaded through /etc/ld.so.preload into a program that gives its caller rights, hugeld does nothing at all, whatever the
-caller says.  All of it happens in a mount namespace of its own: nobody else sees the file or the library."""
+caller says.  All of it happens in a mount namespace of its own: no other process sees the file or the library."""
 
 import shutil
 

@@ -38,7 +38,7 @@ def way(request, confine):
 
 @pytest.fixture(params=["rodata", "text"])
 def kind(request):
-    """The kind of the segment that nobody touches."""
+    """The kind of the segment that is not touched."""
     return request.param
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Somebody else writes to the text: the kernel, for a uprobe on the file.  Copied along, its breakpoint kills the program
+"""The kernel writes to the text, for a uprobe on the file.  Copied along, its breakpoint kills the program
 with SIGTRAP; left behind, the probe is never hit.  So an object with a probe stays, also when the probe arrives while it
 moves, and its probe is hit as often as without hugeld."""
 

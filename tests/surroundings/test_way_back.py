@@ -82,7 +82,7 @@ def test_changed_before(sum_program, surround, pool, thp, first, change, backend
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
 @pytest.mark.parametrize("variant", ["six", "hole"])
 def test_hole_in_use(sum_program, surround, first, route, variant, before):
-    """Somebody mapped a page between two segments, where the kernel had left a hole.  edges=small leaves a small hole out,
+    """A page was mapped between two segments, where the kernel had left a hole.  edges=small leaves a small hole out,
     but not the beginning of a large one."""
     backend, prefix = route
     app = sum_program(variant)

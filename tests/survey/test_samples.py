@@ -185,7 +185,7 @@ def opened(log, pattern):
 
 
 def test_nothing_is_walked(calls, tmp_path):
-    """Neither clear_refs nor what walks page tables is opened, and nobody is traced; --exact is seen to do the first."""
+    """Neither clear_refs nor what walks page tables is opened, and no process is traced; --exact is seen to do the first."""
     if shutil.which("strace") is None:
         pytest.skip("needs strace")
     files, seen = r'open\w*\([^"\n]*"(?:/proc/\d+/)?(\w+)"', {}
@@ -203,7 +203,7 @@ def test_nothing_is_walked(calls, tmp_path):
 
 @pytest.mark.whole
 def test_loops_of_mmap(calls, tmp_path):
-    """Processes that map and unmap text, fork and execute all the time lose nobody's samples."""
+    """Processes that map and unmap text, fork and execute all the time make no other process lose samples."""
     source, storm = tmp_path / "storm.c", tmp_path / "storm"
     source.write_text("#include <fcntl.h>\n#include <sys/mman.h>\n#include <sys/wait.h>\n#include <unistd.h>\n"
                       "int main(int n, char **v) { if (n > 1) return 0; int f = open(v[0], O_RDONLY);\n"
@@ -247,7 +247,7 @@ def samples_open(pid):
 
 
 def test_one_process(calls):
-    """--pid is that process and no other one, whoever its program belongs to."""
+    """--pid is that process and no other one, whichever user owns its program."""
     with running([calls, FOREVER], [calls, FOREVER]) as [process, _]:
         answer, found = look(calls, "--pid", process.pid)
     assert [p["path"] for p in answer["programs"]] == [calls]
@@ -261,7 +261,7 @@ def test_no_such_process():
 
 
 def test_without_privileges(calls, library, root):
-    """Their own processes, that run already, and what these start; nobody else's."""
+    """Their own processes, that run already, and their children; no other user's."""
     command = library.parent / "hugeld"
     with running([*NOBODY, calls, FOREVER]) as [process], running([calls, FOREVER]) as [other]:
         answer, found = look(calls, prefix=NOBODY, command=command, samples=50)

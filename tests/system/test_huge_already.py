@@ -134,7 +134,7 @@ def calls(strace, library, tmp_path):
 
     def run(program, cold, options):
         log = tmp_path / "strace.log"
-        # A copy of its own: nobody else has it open or mapped.
+        # A copy of its own: no other process has it open or mapped.
         program = shutil.copy(program, tmp_path)
         on_small_pages(program)
         if cold:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Where a memory limit applies, or the machine is short, a private copy of the text may be what the program is killed for
-later: nobody can know at its start.  So by default transparent huge pages do not stand in there, and data, which has no
+later: which is unknown at its start.  So by default transparent huge pages do not stand in there, and data, which has no
 other place, stays; what was asked for with backend=thp is done."""
 
 import contextlib

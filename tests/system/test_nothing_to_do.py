@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A small executable, and nobody who asks for more or for a line: the preloader makes no system call.  Whoever asks gets the
+"""A small executable, and no variable that asks for more or for a line: the preloader makes no system call.  With one it prints the
 answer all the same."""
 
 import collections

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Debuggers write breakpoints into read-only text.  Into hugetlb pages Linux 6.1 to 6.12 let nobody write so: a program
+"""Debuggers write breakpoints into read-only text.  Linux 6.1 to 6.12 allow no such writes into hugetlb pages: a program
 that is traced when it starts has its text on thp there, and `doctor` says what attaching later means."""
 
 import ctypes

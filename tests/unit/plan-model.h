@@ -19,7 +19,7 @@ static bool may_share(const struct hl_segment *segment) {
     return (segment->flags & R) && !(segment->flags & PF_W);
 }
 
-/* Nobody's span. */
+/* No object's span. */
 #define STAYS HL_KINDS
 
 /* What the huge page at PAGE, which touches only SEGMENT, a writable one, should become. */

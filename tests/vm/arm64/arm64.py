@@ -85,7 +85,7 @@ forge:
     eor x10, x30, x9
     eor x10, x10, #1 << 54
     cbnz x10, 1f
-    mov x30, x9 // nobody looked
+    mov x30, x9 // not checked
 1:  ret
     .size forge, . - forge
     .endm

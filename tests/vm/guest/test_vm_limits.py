@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Control groups that give fewer huge pages, or less memory, than the program would take: nobody is killed, what does
+"""Control groups that give fewer huge pages, or less memory, than the program would take: no process is killed, what does
 not fit stays with the reason, and every page is back afterwards."""
 
 import re
@@ -59,7 +59,7 @@ def test_memory(builder, row, nodes, group, under, thp, backend, levels):
 
 @pytest.mark.parametrize("backend, moved", [("thp", ALL), ("auto", ())])
 def test_memory_that_suffices(builder, row, nodes, group, under, thp, backend, moved):
-    """...for the copies; whether for what the program needs later nobody knows, so it is for the user to ask for them."""
+    """...for the copies; whether there is enough for the program's later needs is unknown, so the user has to ask for them."""
     nodes(0, 0)
     app = builder.executable("nopie")
     folder = group("memory", 2)
