@@ -26,7 +26,7 @@ Q = $(if $(V),,@echo "  $@";)
 SUITE = own
 # With it, tests run as in CI: each, but with few of its cases (tests/conftest.py).
 ifneq ($(SAMPLE),)
-export T_SAMPLE = whole
+export T_SAMPLE = ci
 endif
 # What check and check-all take: files, folders and options of pytest.
 TESTS = tests bench
@@ -203,7 +203,7 @@ check:
 
 # Another suite's linker is for the container of tests/programs.
 check-all:
-	@tools/install-packages build check ldso rfc suites real peers package programs
+	@tools/install-packages build check ldso rfc suites real stress package programs
 	@echo "== make check-all: about 25 minutes on 2 processors, once packages are installed"
 	@$(MAKE) -j2 all unit-tests
 	@glibc-patches/build -d $B/ldso

@@ -3,7 +3,7 @@
    without FILE it only starts and ends.
 
    A compiler that can be linked in every way, as Debian's cc1plus and clang cannot: what has to be relinked, or wants
-   relocations, has a real program with it.  LLVM is linked statically (bench/peers.py). */
+   relocations, has a real program with it.  LLVM is linked statically (bench/alternatives.py). */
 #include <llvm-c/Core.h>
 #include <llvm-c/IRReader.h>
 #include <llvm-c/Target.h>

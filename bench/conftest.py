@@ -12,7 +12,7 @@ from strict import fail_if_skipped  # noqa: E402  (its folder has just been adde
 
 
 def pytest_configure(config):
-    for marker in "whole", "beside":
+    for marker in "check_all", "parallel":
         config.addinivalue_line("markers", f"{marker}: as tests/conftest.py says")
 
 

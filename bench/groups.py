@@ -1097,7 +1097,7 @@ def peer_programs(plan):
                STARTS["cc1plus"], None, None)
 
 
-def group_peers(plan):
+def group_alternatives(plan):
     """What others do, beside what hugeld does, each at the same time as the plain program."""
     for name, title, stock, words, start, linked, rewritten in peer_programs(plan):
         share(stock)
@@ -1112,7 +1112,7 @@ def group_peers(plan):
         put_large(ways)
         watched = {way.name: watch(way) for way in ways}
         values = at_once(ways, pairs_for(plan, time_run(ways[0]) / 1000))
-        yield paired_experiment(f"peers-{name}", title, "ms", ways, values, program=name, absent=absent,
+        yield paired_experiment(f"alternatives-{name}", title, "ms", ways, values, program=name, absent=absent,
                                 note=alternatives.missing_in_kernel(),
                                 memory={way: memory for way, (memory, _) in watched.items()},
                                 huge={way: huge for way, (_, huge) in watched.items()},
@@ -1454,7 +1454,7 @@ def group_upstream(plan):
 
 GROUPS = {
     "image": group_image, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
-    "more": group_more, "peers": group_peers, "defaults": group_defaults, "many": group_many,
+    "more": group_more, "alternatives": group_alternatives, "defaults": group_defaults, "many": group_many,
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,

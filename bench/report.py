@@ -202,7 +202,7 @@ def deciding_rows(groups, models):
 
 def peer_rows(groups, models):
     """What others do, and what could not be done."""
-    for found in groups.get("peers", []):
+    for found in groups.get("alternatives", []):
         for way in found["ways"]:
             if way["name"] != "plain-again":
                 yield deciding_row(found, way, WAYS.get(way["name"], way["name"]), models.get(found["program"])) + [

@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("numpy")
 import alternatives  # noqa: E402
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
-PEERS = {"iodlr", "linked", "libhugetlbfs", "glibc-thp", "bolt-hugify"}
+TOOLS = {"iodlr", "linked", "libhugetlbfs", "glibc-thp", "bolt-hugify"}
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def nothing_installed(monkeypatch):
 
 def test_nothing_is_left_out(nothing_installed):
     ways, absent = alternatives.ways_of_others(pathlib.Path("/bin/true"), [])
-    assert ways == [] and set(absent) == PEERS
+    assert ways == [] and set(absent) == TOOLS
     assert all(absent.values())
 
 

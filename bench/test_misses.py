@@ -12,7 +12,7 @@ import pytest
 import helpers
 import misses
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 
 # First level: entries and ways for small pages, and for huge ones where those have an array of their own; second level;
@@ -231,7 +231,7 @@ def lottery(tmp_path_factory):
 
 
 @needs_qemu
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("what", ["perl", "python3", "lottery"])
 def test_the_same_each_time(what, built, tmp_path, request, monkeypatch):
     """Whatever is in the environment, and wherever the kernel puts it."""
@@ -245,7 +245,7 @@ def test_the_same_each_time(what, built, tmp_path, request, monkeypatch):
 
 
 @needs_qemu
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_a_program_that_fails_or_takes_too_long_is_no_result(built, tmp_path):
     with pytest.raises(RuntimeError, match="ended with 1"):
         misses.trace(["/bin/false"], None, tmp_path, built[1])
@@ -254,7 +254,7 @@ def test_a_program_that_fails_or_takes_too_long_is_no_result(built, tmp_path):
 
 
 @needs_qemu
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_command():
     result = helpers.run(["/usr/bin/python3", "-B", helpers.ROOT / "bench/misses.py", "/bin/true"])
     assert result.returncode == 0, result.stderr

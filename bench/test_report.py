@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("numpy")
 import report  # noqa: E402
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 THIS = {"hugeld": "0123", "kernel": "Linux 6.18", "cpu": "EPYC", "quick": False}
 
@@ -91,7 +91,7 @@ def test_a_program_and_its_ways():
 def test_what_others_do_and_what_cannot_be_done():
     found = experiment("calls", way("plain-again", 1), way("mapped", 0.8), way("libhugetlbfs", 0.7, needs="relinked"),
                        absent={"bolt-hugify": "cannot rewrite the stock binary"})
-    lines = report.deciding_tables({"peers": [found]}, {})
+    lines = report.deciding_tables({"alternatives": [found]}, {})
     rows = {cells(line)[2]: cells(line) for line in lines if line.startswith("| calls")}
     assert list(rows) == ["image", "libhugetlbfs", "bolt-hugify"]
     assert rows["image"][-1] == "as it is" and rows["libhugetlbfs"][-1] == "relinked"

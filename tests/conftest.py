@@ -2,10 +2,10 @@
 """What every test gets: the pool for itself, the proof that nothing is left behind, STRICT=1 and T_SAMPLE=1.
 
 A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
-each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test marked `whole`
-is left to `make check-all`.  With T_SAMPLE=whole, as in CI, no test is left out, and of the parameters marked so only those without
+each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test marked `check_all`
+is left to `make check-all`.  With T_SAMPLE=ci, as in CI, no test is left out, and of the parameters marked so only those without
 `ci=True` are, where the test has others.  With several workers (pytest-xdist) one of them has everything that could take a page of
-the pool, one after the other, and what is marked `beside` runs beside it; without a sample only what is marked `waits`, too.
+the pool, one after the other, and what is marked `parallel` runs beside it; without a sample only what is marked `sleeps`, too.
 """
 
 import contextlib
@@ -28,15 +28,15 @@ sys.path[:0] = [str(HERE / "system"), str(HERE.parent / "harness")]
 import helpers  # noqa: E402  (their folders have just been added)
 import locks  # noqa: E402
 import programs  # noqa: E402
-import strangers  # noqa: E402
+import pool_watch  # noqa: E402
 import uprobes  # noqa: E402
 from hugepages import WANTED, compact_memory, count_free_huge_pages, drop_file_pages, free_pages, pool_counts  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
 from strict import fail_if_skipped  # noqa: E402
 
-NR_HUGEPAGES = strangers.NR_HUGEPAGES
-WATCH = strangers.Watch()
+NR_HUGEPAGES = pool_watch.NR_HUGEPAGES
+WATCH = pool_watch.Watch()
 SYSTEM_STORE = "/run/hugeld"
 
 
@@ -62,7 +62,7 @@ def pytest_runtest_makereport(item, call):
 
 def pytest_sessionstart(session):
     """In CI, memory is full of what was built before; later nothing is dropped (put_memory_together)."""
-    if os.environ.get("T_SAMPLE") == "whole" and not hasattr(session.config, "workerinput") and "T_VM" not in os.environ:
+    if os.environ.get("T_SAMPLE") == "ci" and not hasattr(session.config, "workerinput") and "T_VM" not in os.environ:
         drop_file_pages()
 
 
@@ -77,38 +77,38 @@ def sample(cases):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "whole(ci=False): left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
+    config.addinivalue_line("markers", "check_all(ci=False): left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
                                        "programs is")
-    config.addinivalue_line("markers", "beside: takes no page of the pool and changes no setting of the machine, unless it has "
+    config.addinivalue_line("markers", "parallel: takes no page of the pool and changes no setting of the machine, unless it has "
                                        "the fixture pool")
-    config.addinivalue_line("markers", "waits: beside, and asleep for most of its time, with little memory")
+    config.addinivalue_line("markers", "sleeps: parallel, and asleep for most of its time, with little memory")
 
 
-def is_beside(item):
-    return item.get_closest_marker("beside") is not None and "pool" not in item.fixturenames
+def is_parallel(item):
+    return item.get_closest_marker("parallel") is not None and "pool" not in item.fixturenames
 
 
 def is_left_out(item):
     """Whether `make check` leaves it to `make check-all`: what is marked so, what needs the patched linker, which takes minutes to
     build the first time, and programs that `make check` does not install."""
-    return (item.get_closest_marker("whole") is not None or "ldso" in item.nodeid or "ldso" in item.fixturenames
-            or not {"real", "peers", "programs"}.isdisjoint(item.path.relative_to(HERE.parent).parts))
+    return (item.get_closest_marker("check_all") is not None or "ldso" in item.nodeid or "ldso" in item.fixturenames
+            or not {"real", "stress", "programs"}.isdisjoint(item.path.relative_to(HERE.parent).parts))
 
 
 def is_for_ci(item):
-    mark = item.get_closest_marker("whole")
+    mark = item.get_closest_marker("check_all")
     return mark is None or mark.kwargs.get("ci", False)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if is_beside(item) and "alone" in item.fixturenames:
+        if is_parallel(item) and "alone" in item.fixturenames:
             raise pytest.UsageError(f"{item.nodeid} is beside others and uses alone, so it would wait for itself; take one away")
     kind = os.environ.get("T_SAMPLE")
-    is_sample = kind in ("1", "whole")
+    is_sample = kind in ("1", "ci")
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if not is_beside(item) or not (is_sample or item.get_closest_marker("waits")):
+        if not is_parallel(item) or not (is_sample or item.get_closest_marker("sleeps")):
             item.add_marker(pytest.mark.xdist_group("pool"))
     if not is_sample:
         return
@@ -117,7 +117,7 @@ def pytest_collection_modifyitems(config, items):
         tests.setdefault((item.path, item.originalname), []).append(item)
     chosen = set()
     for every in tests.values():
-        if kind == "whole":
+        if kind == "ci":
             cases = [item for item in every if is_for_ci(item)] or every
         else:
             cases = [item for item in every if not is_left_out(item)]
@@ -161,7 +161,7 @@ class Pool:
         WATCH.expect_total(True)
 
     def will_change(self):
-        """The test sets vm.nr_hugepages by itself, which is no stranger's doing."""
+        """The test sets vm.nr_hugepages by itself, which is no other process's doing."""
         WATCH.expect_total(False)
 
 
@@ -169,8 +169,8 @@ class Pool:
 def pytest_runtest_protocol(item):
     """While a test runs that is beside others, with all of its fixtures, no setting changes; and while one has a worker of its own
     without a sample, nothing is dropped from the page cache."""
-    with locks.locked(locks.SETTINGS, alone=False) if is_beside(item) else contextlib.nullcontext():
-        with locks.locked(locks.CACHE, alone=False) if item.get_closest_marker("waits") else contextlib.nullcontext():
+    with locks.locked(locks.SETTINGS, alone=False) if is_parallel(item) else contextlib.nullcontext():
+        with locks.locked(locks.CACHE, alone=False) if item.get_closest_marker("sleeps") else contextlib.nullcontext():
             yield
 
 
@@ -196,9 +196,9 @@ def pool(pool_lock):
 def nothing_left(request):
     """After each test the pool has as many free pages as before, no process of ours is left, and no store of the machine's,
     which changes what later tests find; in a guest it is the guest's."""
-    beside = is_beside(request.node)
+    parallel = is_parallel(request.node)
     may_have_store = "vm" in request.path.relative_to(HERE).parts or os.path.lexists(SYSTEM_STORE)
-    if not beside:
+    if not parallel:
         WATCH.begin()
     before = pool_counts()
     yield
@@ -210,11 +210,11 @@ def nothing_left(request):
             os.kill(pid, signal.SIGKILL)
     helpers.wait_until(lambda: not helpers.marked_processes(), what="the end of what was left")
     end = time.monotonic() + 5
-    while not beside and pool_counts() != before and not WATCH.noticed and time.monotonic() < end:
+    while not parallel and pool_counts() != before and not WATCH.noticed and time.monotonic() < end:
         time.sleep(0.01)
     assert not left, f"still running: {left}"
     assert may_have_store or not os.path.lexists(SYSTEM_STORE), f"{SYSTEM_STORE} is left"
-    assert beside or pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"
+    assert parallel or pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"
 
 
 @pytest.fixture

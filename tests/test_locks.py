@@ -9,7 +9,7 @@ import pytest
 import helpers
 from locks import locked
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 
 def test_alone_among_others(tmp_path):

@@ -13,7 +13,7 @@ from test_json import compare
 METRIC = "awk '{{printf \"%d\", $1 / 10000}}' /proc/{}/schedstat"  # processor time: a unit of work takes 10 us of it, whatever it runs on
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_toggle(targets, plain_output):
     with attaching.running(targets["exec"], "compute") as target:
         arguments = ["--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
@@ -63,7 +63,7 @@ def test_instructions(targets, plain_output, tmp_path):
         assert target.finish() == plain_output
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_keep(targets, plain_output, tmp_path):
     env = helpers.environment(PATH=tmp_path)  # without perf
     with attaching.running(targets["exec"], "signals") as target:  # a thousand context switches in a second

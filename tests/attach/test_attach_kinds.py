@@ -17,7 +17,7 @@ import attaching
 import pytest
 from test_json import compare
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 WAITS = "futex nanosleep nanosleep_rest poll epoll sigsuspend for_eintr semtimedop wait4".split()
 RARER_WAITS = """futex_timed clock_nanosleep poll_timed ppoll select pselect epoll_pwait epoll_pwait2 futex_bitset pipe fifo accept accept4 inotify eventfd timerfd signalfd
@@ -52,7 +52,7 @@ def check_there_and_back(target, *arguments):
     succeed(attach(*arguments, target.pid))
 
 
-@pytest.mark.parametrize("mode", [*WAITS, *[pytest.param(w, marks=pytest.mark.whole) for w in RARER_WAITS]])
+@pytest.mark.parametrize("mode", [*WAITS, *[pytest.param(w, marks=pytest.mark.check_all) for w in RARER_WAITS]])
 def test_waits(targets, plain_output, mode):
     """From the wait the thread comes back as if it had not been interrupted."""
     with attaching.running(targets["exec"], mode) as target:
@@ -313,7 +313,7 @@ def insist(command, *arguments):
     succeed(result)
 
 
-@pytest.mark.parametrize("mode", ["signals", "memory", pytest.param("every_eintr", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("mode", ["signals", "memory", pytest.param("every_eintr", marks=pytest.mark.check_all)])
 def test_many_times(targets, plain_output, mode):
     """Also while other threads map memory wherever there is a hole."""
     with attaching.running(targets["exec"], mode, 2) as target:

@@ -19,7 +19,7 @@ from installed import cache_folder, find_node
 from pagecache import on_small_pages
 from smaps import read_smaps
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 PAIRS = int(os.environ.get("T_ATTACH", 20))
 
@@ -142,7 +142,7 @@ def is_killed(steps, nth, command, *arguments):
 
 
 PROGRAMS = ["go", "musl", "java", "node", "python", "erlang", "qemu"]
-SLOW = [pytest.param(name, marks=pytest.mark.whole) for name in PROGRAMS if name != "musl"]
+SLOW = [pytest.param(name, marks=pytest.mark.check_all) for name in PROGRAMS if name != "musl"]
 
 
 @pytest.mark.parametrize("name", [*SLOW, "musl"])
@@ -158,7 +158,7 @@ def test_pairs(request, name):
         finish(process)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_killed(request, steps, name, command):
@@ -189,7 +189,7 @@ def postgres(tmp_path_factory):
     return databases.make_postgres(folder)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_backend_killed(pool, postgres, steps, command):
     """The same with a session of PostgreSQL, a new one each time; initdb asks for huge pages."""
@@ -215,7 +215,7 @@ def test_backend_killed(pool, postgres, steps, command):
     assert nth > 50
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_postgres(pool, postgres):
     """The server and its backends, under pgbench: no transaction fails."""
     with databases.serving(postgres) as words:

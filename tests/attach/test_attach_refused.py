@@ -20,7 +20,7 @@ import locks
 import pytest
 from pagecache import on_small_pages
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 RESTART_SYSCALL = 219  # of x86-64
 

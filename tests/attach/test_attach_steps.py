@@ -15,7 +15,7 @@ import pytest
 from hugepages import SMALL_PAGES, compact_memory
 from pagecache import on_small_pages
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 # What each call may return (its manual page), in the order of steps.c's calls; EIO stands for a policy that invents
 # something.
@@ -86,7 +86,7 @@ def sweep(target_file, steps, command, mode, plain, threads=0, library=None, lat
     return n
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_killed(targets, steps, plain_output, command):
     assert sweep(targets["exec"], steps, command, "futex", plain_output) > 50
@@ -95,7 +95,7 @@ def test_killed(targets, steps, plain_output, command):
 MODES = ["epoll", "nanosleep", "compute", "vectors", "coroutine", "signals"]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_elsewhere(targets, steps, plain_output, command, mode):
@@ -104,7 +104,7 @@ def test_killed_elsewhere(targets, steps, plain_output, command, mode):
     assert sweep(targets["exec"], steps, command, mode, plain_output, later=later, stride=stride) > 50
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_killed_library(library_target, steps, plain_output, command):
     """All threads are stopped in the middle of it."""
@@ -139,7 +139,7 @@ def fault(target_file, steps, command, nth, plain):
         return n, said
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_faulted(targets, steps, plain_output, command):
     """The signal comes once, whatever it interrupts."""
@@ -157,7 +157,7 @@ def test_faulted_sample(targets, steps, plain_output):
         assert n >= nth
 
 
-@pytest.mark.parametrize("nth", [ARMED, 25, 30, 40, *[pytest.param(i, marks=pytest.mark.whole) for i in range(16, 60, 3)]])
+@pytest.mark.parametrize("nth", [ARMED, 25, 30, 40, *[pytest.param(i, marks=pytest.mark.check_all) for i in range(16, 60, 3)]])
 def test_faulted_twice(targets, steps, plain_output, nth):
     """Two signals that cannot wait come at once: the second while what the first one has ended is taken back."""
     with attaching.running(targets["exec"], "faulted_twice") as target:
@@ -169,7 +169,7 @@ def test_faulted_twice(targets, steps, plain_output, nth):
 
 
 @pytest.mark.parametrize("then", ["T", "S"])
-@pytest.mark.parametrize("nth", [1, 12, 30, 47, 60, *[pytest.param(i, marks=pytest.mark.whole) for i in range(3, 60, 7)]])
+@pytest.mark.parametrize("nth", [1, 12, 30, 47, 60, *[pytest.param(i, marks=pytest.mark.check_all) for i in range(3, 60, 7)]])
 def test_stopped(targets, steps, plain_output, nth, then):
     """A SIGSTOP before a step is not lost, and one that is over does not come again."""
     with attaching.running(targets["exec"], "futex") as target:
@@ -188,7 +188,7 @@ LAST = 22
 
 
 @pytest.mark.parametrize("kind", ["taken", "stopped"])
-@pytest.mark.parametrize("back", [*range(LAST), *[pytest.param(i, marks=pytest.mark.whole) for i in range(LAST, 60)]])
+@pytest.mark.parametrize("back", [*range(LAST), *[pytest.param(i, marks=pytest.mark.check_all) for i in range(LAST, 60)]])
 def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back):
     """It ends epoll_pwait, whenever it comes, of the thread that makes the calls and of one that only stands still."""
     program, mode, words = (targets["exec"], "pwait_eintr", []) if kind == "taken" else (
@@ -210,7 +210,7 @@ for i in $(seq 500); do read -r name < /proc/{pid}/comm; [ "$name" != executed ]
 for i in $(seq 500); do ! grep -q "^State:.[tS]" /proc/{pid}/status || break; sleep 0.01; done"""
 
 
-@pytest.mark.parametrize("back", [3, 9, 15, *[pytest.param(i, marks=pytest.mark.whole) for i in range(0, 20, 2)]])
+@pytest.mark.parametrize("back", [3, 9, 15, *[pytest.param(i, marks=pytest.mark.check_all) for i in range(0, 20, 2)]])
 def test_another_program(library_target, steps, tmp_path, back):
     """A thread that could not be stopped executes a program, which gets the number of the one that makes the calls, and nothing
     of its registers."""
@@ -256,7 +256,7 @@ def fail_calls(target_file, steps, command, plain, error):
 
 
 @pytest.mark.parametrize("command", ["attach", "detach"])
-@pytest.mark.parametrize("error", ["ENOMEM", *[pytest.param(e, marks=pytest.mark.whole) for e in ERRNOS[1:]]])
+@pytest.mark.parametrize("error", ["ENOMEM", *[pytest.param(e, marks=pytest.mark.check_all) for e in ERRNOS[1:]]])
 def test_failing_calls(targets, steps, plain_output, command, error):
     n, said = fail_calls(targets["exec"], steps, command, plain_output, error)
     assert n >= 9 and ("a system call that hugeld made in it failed" in said or error == "EPERM"), said  # EPERM of mremap: sealed

@@ -115,7 +115,7 @@ def compare(plain, huge):
     return midmean(ratios), means[249], means[9750]
 
 
-@pytest.mark.parametrize("n", [pytest.param(6, marks=pytest.mark.whole), 7, pytest.param(25, marks=pytest.mark.whole)])
+@pytest.mark.parametrize("n", [pytest.param(6, marks=pytest.mark.check_all), 7, pytest.param(25, marks=pytest.mark.check_all)])
 def test_bench_arithmetic(bench_json, n):
     """Medians, ratios and intervals from the runs that it lists, odd and even in number."""
     answer = bench_json("spin", "2", "2", n=n)
@@ -145,7 +145,7 @@ def test_bench_faster(bench_json):
     assert answer["ratio"]["wall"]["ratio"] < 0.9
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_slower(bench_json):
     answer = bench_json("spin", "10", "100")
     assert answer["verdict"] == "slower" and answer["ratio"]["wall"]["low"] > 1
@@ -181,7 +181,7 @@ def test_bench_at_once_needs_two(bench):
     one_line(helpers.run(["taskset", "-c", min(os.sched_getaffinity(0)), *words]), 1, "two processors", "take turns")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_input_is_read_by_both(bench, tmp_path):
     """From where it stands, also at the same time."""
     file = tmp_path / "input"
@@ -194,7 +194,7 @@ def test_bench_input_is_read_by_both(bench, tmp_path):
         assert answer["output"] == "same" and answer["pairs"] == 6, result
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_precision(bench_json, bench):
     answer = bench_json("spin", "20", "10", options=["--precision=50%"], n=40)
     assert answer["precision"] == 50 and answer["restless"] is None and answer["pairs"] < 40
@@ -258,7 +258,7 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
                     worker), 1, "nothing moved")
 
 
-@pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2> /dev/null", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2> /dev/null", marks=pytest.mark.check_all)])
 def test_bench_program_without_standard_error(worker, pool, redirection):
     """hugeld's lines do not come through, and what moved is what the kernel says of the traced run."""
     pool(16)
@@ -269,7 +269,7 @@ def test_bench_program_without_standard_error(worker, pool, redirection):
     assert set(answer["runs"]["plain"]["pages"]) == {0} and set(answer["runs"]["huge"]["pages"]) == {3}
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
     """The measured runs do not say so: another traced one is the last."""
     pool(16)
@@ -296,13 +296,13 @@ def test_bench_ignored_failure(bench_json):
     assert bench_json("exit", "3", "3", options=["--ignore-failure"])["output"] == "same"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_output_that_varies(bench_json):
     assert bench_json("vary")["output"] == "differs from run to run"
     assert bench_json("print", "x", "x")["output"] == "same"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_own_lines_are_no_output(bench_json):
     """What hugeld says on standard error, in a child too, is taken out."""
     answer = bench_json("fork")
@@ -318,7 +318,7 @@ def test_bench_input(bench_json, tmp_path):
         assert bench_json("copy", stdin=stream)["output"] == "same"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_leaves_children_alone(bench, tmp_path):
     """A daemon that a traced run left behind goes on, untraced, while the next run starts."""
     result = bench("daemon", tmp_path / "daemons")
@@ -454,7 +454,7 @@ def test_bench_table(bench):
         assert any(line.startswith(word) for line in lines)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_page(bench, tmp_path):
     """A browser draws every run as a dot, and names that try to be markup stay text."""
     page = tmp_path / "page.html"
@@ -470,7 +470,7 @@ def test_bench_page(bench, tmp_path):
     assert f"{answer['ratio']['wall']['ratio']:.3f}" in drawn.text and f"{answer['median']['plain']['wall_ms']:.3f}" in drawn.text
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_bench_page_that_cannot_be_written(bench):
     result = bench("spin", "1", "1", options=["--report", "/dev/full"])
     assert result.returncode == 1 and "/dev/full: the page cannot be written" in result.stderr and result.stdout

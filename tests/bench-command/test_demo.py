@@ -23,7 +23,7 @@ def run_demo(*words):
     return result
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_demo():
     if os.getuid() != 0 or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 12):
         pytest.skip("needs root, to become another user, and Linux 6.12")

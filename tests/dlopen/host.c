@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* host FOLDER: opens the DSOs that conftest.py builds in all the ways that look at who calls, and prints what
-   each answered, while other threads are restless (restless.h).  FOLDER does not show in what is printed.
+   each answered, while other threads map, fork and send signals (churn.h).  FOLDER does not show in what is printed.
    At the end it stops itself, with DSOs open.
 
    As DSO (-DCALLER) it is a library that opens others in its turn: it has a RUNPATH of its own. */
@@ -33,7 +33,7 @@ __attribute__((constructor)) static void construct(void) {
     printf("constructor: %s\n", handle != NULL ? "opened" : "not opened");
 }
 #else
-#include "../restless.h"
+#include "../churn.h"
 
 typedef uint64_t (*function)(uint64_t, void *);
 
@@ -123,14 +123,14 @@ int main(int argc, char **argv) {
         return 2;
     folder = argv[1];
     int objects = 0;
-    restless_start(RESTLESS_MAPS);
-    restless_watch_me();
+    churn_start(CHURN_MAPS);
+    churn_watch_me();
     tell("not there", dlopen("libnot-there.so", RTLD_NOW));
     tell("NOLOAD before", by_path("libtable1.so", RTLD_NOW | RTLD_NOLOAD, LM_ID_BASE));
     void *one = by_path("libtable1.so", RTLD_NOW, LM_ID_BASE);
     tell("by path", one);
     lent = ((function *)dlsym(one, "table"))[7];
-    restless_lend(is_right);
+    churn_lend(is_right);
     printf("NOLOAD after: %s\n",
            by_path("libtable1.so", RTLD_NOW | RTLD_NOLOAD, LM_ID_BASE) == one ? "the same" : "another");
     tell("lazily", by_path("libtable2.so", RTLD_LAZY | RTLD_GLOBAL, LM_ID_BASE));
@@ -150,15 +150,15 @@ int main(int argc, char **argv) {
     dl_iterate_phdr(count, &objects);
     printf("objects: %d\n", objects);
     fflush(stdout);
-    restless_stop();
+    churn_stop();
     raise(SIGSTOP);
-    restless_lend(NULL);
-    restless_start(RESTLESS_MAPS);
+    churn_lend(NULL);
+    churn_start(CHURN_MAPS);
     printf("closed: %d\n", dlclose(one) + dlclose(one));
     tell("NOLOAD at the end", by_path("libtable1.so", RTLD_NOW | RTLD_NOLOAD, LM_ID_BASE));
     one = by_path("libtable1.so", RTLD_NOW, LM_ID_BASE);
     tell("reopened", one);
-    restless_stop();
+    churn_stop();
     return 0;
 }
 #endif

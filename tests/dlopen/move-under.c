@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* move-under COUNT DSO BACKEND: moves the DSO onto huge pages and back COUNT times, while eight threads call
    the functions of its table (table.S) and read its constants, SIGPROF asks for a backtrace a thousand
-   times a second, and other threads are restless (restless.h).
+   times a second, and other threads map, fork and send signals (churn.h).
 
    It moves with the core's own code, as if the DSO had just come, and back by mapping its file again: with
    edges=small a span lies inside one segment, so that is one call too.  Prints one line:
@@ -13,7 +13,7 @@
 #include "../../elf/move.h"
 #include "../../elf/skip.h"
 
-#include "../restless.h"
+#include "../churn.h"
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -188,13 +188,13 @@ int main(int argc, char **argv) {
         if (pthread_create(&thread[i], NULL, run, (void *)i) != 0)
             fail("no thread");
     start_timer();
-    restless_lend(use_once);
-    restless_start(RESTLESS_MAPS);
-    restless_watch_me();
+    churn_lend(use_once);
+    churn_start(CHURN_MAPS);
+    churn_watch_me();
     int count = atoi(argv[1]);
     for (int i = 0; i < count; i++)
         move_and_return(&context, fd);
-    restless_stop();
+    churn_stop();
     atomic_store(&stop, true);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(thread[i], NULL);

@@ -3,10 +3,10 @@
 
        start M F R, end M F R, least K, most K
 
-   while other threads are restless (restless.h) unless calm,
+   while other threads map, fork and send signals (churn.h) unless calm,
    that is the number of mappings, of descriptors, and the resident KiB without huge pages, after an eighth of
    the rounds and after all (DSOs closed), and the least and most KiB on hugetlb pages while all were open. */
-#include "../restless.h"
+#include "../churn.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -66,12 +66,12 @@ static bool calm;
 
 static void start_others(void) {
     if (!calm)
-        restless_start(RESTLESS_MAPS);
+        churn_start(CHURN_MAPS);
 }
 
 static void stop_others(void) {
     if (!calm)
-        restless_stop();
+        churn_stop();
 }
 
 static void tell(const char *when) {
@@ -106,7 +106,7 @@ int main(int argc, char **argv) {
     if (n < 1 || n > DSOS_MAX)
         return 2;
     start_others();
-    restless_watch_me();
+    churn_watch_me();
     long rounds = atol(argv[1]), least = -1, most = 0;
     for (long round = 0; round < rounds; round++) {
         for (int i = 0; i < n; i++) {
@@ -122,13 +122,13 @@ int main(int argc, char **argv) {
                 return 3;
             if (i == 0) {
                 lent = table;
-                restless_lend(is_same);
+                churn_lend(is_same);
             }
         }
         long kib = read_hugetlb_kib();
         least = least < 0 || kib < least ? kib : least;
         most = kib > most ? kib : most;
-        restless_lend(NULL);
+        churn_lend(NULL);
         for (int i = 0; i < n; i++)
             if (dlclose(handle[i]) != 0)
                 return 4;

@@ -12,7 +12,7 @@ import helpers
 ROUNDS = os.environ.get("ROUNDS", "400")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_rounds(workshop, later, pool):
     pool(64)
     dsos = [workshop / f"lib{name}.so" for name in ("table1", "table2", "aligned")]
@@ -29,7 +29,7 @@ def test_rounds(workshop, later, pool):
     # The fixture nothing_left proves that the pool has its pages back.
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_pages_come_back_at_once(workshop, later, pool):
     """With room for one DSO only, each open gets the pages that the close before gave back: the host does not fork, since children
     have them a little longer."""

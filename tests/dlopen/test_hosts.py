@@ -113,7 +113,7 @@ public class Work {
 """
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_java(library, empty_library, pool, tmp_path):
     """The launcher opens libjvm.so, and runs it in a thread of its own."""
     java = shutil.which("java")

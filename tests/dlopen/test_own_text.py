@@ -117,7 +117,7 @@ def test_marked_text_without_thp(workshop, later, pool, tmp_path):
                       "start it without that setting\n")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_xray(later, pool, thp, tmp_path):
     """clang's own runtime patches the sleds of a function that lies between two large tables."""
     clang = shutil.which("clang")

@@ -21,14 +21,14 @@ def check(result, moves):
     assert int(found["signals"]) > 0 and int(found["through"]) > 0, result.stdout
 
 
-@pytest.mark.parametrize("backend", [pytest.param("hugetlb", marks=pytest.mark.whole), "thp"])
+@pytest.mark.parametrize("backend", [pytest.param("hugetlb", marks=pytest.mark.check_all), "thp"])
 def test_running_text(workshop, pool, thp, backend):
     pool(16)
     moves = MOVES if backend == "hugetlb" else str(int(MOVES) // 5)
     check(helpers.run([workshop / "move-under", moves, workshop / "libtable1.so", backend], timeout=1800), moves)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_while_perf_records(workshop, pool, tmp_path):
     if helpers.run(["perf", "record", "-q", "-e", "cpu-clock", "-o", "/dev/null", "true"]).returncode != 0:
         pytest.skip("perf cannot record here")

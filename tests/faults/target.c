@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* target [LIBRARY [threads]]: uses the large text and data that are linked into it or into LIBRARY, which it
-   opens and closes; beside restless threads, if asked (restless.h), whose children run the text.  It forks,
-   and calls MARK twice: when everything is in use, and after LIBRARY was closed.  What it prints depends on
-   every page of the data and every function of the text.
+   opens and closes; if asked, beside threads that fork and send signals (churn.h), whose children run the
+   text.  It forks, and calls MARK twice: when everything is in use, and after LIBRARY was closed.  What it
+   prints depends on every page of the data and every function of the text.
 
    -DBIG is the large part, -DEARLY a library whose constructor starts a thread that runs the text all the
-   time, and the restless ones.  None of them maps anything: where things come to lie must be the same in each
+   time, and those of churn.h.  None of them maps anything: where things come to lie must be the same in each
    run, and inject.c's account says more of whose memory is unmapped than a mapping that is hit. */
 #define _GNU_SOURCE
 #if !defined BIG
-#include "../restless.h"
+#include "../churn.h"
 #endif
 
 #include <dlfcn.h>
@@ -67,9 +67,9 @@ static bool run_some(void) {
     return true;
 }
 
-static void start_restless(void) {
-    restless_start(RESTLESS_MAPS_NOTHING);
-    restless_watch_me();
+static void start_churn(void) {
+    churn_start(CHURN_MAPS_NOTHING);
+    churn_watch_me();
 }
 #if defined EARLY
 
@@ -84,11 +84,11 @@ __attribute__((constructor)) static void start(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, run, NULL) != 0)
         abort();
-    restless_lend(run_some);
-    start_restless();
+    churn_lend(run_some);
+    start_churn();
 }
 
-void early_stop(void) { restless_stop(); }
+void early_stop(void) { churn_stop(); }
 #else
 
 /* Says why LIBRARY could not be opened, and how many KiB of it are mapped all the same. */
@@ -109,13 +109,13 @@ int main(int argc, char **argv) {
     void *handle = NULL;
     int status;
     if (argc > 2)
-        start_restless();
+        start_churn();
     if (argc > 1 && (handle = dlopen(argv[1], RTLD_NOW)) == NULL)
         return fail(argv[1]);
     if (handle != NULL) {
         sum = (uint64_t(*)(uint64_t))dlsym(handle, "big_sum");
         run_one = (uint64_t(*)(unsigned))dlsym(handle, "big_run");
-        restless_lend(run_some);
+        churn_lend(run_some);
     }
     x = sum(1);
     pid_t child = fork();
@@ -124,7 +124,7 @@ int main(int argc, char **argv) {
     waitpid(child, &status, 0);
     printf("%016lx, child %d, %016lx\n", (unsigned long)x, WEXITSTATUS(status), (unsigned long)sum(x));
     if (argc > 2)
-        restless_stop();
+        churn_stop();
     if (early_stop != NULL)
         early_stop();
     syscall(MARK);

@@ -29,7 +29,7 @@ SAMPLE = ["start-hugetlb", "start-image"]
 
 
 def settings(names):
-    return [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.whole(ci=name in SECOND)) for name in names]
+    return [name if name in SAMPLE else pytest.param(name, marks=pytest.mark.check_all(ci=name in SECOND)) for name in names]
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_each_fails(sweep, name):
     assert tried / 8 < moved < tried
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("name", SETTINGS if ALL else SECOND)
 def test_each_fails_and_then_another(sweep, name):
     one = sweep(name)

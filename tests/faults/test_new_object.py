@@ -32,7 +32,7 @@ def one(request, sweep):
     return sweep(request.param)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_mapped_again(one):
     """...whichever span it is, also where the claim fails at first; what moved before it is good."""
     with one.inject() as inject:
@@ -62,7 +62,7 @@ def check_lost(one, outcome):
         assert int(left) << 10 <= max(span.end - span.start for span in one.spans)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_no_memory_for_it(one):
     """The claim fails as often as it is tried; or a segment cannot be mapped over it."""
     with one.inject() as inject:
@@ -74,7 +74,7 @@ def test_no_memory_for_it(one):
             check_lost(one, inject.run(fault, Fault("mmap", over, len(nth), "fail", "ENOMEM")))
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_another_thread_was_faster(one):
     """It has mapped something in the hole before that could be claimed."""
     with one.inject() as inject:

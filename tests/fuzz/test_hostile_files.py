@@ -11,7 +11,7 @@ import pytest
 import helpers
 import hostile
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 OPTIONS = "bss=thp"
 WORKED = 3  # what the programs end with
@@ -76,7 +76,7 @@ def ways(library, empty_library):
 
 
 @pytest.mark.parametrize("variant, one_field", [
-    ("nopie", False), pytest.param("pie", True, marks=pytest.mark.whole), pytest.param("aligned", False, marks=pytest.mark.whole)])
+    ("nopie", False), pytest.param("pie", True, marks=pytest.mark.check_all), pytest.param("aligned", False, marks=pytest.mark.check_all)])
 def test_executables(builder, pool, tmp_path, ways, variant, one_field):
     pool(64)
     # env: what the kernel refuses to start ends with 126.
@@ -85,7 +85,7 @@ def test_executables(builder, pool, tmp_path, ways, variant, one_field):
     assert worked > 10  # some of it is harmless
 
 
-@pytest.mark.parametrize("variant, one_field", [pytest.param("dso", True, marks=pytest.mark.whole), ("dso-aligned", False)])
+@pytest.mark.parametrize("variant, one_field", [pytest.param("dso", True, marks=pytest.mark.check_all), ("dso-aligned", False)])
 def test_libraries(builder, pool, tmp_path, ways, variant, one_field):
     pool(64)
     app, [library] = builder.with_library(variant)

@@ -17,7 +17,7 @@ import helpers
 from test_service import CONFIGURATION, STOP, disk, enable, held, holds, replace, service, state, status, stays, wait_for
 from worlds import APP, SYSTEM, USER
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 LATE = "/run/programs/late"
 LOOK = 10 / 60  # seconds between two looks
 SOON = 50  # seconds, in which it has looked many times, and less than an hour

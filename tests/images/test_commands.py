@@ -310,7 +310,7 @@ WRONG = [("touched", "no-image"), ("noexec", "store-noexec"), ("replaced", "no-i
          ("writable store", "store-unsafe"), ("writable image", "store-unsafe"), ("other segments", "image-mismatch")]
 
 
-@pytest.mark.parametrize("how, reason", [pytest.param(*case, marks=[] if case in WRONG[:2] else pytest.mark.whole, id=case[0])
+@pytest.mark.parametrize("how, reason", [pytest.param(*case, marks=[] if case in WRONG[:2] else pytest.mark.check_all, id=case[0])
                                          for case in WRONG])
 def test_reasons(builder, store, tmp_path, library, how, reason):
     """inspect gives the reason with which the program itself stays, and what helps."""
@@ -354,8 +354,8 @@ def test_doctor(builder, store):
 
 @pytest.mark.parametrize("how, key, remedy", [
     ("touched", "stale_images", "refresh"),
-    pytest.param("noexec", "executable", "remount,exec", marks=pytest.mark.whole),
-    pytest.param("writable store", "safe", "rm -r", marks=pytest.mark.whole)])
+    pytest.param("noexec", "executable", "remount,exec", marks=pytest.mark.check_all),
+    pytest.param("writable store", "safe", "rm -r", marks=pytest.mark.check_all)])
 def test_doctor_finds_what_is_wrong(builder, store, tmp_path, how, key, remedy):
     app = tmp_path / "app-nopie"
     shutil.copy(builder.executable("nopie"), app)

@@ -13,7 +13,7 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 SOURCE = r"""
 #include <stdio.h>

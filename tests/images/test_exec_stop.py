@@ -19,7 +19,7 @@ from installed import find_cc1plus, find_node
 from objects import PF_X, PT_LOAD, read_headers
 from smaps import read_smaps
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the preloader comes instead
 
 HERE = pathlib.Path(__file__).resolve().parent

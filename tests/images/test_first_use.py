@@ -14,7 +14,7 @@ import pytest
 import helpers
 from worlds import APP, SYSTEM, USER
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 # Stands in for hugeld-command: what this process is, and what it has.
 MAKER = """#!/bin/sh

@@ -13,7 +13,7 @@ import pytest
 import helpers
 from worlds import APP, SYSTEM
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 TRIES_THE_POOL = pytest.mark.usefixtures("pool")  # doctor takes a page for a moment
 
 # A root file system with the machine's programs and its store.

@@ -24,7 +24,7 @@ from pagecache import evict, scatter
 from smaps import read_smaps
 from worlds import APP, SYSTEM, USER
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 BIG = "/run/programs/big"
 MIB = 16
@@ -557,7 +557,7 @@ def test_misuse(place):
         assert result.returncode == 2 and words in result.stderr
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_process_whose_maps_do_not_answer(place):
     """The service ends its refresh, and says so; what is enabled is there after the next one.  Process 1 is looked at first, in the time
     that there is for that on a busy machine, too."""

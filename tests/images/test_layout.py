@@ -27,7 +27,7 @@ from smaps import read_smaps
 sys.path.append(str(helpers.ROOT / "tests/fuzz"))
 import hostile  # noqa: E402  (its folder has just been added)
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 SMALL = 8192  # a huge page for small files
 GO = pathlib.Path("/usr/local/go/bin/go")
@@ -227,7 +227,7 @@ def test_thread_local_data(builder, tmpfs):
     assert helpers.run(tmpfs.inside(tmpfs.folder / "tls")).stdout == helpers.run([app]).stdout == "2 0 1\n3 0 2\n2 0 1\n"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_many_sections(builder, tmp_path):
     """More than e_shnum can say."""
     lines = "".join(f'.section .debug_s{i},"",@progbits\n.byte {i % 200}\n' for i in range(66000))
@@ -403,7 +403,7 @@ def check_stock(tmpfs, path, folder):
 SOME = ("cmake", "gdb", "git", "go", "node", "perl", "python3.11", "python3.13", "runc", "shellcheck")
 
 
-@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.check_all)])
 def test_stock_programs(tmpfs, tmp_path, which):
     chosen = [path for path in stock() if which == "all" or path.name in SOME]
     outcome = {str(path): check_stock(tmpfs, path, tmp_path) for path in chosen}
@@ -437,7 +437,7 @@ def says_of(out, path):
 ROOTS = os.environ.get("T_IMAGE_ROOTS", "/usr/bin:/usr/sbin:/usr/lib").split(":")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_sections_of_a_distribution(tmp_path):
     """No file of it carries data that only itself finds, but for those that are made to.  In a sample, every sixth is looked at."""
     files = elf_files(ROOTS)[:: 6 if os.environ.get("T_SAMPLE") else 1]
@@ -468,7 +468,7 @@ def test_compiler(tmpfs, tmp_path):
     image.unlink()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_rustc(tmpfs, tmp_path):
     """rustc finds its crates by where its library lies, so that keeps its name."""
     rustc = shutil.which("rustc") or pytest.skip("rustc is not installed")
@@ -760,7 +760,7 @@ def test_wrong_use(arguments):
 # --- hostile and made-up files ---
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_hostile_files(small, tmp_path):
     """With one wrong field it is refused by one line, or has an image that is right for what its headers say."""
     data, made = small.read_bytes(), 0
@@ -837,7 +837,7 @@ def write_made_up(path, made):
     path.write_bytes(data)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made_up())
 def test_any_layout(tmp_path, made):

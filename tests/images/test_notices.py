@@ -15,7 +15,7 @@ import helpers
 from test_in_place import CALM, add, cover
 from worlds import SYSTEM
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 HERE = pathlib.Path(__file__).resolve().parent
 DOCUMENT = helpers.ROOT / "doc/images.md"

@@ -22,7 +22,7 @@ from pagecache import evict
 from smaps import read_smaps
 from worlds import APP, SYSTEM, TOUCHER, USER, disk
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 REST = 3  # seconds between two looks at one file
 CONFIGURATION = "/etc/hugeld/hugeld.conf"

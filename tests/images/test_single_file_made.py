@@ -16,7 +16,7 @@ from installed import cache_folder, find_node
 from test_executed import SHARED
 from test_single_file import REFUSED, attach, outcome
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.check_all
 
 TOOLS = cache_folder() / "single-file"
 TEXT = "what it carries, " * 1000

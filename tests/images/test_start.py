@@ -15,7 +15,7 @@ import helpers
 from objects import PF_X, read_headers
 from smaps import read_smaps
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from installed import find_cc1plus
 from objects import read_headers
 from worlds import APP, OTHER, SYSTEM, TOUCHER, USER, disk
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 PT_LOAD = 1
 
@@ -668,8 +668,8 @@ def await_new(world, store=SYSTEM):
     return helpers.wait_until(lambda: ".new" in world.left(store), what=".new")
 
 
-@pytest.mark.parametrize("call", ["linkat", pytest.param("symlinkat", marks=pytest.mark.whole)])
-@pytest.mark.parametrize("how", ["overwritten", "replaced", *(pytest.param(how, marks=pytest.mark.whole) for how in (
+@pytest.mark.parametrize("call", ["linkat", pytest.param("symlinkat", marks=pytest.mark.check_all)])
+@pytest.mark.parametrize("how", ["overwritten", "replaced", *(pytest.param(how, marks=pytest.mark.check_all) for how in (
     "moved away", "made writable", "removed"))])
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
@@ -909,7 +909,7 @@ CALLS = [("mkdirat", 1), ("flock", 1), ("fallocate", 1), ("ftruncate", 1), ("fch
          ("renameat", 1)]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("call, when", [*CALLS, ("pwrite64", 1), ("pwrite64", 20)])
 def test_killed(world, call, when):
     world.add(APP)
@@ -923,7 +923,7 @@ def test_killed(world, call, when):
     assert world.share("check").returncode == 0
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("call, when", [("renameat", 1), ("unlinkat", 1), ("unlinkat", 2), ("unlinkat", 4)])
 def test_killed_while_removing(world, call, when):
     world.add(APP)
@@ -934,7 +934,7 @@ def test_killed_while_removing(world, call, when):
     assert world.left() == [image["key"]] and world.share("check").returncode == 0
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_killed_at_any_time(world):
     """By chance; whatever is visible is whole."""
     world.add(APP)
@@ -997,7 +997,7 @@ def test_full_store(world):
         assert world.left() == []
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_full_for_real(world):
     """Room that vanishes after it was looked at."""
     world.add("--size=32M", APP)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* loads HOW LIBRARY [N]: loads LIBRARY and calls use_features in it.
 
-   once, new (in a namespace of its own), thread, threads (N, each with a handle of its own, while others are
-   restless), small (on a thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that the program
-   made), inside (the same in an array of main's), handler (in a signal handler on such a stack), rounds (N
-   times, each time unloading it, while others are restless; calm-rounds: alone), pause (stops with SIGSTOP
-   afterwards) */
+   once, new (in a namespace of its own), thread, threads (N, each with a handle of its own, while others map,
+   fork and send signals), small (on a thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that
+   the program made), inside (the same in an array of main's), handler (in a signal handler on such a stack),
+   rounds (N times, each time unloading it, while others do that; calm-rounds: alone), pause (stops with
+   SIGSTOP afterwards) */
 #define _GNU_SOURCE
-#include "../restless.h"
+#include "../churn.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -45,9 +45,9 @@ static void *use_in_thread(void *result) {
 }
 
 static void *use_watched(void *result) {
-    restless_watch_me();
+    churn_watch_me();
     use_in_thread(result);
-    restless_forget_me();
+    churn_forget_me();
     return NULL;
 }
 
@@ -116,8 +116,8 @@ static void do_rounds(int n, bool calm) {
     int maps = 0, descriptors = 0, first = 0;
     long resident = 0;
     if (!calm) {
-        restless_start(RESTLESS_MAPS);
-        restless_watch_me();
+        churn_start(CHURN_MAPS);
+        churn_watch_me();
     }
     for (int i = 0; i < n; i++) {
         void *handle = dlopen(library, RTLD_NOW);
@@ -130,15 +130,15 @@ static void do_rounds(int n, bool calm) {
         if (i != 9)
             continue;
         if (!calm)
-            restless_stop();
+            churn_stop();
         maps = count_lines("/proc/self/maps");
         descriptors = count_descriptors();
         resident = resident_kb();
         if (!calm)
-            restless_start(RESTLESS_MAPS);
+            churn_start(CHURN_MAPS);
     }
     if (!calm)
-        restless_stop();
+        churn_stop();
     printf("maps %d, descriptors %d, grown %d\n", count_lines("/proc/self/maps") - maps,
            count_descriptors() - descriptors, resident_kb() > resident + 512);
 }
@@ -173,7 +173,7 @@ int main(int argc, char **argv) {
             use_in_coroutine(how[0] == 'c' ? make_stack() : inside);
         printf("%d\n", result_of_use);
     } else if (strcmp(how, "threads") == 0) {
-        restless_start(RESTLESS_MAPS);
+        churn_start(CHURN_MAPS);
         for (int i = 0; i < n; i++)
             pthread_create(&thread[i], NULL, use_watched, &result[i]);
         int sum = 0; /* the first one changes what the next one computes */
@@ -182,7 +182,7 @@ int main(int argc, char **argv) {
             sum += result[i];
         }
         printf("%d\n", sum);
-        restless_stop();
+        churn_stop();
     } else if (strcmp(how, "rounds") == 0 || strcmp(how, "calm-rounds") == 0) {
         do_rounds(n, how[0] == 'c');
     } else {

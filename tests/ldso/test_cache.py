@@ -13,7 +13,7 @@ import helpers
 from linkers import PATCHES, WORK, run_script
 
 # In one worker: they build glibc in the same folders.
-pytestmark = [pytest.mark.beside, pytest.mark.xdist_group("glibc")]
+pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("glibc")]
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def wait_for(process, cache, pattern):
     return helpers.wait_until(found, timeout=120, what=pattern)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_interrupted(cached_tree, tmp_path):
     with building(tmp_path) as process:
         tree = wait_for(process, tmp_path, "hugeld/glibc/*/lib/version.h").parent
@@ -65,7 +65,7 @@ def test_made_by_other_tools(cached_tree, tmp_path, whole):
             helpers.wait_until(lambda: not (tree.with_name("lib.made-with")).exists(), what="beginning anew")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_changed_source_package(tmp_path):
     """An installed source package of which one file was changed is not built: apt fetches and verifies it again."""
     shim = tmp_path / "bin/dpkg"
@@ -103,7 +103,7 @@ def listing(tree):
     return found
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_cached_tree_is_only_read(cached_tree):
     """A build, also one that compiles much of it anew, leaves it alone."""
     before = listing(cached_tree)

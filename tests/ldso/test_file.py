@@ -58,7 +58,7 @@ def check(linked, app, library):
         return process.finish()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_tmpfs(linked, on_tmpfs, thp):
     library = on_tmpfs.parent / "libbig.so"
     plain = helpers.run([on_tmpfs])
@@ -90,7 +90,7 @@ def disk(request, tmp_path, root):
     helpers.run(["umount", folder])
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_disk(linked, builder, disk, thp):
     """Whose page cache is empty: Linux 6.18 reads into huge pages, others say why not."""
     folder, empty = disk
@@ -198,8 +198,8 @@ def check_sizes(linked, sized, copy, prefix=(), empty=None):
         assert huge == pages * helpers.HUGE, file
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("huge", [pytest.param("never", marks=pytest.mark.whole), "always"])
+@pytest.mark.check_all
+@pytest.mark.parametrize("huge", [pytest.param("never", marks=pytest.mark.check_all), "always"])
 def test_sizes_on_tmpfs(linked, sized, tmp_path, root, thp, huge):
     folder, found = sized
     script = f'mount -t tmpfs -o huge={huge} none {tmp_path} && cp {folder}/* {tmp_path}/ && exec "$@"'
@@ -209,7 +209,7 @@ def test_sizes_on_tmpfs(linked, sized, tmp_path, root, thp, huge):
     check_sizes(linked, found, tmp_path, prefix)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_sizes_on_disk(linked, sized, disk, thp):
     if KERNEL < (6, 18):
         pytest.skip("before Linux 6.18 files on a disk have no huge pages")

@@ -16,7 +16,7 @@ import helpers
 from linkers import PATCHES, WORK, run_script
 
 # In one worker: they build glibc in the same folders.
-pytestmark = [pytest.mark.beside, pytest.mark.xdist_group("glibc")]
+pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("glibc")]
 
 
 def refusals(*arguments):
@@ -60,7 +60,7 @@ def replace(data, old, new, times=1):
     data[:] = data.replace(old, new)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_unpatched_passes(unpatched, cached_tree):
     assert refusals("--layout", cached_tree / "objects/elf/ld.so", unpatched) == []
 
@@ -205,14 +205,14 @@ def refused_build(*where):
     return [line.partition("/ld.so: ")[2] for line in done.stderr.splitlines() if line.startswith("guard: ")]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_one_more_tunable(cached_tree, tmp_path):
     reasons = refused_build(cached_tree, tmp_path, "elf/dl-tunables.list", "  malloc {\n",
                          "  malloc {\n    hugeld {\n      type: INT_32\n    }\n")
     assert any(re.fullmatch(r"(\d+) tunables, the installed ld.so has \d+", reason) for reason in reasons), reasons
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_fields_in_another_order(cached_tree, tmp_path):
     """Same sizes, same symbols: only debugging information shows it."""
     a, b = (f"  EXTERN const char *{name};\n" for name in ("_dl_inhibit_rpath", "_dl_origin_path"))
@@ -221,7 +221,7 @@ def test_fields_in_another_order(cached_tree, tmp_path):
     assert len(reasons) == 1 and reasons[0].startswith("struct rtld_global_ro is laid out differently: "), reasons
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_patch_that_needs_fuzz(cached_tree, tmp_path):
     """A series made for another source is refused, not bent into place."""
     series = make_series(cached_tree, tmp_path, "elf/rtld.c", "process_envvars (struct dl_main_state *state)\n{\n",
@@ -289,7 +289,7 @@ def test_no_build_inside_of_what_is_copied(inside, tmp_path):
     assert not (tmp_path / inside / "out").exists()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "beside"])
 def test_any_distributions_tree(cached_tree, ldso, tmp_path, inside):
     """What a packager runs: a source, and where it was built, inside of it or beside it.  Both stay as they were, and the result

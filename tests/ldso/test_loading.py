@@ -167,7 +167,7 @@ def test_uprobe(linked, builder, library, loads, pool, probe, way, opened):
     assert probe.hits() == 2 * hits
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,bss=thp"])
 def test_thousand_rounds(linked, library, loads, pool, thp, options):
     """dlopen and dlclose: mappings, descriptors, memory and the pool are after 1000 rounds what they are after 10."""

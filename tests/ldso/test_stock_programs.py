@@ -111,7 +111,7 @@ def test_order_counts_where_one_writes(tmp_path, say, same):
     assert outcome.same == same
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_every_program(programs, ldso, installed, pool, root, tmp_path):
     pool(128)
     prefix = over_interpreter(BY_ROOT, ldso, installed)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* opener FOLDER: opens libone.so, libmissing.so, which lacks a symbol, and libtwo.so of FOLDER, the second
-   and the third while threads run the first one's text and others are restless (restless.h), whose children
-   run it too; prints what each answers; stops itself; closes and opens again. */
+   and the third while threads run the first one's text and others map, fork and send signals (churn.h), whose
+   children run it too; prints what each answers; stops itself; closes and opens again. */
 #define _GNU_SOURCE
-#include "../restless.h"
+#include "../churn.h"
 
 #include <dlfcn.h>
 
@@ -43,13 +43,13 @@ int main(int argc, char **argv) {
     text = ((const char *(*)(void))dlsym(one, "big_address"))();
     for (int i = 0; i < 2; i++)
         pthread_create(&thread[i], NULL, run, NULL);
-    restless_lend(is_same);
-    restless_start(RESTLESS_MAPS);
-    restless_watch_me();
+    churn_lend(is_same);
+    churn_start(CHURN_MAPS);
+    churn_watch_me();
     open_one("libmissing.so");
     void *two = open_one("libtwo.so");
     open_one("libmissing.so");
-    restless_stop();
+    churn_stop();
     stopping = 1;
     for (int i = 0; i < 2; i++)
         pthread_join(thread[i], NULL);

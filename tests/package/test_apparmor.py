@@ -7,7 +7,7 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 ABSTRACTION = helpers.ROOT / "data/apparmor-abstraction"
 

@@ -14,7 +14,7 @@ import pytest
 import helpers
 
 # In one worker, which builds the source once.
-pytestmark = [pytest.mark.beside, pytest.mark.xdist_group("install")]
+pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("install")]
 
 EXPECTED = {
     "bin/hugeld", "lib/hugeld/hugeld-command", "lib/libhugeld.so", "lib/hugeld/libhugeld.so", "lib/pkgconfig/hugeld.pc",
@@ -66,7 +66,7 @@ def test_install_and_uninstall(tmp_path):
     assert not (prefix / "lib/hugeld").exists() and not documents.exists()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_what_is_installed_works(source, thp):
     make(source, "install")
     command = source / "prefix/bin/hugeld"
@@ -81,7 +81,7 @@ def test_what_is_installed_works(source, thp):
     assert "pages thp" in by_hand.stderr
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_replacing_disturbs_nobody(source):
     """A process keeps the library that it has, and a new one finds a whole file at every moment."""
     make(source, "install")
@@ -93,7 +93,7 @@ def test_replacing_disturbs_nobody(source):
         assert hashlib.sha256(file.read()).digest() == hashlib.sha256(library.read_bytes()).digest()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_pkg_config(source):
     if not shutil.which("pkg-config"):
         pytest.skip("pkg-config is not installed")
@@ -104,7 +104,7 @@ def test_pkg_config(source):
     assert helpers.run(["pkg-config", "--modversion", "hugeld"], env).stdout.strip() in helpers.hugeld("--version").stdout
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_dist_is_reproducible(tmp_path):
     """The same commit gives the same bytes in another folder, time zone and umask, and all of its files are in them."""
     found = []

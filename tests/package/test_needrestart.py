@@ -5,7 +5,7 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 CONF = helpers.ROOT / "debian/needrestart.conf"
 SCRIPT = r"""

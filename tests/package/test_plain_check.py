@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.check_all
 
 # Without what builds the patched linker.
 TESTS = "tests/real --ignore=tests/real/test_random_starts.py tests/dlopen/test_hosts.py tests/package"

@@ -87,7 +87,7 @@ def test_every_command_is_known():
     assert [line for line in [*RUN, *ELSEWHERE] if line not in commands] == []
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_as_a_new_user(clean_debian, source_copy, suite):
     debian = clean_debian(suite)
@@ -100,7 +100,7 @@ def test_as_a_new_user(clean_debian, source_copy, suite):
     assert "hugeld" in debian.do("dpkg -i /hugeld_*.deb && /usr/bin/hugeld --version && dpkg --purge hugeld")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_container(clean_debian):
     """What a container has: another Debian's libc, the library alone, /proc, no userfaultfd or mbind."""
     debian = clean_debian("trixie")

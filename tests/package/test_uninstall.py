@@ -11,7 +11,7 @@ import pytest
 
 import helpers
 
-pytestmark = [pytest.mark.beside, pytest.mark.whole, pytest.mark.skipif(platform.machine() != "x86_64", reason="attach is for x86-64")]
+pytestmark = [pytest.mark.parallel, pytest.mark.check_all, pytest.mark.skipif(platform.machine() != "x86_64", reason="attach is for x86-64")]
 
 APP, OTHER = "/usr/lib/disk/app", "/usr/lib/disk/other"
 # What the command is linked with, and what `make install` runs.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from installed import find_node
 from perfmaps import functions, names_by_start, read_map
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 BASE, SECTION = 0x1000, 0x200
 BIAS = 0x7F0000000000
@@ -230,7 +230,7 @@ def test_plt_header(map_file, builder):
     assert [line.name for line in read_map(map_file(app))].count(".plt") == 1
 
 
-@pytest.mark.parametrize("name", [pytest.param("node", marks=pytest.mark.whole), "python3", "gdb", "cc1plus"])
+@pytest.mark.parametrize("name", [pytest.param("node", marks=pytest.mark.check_all), "python3", "gdb", "cc1plus"])
 def test_real_files(map_file, name):
     """Installed programs, stripped or not."""
     path = find_node() if name == "node" else f"/usr/bin/{name}"

@@ -201,7 +201,7 @@ def start_stopped(library, pause_library, map_of):
     return start
 
 
-@pytest.fixture(params=["cc1plus", *(pytest.param(p, marks=pytest.mark.whole) for p in ("clang", "mariadbd", "node"))])
+@pytest.fixture(params=["cc1plus", *(pytest.param(p, marks=pytest.mark.check_all) for p in ("clang", "mariadbd", "node"))])
 def program(request):
     return request.getfixturevalue(request.param)
 

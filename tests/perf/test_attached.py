@@ -11,7 +11,7 @@ import profiles
 OPTIONS = "backend=hugetlb,perf_map=on"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_names(program, start_stopped, folder, pool, figure):
     """One recording, resolved with the file, with the map written by the process itself, with the command's, and with
     none.  And the profile of a plain run."""

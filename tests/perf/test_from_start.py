@@ -19,7 +19,7 @@ def record(program, output, argv):
         helpers.end_process(process)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_names(program, folder, pool, library, figure):
     pool(128)
     record(program, folder / "plain.data", program.argv)

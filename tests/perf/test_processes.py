@@ -36,7 +36,7 @@ def executable(pid):
 QUERY = "SELECT COUNT(*) FROM generate_series(1, 4000000) a WHERE a::text LIKE '%7%1%';"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_backends_of_postgres(start_stopped, shared_folder, pool, map_of, perf_works, figure):
     """Forked after the move, so their PIDs have no map; `--children` writes the maps.  They belong to the server's
     user, who needs no rights to profile it."""
@@ -93,7 +93,7 @@ def as_in_file(frame):
     return dataclasses.replace(frame, name=re.sub(r"_Star\d+Handler", "_ShortStarHandler", name))
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_jit_of_node(node, start_stopped, folder, pool, figure):
     """node writes the same file, truncates what is there, and goes on writing after `--append`."""
     script = folder / "script.js"
@@ -129,7 +129,7 @@ true
 """
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("by_command", [False, True], ids=["own", "command"])
 def test_namespaces(deep, root, library, map_of, tmp_path, folder, pool, by_command):
     """In a PID and mount namespace with a /tmp of its own, as in a container, the map is there, under the number that

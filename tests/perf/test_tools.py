@@ -168,7 +168,7 @@ def test_own_view(stopped, build, link):
     assert not set(TO_MAIN) & set(seen) and "?" in seen, "the documentation says so"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @BOTH
 def test_small_core(stopped, build, tmp_path, link):
     """Without hugetlb pages (bit 5 of the filter) it is as small as plainly, and gdb takes the code from the file."""
@@ -212,7 +212,7 @@ def test_strace_stacks(stopped, tmp_path):
     assert said[PLAIN] == TO_MAIN and said[HUGETLB] == [], "the documentation says so"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_valgrind(build, library, pool):
     """It runs the moved text as it does the plain one."""
     need("valgrind")

@@ -34,7 +34,7 @@ def top(pid, folder):
     return found
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_top(deep, start_stopped, folder, pool):
     pool(16)
     with start_stopped(deep(20000), "backend=hugetlb") as process:

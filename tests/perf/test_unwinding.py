@@ -35,8 +35,8 @@ def record_late(program, start_stopped, output, call_graph, options="backend=hug
 VIEWS = ("plain", "from the start", "attached late", "the same recording, text in its file")
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("call_graph", ["fp", pytest.param("dwarf", marks=pytest.mark.whole)])
+@pytest.mark.check_all
+@pytest.mark.parametrize("call_graph", ["fp", pytest.param("dwarf", marks=pytest.mark.check_all)])
 def test_chains(deep, start_stopped, library, folder, pool, figure, call_graph):
     """A program with frame pointers, and one without."""
     pool(16)
@@ -60,7 +60,7 @@ def test_frame_pointers_on_thp(deep, start_stopped, folder, pool, thp):
     assert len(leaves) > 100 and profiles.share(leaves, profiles.is_complete) >= profiles.LEAST
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_gdb(deep, start_stopped, pool):
     """A debugger reads the unwind tables of the file, so attaching late costs it nothing."""
     if not shutil.which("gdb"):
@@ -78,7 +78,7 @@ def test_gdb(deep, start_stopped, pool):
         assert helpers.state_of(process.pid) in ("R", "S")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_dwarf_of_cc1plus(cc1plus, start_stopped, library, folder, pool, figure):
     pool(64)
     plain = record_from_start(cc1plus, folder / "plain.data", "dwarf")

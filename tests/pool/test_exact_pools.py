@@ -214,7 +214,7 @@ def test_mariadbd_falls_back(mariadb_server, pool):
         assert not any(m.is_hugetlb for m in read_smaps(process.pid))
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("sizes, buffers", [(WHOLE, OF_WHOLE), (MIXED, OF_MIXED)], ids=["whole", "mixed"])
 def test_mariadbd_exact(mariadb_server, pool, sizes, buffers):
     told = check_doctor([*mariadb_server.argv, *sizes], pool)

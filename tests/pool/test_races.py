@@ -73,8 +73,8 @@ def text_and_rodata(pid):
     return text // helpers.HUGE, rodata // helpers.HUGE, sum(m.thp_bytes for m in mappings)
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.whole)])
+@pytest.mark.check_all
+@pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.check_all)])
 def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, expected, backend):
     """They start together against a pool that serves a third of them, and hold what they got until all have it."""
     free = PROCESSES // 3 * APP
@@ -101,7 +101,7 @@ def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, e
     assert set(results) == {expected}
 
 
-@pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.check_all)])
 def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
     """The same, running through: pages come back while others look for some.  Each forks a child, too."""
     pool(8 * APP)
@@ -115,7 +115,7 @@ def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
         assert re.search(r"text 5 pages (hugetlb|thp)", error) or SHORT in error, error
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_storm(builder, gate, thief, library, pool, thp, expected):
     """Chains of programs that replace themselves, each with a child, while a thief takes pages and gives them back."""
     pool(4 * APP)
@@ -145,7 +145,7 @@ def stealing(thief, pages):
         helpers.end_process(process)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_thief(builder, thief, library, pool, expected):
     """Starts one after the other while the pool is full and empty by turns, a thousand times a second."""
     pool(APP)

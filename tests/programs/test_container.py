@@ -17,7 +17,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "vm"))
 
 import archive  # noqa: E402  (its folder has just been added)
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.check_all
 
 ROOT = archive.cache_folder("suites") / "trixie"
 LINKER = helpers.ROOT / "build/suites/trixie/ldso/ld.so"

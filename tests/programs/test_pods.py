@@ -17,7 +17,7 @@ import helpers
 from calls import build_calls
 from smaps import read_smaps
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.check_all
 
 DEPLOY = helpers.ROOT / "deploy"
 SECONDS = 120

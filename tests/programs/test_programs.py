@@ -20,7 +20,7 @@ import stock
 from proof import check_plans
 from smaps import read_smaps
 
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.check_all
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"

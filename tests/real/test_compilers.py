@@ -45,7 +45,7 @@ def cc1plus():
     return compiler
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("by_command", [False, True], ids=["preload", "run"])
 def test_cc1plus(prove, pool, cc1plus, source, by_command):
     pool(64)
@@ -62,7 +62,7 @@ def test_cc1plus_thp(prove, thp, cc1plus):
     prove(argv, {"cc1plus": ("text", "rodata")}, options="backend=thp", backend="thp")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_gcc_starts_everything(pool, source, tmp_path):
     """The driver, cc1plus, as, collect2 and ld inherit the variables: the program that they make is the same."""
     if not shutil.which("g++"):
@@ -75,8 +75,8 @@ def test_gcc_starts_everything(pool, source, tmp_path):
     assert plain.read_bytes() == moved.read_bytes()
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["preload", "run"])
+@pytest.mark.check_all
+@pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.check_all)], ids=["preload", "run"])
 def test_clang(prove, pool, source, by_command):
     if not shutil.which("clang"):
         pytest.skip("clang is not installed")

@@ -11,7 +11,7 @@ import databases
 import helpers
 from smaps import read_smaps
 
-BOTH = pytest.mark.parametrize("by_command", [pytest.param(False, marks=pytest.mark.whole), True], ids=["preload", "run"])
+BOTH = pytest.mark.parametrize("by_command", [pytest.param(False, marks=pytest.mark.check_all), True], ids=["preload", "run"])
 
 QUERIES = """
     DROP TABLE IF EXISTS t;
@@ -34,7 +34,7 @@ def mariadb(shared_folder):
     return databases.make_mariadb(shared_folder)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @BOTH
 def test_mariadbd(prove, pool, mariadb, by_command):
     folder, argv = mariadb
@@ -112,7 +112,7 @@ def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
         assert process.returncode == 0
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_prefork(pool, thp, postgres, library, pause_library):
     """20 clients that connect anew for each transaction, each served by a child of its own, with an exhausted pool."""
     folder, binaries, argv = postgres

@@ -10,7 +10,7 @@ import pytest
 import helpers
 from installed import find_node
 
-BOTH = pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["preload", "run"])
+BOTH = pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.check_all)], ids=["preload", "run"])
 STAYS = "no whole huge page lies inside"
 
 NODE = """
@@ -59,7 +59,7 @@ def verdict(result):
 
 
 @BOTH
-@pytest.mark.parametrize("module", [pytest.param("test_json", marks=pytest.mark.whole), "test_re", pytest.param("test_ctypes", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("module", [pytest.param("test_json", marks=pytest.mark.check_all), "test_re", pytest.param("test_ctypes", marks=pytest.mark.check_all)])
 def test_python(prove, pool, module, by_command):
     if helpers.run(["/usr/bin/python3", "-c", f"import test.{module}"]).returncode != 0:
         pytest.skip(f"python3's own test.{module} is not installed (libpython3-testsuite)")

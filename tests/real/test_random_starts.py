@@ -83,7 +83,7 @@ def result_of(command, env):
     return (done.returncode, done.stdout, errors), "".join(said)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_starts(request, source, shared_folder, library, thp, draining, program, way):

@@ -14,8 +14,8 @@ LONG = os.environ.get("T_REAL") == "all"
 BY_LDSO = list(suites.SUITES) if LONG else ["perl", "git"]
 # Those that take a few seconds; `make check` runs no others.
 SHORT = ("perl", "sqlite")
-RUNS = [pytest.param(name, None, marks=() if name in SHORT else pytest.mark.whole) for name in suites.SUITES]
-RUNS += [pytest.param(name, "ldso", marks=pytest.mark.whole) for name in BY_LDSO]
+RUNS = [pytest.param(name, None, marks=() if name in SHORT else pytest.mark.check_all) for name in suites.SUITES]
+RUNS += [pytest.param(name, "ldso", marks=pytest.mark.check_all) for name in BY_LDSO]
 
 
 @pytest.fixture(scope="module")

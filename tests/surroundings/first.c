@@ -8,11 +8,11 @@
      file:at:bytes:offset  map the file T_FILE as text
      occupy:n       map pages until n mappings are left below vm.max_map_count
      threads:n      n threads call the functions of the large text for as long as the process lives
-     restless:n     and others are restless (restless.h), without mapping anything if n is 0; their children
-   call functions of the large text, and the signals go to the thread that runs the constructors timer:n
-   SIGPROF every n microseconds; its handler calls such a function */
+     churn:n        and others map, unless n is 0, fork and send signals (churn.h); their children call functions of
+                    the large text, and the signals go to the thread that runs the constructors
+     timer:n        SIGPROF every n microseconds; its handler calls such a function */
 #define _GNU_SOURCE
-#include "../restless.h"
+#include "../churn.h"
 
 #include <fcntl.h>
 #include <link.h>
@@ -31,7 +31,7 @@ const void *big_address(void) __attribute__((weak));
 
 static char *base;
 static const char *file = ""; /* T_FILE */
-static bool is_restless;
+static bool has_churn;
 
 static int find_base(struct dl_phdr_info *info, size_t size, void *data) {
     (void)size, (void)data;
@@ -88,17 +88,17 @@ static void start_threads(long n) {
             abort();
 }
 
-static void start_restless(enum restless_kind kind) {
-    restless_lend(call_some);
-    restless_start(kind);
-    restless_watch_me();
-    is_restless = true;
+static void start_churn(enum churn_kind kind) {
+    churn_lend(call_some);
+    churn_start(kind);
+    churn_watch_me();
+    has_churn = true;
 }
 
 /* Before the process ends, or its last child might outlive it. */
-__attribute__((destructor)) static void end_restless(void) {
-    if (is_restless)
-        restless_stop();
+__attribute__((destructor)) static void end_churn(void) {
+    if (has_churn)
+        churn_stop();
 }
 
 static void occupy(long left) {
@@ -163,8 +163,8 @@ static void act(const char *verb, const char *numbers) {
         occupy(number[0]);
     else if (strncmp(verb, "threads", length) == 0)
         start_threads(number[0]);
-    else if (strncmp(verb, "restless", length) == 0)
-        start_restless(number[0] ? RESTLESS_MAPS : RESTLESS_MAPS_NOTHING);
+    else if (strncmp(verb, "churn", length) == 0)
+        start_churn(number[0] ? CHURN_MAPS : CHURN_MAPS_NOTHING);
     else if (strncmp(verb, "timer", length) == 0)
         start_timer(number[0]);
     else

@@ -39,7 +39,7 @@ def test_first_moves(builder, surround, pool, thp, kind):
     assert outcome.stderr == ""
 
 
-@pytest.mark.parametrize("action, threads", [("threads:2,restless:0", True), ("threads:2,timer:3e8", True), ("timer:64", False)])
+@pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), ("threads:2,timer:3e8", True), ("timer:64", False)])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_last(builder, surround, pool, thp, first, action, threads, backend):
     """Text and read-only data move; writable data too, unless there are threads."""
@@ -52,9 +52,9 @@ def test_last(builder, surround, pool, thp, first, action, threads, backend):
     assert outcome.stderr == (said if threads else "")
 
 
-@pytest.mark.parametrize("action", ["threads:2,timer:3e8", pytest.param("threads:2,restless:1", marks=pytest.mark.whole),
-                                    pytest.param("timer:64", marks=pytest.mark.whole)],
-                         ids=["threads and SIGPROF", "restless threads", "SIGPROF"])
+@pytest.mark.parametrize("action", ["threads:2,timer:3e8", pytest.param("threads:2,churn:1", marks=pytest.mark.check_all),
+                                    pytest.param("timer:64", marks=pytest.mark.check_all)],
+                         ids=["threads and SIGPROF", "churning threads", "SIGPROF"])
 def test_repeated(sum_program, library, pool, first, action):
     """Two threads run the text while it moves, and others map and unmap, fork and look at its stack; SIGPROF comes every millisecond (every 100 us in the single thread, whose
     whole way takes a few milliseconds) and runs it too."""

@@ -117,7 +117,7 @@ def run_occupied(app, env, name):
         return maps, huge, process.finish()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("variant", ["nopie", "six"])
 def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_library, pool, first, variant):
     """Every step of commit is once the one that fails, and the ballast brings everything back."""

@@ -26,7 +26,7 @@ from smaps import read_smaps
 from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, replace_text, running, write_configuration
 
-pytestmark = [pytest.mark.beside, pytest.mark.waits]
+pytestmark = [pytest.mark.parallel, pytest.mark.sleeps]
 
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 WAITING = CALM.replace("avg10=0.00", "avg10=60.00").replace("total=0", "total=100000000000")
@@ -174,7 +174,7 @@ def system_calls(*names):
     return found
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_sandbox(acting, tmp_path):
     """hugeld.service is killed for a call that its filter does not have: all that it makes here are allowed."""
     if not shutil.which("systemd-analyze"):
@@ -198,7 +198,7 @@ def test_not_by_default(observe, program):
         assert huge_bytes(program) == 0
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_budget(acting, program):
     """No more than it allows."""
     with acting("rate = 60", "budget = 2") as service:
@@ -268,7 +268,7 @@ def draw(machine):
     return value % 10000 / 100
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_canary_is_drawn(acting, tmp_path):
     """By the machine's id: one begins at a percentage that another one does not, and both at a larger one."""
     early, late = sorted((f"{i:032x}" for i in range(100)), key=draw)[5::89]
@@ -307,7 +307,7 @@ def test_delay(acting, program):
         assert acts["huge"] + acts["failed"] == 0 and huge_bytes(program) == 0
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_delay_is_drawn(acting, clock):
     """So that a thousand machines do not begin together: one of them begins at once."""
     with acting("delay = 86400", prefix=["env", f"LD_PRELOAD={clock}", "CHANCE=0"]) as service:
@@ -315,7 +315,7 @@ def test_delay_is_drawn(acting, clock):
         service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_delay_after_a_change(acting, program):
     """As after an upgrade: a service that runs for long leaves the file alone for as long."""
     seconds = 25  # longer than it waits for the file to be unmapped
@@ -330,7 +330,7 @@ def test_delay_after_a_change(acting, program):
         assert time.monotonic() - changed > seconds - 1, service.said  # it counts whole seconds
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_rate(acting, program):
     """So many huge pages in a minute, and no more."""
     with acting("rate = 2") as service:
@@ -342,7 +342,7 @@ def test_rate(acting, program):
         assert found == (1, helpers.HUGE) or time.monotonic() - began > 30
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_rests(acting, program, six, tmp_path):
     """After each act it does nothing for twenty times as long, whatever the rate is."""
     other, trace = program.with_suffix(".other"), tmp_path / "trace"
@@ -365,7 +365,7 @@ def test_rests(acting, program, six, tmp_path):
         other.unlink()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_pressure_is_not_known(acting, tmp_path):
     """It is said once, and free memory alone decides."""
     if not os.path.exists("/proc/pressure"):
@@ -386,7 +386,7 @@ def test_pressure_is_not_known(acting, tmp_path):
 YEARS = 10 * 365 * 86400
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("behind", [True, False], ids=["set back", "jumps"])
 def test_clock(acting, program, tmp_path, clock, behind):
     """The file was changed in the future: the delay after a change counts from when the service has seen it.  And a clock that is set by
@@ -402,7 +402,7 @@ def test_clock(acting, program, tmp_path, clock, behind):
         assert huge_bytes(program) >= helpers.HUGE
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_more_and_more_seldom(acting, program, tmp_path, clock):
     """What is in vain is tried again after one minute, and then after two."""
     forward = tmp_path / "forward"
@@ -419,7 +419,7 @@ def test_more_and_more_seldom(acting, program, tmp_path, clock):
             assert service.service.look()["acts"]["failed"] == failed
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_lost(acting, program):
     """What was dropped again is left alone, for a minute at first."""
     with acting() as service:
@@ -451,7 +451,7 @@ def test_another_file(acting, program, six):
         assert "it is another file now" in service.lines_until("not put in place")[-1]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_excluded_since(acting, program):
     """What was observed before counts for nothing."""
     with acting() as service:
@@ -505,7 +505,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_mappings_of_a_user(acting, program):
     """A user with processes of very many mappings keeps the service from acting, and from nothing else: it answers within a second."""
     with contextlib.ExitStack() as stack:
@@ -601,7 +601,7 @@ def test_unmounted(observe, program, tmp_path, roots_folder):
         folder.rmdir()
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_fails(acting, program):
     """What was in vain is not tried again at once, however often something may be done."""
     with acting("rate = 60", prefix=replaced({"fadvise64": (0, None)})) as service:
@@ -614,7 +614,7 @@ def test_fails(acting, program):
         assert service.service.look()["acts"]["failed"] == 1 or time.monotonic() - began > 50
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize(("call", "n"), [("fadvise64", 1), ("madvise", 1), ("madvise", 3)])
 def test_killed(acting, program, tmp_path, call, n):
     """Before one of its steps: the program is as before, and the next service begins."""

@@ -17,7 +17,7 @@ import helpers
 from test_samples import replaced
 from watching import FOREVER, NOBODY, SECONDS, observed_row as row, replace_text, running
 
-pytestmark = [pytest.mark.beside, pytest.mark.waits]
+pytestmark = [pytest.mark.parallel, pytest.mark.sleeps]
 
 HUGE = 2 << 20
 STOP = "/run/hugeld-service/stop"
@@ -129,7 +129,7 @@ def windows(path):
     return int(re.search(r"^hugeld_windows_total (\d+)$", path.read_text(), re.M)[1])
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_stopped_and_configured_anew(observe, calls, tmp_path):
     """Nothing is sampled while the kill switch is there; `observe = no` the same, also if something else wakes the service."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
@@ -177,7 +177,7 @@ def test_windows_and_rests(observe, calls):
         assert ended - began > 1 and time.monotonic() - began > 12
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize(("chance", "too_early", "due"), [(0, 4000, 4600), (255, 7000, 7600)])
 def test_next_window_is_drawn(observe, tmp_path, clock, chance, too_early, due):
     """So that those of a thousand machines do not begin together: a quarter earlier than the configuration says, to a quarter later."""
@@ -219,7 +219,7 @@ def test_suspended(observe, calls):
         assert observed["windows_lost"] < observed["windows"]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_lost(observe, calls):
     """Of a window that has lost too many samples nothing counts, and of those before it neither."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*", lines=["window = 4", "interval = 8"]) as service:
@@ -233,7 +233,7 @@ def test_lost(observe, calls):
         service.wait_for(calls)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_too_costly(observe, calls, tmp_path):
     """A window that takes too much of a processor is ended, and the next one comes much later."""
     burn = tmp_path / "burn.so"

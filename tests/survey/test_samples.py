@@ -125,7 +125,7 @@ def test_already_huge(calls, library, pool):
     assert found["advice"]["already_huge"] is True and found["advice"]["way"] == "nothing"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_image_is_huge(calls, root):
     """Text that `hugeld attach` has replaced is on huge pages of a file."""
     with running([calls, FOREVER]) as [process]:
@@ -151,7 +151,7 @@ def test_text_of_a_jit(tmp_path):
     assert found["memory_samples"] > 0.9 * found["samples"] and found["hot_bytes"] < 64 * 4096
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_processes_that_have_ended(calls):
     """Their samples count all the same, once for each of them."""
     again = f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done"
@@ -201,7 +201,7 @@ def test_nothing_is_walked(calls, tmp_path):
     assert not seen["samples"] & {"clear_refs", "smaps", "smaps_rollup", "numa_maps", "pagemap", "mem"}
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_loops_of_mmap(calls, tmp_path):
     """Processes that map and unmap text, fork and execute all the time make no other process lose samples."""
     source, storm = tmp_path / "storm.c", tmp_path / "storm"
@@ -219,7 +219,7 @@ def test_loops_of_mmap(calls, tmp_path):
     assert found["objects"][0]["path"] == calls
 
 
-@pytest.mark.parametrize("words", [["--json"], pytest.param([], marks=pytest.mark.whole)], ids=["json", "text"])
+@pytest.mark.parametrize("words", [["--json"], pytest.param([], marks=pytest.mark.check_all)], ids=["json", "text"])
 def test_lost_samples(calls, words):
     """A window that has lost more than one in a hundred decides nothing, and says so."""
     with running([calls, FOREVER]) as [process]:
@@ -357,7 +357,7 @@ def test_hostile_names(calls, tmp_path, name):
     assert answer_of(page)["programs"]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_page(calls, tmp_path):
     """A column for each 2 MiB, and what the samples are."""
     page = tmp_path / "page.html"

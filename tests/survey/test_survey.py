@@ -108,7 +108,7 @@ def test_started_program(calls):
     assert not [pid for pid in helpers.marked_processes() if helpers.state_of(pid) not in "ZX"]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_started_program_alone(calls):
     """What others execute meanwhile is not looked at, and its output is not in the answer."""
     with running([calls, FOREVER]):
@@ -116,7 +116,7 @@ def test_started_program_alone(calls):
     assert all(p["path"] != calls for p in answer["programs"]) and answer["programs"]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_started_program_that_ends(calls):
     """What was seen of it counts, and its file says what is best; of one that ends at once there is nothing to be seen."""
     answer, _ = survey("--", "sh", "-c", f"timeout 4 {calls} {FOREVER}; true", seconds=100)
@@ -128,7 +128,7 @@ def test_started_program_that_ends(calls):
     assert is_quiet(result) or (result.returncode == 1 and "ended before it could be looked at" in result.stderr), result
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_program_that_is_run_again(calls):
     """None of its processes lives as long as the window; the plan is made for the one that there is at the end."""
     answer, _ = survey("--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", seconds=5)
@@ -136,7 +136,7 @@ def test_program_that_is_run_again(calls):
     assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] in ("place", "image")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_filter(calls):
     with running([calls, FOREVER], ["sleep", "60"]) as (_, sleeping):
         answer, _ = survey("--program", calls, "--program", "sleep")
@@ -159,7 +159,7 @@ def test_advice(calls):
     assert advice["commands"][0] == f"hugeld share add {calls}"
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_position_independent(roots_folder):
     pie = build_calls(roots_folder / "pie", "-pie", "-fPIE")
     with running([pie, FOREVER]):
@@ -177,7 +177,7 @@ def test_static_program(roots_folder):
     assert advice["commands"] == [f"hugeld share add {static}", f"hugeld run -- {static}"][:1 if advice["way"] == "place" else 2]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_small_text(tmp_path):
     """More than the TLB reaches, but nothing that fills a huge page: said with the reason."""
     source = tmp_path / "many.c"
@@ -220,7 +220,7 @@ def test_already_huge(calls, library, pool):
     assert is_quiet(result, "; 1 is on huge pages already"), result
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_already_huge_is_shown(calls, library, pool):
     """Beside a program that would gain."""
     pool(32)
@@ -237,7 +237,7 @@ def test_already_huge_is_shown(calls, library, pool):
 # --- processes that cannot be looked at ---
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_kinds_of_processes(calls):
     """Kernel threads and zombies are no programs; one that ends meanwhile is counted."""
     zombie = subprocess.Popen(["true"], env=helpers.environment())
@@ -252,7 +252,7 @@ def test_kinds_of_processes(calls):
     assert answer["processes"]["kernel_threads"] >= (1 if os.path.exists("/proc/2") else 0)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_without_privileges(calls, library, root):
     """Own processes only, and that is said once."""
     command = library.parent / "hugeld"
@@ -270,7 +270,7 @@ def test_without_privileges(calls, library, root):
     assert helpers.state_of(ours.pid) in ("", "X", "Z")
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_other_namespaces(calls, root, tmp_path):
     """A program in namespaces of its own, whose file cannot be found by its path from here."""
     inside = tmp_path / "inside"
@@ -288,7 +288,7 @@ def test_other_namespaces(calls, root, tmp_path):
         helpers.end_process(process)
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_vanished_executable(calls, tmp_path):
     """The file was removed while it runs: the kernel's " (deleted)" is no part of a command that works."""
     copy = tmp_path / "gone"
@@ -305,7 +305,7 @@ def test_vanished_executable(calls, tmp_path):
     assert found["advice"]["reason"]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_thousand_processes():
     script = 'for i in $(seq 1000); do sleep 600 & done; echo ready; wait'
     process = helpers.start(["sh", "-c", script], stdin=subprocess.PIPE)
@@ -333,7 +333,7 @@ def test_thousand_processes():
 # --- the answer ---
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("width", [10, 25, 40, 60, 80, 200])
 def test_width(calls, width, tmp_path):
     """Nothing is wider than the terminal, and what a shell makes of a command is what it was."""
@@ -353,7 +353,7 @@ def test_width(calls, width, tmp_path):
         assert f"\n{command}\n" in text
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("name", ["new\nline", "esc\x1b[31m", "ümlaut", "bad\udcff", "-n"], ids=ascii)
 def test_hostile_names(calls, tmp_path, name):
     """Control characters never reach the terminal; a command that could not be copied is not printed."""
@@ -369,7 +369,7 @@ def test_hostile_names(calls, tmp_path, name):
         assert "\n" not in command and "\x1b" not in command
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_page(calls, roots_folder, tmp_path):
     """A browser draws it; a path that tries to be markup stays text."""
     program, page = roots_folder / "<script>&", tmp_path / "page.html"
@@ -431,7 +431,7 @@ def test_not_calibrated(cache):
     assert answer["calibrated"] is False and answer["curve_problem"] is None
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("before, word", [
     (put("{"), "damaged"), (put(""), "damaged"), (put("[]"), "damaged"), (put("{}"), "damaged"),
     (put(curve_file(processor="another")), "another processor"), (put(curve_file(version=2)), "damaged"),
@@ -452,7 +452,7 @@ def test_hostile_cache(cache, before, word):
     assert answer["calibrated"] is False and word in answer["curve_problem"]
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_calibrate(cache):
     """It is kept where root keeps it, and used from then on."""
     curve = cache("true", "--calibrate")["curve"]

@@ -15,7 +15,7 @@ from hugepages import find_limits
 
 # Where it can be seen to that a survey takes no page of the pool, it is beside tests of the pool.
 LIMITS = find_limits()
-SURVEYS = [pytest.mark.beside, pytest.mark.waits] if LIMITS else []
+SURVEYS = [pytest.mark.parallel, pytest.mark.sleeps] if LIMITS else []
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 FOREVER = "1000000000000"
 SECONDS = 150  # a busy machine gives few samples

@@ -109,7 +109,7 @@ def test_survey(tmp_path, curve):
     compare("survey", [sampled, exact], counters if exact["no_counters"] else ())
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_survey_calibrate(root):
     script = 'mount -t tmpfs none /var/cache && exec "$0" survey --calibrate --json'
     compare("survey-calibrate", [json.loads(helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD]).stdout)])

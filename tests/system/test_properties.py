@@ -11,7 +11,7 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 MARKS = {"x86_64": "x86 feature: IBT, SHSTK", "aarch64": "AArch64 feature: BTI, PAC"}
 
@@ -33,7 +33,7 @@ def cross_build(machine, folder):
     return folder / "libhugeld.so"
 
 
-@pytest.mark.parametrize("machine", ["x86_64", pytest.param("aarch64", marks=pytest.mark.whole)])
+@pytest.mark.parametrize("machine", ["x86_64", pytest.param("aarch64", marks=pytest.mark.check_all)])
 def test_marked(machine, tmp_path):
     library = helpers.LIBRARY if machine == os.uname().machine else cross_build(machine, tmp_path)
     assert marks(library) == [MARKS[machine]]

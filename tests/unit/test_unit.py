@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-pytestmark = pytest.mark.beside
+pytestmark = pytest.mark.parallel
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "tests" / "unit").glob("test-*.c"))

@@ -175,5 +175,5 @@ GUESTS = [
     guest("5.10", "bullseye", "bullseye-security", leave=CLOCK, **FILE_SYSTEMS),
     guest("6.1", "bookworm", "bookworm-security", **MIDDLE, **FILE_SYSTEMS),
     guest("6.12", "trixie", "trixie-security", **MIDDLE, words=["security=selinux"], **FILE_SYSTEMS),
-    guest("newest", "sid", "trixie-backports", whole=True, **FILE_SYSTEMS),
+    guest("newest", "sid", "trixie-backports", all_cases=True, **FILE_SYSTEMS),
 ]

@@ -4,14 +4,14 @@
 
    fill writes all of .data and .bss.  sbrk:bytes allocates so much by sbrk(2) and fills it, malloc:bytes in
    blocks of 20000.  threads:n starts n threads that write to .data and .bss as long as the process lives, and
-   restless ones (restless.h) that map nothing; timer:n has a handler do that every n microseconds.  lock is
+   threads of churn.h that map nothing; timer:n has a handler do that every n microseconds.  lock is
    mlockall(MCL_FUTURE); mdwe and no-thp are of prctl(2).  data:more and as:more limit RLIMIT_DATA and
    RLIMIT_AS to what is used now and MORE.
 
    early_check() says how many words are no longer what was written. */
 #define _GNU_SOURCE
 #include "writable.h"
-#include "../restless.h"
+#include "../churn.h"
 
 #include <string.h>
 #include <sys/prctl.h>
@@ -31,7 +31,7 @@
 
 #define SLOTS (DATA_WORDS / 512)
 
-static int filled, timed, is_restless;
+static int filled, timed, has_churn;
 static volatile uint64_t ticks;
 static uint64_t *by_sbrk, *block[BLOCKS_MAX];
 static size_t sbrk_words, n_blocks;
@@ -79,15 +79,15 @@ static void start_threads(long n) {
         if (pthread_create(&thread, NULL, write_for_ever, (void *)i) != 0)
             abort();
     pthread_barrier_wait(&started);
-    restless_start(RESTLESS_MAPS_NOTHING);
-    restless_watch_me();
-    is_restless = 1;
+    churn_start(CHURN_MAPS_NOTHING);
+    churn_watch_me();
+    has_churn = 1;
 }
 
 /* Before the process ends, or its last child might outlive it. */
 __attribute__((destructor)) static void end_threads(void) {
-    if (is_restless)
-        restless_stop();
+    if (has_churn)
+        churn_stop();
 }
 
 /* A word in another page each time, all over. */

@@ -16,7 +16,7 @@ MOVED = {"": ("data",), "data=off": (), "bss=thp": ("data",), "data=off,bss=thp"
 
 
 @pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
-@pytest.mark.parametrize("variant", ["nopie", "pie", *(pytest.param(v, marks=pytest.mark.whole) for v in ("aligned", "aligned-pie"))])
+@pytest.mark.parametrize("variant", ["nopie", "pie", *(pytest.param(v, marks=pytest.mark.check_all) for v in ("aligned", "aligned-pie"))])
 @pytest.mark.parametrize("options", MOVED, ids=lambda o: o or "default")
 def test_every_byte(program, compare, pool, thp, variant, random, options):
     """Written by an earlier constructor, with a heap behind them; looked at by main."""
@@ -64,7 +64,7 @@ def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
         assert process.finish()[0] == 0
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 @pytest.mark.parametrize("options", ["", "backend=thp"])
 def test_sparse(program, library, empty_library, pool, thp, variant, options):

@@ -39,12 +39,12 @@ def planned_pages(process, app, options, *kinds):
     return plan.pages(*kinds)
 
 
-@pytest.mark.parametrize("threads", [0, pytest.param(THREADS, marks=pytest.mark.whole)], ids=["alone", "threads"])
-@pytest.mark.parametrize("options", ["backend=hugetlb,data=thp", *(pytest.param(options, marks=pytest.mark.whole) for options in (
+@pytest.mark.parametrize("threads", [0, pytest.param(THREADS, marks=pytest.mark.check_all)], ids=["alone", "threads"])
+@pytest.mark.parametrize("options", ["backend=hugetlb,data=thp", *(pytest.param(options, marks=pytest.mark.check_all) for options in (
     "backend=hugetlb,data=thp,bss=thp", "backend=thp,data=thp,bss=thp", "backend=auto,data=off"))])
 def test_no_signal_ever(program, run_exhausted, pool, thp, options, threads):
-    """200 children read and write all of their data, and so does the parent, with and without eight more threads that write, and restless
-    ones."""
+    """200 children read and write all of their data, and so does the parent, with and without eight more threads that write
+    and others that map, fork and send signals."""
     app = program("nopie")
     with run_exhausted([app, "fork", CHILDREN, threads], options) as process:
         pool(0)

@@ -4,7 +4,8 @@
      check             nothing more
      heap              sbrk(2) and malloc(3) in every way, over 1 GiB
      fork N THREADS    N children read and write all of the data while THREADS threads write to it and others
-   are restless (restless.h); with a fourth argument it stops (SIGSTOP) after the first child
+                       map, fork and send signals (churn.h); with a fourth argument it stops (SIGSTOP) after
+                       the first child
 
      children          every other way to make one: vfork, posix_spawn, daemon, in children of children, ...
 
@@ -13,7 +14,7 @@
    Exit status 0 and a line of "right" for each thing that is as it must be. */
 #define _GNU_SOURCE
 #include "writable.h"
-#include "../restless.h"
+#include "../churn.h"
 
 #include <malloc.h>
 #include <sched.h>
@@ -98,7 +99,7 @@ static bool give_back(size_t i, size_t bytes) {
 /* Blocks below the size from which malloc maps each by itself. */
 static size_t size_of(size_t i) { return 20000 + i * 331; }
 
-static void churn(uint64_t total) {
+static void churn_heap(uint64_t total) {
     bool right = true;
     uint64_t x = 1;
     for (unsigned n = 0; total > 0; n++) {
@@ -144,7 +145,7 @@ static void locate_blocks(void) {
 static void use_heap(void) {
     locate_blocks();
     use_break();
-    churn((uint64_t)1 << 30);
+    churn_heap((uint64_t)1 << 30);
     locate_blocks();
     use_break();
     say("early heap", !early_check || early_check() == 0);
@@ -237,9 +238,9 @@ static void fork_many(int n, size_t threads, bool stop) {
     for (size_t i = 0; i < threads; i++)
         pthread_create(&thread[i], NULL, write_data, (void *)i);
     if (threads > 0) {
-        restless_lend(can_read_data);
-        restless_start(RESTLESS_MAPS);
-        restless_watch_me();
+        churn_lend(can_read_data);
+        churn_start(CHURN_MAPS);
+        churn_watch_me();
     }
     for (int i = 0; i < n; i++) {
         pid_t *child = &running[i % AT_ONCE];
@@ -259,7 +260,7 @@ static void fork_many(int n, size_t threads, bool stop) {
     for (int i = 0; i < AT_ONCE && i < n; i++)
         count_end(&count, running[i]);
     if (threads > 0)
-        restless_stop();
+        churn_stop();
     stop_threads = true;
     for (size_t i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""tests/peers/stress.py [--seconds=N] [--way=preload|ldso] [--backend=hugetlb|thp] WORKSHOP CLASS...: stress-ng's
+"""tests/stress/stress.py [--seconds=N] [--way=preload|ldso] [--backend=hugetlb|thp] WORKSHOP CLASS...: stress-ng's
 verdict on each of its stressors of a class, while a thread in each of the stressing processes opens and closes a large
 DSO (opener.c).  WORKSHOP is the folder where the test built opener.so and libtable1.so.
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Children of every kind are made while an object comes and goes, and the pool has just the pages that are needed:
-no process gets a signal.  T_PEERS=all: 10,000 rounds instead of 500."""
+no process gets a signal.  T_STRESS=all: 10,000 rounds instead of 500."""
 
 import re
 
 import helpers
-from peers import LONG
+from rounds import LONG
 
 ROUNDS = 10000 if LONG else 500
 

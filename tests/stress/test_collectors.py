@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Who looks at stacks from a signal handler finds the thread's own there while objects come and go: a collector that
 reads them (libgc), one that preempts and profiles on alternate stacks (Go), and programs of ours that compare each
-stack pointer.  T_PEERS=all: twenty times as many rounds."""
+stack pointer.  T_STRESS=all: twenty times as many rounds."""
 
 import re
 
 import pytest
 
-from peers import LONG
+from rounds import LONG
 
 ROUNDS = 2000 if LONG else 100
 
@@ -43,7 +43,7 @@ def test_stacks(run_peer, workshop, count_moves, way, backend):
     assert count_moves(moved.stderr, "libtable2.so", backend) > 0, moved.stderr
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 def test_goroutines(run_peer, workshop, goroutines, count_moves, way, backend):
     """Go collects, preempts (SIGURG) and profiles (SIGPROF) while cgo opens and closes."""
     argv = [goroutines, ROUNDS, workshop / "libtable1.so", workshop / "libtable2.so"]

@@ -5,4 +5,4 @@ import os
 import pathlib
 
 HERE = pathlib.Path(__file__).resolve().parent
-LONG = os.environ.get("T_PEERS") == "all"
+LONG = os.environ.get("T_STRESS") == "all"

@@ -13,7 +13,7 @@ import pytest
 import helpers
 from installed import cache_folder
 from pagecache import on_small_pages
-from peers import HERE
+from rounds import HERE
 
 sys.path.append(str(HERE.parent / "dlopen"))
 
@@ -25,7 +25,7 @@ ALIGNED = "-Wl,-z,max-page-size=0x200000"
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory):
     """A folder with the DSOs that are opened, and the programs that need nothing else to be installed."""
-    folder = tmp_path_factory.mktemp("peers")
+    folder = tmp_path_factory.mktemp("stress")
     folder.chmod(0o755)
     for number in (1, 2):
         link_table(folder / f"libtable{number}.so", number)

@@ -16,7 +16,7 @@ def expect(plain, backend):
                    for line in plain.splitlines(True))
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_family(run_peer, workshop, count_moves, pool, thp, family, backend, way):

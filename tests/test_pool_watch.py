@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The harness among strangers: while another process takes huge pages, no test blames hugeld (among_strangers.py, which is run
+"""The harness while the pool changes: while another process takes huge pages, no test blames hugeld (while_pool_changes.py, which is run
 here); a leak of ours is red all the same."""
 
 import contextlib
@@ -14,7 +14,7 @@ import pytest
 import helpers
 
 HERE = pathlib.Path(__file__).resolve().parent
-pytestmark = pytest.mark.whole
+pytestmark = pytest.mark.check_all
 NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 IPC_RMID = 0
 
@@ -30,7 +30,7 @@ def among(pool, tmp_path):
     def run(case, act=lambda: None):
         (tmp_path / "waiting").touch()
         process = helpers.start([sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-rA", "--tb=no", "-q",
-                                 HERE / "among_strangers.py", "-k", case], env)
+                                 HERE / "while_pool_changes.py", "-k", case], env)
         try:
             helpers.wait_until(lambda: (tmp_path / "now").exists(), 60, "the moment")
             act()
@@ -61,7 +61,7 @@ def thief(builder):
         yield take
 
 
-def test_stranger_takes_some(among, thief):
+def test_other_process_takes_some(among, thief):
     found = among("counters", thief)  # the test and its end
     assert {outcome for outcome, _ in found} == {"SKIPPED"}, found
     assert all(re.search(r"somebody else took huge pages: thief \(\d+\) holds 3 pages", reason) for _, reason in found), found

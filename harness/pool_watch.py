@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Who else takes huge pages.  What a process of ours holds its smaps tells; but that nothing is lost, and that the pool
 serves as many pages as a test asked for, only the counters tell, and these are the whole machine's.  So when a test that
-uses the pool has failed, we ask whether a stranger, a process that no test started, took pages or gave some back
+uses the pool has failed, we ask whether another process, which no test started, took pages or gave some back
 meanwhile, or set vm.nr_hugepages; then that is what the report says (conftest.py).
 
-A stranger may be gone by then.  So a thread looks ten times a second while any page is in use.  One that cannot be seen,
+Such a process may be gone by then.  So a thread looks ten times a second while any page is in use.  One that cannot be seen,
 since it lies outside of our PID namespace, is known by counters that move while nothing of ours runs."""
 
 import contextlib
@@ -43,7 +43,7 @@ def is_ours(pid):
     return pid == os.getpid()
 
 
-def find_strangers():
+def find_other_holders():
     """{(pid, name): huge pages} of the processes that hold some and are none of ours."""
     total, free, reserved, _ = pool_counts()
     found = {}
@@ -58,14 +58,14 @@ def find_strangers():
 
 
 class Watch(threading.Thread):
-    """Notes what strangers do, from begin() on, which is called before each test."""
+    """Notes what other processes do to the pool, from begin() on, which is called before each test."""
 
     def __init__(self):
         super().__init__(daemon=True)
         self.before, self.noticed, self.total = {}, {}, None
 
     def begin(self):
-        self.before = find_strangers()
+        self.before = find_other_holders()
         self.noticed = {}
         self.expect_total(True)
         if not self.is_alive():
@@ -77,7 +77,7 @@ class Watch(threading.Thread):
             self.look()
 
     def look(self):
-        for (pid, name), pages in find_strangers().items():
+        for (pid, name), pages in find_other_holders().items():
             if self.before.get((pid, name)) != pages:
                 self.noticed[f"{name} ({pid})"] = f"holds {pages} pages"
 
@@ -86,9 +86,9 @@ class Watch(threading.Thread):
         self.total = NR_HUGEPAGES.read_text() if known else None
 
     def judge(self):
-        """What strangers did since begin(), as text, or ''.  Waits a moment if it has seen none."""
+        """What other processes did to the pool since begin(), as text, or ''.  Waits a moment if it has seen none."""
         self.look()
-        now = find_strangers()
+        now = find_other_holders()
         for (pid, name), pages in self.before.items():
             if (pid, name) not in now:
                 self.noticed[f"{name} ({pid})"] = f"gave back {pages} pages"

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """stress-ng's classes vm, fork and signal have the same verdicts as plainly while objects come and go beside them
-(stress.py).  T_PEERS=all: all stressors, ten minutes a class, on thp too."""
+(stress.py).  T_STRESS=all: all stressors, ten minutes a class, on thp too."""
 
 import shutil
 
 import pytest
 
 import stress
-from peers import LONG
+from rounds import LONG
 
 SECONDS = 600 if LONG else 0
 MEMORY = 4 << 30
@@ -28,7 +28,7 @@ def plainly(shared_folder, workshop):
     return run
 
 
-@pytest.mark.whole
+@pytest.mark.check_all
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"] if LONG else ["hugetlb"])
 @pytest.mark.parametrize("name", stress.CLASSES)
 def test_class(plainly, library, shared_folder, workshop, cgroup, pool, thp, name, backend, way):

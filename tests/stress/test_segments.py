@@ -10,7 +10,7 @@ import pytest
 
 import helpers
 from objects import PF_W, PT_LOAD, read_headers
-from peers import HERE
+from rounds import HERE
 from proof import Span, check_span, read_image, read_plans
 
 BY_LIBHUGETLBFS = "-Wl,--hugetlbfs-align"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Tests that test_strangers.py runs while a stranger takes huge pages: collected only when it names this file."""
+"""Tests that test_pool_watch.py runs while another process takes huge pages: collected only when it names this file."""
 
 import ctypes
 import os
@@ -30,7 +30,7 @@ def test_leak(pool):
 
 
 def act(what):
-    """Tells test_strangers.py, and waits until it has done something."""
+    """Tells test_pool_watch.py, and waits until it has done something."""
     folder = pathlib.Path(os.environ["T_ACT"])
     (folder / "now").write_text(what)
-    helpers.wait_until(lambda: not (folder / "waiting").exists(), what="the stranger")
+    helpers.wait_until(lambda: not (folder / "waiting").exists(), what="the other process")
