@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -83,7 +84,7 @@ def uneven(tmp_path_factory):
 def test_ranking(uneven):
     """By their share of the samples, in 2 MiB of a file."""
     path, chunks = uneven
-    with running([path]) as [process]:
+    with running([path, FOREVER]) as [process]:
         answer, found = look(path, "--pid", process.pid)
     assert answer["sampling"]["hz"] == 997 and answer["sampling"]["lost"] == 0
     [program] = found["objects"][:1]
@@ -146,7 +147,7 @@ def test_text_of_a_jit(tmp_path):
                       "memcpy(at, SPIN, sizeof SPIN); ((void (*)(void))at)(); }\n")
     spin = {"x86_64": r"\xeb\xfe", "aarch64": r"\x00\x00\x00\x14"}[os.uname().machine]
     subprocess.run(["gcc", f'-DSPIN="{spin}"', "-o", program, source], check=True, timeout=60)
-    with running([program]) as [process]:
+    with running([program, FOREVER]) as [process]:
         _, found = look(program, "--pid", process.pid)
     assert found["memory_samples"] > 0.9 * found["samples"] and found["hot_bytes"] < 64 * 4096
 
@@ -308,7 +309,7 @@ def test_paranoid_kernel(calls, library, root, tmp_path):
 def test_kernel_without_procmap_query(uneven):
     """maps says the same."""
     path, chunks = uneven
-    with running([path]) as [process]:
+    with running([path, FOREVER]) as [process]:
         _, found = look(path, "--pid", process.pid, prefix=replaced({"ioctl": (errno.ENOTTY, PROCMAP_QUERY)}))
     assert [c["offset"] for c in found["objects"][0]["chunks"][:2]] == [chunks["hot"], chunks["warm"]]
 
@@ -380,7 +381,9 @@ def test_exact_is_bounded(tmp_path):
                       "for (int i = 0; i < 17; i++) mmap(0, 64 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, f, 0);\n"
                       "for (volatile int i = 0;; i++); }\n")
     subprocess.run(["gcc", "-O1", "-o", program, source], check=True, timeout=60)
-    with running([program]):
+    with running([program, FOREVER]) as [process]:
+        maps = pathlib.Path(f"/proc/{process.pid}/maps")
+        helpers.wait_until(lambda: maps.read_text().count("/memfd:data") == 17, what="all mappings")
         exact = survey("--exact", "--program", program, seconds=0.3)
         text = hugeld("survey", "--exact", "--seconds", "0.3", "--program", program)
         _, found = look(program, "--program", program, samples=20)
