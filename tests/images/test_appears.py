@@ -518,6 +518,7 @@ def test_files_of_a_user(world, fast, tmp_path):
     assert said.count("\n") == 22, said
 
 
+@pytest.mark.check_all
 def test_said_when_the_hour_is_over(world, fast, tmp_path):
     """What was not said, since too much was, is said later, if it still is so."""
     faster = [word.replace("x60", "x100") for word in fast]

@@ -211,6 +211,7 @@ def failed(path):
     return 0
 
 
+@pytest.mark.check_all
 def test_tries_again_more_and_more_seldom(world, later):
     """After one minute, two, four and eight; here a second is a minute."""
     world.add("--way=image", APP)
@@ -731,6 +732,7 @@ def stays(process):
     return bool(helpers.descriptors(process.pid, "signalfd"))
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("user", [USER, 0])
 def test_process_whose_maps_do_not_answer(world, user):
     """The service ends, and so does the next one.  The third leaves out what that user, or root by that process, has; it says so, also

@@ -165,6 +165,7 @@ def test_ended_in_a_window(observe, calls, how):
         helpers.wait_until(lambda: not rings(service.process), 30, "its end")
 
 
+@pytest.mark.check_all
 def test_windows_and_rests(observe, calls):
     """One window is as long as the configuration says, and the next one begins when that says, within a quarter."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*", lines=["window = 6", "interval = 24"]) as service:
@@ -206,6 +207,7 @@ def rings(process):
     return helpers.descriptors(process.pid, "perf_event")
 
 
+@pytest.mark.check_all
 def test_suspended(observe, calls):
     """A machine that sleeps in a window: what was lost meanwhile is, and the next windows are as ever."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:

@@ -55,6 +55,7 @@ def test_limit(program, compare, pool, thp, name, variant, prefix):
     check(outcome, moved, reason)
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("mode", ["check", "heap", "children"])
 @pytest.mark.parametrize("options", ["", "backend=thp", "backend=hugetlb,bss=thp"])
 def test_overcommit_memory(program, compare, pool, thp, root, alone, options, mode):
