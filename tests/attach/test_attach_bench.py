@@ -47,6 +47,7 @@ exec "$@"
 """
 
 
+@pytest.mark.check_all
 def test_instructions(targets, plain_output, tmp_path):
     """Where they can be counted, a unit of work is one of them."""
     perf = tmp_path / "perf"

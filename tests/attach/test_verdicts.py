@@ -124,6 +124,7 @@ def check_program(place, path):
     return verdict["way"]
 
 
+@pytest.mark.check_all
 def test_targets(place, targets, pool):
     """The targets, each linked in another way."""
     pool(0)
@@ -362,7 +363,7 @@ def check_commands(place, busy, path, verdict):
         does_as_told(place, target, told)
 
 
-@pytest.mark.parametrize("number", [pytest.param(i, marks=[pytest.mark.check_all] if i % 8 else []) for i in range(FORTY)])
+@pytest.mark.parametrize("number", [pytest.param(i, marks=pytest.mark.check_all(ci=i % 8 == 0)) for i in range(FORTY)])
 def test_forty_programs(place, busy, pool, curve, number):
     """Eight commands are asked about each, before anything is done for it and after what they say was done: inspect, doctor, run,
     share and survey about the file, status, attach and perf-map about its processes."""

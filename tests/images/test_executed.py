@@ -251,6 +251,7 @@ int main(int argc, char **argv) {
 """
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("how, outside", [((), True), (("-o", "backend=auto"), True), (("-l", "preload"), True),
                                           (("-l", "image"), False)], ids=["run", "auto", "preload", "image"])
 @TAKES_PAGES

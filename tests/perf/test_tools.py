@@ -127,6 +127,7 @@ def core_of(stopped, link, options, kind, folder, filter="0x33"):
         core.unlink()
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("kind", ["gcore", "kernel"])
 @BOTH
 def test_core(stopped, build, figure, tmp_path, link, kind):

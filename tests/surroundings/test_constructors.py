@@ -52,7 +52,8 @@ def test_last(builder, surround, pool, thp, first, action, threads, backend):
     assert outcome.stderr == (said if threads else "")
 
 
-@pytest.mark.parametrize("action", ["threads:2,timer:3e8", pytest.param("threads:2,churn:1", marks=pytest.mark.check_all),
+@pytest.mark.parametrize("action", [pytest.param("threads:2,timer:3e8", marks=pytest.mark.check_all(ci=True)),
+                                    pytest.param("threads:2,churn:1", marks=pytest.mark.check_all),
                                     pytest.param("timer:64", marks=pytest.mark.check_all)],
                          ids=["threads and SIGPROF", "churning threads", "SIGPROF"])
 def test_repeated(sum_program, library, pool, first, action):

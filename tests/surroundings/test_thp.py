@@ -20,6 +20,7 @@ UNKNOWN = "whether a memory limit applies to private copies cannot be read"
 BACKENDS = [("thp", 64, False), ("auto", 0, False), ("auto", 64, True), ("hugetlb", 64, True), ("hugetlb", 0, False)]
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("backend, free, moves", BACKENDS)
 @pytest.mark.parametrize("how", ["enabled", "hugepages-2048kB/enabled", "prctl"])
 def test_switched_off(builder, surround, root, pool, thp, alone, confine, how, backend, free, moves):

@@ -101,6 +101,7 @@ def test_bench_pid(builder, library, pause_library, pool):
         compare("bench-pid", [hugeld_json("bench", "--pid", process.pid, "--seconds", "1")])
 
 
+@pytest.mark.check_all
 def test_survey(tmp_path, curve):
     calls = build_calls(tmp_path / "calls")
     sampled, exact = (json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", *way, "--", calls, "1000000000000").stdout)
