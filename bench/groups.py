@@ -19,7 +19,7 @@ import misses
 import pagecache
 from helpers import BUILD, HUGELD, LIBRARY, ROOT
 from installed import find_cc1plus, find_mysqld_with_symbols, find_node
-from measure import (LINKER, OUT, Measured, Way, at_once, at_once_precisely, compare, compare_pairs, compile_c, environment,
+from measure import (LINKER, OUT, Measured, Way, at_once, at_once_precisely, compare, compile_c, environment,
                      experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, pairs_missing,
                      plain_files, plain_pages, take_turns, time_run, watch)
 
@@ -1255,7 +1255,7 @@ def measure_self(plan):
         found = at_once_precisely(ways, rounds)["plain-again"]
         middle = time.monotonic()
         turns = pairs(ways, rounds)
-        yield name, "at once", len(found["values"]), middle - start, compare_pairs(found["pair"], found["values"])
+        yield name, "at once", len(found["values"]), middle - start, compare(found["pair"], found["values"])
         yield name, "in turns", rounds, time.monotonic() - middle, compare(turns["plain"], turns["plain-again"])
     for group in group_many, group_databases:
         start = time.monotonic()
@@ -1263,7 +1263,7 @@ def measure_self(plan):
             [way] = found["ways"]
             for what, base, values in ("", "pair", "values"), (", processor time", "pair_cpu", "cpu"):
                 yield (found["id"] + what, "at once", len(way["values"]), time.monotonic() - start,
-                       compare_pairs(way[base], way[values], way.get("block")))
+                       compare(way[base], way[values], way.get("block")))
 
 
 # --- faults, stalls and threads ---

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How it is measured: several ways of running one thing take turns, so that whatever else the machine does falls on all
-alike; ratios are of medians, with a bootstrap's 95 % interval over the rounds."""
+alike; `hugeld bench` runs them and compares the rounds."""
 
 import collections
 import contextlib
@@ -9,11 +9,8 @@ import os
 import pathlib
 import re
 import shutil
-import statistics
 import subprocess
 import time
-
-import numpy
 
 import pagecache
 from helpers import BUILD, HUGELD, LIBRARY
@@ -253,58 +250,12 @@ def experiment(name, title, unit, ways, values, note="", base=None, huge=None, *
 
 # --- statistics ---
 
-ROUNDS_MIN = 6
-NAN = float("nan")
-
-
-def compare(base, values):
-    """(ratio of the medians, low, high, difference of the medians, low, high) with 95 % intervals: rounds are drawn with
-    replacement, a round's runs staying together.  Fewer than ROUNDS_MIN have no such interval: NaN."""
-    base, values = numpy.asarray(base), numpy.asarray(values)
-    n = min(len(base), len(values))
-    if 1 < n < ROUNDS_MIN:
-        a, b = statistics.median(base), statistics.median(values)
-        return (b / a if a else NAN), NAN, NAN, b - a, NAN, NAN
-    chosen = numpy.random.default_rng(1).integers(0, n, (4000, n))
-    bases, others = (numpy.median(side[chosen], axis=1) for side in (base, values))
-    with numpy.errstate(divide="ignore", invalid="ignore"):
-        low, high = numpy.percentile(numpy.where(bases, others / bases, NAN), [2.5, 97.5])
-    less, more = numpy.percentile(others - bases, [2.5, 97.5])
-    a, b = statistics.median(base), statistics.median(values)
-    return (b / a if a else NAN), float(low), float(high), b - a, float(less), float(more)
-
-
-def midmean(values):
-    """The mean of the middle half of each row.  Where the ratios of pairs have two peaks (which side was started first, which
-    processor it had), a median is one or the other; this is between them, and as deaf to outliers."""
-    values = numpy.sort(values, axis=-1)
-    cut = values.shape[-1] // 4
-    return values[..., cut:values.shape[-1] - cut].mean(axis=-1)
-
-
-def draw(n, block):
-    """4000 times N numbers below N, drawn with replacement; in blocks of so many, if BLOCK is not None."""
-    block = block or 1
-    blocks = numpy.random.default_rng(1).integers(0, n // block, (4000, n // block))
-    return (blocks[..., None] * block + numpy.arange(block)).reshape(4000, -1)
-
-
-def compare_pairs(base, values, block=None):
-    """The same of pairs that ran at the same time: the midmeans of the pairs' ratios and of their differences, and pairs are
-    drawn with replacement.  Where BLOCK pairs one after the other were of the same processes, they are drawn together: what
-    such a process has of its own, like its addresses, is in all of them."""
-    base, values = numpy.asarray(base), numpy.asarray(values)
-    known = base > 0
-    if not known.any():
-        return NAN, NAN, NAN, float(midmean(values - base)), NAN, NAN
-    base, values = base[known], values[known]
-    ratios, differences, n = values / base, values - base, len(values)
-    if n < ROUNDS_MIN * (block or 1):
-        return float(midmean(ratios)), NAN, NAN, float(midmean(differences)), NAN, NAN
-    chosen = draw(n, block)
-    low, high = numpy.percentile(midmean(ratios[chosen]), [2.5, 97.5])
-    less, more = numpy.percentile(midmean(differences[chosen]), [2.5, 97.5])
-    return float(midmean(ratios)), float(low), float(high), float(midmean(differences)), float(less), float(more)
+def compare(base, values, block=None):
+    """(ratio, low, high, difference, low, high) of VALUES to those of BASE in the same round, as `hugeld bench` finds them: means of the
+    middle half, with 95 % intervals; NaN for what is not known.  BLOCK rounds one after the other are of the same processes."""
+    pairs = "".join(f"{a!r} {b!r}\n" for a, b in zip(base, values))
+    result = subprocess.run([HUGELD, "bench", "--compare", str(block or 1)], input=pairs, capture_output=True, text=True, check=True)
+    return tuple(map(float, result.stdout.split()))
 
 
 # Half the width of an interval, as a part of the ratio, that plain against plain should have at most.
@@ -314,7 +265,7 @@ PRECISION = 0.01
 def pairs_missing(pair, values, block=None):
     """How many pairs more it takes until the interval of plain against plain is as narrow as that, which it gets with their
     square root; some more than just enough."""
-    ratio, low, high, *_ = compare_pairs(pair, values, block)
+    ratio, low, high, *_ = compare(pair, values, block)
     half = (high - low) / 2 / ratio
     return max(0, round(len(values) * ((half / PRECISION) ** 2 * 1.1 - 1))) if half > PRECISION else 0
 

@@ -7,7 +7,7 @@ import re
 import statistics
 
 import misses
-from measure import compare, compare_pairs
+from measure import compare
 
 HEAD = """# Results
 
@@ -52,7 +52,7 @@ def summarise(found):
                 kept["starts"] = len(way["values"]) // way["block"] if "block" in way else None
                 for key, pair, values in COMPARED:
                     if values in way:
-                        kept[key] = to_json(compare_pairs(way[pair], way[values], None if key == "start" else way.get("block")))
+                        kept[key] = to_json(compare(way[pair], way[values], None if key == "start" else way.get("block")))
             elif base:
                 kept["result"] = to_json(compare(base["values"], way["values"]))
         ways.append(kept)

@@ -5,8 +5,7 @@ import pathlib
 
 import pytest
 
-pytest.importorskip("numpy")
-import alternatives  # noqa: E402
+import alternatives
 
 pytestmark = pytest.mark.parallel
 

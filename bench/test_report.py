@@ -3,8 +3,7 @@
 
 import pytest
 
-pytest.importorskip("numpy")
-import report  # noqa: E402
+import report
 
 pytestmark = pytest.mark.parallel
 

@@ -48,6 +48,7 @@ struct request {
     bool toggles;
     struct hl_toggle_settings settings;
     size_t rounds;  /* of --commands; 0: not given */
+    size_t block;   /* of --compare; 0: not given */
     char **program; /* or NULL */
 };
 
@@ -72,8 +73,9 @@ static const struct hl_flag command_flags[] = {
     {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
     {"running-threads", 0, NULL, "With --toggle: interrupt threads that run, too",
      HL_SWITCH(struct request, settings.takes_running)},
-    /* Not for users: bench/ and tools/demo measure with it. */
+    /* Not for users: bench/ and tools/demo measure with them. */
     {"commands", 0, "N", NULL, HL_COUNT(struct request, rounds, 1, PAIRS_MAX)},
+    {"compare", 0, "BLOCK", NULL, HL_COUNT(struct request, block, 1, PAIRS_MAX)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
@@ -494,6 +496,10 @@ int hl_measure_program(int argc, char **argv) {
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
+    if (request.block > 0) {
+        code = hl_compare_values(request.block);
+        goto out;
+    }
     code = check_request(&request);
     if (code != 0)
         goto out;

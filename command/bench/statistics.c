@@ -5,13 +5,18 @@
    two peaks (which side was first, which processor it had), of which a median would be one.  So what is told
    is the mean of the middle half, and the interval is a bootstrap's: pairs are drawn with replacement,
    RESAMPLES times, and of the means that come out the middle 95 % is the interval.  The numbers are drawn
-   from a fixed seed: the same runs give the same interval. */
+   from a fixed seed: the same runs give the same interval.  Pairs that are of the same processes are drawn
+   together: what such a process has of its own, like its addresses, is in all of them. */
 #include "command/bench/bench.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define RESAMPLES 10000
+/* An interval of fewer blocks says little. */
+#define BLOCKS_MIN 6
 
 /* xorshift64*, Marsaglia and Vigna. */
 static uint64_t draw_number(uint64_t *state) {
@@ -87,26 +92,77 @@ static int compare_values(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n) {
-    struct hl_ratio result = {false, 0, 0, 0};
-    double *ratio = hl_xmalloc((2 * n + RESAMPLES) * sizeof *ratio), *drawn = ratio + n, *mean = drawn + n;
+/* The mean of the middle half of N values, and both ends of its interval, of which BLOCK after each other are drawn together; a rest
+   that is no block is not drawn.  Reorders VALUE. */
+static void estimate(double *value, size_t n, size_t block, double result[3]) {
+    size_t blocks = n / block, used = blocks * block;
+    double *drawn = hl_xmalloc((used + RESAMPLES) * sizeof *drawn), *mean = drawn + used;
     uint64_t state = 0x9e3779b97f4a7c15;
+    for (size_t i = 0; i < RESAMPLES; i++) {
+        for (size_t j = 0; j < blocks; j++)
+            memcpy(drawn + j * block, value + ((draw_number(&state) >> 32) * blocks >> 32) * block,
+                   block * sizeof *drawn);
+        mean[i] = average_middle(drawn, used);
+    }
+    qsort(mean, RESAMPLES, sizeof *mean, compare_values);
+    result[0] = average_middle(value, n);
+    result[1] = mean[RESAMPLES / 40 - 1];
+    result[2] = mean[RESAMPLES - RESAMPLES / 40];
+    free(drawn);
+}
+
+/* Into RATIO, those of the pairs with a plain time; how many. */
+static size_t find_ratios(double *ratio, const double *plain, const double *huge, size_t n) {
     size_t known = 0;
     for (size_t i = 0; i < n; i++)
         if (plain[i] > 0)
             ratio[known++] = huge[i] / plain[i];
-    result.known = 2 * known > n;
-    for (size_t i = 0; i < RESAMPLES && result.known; i++) {
-        for (size_t j = 0; j < known; j++)
-            drawn[j] = ratio[(draw_number(&state) >> 32) * known >> 32];
-        mean[i] = average_middle(drawn, known);
-    }
-    if (result.known) {
-        qsort(mean, RESAMPLES, sizeof *mean, compare_values);
-        result.ratio = average_middle(ratio, known);
-        result.low = mean[RESAMPLES / 40 - 1];
-        result.high = mean[RESAMPLES - RESAMPLES / 40];
+    return known;
+}
+
+struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n) {
+    struct hl_ratio result = {false, 0, 0, 0};
+    double *ratio = hl_xmalloc(n * sizeof *ratio), found[3];
+    size_t known = find_ratios(ratio, plain, huge, n);
+    if (2 * known > n) {
+        estimate(ratio, known, 1, found);
+        result = (struct hl_ratio){true, found[0], found[1], found[2]};
     }
     free(ratio);
     return result;
+}
+
+/* Prints what estimate says of N values, without an interval if they are fewer than BLOCKS_MIN blocks. */
+static void print_estimate(double *value, size_t n, size_t block, char end) {
+    double found[3] = {NAN, NAN, NAN};
+    if (n / block >= BLOCKS_MIN)
+        estimate(value, n, block, found);
+    else if (n > 0)
+        found[0] = average_middle(value, n);
+    printf("%.17g %.17g %.17g%c", found[0], found[1], found[2], end);
+}
+
+int hl_compare_values(size_t block) {
+    double *plain = NULL, *huge = NULL, a, b;
+    size_t n = 0;
+    int read;
+    while ((read = scanf("%lf %lf", &a, &b)) == 2) {
+        plain = hl_xrealloc(plain, (n + 1) * sizeof *plain);
+        huge = hl_xrealloc(huge, (n + 1) * sizeof *huge);
+        plain[n] = a;
+        huge[n++] = b;
+    }
+    if (read != EOF || n == 0) {
+        hl_warn("bench: --compare: no pair of numbers; give two in each line of the standard input");
+    } else {
+        double *value = hl_xmalloc(n * sizeof *value);
+        print_estimate(value, find_ratios(value, plain, huge, n), block, ' ');
+        for (size_t i = 0; i < n; i++)
+            value[i] = huge[i] - plain[i];
+        print_estimate(value, n, block, '\n');
+        free(value);
+    }
+    free(plain);
+    free(huge);
+    return read != EOF || n == 0 ? HL_EXIT_USAGE : HL_EXIT_DONE;
 }

@@ -3,8 +3,10 @@
 whatever makes a measurement worthless is one clear line."""
 
 import json
+import math
 import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
@@ -101,18 +103,20 @@ def draw(n):
         yield chosen
 
 
+def midmean(values):
+    return statistics.mean(sorted(values)[len(values) // 4:len(values) - len(values) // 4])
+
+
+def estimate(values, block=1):
+    """(the mean of the middle half, low, high)."""
+    means = sorted(midmean([values[i * block + j] for i in chosen for j in range(block)]) for chosen in draw(len(values) // block))
+    return midmean(values), means[249], means[9750]
+
+
 def compare(plain, huge):
     """(ratio, low, high), or None."""
     ratios = [b / a for a, b in zip(plain, huge) if a > 0]
-    n = len(ratios)
-    if 2 * n <= len(plain):
-        return None
-
-    def midmean(values):
-        return statistics.mean(sorted(values)[n // 4:n - n // 4])
-
-    means = sorted(midmean(ratios[i] for i in chosen) for chosen in draw(n))
-    return midmean(ratios), means[249], means[9750]
+    return estimate(ratios) if 2 * len(ratios) > len(plain) else None
 
 
 @pytest.mark.parametrize("n", [pytest.param(6, marks=pytest.mark.check_all), 7, pytest.param(25, marks=pytest.mark.check_all)])
@@ -134,6 +138,36 @@ def test_bench_arithmetic(bench_json, n):
     wall = answer["ratio"]["wall"]
     expected = "faster" if wall["high"] < 1 else "slower" if wall["low"] > 1 else "no difference"
     assert answer["verdict"] == expected and answer["sentence"].startswith(expected)
+
+
+@pytest.mark.parametrize("block, n", [(1, 6), (1, 9), (3, 20)])
+def test_compare(block, n):
+    """Of values that others have measured, as bench/ does: blocks are drawn as a whole, and a rest that is no block is not drawn."""
+    chance = random.Random(n)
+    plain, huge = ([chance.uniform(90, 110) for _ in range(n)] for _ in "ab")
+    found = compared(zip(plain, huge), block)
+    ratios, differences = [b / a for a, b in zip(plain, huge)], [b - a for a, b in zip(plain, huge)]
+    assert found == pytest.approx([*estimate(ratios, block), *estimate(differences, block)], rel=1e-9)
+    assert found[1] < found[0] < found[2]
+
+
+def compared(pairs, block=1):
+    result = helpers.run([helpers.HUGELD, "bench", "--compare", str(block)], input="".join(f"{a!r} {b!r}\n" for a, b in pairs))
+    assert (result.returncode, result.stderr) == (0, "")
+    return list(map(float, result.stdout.split()))
+
+
+def test_compare_what_has_no_interval():
+    nan = pytest.approx(math.nan, nan_ok=True)
+    assert compared([(4.0, 2.0)] * 5) == [0.5, nan, nan, -2, nan, nan]
+    assert compared([(4.0, 2.0)] * 17, 3) == [0.5, nan, nan, -2, nan, nan]
+    assert compared([(4.0, 2.0)] * 18, 3) == [0.5, 0.5, 0.5, -2, -2, -2]
+    assert compared([(0.0, 2.0)] * 6) == [nan, nan, nan, 2, 2, 2]
+
+
+@pytest.mark.parametrize("text", ["", "1 2\n3\n4 x\n", "1 2\n3"])
+def test_compare_what_is_no_pair(text):
+    one_line(helpers.run([helpers.HUGELD, "bench", "--compare", "1"], input=text), 2, "--compare: no pair of numbers")
 
 
 # --- verdicts ---
