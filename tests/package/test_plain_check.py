@@ -11,8 +11,9 @@ import pytest
 
 pytestmark = pytest.mark.check_all
 
-# Without what builds the patched linker.
-TESTS = "tests/real --ignore=tests/real/test_random_starts.py tests/dlopen/test_hosts.py tests/package"
+# Without what builds hugeld or the patched linker once more, and without what the compiler, git and perl, which are there, compute.
+TESTS = ("tests/real --ignore=tests/real/test_random_starts.py tests/dlopen/test_hosts.py tests/package "
+         "--ignore=tests/package/test_install.py -k \"not (cc1plus or gcc or git- or perl-)\"")
 
 
 def make_check(debian, tests):
