@@ -143,10 +143,11 @@ def test_namespaces(deep, root, library, map_of, tmp_path, folder, pool, by_comm
                            program.name, options])
     try:
         def find():
+            """It is on huge pages and computes; before that it may still be moving."""
             found = [pid for pid in children(outer.pid) if executable(pid) == program.name]
-            return found and any(m.is_hugetlb for m in read_smaps(found[0])) and found[0]
+            return found and any(m.is_hugetlb for m in read_smaps(found[0])) and cpu_seconds(found[0]) > 0.1 and found[0]
 
-        pid = helpers.wait_until(find, what="the program moving")
+        pid = helpers.wait_until(find, what="the program's work")
         inner = pathlib.Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]
         map_ = pathlib.Path(f"/proc/{pid}/root/tmp/perf-{inner}.map")
         assert int(inner) != pid
