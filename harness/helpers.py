@@ -88,9 +88,20 @@ def start(argv, env=None, **options):
     options.setdefault("stdin", subprocess.DEVNULL)
     options.setdefault("stdout", subprocess.PIPE)
     options.setdefault("stderr", subprocess.PIPE)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [str(a) for a in argv], env=env or environment(), start_new_session=True, text=True, errors="replace", **options
     )
+    wait_for_image(process.pid)
+    return process
+
+
+def wait_for_image(pid):
+    """Waits until execve(2) of PID has mapped its program, a second at most: Popen returns when the kernel has closed descriptors, and
+    only then it maps segments; last of all it fills the auxiliary vector."""
+    end = time.monotonic() + 1
+    with contextlib.suppress(OSError):
+        while pathlib.Path(f"/proc/{pid}/auxv").read_bytes()[:8] == bytes(8) and time.monotonic() < end:
+            time.sleep(0.001)
 
 
 def run(argv, env=None, timeout=PATIENCE, **options):
