@@ -1078,7 +1078,7 @@ def group_image(plan):
 # --- what others do ---
 
 
-def peer_programs(plan):
+def alternative_programs(plan):
     """(name, title, the stock program, words, words for a start, linked at 2 MiB, rewritten by BOLT)."""
     yield ("calls", "A million random calls over 32 MiB of text", calls(32, pie=False), ["1000000"], ["0"],
            calls(32, aligned=True), None)
@@ -1099,7 +1099,7 @@ def peer_programs(plan):
 
 def group_alternatives(plan):
     """What others do, beside what hugeld does, each at the same time as the plain program."""
-    for name, title, stock, words, start, linked, rewritten in peer_programs(plan):
+    for name, title, stock, words, start, linked, rewritten in alternative_programs(plan):
         share(stock)
 
         def ways_with(words, stock=stock, linked=linked, rewritten=rewritten):
@@ -1263,7 +1263,7 @@ def measure_self(plan):
             [way] = found["ways"]
             for what, base, values in ("", "pair", "values"), (", processor time", "pair_cpu", "cpu"):
                 yield (found["id"] + what, "at once", len(way["values"]), time.monotonic() - start,
-                       compare(way[base], way[values], way.get("block")))
+                       compare(way[base], way[values], way.get("block", 1)))
 
 
 # --- faults, stalls and threads ---
@@ -1364,7 +1364,7 @@ def group_misses(plan):
     for name, argv, objects, *_ in programs():
         if not plan.quick:
             runs.setdefault(name, (f"{name}, the run of `programs`", argv, objects))
-    for name, title, stock, words, *_ in [] if plan.quick else peer_programs(plan):
+    for name, title, stock, words, *_ in [] if plan.quick else alternative_programs(plan):
         runs.setdefault(name, (title, [stock, *words], None))
     plugin = misses.build(OUT)[1]
     for name, (title, argv, objects) in runs.items():

@@ -250,11 +250,11 @@ def experiment(name, title, unit, ways, values, note="", base=None, huge=None, *
 
 # --- statistics ---
 
-def compare(base, values, block=None):
+def compare(base, values, block=1):
     """(ratio, low, high, difference, low, high) of VALUES to those of BASE in the same round, as `hugeld bench` finds them: means of the
     middle half, with 95 % intervals; NaN for what is not known.  BLOCK rounds one after the other are of the same processes."""
     pairs = "".join(f"{a!r} {b!r}\n" for a, b in zip(base, values))
-    result = subprocess.run([HUGELD, "bench", "--compare", str(block or 1)], input=pairs, capture_output=True, text=True, check=True)
+    result = subprocess.run([HUGELD, "bench", "--compare", str(block)], input=pairs, capture_output=True, text=True, check=True)
     return tuple(map(float, result.stdout.split()))
 
 
@@ -262,7 +262,7 @@ def compare(base, values, block=None):
 PRECISION = 0.01
 
 
-def pairs_missing(pair, values, block=None):
+def pairs_missing(pair, values, block=1):
     """How many pairs more it takes until the interval of plain against plain is as narrow as that, which it gets with their
     square root; some more than just enough."""
     ratio, low, high, *_ = compare(pair, values, block)

@@ -52,7 +52,7 @@ def summarise(found):
                 kept["starts"] = len(way["values"]) // way["block"] if "block" in way else None
                 for key, pair, values in COMPARED:
                     if values in way:
-                        kept[key] = to_json(compare(way[pair], way[values], None if key == "start" else way.get("block")))
+                        kept[key] = to_json(compare(way[pair], way[values], 1 if key == "start" else way.get("block", 1)))
             elif base:
                 kept["result"] = to_json(compare(base["values"], way["values"]))
         ways.append(kept)
@@ -200,7 +200,7 @@ def deciding_rows(groups, models):
                 yield deciding_row(found, way, WAYS[way["name"]], models.get(found.get("program")))
 
 
-def peer_rows(groups, models):
+def alternative_rows(groups, models):
     """What others do, and what could not be done."""
     for found in groups.get("alternatives", []):
         for way in found["ways"]:
@@ -218,7 +218,7 @@ def deciding_tables(groups, models):
     """What was measured at the same time as the plain program: the page's beginning."""
     lines = []
     for title, rows, head in (("At a glance", list(deciding_rows(groups, models)), DECIDING),
-                              ("Beside others", list(peer_rows(groups, models)), [*DECIDING, "the program has to be"])):
+                              ("Beside others", list(alternative_rows(groups, models)), [*DECIDING, "the program has to be"])):
         if rows:
             lines += [f"## {title}", "", EXPLAINED[title], "", f"| {' | '.join(head)} |", "| --- " * len(head) + "|",
                       *(f"| {' | '.join(row)} |" for row in rows), ""]

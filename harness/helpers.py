@@ -91,11 +91,11 @@ def start(argv, env=None, **options):
     process = subprocess.Popen(
         [str(a) for a in argv], env=env or environment(), start_new_session=True, text=True, errors="replace", **options
     )
-    wait_for_image(process.pid)
+    wait_for_exec(process.pid)
     return process
 
 
-def wait_for_image(pid):
+def wait_for_exec(pid):
     """Waits until execve(2) of PID has mapped its program, a second at most: Popen returns when the kernel has closed descriptors, and
     only then it maps segments; last of all it fills the auxiliary vector."""
     end = time.monotonic() + 1

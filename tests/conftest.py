@@ -27,8 +27,8 @@ sys.path[:0] = [str(HERE / "system"), str(HERE.parent / "harness")]
 
 import helpers  # noqa: E402  (their folders have just been added)
 import locks  # noqa: E402
-import programs  # noqa: E402
 import pool_watch  # noqa: E402
+import programs  # noqa: E402
 import uprobes  # noqa: E402
 from hugepages import WANTED, compact_memory, count_free_huge_pages, drop_file_pages, free_pages, pool_counts  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
