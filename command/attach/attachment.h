@@ -68,6 +68,7 @@ struct hl_attach_request {
 /* One process. */
 struct hl_attachment {
     struct hl_process process;
+    int maps; /* /proc/PID/maps of the memory that it had at first; below 0: it had none, or that cannot be read */
     int skip;              /* why nothing of it changes: as of a text */
     uint64_t locked_kib;   /* of its memory, before its regions were read */
     enum hl_skip obstacle; /* what keeps its text from other huge pages than it has; or HL_MOVED */
@@ -82,6 +83,10 @@ struct hl_attachment {
    speaks against it is in ATTACHMENT, which hl_free_attachment frees. */
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid);
 void hl_free_attachment(struct hl_attachment *attachment);
+
+/* Where something of ATTACHMENT stays and its process has ended since it was opened, or executed another program, that becomes the
+   reason: what was read of it since gave any other. */
+void hl_blame_end(struct hl_attachment *attachment);
 
 /* How much of PROCESS's memory is locked, in KiB. */
 uint64_t hl_read_locked(const struct hl_process *process);

@@ -595,4 +595,5 @@ void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach
     else
         attachment->skip = -error;
     hl_end_tracing(&before);
+    hl_blame_end(attachment);
 }

@@ -588,8 +588,24 @@ static bool selects_main_alone(const struct hl_attach_request *request) {
     return objects->bytes == strlen("main") && memcmp(objects->at, "main", strlen("main")) == 0;
 }
 
+static bool has_memory(const struct hl_attachment *attachment) {
+    char first;
+    return pread(attachment->maps, &first, 1, 0) > 0;
+}
+
+/* A kernel thread has none from the start. */
+static void open_maps(struct hl_attachment *attachment) {
+    attachment->maps = hl_open_process_file(&attachment->process, "maps");
+    if (attachment->maps >= 0 && !has_memory(attachment)) {
+        close(attachment->maps);
+        attachment->maps = -1;
+    }
+}
+
 static int look_at(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
     int result = hl_open_process(&attachment->process, pid);
+    if (result == 0)
+        open_maps(attachment);
     if (result == 0)
         result = hl_check_attach_machine();
     if (result == 0)
@@ -619,11 +635,20 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
     return check_threads(attachment, request);
 }
 
+void hl_blame_end(struct hl_attachment *attachment) {
+    bool any = attachment->skip != 0 || attachment->n_texts == 0;
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        any |= attachment->text[i].skip != 0;
+    if (any && attachment->maps >= 0 && !has_memory(attachment))
+        attachment->skip = -ESRCH;
+}
+
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
     memset(attachment, 0, sizeof *attachment);
-    attachment->process.folder = -1;
+    attachment->process.folder = attachment->maps = -1;
     attachment->process.pid = pid;
     attachment->skip = look_at(attachment, request, pid);
+    hl_blame_end(attachment);
 }
 
 void hl_free_attachment(struct hl_attachment *attachment) {
@@ -635,5 +660,7 @@ void hl_free_attachment(struct hl_attachment *attachment) {
         free(attachment->text[i].image);
     }
     free(attachment->text);
+    if (attachment->maps >= 0)
+        close(attachment->maps);
     hl_close_process(&attachment->process);
 }

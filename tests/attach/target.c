@@ -1199,7 +1199,7 @@ static void run_execs_beside(void) {
 }
 
 /* What a thread does with the text when the FIFO NAME says so: l locks it, a advises something, s seals the last 6 MiB, S all;
-   u unloads the LIBRARY. */
+   u unloads the LIBRARY, e executes another program. */
 static void *library;
 
 static void *obey(void *data) {
@@ -1216,6 +1216,8 @@ static void *obey(void *data) {
         want(syscall(462, from, bytes, 0) == 0, "mseal");
     if (byte == 'u')
         want(dlclose(library) == 0, "dlclose");
+    if (byte == 'e')
+        execlp("sleep", "sleep", "1000", NULL);
     prctl(PR_SET_NAME, "obeyed");
     while (!shared->stop)
         pause();

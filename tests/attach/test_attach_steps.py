@@ -4,8 +4,10 @@ in the process fails with each errno that it may have: the program goes on, righ
 
 import contextlib
 import errno
+import itertools
 import os
 import platform
+import re
 import signal
 import subprocess
 
@@ -387,6 +389,32 @@ def test_library_goes_early(targets, plain_output, tmp_path, library):
                              env=helpers.environment(LD_PRELOAD=preload, SCRIPT=script("u")))
         helpers.one_line(result, 1, "its mappings do not match")
         assert target.finish() == plain_output
+
+
+# While it is traced it executes nothing.
+EXECUTE = """printf e > {fifo}
+while read -r name < /proc/{pid}/comm && [ "$name" != sleep ] && ! grep -q "^State:.t" /proc/{pid}/status; do sleep 0.01; done"""
+KILL = "kill -KILL {pid}; while grep -q . /proc/{pid}/maps; do :; done"
+
+
+@pytest.mark.parametrize("script, may_be_said", [
+    pytest.param(KILL, "(it|has) ended", id="ends"),
+    pytest.param(EXECUTE, "ended or executed|nothing to do", id="executes", marks=pytest.mark.check_all)])
+@pytest.mark.parametrize("is_attached, command", [(False, "attach"), (True, "attach"), (True, "detach")])
+def test_ends_while_it_is_looked_at(library_target, tmp_path, is_attached, command, script, may_be_said):
+    """Before each file of it that is opened: that is the reason, whatever can't be read any more."""
+    preload, fifo = tmp_path / "other-text.so", tmp_path / "fifo"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", preload, attaching.HERE / "other-text.c", "-ldl"], check=True)
+    for nth in itertools.count(1):
+        with told(library_target[0], fifo) as (target, _):
+            if is_attached:
+                assert helpers.hugeld("attach", "-p", "*", target.pid).returncode == 0
+            env = helpers.environment(LD_PRELOAD=preload, NTH=nth, SCRIPT=script.format(pid=target.pid, fifo=fifo))
+            result = helpers.run([helpers.COMMAND, command, "-p", "*", target.pid], env=env)
+        if result.returncode == 0:
+            assert nth > 10, result
+            break
+        assert result.stderr.count("\n") == 1 and re.search(may_be_said, result.stderr), (nth, result)
 
 
 # Longer than one of its sleeps.

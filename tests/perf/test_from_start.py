@@ -19,18 +19,19 @@ def record(program, output, argv):
         helpers.end_process(process)
 
 
-@pytest.mark.check_all
-def test_names(program, folder, pool, library, figure):
-    pool(128)
+def record_both(program, folder, library):
+    """The samples of a plain run and of a moved one."""
     record(program, folder / "plain.data", program.argv)
     run = [library.parent / "hugeld", "run", "-o", "backend=hugetlb,verbose=2"]
     run += ["-p", program.patterns] if program.patterns else []
     said = record(program, folder / "moved.data", [*run, "--", *program.argv])
     for name in program.moved:
         assert re.search(rf"hugeld: {re.escape(name)}: text \d+ pages? hugetlb", said), said
+    return tuple(profiles.read(folder / name) for name in ("plain.data", "moved.data"))
 
-    plain, moved = (profiles.read(folder / name) for name in ("plain.data", "moved.data"))
 
+def compare(plain, moved, program, figure):
+    """The functions in its text, and its callers, whose shares differ.  The nameless are one of the functions here."""
     def of_program(frame):
         return os.path.basename(frame.dso) in program.moved
 
@@ -42,7 +43,19 @@ def test_names(program, folder, pool, library, figure):
     figure(f"{program.name} from the start, plain and moved: samples in its text {inside[0]:.1%} {inside[1]:.1%}, "
            f"of these named {named[0]:.1%} {named[1]:.1%}")
     assert abs(inside[0] - inside[1]) < 0.15
-    # The nameless are one of the functions here.
+    found = {}
     for callers in (False, True):
         counts = [profiles.profile(samples, of_program, callers) for samples in (plain, moved)]
-        assert not profiles.differences(*counts, program.drift)
+        found.update({(name, callers): shares for name, *shares in profiles.differences(*counts, program.drift)})
+    return found
+
+
+@pytest.mark.check_all
+def test_names(program, folder, pool, library, figure):
+    """A name that is wrong is wrong each time; a machine whose processor is away for a while at one instruction is not."""
+    pool(128)
+    found = compare(*record_both(program, folder, library), program, figure)
+    for _ in range(2 if found else 0):
+        again = compare(*record_both(program, folder, library), program, figure)
+        found = {key: (*found[key], *shares) for key, shares in again.items() if key in found}
+    assert not found
