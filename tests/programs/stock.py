@@ -171,7 +171,8 @@ def firefox(run):
 
 # --- documents and media ---
 
-DOCUMENT = """<h1>A document</h1><p>Some words: %s</p><img src="%s" width=200 height=100>
+# In one font: LibreOffice writes several in the order of their addresses in memory.
+DOCUMENT = """<p>Some words: %s</p><img src="%s" width=200 height=100>
 <table border=1>%s</table>"""
 IMAGE = "<svg xmlns='http://www.w3.org/2000/svg' width='200' height='100'><circle cx='60' cy='50' r='40'/></svg>"
 
