@@ -38,6 +38,7 @@ from strict import fail_if_skipped  # noqa: E402
 NR_HUGEPAGES = pool_watch.NR_HUGEPAGES
 WATCH = pool_watch.Watch()
 SYSTEM_STORE = "/run/hugeld"
+FAILED = os.environ.pop("T_FAILED", None)  # which a pytest that a test runs is not to write to
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -263,7 +264,11 @@ def pytest_report_header():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What tests have measured, in whichever worker."""
+    """What tests have measured, in whichever worker; and the names of those that failed, in the file T_FAILED."""
+    if FAILED:
+        failed = [report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, [])]
+        names = dict.fromkeys(re.sub(r"@\w+$", "", name) for name in failed)  # xdist's group is behind it
+        pathlib.Path(FAILED).write_text("".join(f"{name}\n" for name in names))
     reports = [report for found in terminalreporter.stats.values() for report in found if getattr(report, "when", "") == "teardown"]
     figures = [figure for report in reports for figure in report.user_properties]
     for title in dict.fromkeys(title for title, _ in figures):
