@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Chooses the thread of a process that is to make calls, and stops it; and stops all others.
+/* Stops the first thread of a process, which is to make calls; and stops all others.
 
    One that sleeps is not missed, and only one that sleeps in a call of trace/calls.c's is interrupted: the program would
    see of others that they were.  PTRACE_INTERRUPT knows no such condition, so what a thread does is read again right
@@ -31,8 +31,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* So many are tried before the process counts as one without any. */
-#define TRIES_MAX 16
 /* So often may one be interrupted in another call than it was seen in, which it may notice (AArch64). */
 #define MISSES_MAX 2
 /* How long threads are looked at until one is fit, or all are, with such pauses. */
@@ -200,33 +198,22 @@ static void look_at_threads(struct hl_threads *threads, bool all) {
 
 static bool is_first(const struct hl_thread *thread) { return thread->tracee.tid == thread->tracee.pid; }
 
-/* In the order in which they are taken.  The frame lies at the end of the first thread's stack (trace/tracee.c), which that could reach
-   meanwhile; so as long as that thread has not ended, it is the only one. */
-static int compare_threads(const void *a, const void *b) {
-    const struct hl_thread *x = *(struct hl_thread *const *)a, *y = *(struct hl_thread *const *)b;
-    bool x_unfit = x->unfit != 0, y_unfit = y->unfit != 0;
-    if (is_first(x) != is_first(y))
-        return is_first(y) - is_first(x);
-    return x_unfit != y_unfit ? x_unfit - y_unfit : (int)x->again - (int)y->again;
-}
-
-/* Those that are there, in that order: *N, which the caller frees. */
-static struct hl_thread **rank_threads(const struct hl_threads *threads, size_t *n) {
-    struct hl_thread **ranked = hl_xmalloc((threads->n + 1) * sizeof(struct hl_thread *));
-    *n = 0;
+/* The only one that is taken: the frame lies at the end of its stack (trace/tracee.c), which it could reach while another thread stands
+   still.  NULL: it has ended, and what the process has mapped cannot be read any more. */
+static struct hl_thread *find_first(const struct hl_threads *threads) {
     for (size_t i = 0; i < threads->n; i++)
-        if (is_there(threads->thread[i], threads))
-            ranked[(*n)++] = threads->thread[i];
-    if (*n > 1)
-        qsort(ranked, *n, sizeof(struct hl_thread *), compare_threads);
-    return ranked;
+        if (is_first(threads->thread[i]) && is_there(threads->thread[i], threads))
+            return threads->thread[i];
+    return NULL;
 }
 
-/* Why one of them is not interrupted, or 0. */
-static int find_unfit(struct hl_thread *const *thread, size_t n) {
-    int unfit = 0;
-    for (size_t i = 0; i < n && unfit == 0; i++)
-        unfit = thread[i]->unfit;
+/* Why the first one, or with ALL one of them, is not interrupted, or 0. */
+static int find_unfit(const struct hl_threads *threads, bool all) {
+    const struct hl_thread *first = find_first(threads);
+    int unfit = first != NULL ? first->unfit : -ESRCH;
+    for (size_t i = 0; i < threads->n && all && unfit == 0; i++)
+        if (is_there(threads->thread[i], threads))
+            unfit = threads->thread[i]->unfit;
     return unfit;
 }
 
@@ -236,11 +223,8 @@ int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_ru
     struct hl_threads threads = {.process = process, .takes_running = takes_running, .lock = -1};
     int result = 0;
     for (double begun = hl_now_ms();; pause_for(PAUSE_NS)) {
-        size_t n;
         look_at_threads(&threads, true);
-        struct hl_thread **ranked = rank_threads(&threads, &n);
-        result = n == 0 ? -ESRCH : find_unfit(ranked, all ? n : 1);
-        free(ranked);
+        result = find_unfit(&threads, all);
         if (result != HL_SKIP_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
             break;
     }
@@ -301,24 +285,14 @@ static int take(struct hl_thread *thread, const struct hl_threads *threads,
     return result;
 }
 
-/* Tries one after the other, where there is a choice. */
-static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets) {
-    size_t n;
-    int first = -ESRCH;
+static int take_first(struct hl_threads *threads, struct hl_tracee **taken,
+                      const struct hl_gadgets *gadgets) {
     look_at_threads(threads, true);
-    struct hl_thread **ranked = rank_threads(threads, &n);
-    size_t tries = n > 0 && is_first(ranked[0]) ? 1 : TRIES_MAX;
-    for (size_t i = 0; i < n && i < tries; i++) {
-        int result = ranked[i]->unfit != 0 ? ranked[i]->unfit : take(ranked[i], threads, gadgets);
-        if (first == -ESRCH || result == 0)
-            first = result;
-        *taken = &ranked[i]->tracee;
-        if (result == 0 || result == -EPERM || result == HL_SKIP_ATTACH_STOPPED ||
-            result == HL_SKIP_MAPPING_CHANGED || result == HL_SKIP_ATTACH_BUSY)
-            break;
-    }
-    free(ranked);
-    return first;
+    struct hl_thread *first = find_first(threads);
+    if (first == NULL)
+        return -ESRCH;
+    *taken = &first->tracee;
+    return first->unfit != 0 ? first->unfit : take(first, threads, gadgets);
 }
 
 /* Two calls of hugeld that change one process would have their frames in the same place.  Who may open its memory may
@@ -335,7 +309,7 @@ int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const s
     if (result != 0)
         return result;
     for (double begun = hl_now_ms();; pause_for(PAUSE_NS)) {
-        result = take_one(threads, taken, gadgets);
+        result = take_first(threads, taken, gadgets);
         if (result != HL_SKIP_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
             return result;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Which thread of a process makes calls for us, and how the others are held. */
+/* How the thread of a process that makes calls for us is held, and how the others are. */
 #ifndef HL_ATTACH_THREAD_H
 #define HL_ATTACH_THREAD_H
 
@@ -20,13 +20,12 @@ struct hl_threads {
     struct hl_others *others;  /* from hl_stop_others to hl_release_others */
 };
 
-/* Whether a thread of PROCESS could make calls now, or with ALL whether all of its threads could be stopped; looks for
+/* Whether the first thread of PROCESS could make calls now, or with ALL whether all of its threads could be stopped; looks for
    half a second.  Nothing is stopped.  0, HL_SKIP_ATTACH_UNFIT, HL_SKIP_ATTACH_UNFIT_THREAD, HL_SKIP_ATTACH_STOPPED,
    or -ESRCH. */
 int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_running);
 
-/* Stops the thread that is missed least, and makes it one that can make calls: *TAKEN.  0, or why none could be taken;
-   then all run on. */
+/* Stops the first thread, and makes it one that can make calls: *TAKEN.  0, or why not; then it runs on.  -ESRCH: it has ended. */
 int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets);
 
 /* Stops all others than TAKEN, which is not looked at until hl_release_others lets them run again.  0, or why not; that has to be
