@@ -215,7 +215,7 @@ static void make_room(const struct job *job, uint64_t needed, uint64_t there) {
     uint64_t room = hl_store_room(store), freed = 0;
     for (size_t i = 0; i < n; i++)
         freed += is_evictable(&items[i]) ? items[i].huge_pages * store->geometry.huge_page_bytes : 0;
-    bool is_enough = needed <= room + freed && needed <= there + freed;
+    bool is_enough = needed <= room + freed && (needed <= there || needed - there <= freed);
     while (is_enough && hl_store_room(store) < needed) {
         struct hl_store_item *oldest = NULL;
         for (size_t i = 0; i < n; i++)
