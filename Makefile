@@ -164,7 +164,7 @@ install: all
 # What hugeld does and holds on the machine itself ends first.  What is enabled is the administrator's, and stays.
 uninstall:
 	@[ -n '$(DESTDIR)' ] || [ ! -e '$(unitdir)/hugeld.service' ] || ! command -v systemctl > /dev/null || \
-	    systemctl --quiet disable --now hugeld.service || true
+	    systemctl --quiet disable $$([ ! -d /run/systemd/system ] || echo --now) hugeld.service || true
 	@[ -n '$(DESTDIR)' ] || [ ! -x '$(bindir)/hugeld' ] || '$(bindir)/hugeld' reset
 	@doc/install -u '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed) 755::$(libdir)/hugeld/ld.so
 
