@@ -11,6 +11,7 @@ import subprocess
 import threading
 
 import helpers
+from hugepages import SMALL_PAGES, compact_memory
 from pagecache import on_small_pages
 from smaps import read_smaps
 from stores import is_image
@@ -91,6 +92,17 @@ def running(path, mode, threads=0, prefix=(), **options):
         yield Target(process, path)
     finally:
         helpers.end_process(process)
+
+
+def ask(command, *arguments, **options):
+    """`hugeld COMMAND`, again where it is refused for the moment alone, by a busy machine or one whose memory lies in pieces."""
+    for _ in range(10):
+        result = helpers.hugeld(command, *arguments, **options)
+        if SMALL_PAGES in result.stderr:
+            compact_memory()
+        elif not re.search("try again|could not receive a file descriptor", result.stderr):
+            break
+    return result
 
 
 def call_of(pid):

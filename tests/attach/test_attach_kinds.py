@@ -25,11 +25,11 @@ sigwait sigtimedwait semop msgrcv mq waitid""".split()
 
 
 def attach(*arguments, **options):
-    return helpers.hugeld("attach", *arguments, **options)
+    return attaching.ask("attach", *arguments, **options)
 
 
 def detach(*arguments, **options):
-    return helpers.hugeld("detach", *arguments, **options)
+    return attaching.ask("detach", *arguments, **options)
 
 
 def succeed(result):

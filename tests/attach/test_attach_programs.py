@@ -117,15 +117,20 @@ def huge_bytes(pid):
 
 
 def until_done(command, pid, *arguments):
-    """A thread may be in the wrong call at that moment, or compute, as those of these programs mostly do."""
+    """A thread may be in the wrong call at that moment, or compute, as those of these programs mostly do, or the machine may have
+    taken its text out of memory."""
+    said = set()
+
     def is_done():
         result = helpers.hugeld(command, "--running-threads", *arguments, pid)
+        said.add(result.stderr)
         if SMALL_PAGES in result.stderr:
             compact_memory()
-        else:
-            assert result.returncode == 0 or "try again" in result.stderr, result.stderr
         return result.returncode == 0
-    helpers.wait_until(is_done, what=command)
+    try:
+        helpers.wait_until(is_done, what=command)
+    except AssertionError:
+        raise AssertionError(said) from None
 
 
 def is_killed(steps, nth, command, *arguments):

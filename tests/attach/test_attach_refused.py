@@ -54,7 +54,7 @@ def test_no_stack(targets, plain_output, root):
         subprocess.run(["prlimit", "--pid", str(target.pid), f"--stack={stack.end - stack.start}:"], check=True)
         refused(target, "attach-stack")
         subprocess.run(["prlimit", "--pid", str(target.pid), "--stack=unlimited:unlimited"], check=True)
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert attaching.ask("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -91,7 +91,7 @@ def test_differs(library_target, plain_output):
     """The file has changed since, and does not come back."""
     program, library = library_target
     with attaching.running(program, "futex", 1) as target, open(library, "r+b") as file:
-        assert helpers.hugeld("attach", "--running-threads", "-p", "*", target.pid).returncode == 0
+        assert attaching.ask("attach", "--running-threads", "-p", "*", target.pid).returncode == 0
         at = 3 << 20  # inside a huge page of it
         file.seek(at)
         (byte,) = file.read(1)
@@ -101,7 +101,7 @@ def test_differs(library_target, plain_output):
             file.flush()
             if value != byte:
                 refused(target, "attach-differs", command="detach")
-        assert helpers.hugeld("detach", "--running-threads", target.pid).returncode == 0
+        assert attaching.ask("detach", "--running-threads", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -157,7 +157,7 @@ def test_gdbserver(targets, plain_output, gdbserver):
             say(f"D;{target.pid:x}")
             assert hear() == "OK"
         helpers.wait_until(lambda: helpers.state_of(target.pid) == "S", what="running on")
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert attaching.ask("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -179,7 +179,7 @@ def test_two_at_once(targets, plain_output):
         with open(f"/proc/{target.pid}/mem", "rb", buffering=0) as memory:
             fcntl.flock(memory, fcntl.LOCK_EX)
             refused(target, "attach-traced")
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert attaching.ask("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -218,7 +218,7 @@ def test_frozen(targets, plain_output, root):
                 (group / "cgroup.freeze").write_text("0")
             helpers.wait_until(lambda: attaching.call_of(target.pid) == RESTART_SYSCALL, what="the rest of its call")
             assert (target.descriptors(), target.masks()) == (descriptors, masks)
-            assert helpers.hugeld("attach", target.pid).returncode == 0
+            assert attaching.ask("attach", target.pid).returncode == 0
             assert target.finish() == plain_output
     finally:
         helpers.wait_until(lambda: not (group / "cgroup.procs").read_text(), what="the group becoming empty")
@@ -234,7 +234,7 @@ def test_realtime(targets, plain_output, root):
             result = helpers.hugeld("attach", "--json", "--running-threads", target.pid)
             stopped.append(json.loads(result.stdout)["processes"][0]["stopped_us"])
             assert target.huge_bytes() >= 2 * helpers.HUGE
-            assert helpers.hugeld("detach", "--running-threads", target.pid).returncode == 0
+            assert attaching.ask("detach", "--running-threads", target.pid).returncode == 0
         assert min(stopped) < 400000, stopped
         assert target.finish() == plain_output
 
@@ -290,7 +290,7 @@ def test_filtered(targets, plain_output, root):
     """Root suspends the filter, which would have killed it."""
     with attaching.running(targets["exec"], "filtered") as target:
         attaching.wait_in_call(target.pid)
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert attaching.ask("attach", target.pid).returncode == 0
         assert target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain_output
 
@@ -365,7 +365,7 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
         attaching.wait_in_call(target.pid)
         result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
         assert result.returncode == 1 and "run hugeld as" in result.stderr
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert attaching.ask("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -397,7 +397,7 @@ def test_replaced(for_nobody, plain_output, open_folder, root):
         (open_folder / "new").rename(library)
         helpers.one_line(helpers.run([*words, "detach", target.pid]), 1, "run hugeld detach as root")
         assert target.huge_bytes() >= 2 * helpers.HUGE
-        assert helpers.hugeld("detach", target.pid).returncode == 0 and target.huge_bytes() == 0
+        assert attaching.ask("detach", target.pid).returncode == 0 and target.huge_bytes() == 0
         assert target.finish() == plain_output
 
 
@@ -420,7 +420,7 @@ def test_unanswered(for_nobody, targets, plain_output, fuse_folder, root):
         os.kill(server, signal.SIGSTOP)
         try:
             for command in "attach", "detach", "attach":
-                assert helpers.hugeld(command, target.pid).returncode == 0
+                assert attaching.ask(command, target.pid).returncode == 0
             assert target.huge_bytes() >= 2 * helpers.HUGE
         finally:
             os.kill(server, signal.SIGCONT)
@@ -468,7 +468,7 @@ def test_executes_unanswered(for_nobody, targets, plain_output, fuse_folder, roo
         finally:
             os.kill(server, signal.SIGCONT)
         helpers.wait_until(lambda: len(list(threads.iterdir())) == 1, what="the end of execve")
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert attaching.ask("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -482,7 +482,7 @@ def test_no_descriptors(targets, plain_output, root):
                 for words in ["--dry-run"], []:
                     refused(target, "attach-files", command=command, words=words)
             subprocess.run(["prlimit", "--pid", str(target.pid), f"--nofile={n + 64}:4096"], check=True)
-            assert helpers.hugeld(command, target.pid).returncode == 0
+            assert attaching.ask(command, target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -494,7 +494,7 @@ def test_address_space(targets, plain_output, root):
             subprocess.run(["prlimit", "--pid", str(target.pid), f"--as={used + left}:"], check=True)
             if not is_enough:
                 refused(target, "no-memory")
-        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert attaching.ask("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -596,7 +596,7 @@ def test_execs(targets, tmp_path):
         assert result.returncode in (0, 1), result
         for found in json.loads(result.stdout)["processes"]:
             reasons.extend({found["reason"], *(o["reason"] for o in found["objects"])} - {None} or {None})
-        return len(reasons) >= 60 and {None, "mapping-changed"} <= set(reasons)
+        return len(reasons) >= 60 and {None, "attach-ended"} <= set(reasons)
 
     try:
         helpers.wait_until(is_tried, what="an attach, and one that came too late")

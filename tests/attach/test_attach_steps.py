@@ -73,16 +73,16 @@ def sweep(target_file, steps, command, mode, plain, threads=0, library=None, lat
             if mode not in ("compute", "vectors", "coroutine"):
                 attaching.wait_in_call(target.pid)
             if command == "detach":
-                assert helpers.hugeld("attach", *words, target.pid).returncode == 0
+                assert attaching.ask("attach", *words, target.pid).returncode == 0
             before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
             n, code, said = step(steps, "kill", nth, helpers.HUGELD, command, *words, target.pid)
             killed = code == 99
             assert killed or code == 0, said
             check_left(target, before, descriptors, masks)
             # Whatever was left, it can be used and ended.
-            assert helpers.hugeld("attach", *words, target.pid).returncode == 0, nth
+            assert attaching.ask("attach", *words, target.pid).returncode == 0, nth
             assert target.huge_bytes() >= 2 * helpers.HUGE
-            assert helpers.hugeld("detach", *words, target.pid).returncode == 0, nth
+            assert attaching.ask("detach", *words, target.pid).returncode == 0, nth
             assert target.finish() == plain, nth
         nth += stride
     return n
@@ -129,7 +129,7 @@ def fault(target_file, steps, command, nth, plain):
     with attaching.running(target_file, "faulted") as target:
         attaching.wait_in_call(target.pid)
         if command == "detach":
-            assert helpers.hugeld("attach", target.pid).returncode == 0
+            assert attaching.ask("attach", target.pid).returncode == 0
         n, code, said = step(steps, "signal", nth, target.pid, int(signal.SIGSEGV), helpers.HUGELD, command, target.pid)
         assert code == 0 or "a signal arrived during the move" in said, (nth, said)
         if n < nth:
@@ -200,7 +200,7 @@ def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_o
         never, attach = 10**6, [helpers.HUGELD, "attach", *words, target.pid]
         n, code, said = insist(steps, "signal", never, target.pid, 0, *attach)
         assert code == 0 and n > 60, said
-        assert helpers.hugeld("detach", *words, target.pid).returncode == 0
+        assert attaching.ask("detach", *words, target.pid).returncode == 0
         _, _, said = step(steps, "signal", n - back, target.pid, int(signal.SIGUSR1), *attach)
         assert target.finish() == plain_output, said
 
@@ -242,7 +242,7 @@ def fail_calls(target_file, steps, command, plain, error):
     while True:
         with attaching.running(target_file, "futex", 1) as target:
             if command == "detach":
-                assert helpers.hugeld("attach", target.pid).returncode == 0
+                assert attaching.ask("attach", target.pid).returncode == 0
             before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
             n, code, said = step(steps, "fail", nth, getattr(errno, error), helpers.HUGELD, command, target.pid)
             assert code in (0, 1), said
@@ -280,7 +280,7 @@ def test_file_changes(targets, library_target, steps, plain_output, kind, comman
         target.path = str(changed)
         attaching.wait_in_call(target.pid)
         if command == "detach":
-            assert helpers.hugeld("attach", *words, target.pid).returncode == 0
+            assert attaching.ask("attach", *words, target.pid).returncode == 0
         before = target.huge_bytes()
         change = f"chmod u-w {changed}; chmod u+w {changed}"
         _, code, said = step(steps, "run", ARMED, change, *prefix, helpers.HUGELD, command, *words, target.pid)
@@ -320,7 +320,7 @@ def test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_
     with told(program, tmp_path / "fifo") as (target, script):
         target.path = str(library or target.path)
         if command == "detach":
-            assert helpers.hugeld("attach", *words, target.pid).returncode == 0
+            assert attaching.ask("attach", *words, target.pid).returncode == 0
         _, code, said = step(steps, "run", ARMED, script(word), helpers.HUGELD, command, *words, target.pid)
         assert code == 1 and sentence in said, said
         assert (target.huge_bytes() > 0) == (command == "detach")
@@ -408,7 +408,7 @@ def test_ends_while_it_is_looked_at(library_target, tmp_path, is_attached, comma
     for nth in itertools.count(1):
         with told(library_target[0], fifo) as (target, _):
             if is_attached:
-                assert helpers.hugeld("attach", "-p", "*", target.pid).returncode == 0
+                assert attaching.ask("attach", "-p", "*", target.pid).returncode == 0
             env = helpers.environment(LD_PRELOAD=preload, NTH=nth, SCRIPT=script.format(pid=target.pid, fifo=fifo))
             result = helpers.run([helpers.COMMAND, command, "-p", "*", target.pid], env=env)
         if result.returncode == 0:

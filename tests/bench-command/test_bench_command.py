@@ -174,7 +174,7 @@ def test_compare_what_is_no_pair(text):
 
 
 def test_bench_faster(bench_json):
-    answer = bench_json("spin", "100", "10")
+    answer = bench_json("spin", "200", "10")
     assert answer["verdict"] == "faster" and answer["sentence"].startswith("faster in 6 pairs: ")
     assert answer["ratio"]["wall"]["ratio"] < 0.9
 
@@ -480,7 +480,7 @@ def test_bench_json_schema(bench_json):
 
 
 def test_bench_table(bench):
-    result = bench("spin", "20", "5")
+    result = bench("spin", "200", "10")
     lines = result.stdout.splitlines()
     assert "huge pages reach the TLB" in lines[0]
     assert result.returncode == 0 and lines[-1].startswith("faster in 6 pairs: on huge pages of private copies it takes 0.")

@@ -117,7 +117,7 @@ def test_gdb(app, start):
 
 def test_detach(app, start):
     """hugeld knows where it is, and puts it back on its own file, where that does not fit."""
-    process = helpers.start([*start(app), "work", "3000"], environment())
+    process = helpers.start([*start(app), "work", "10000"], environment())
     try:
         assert "at the exec stop" in process.stderr.readline()
         maps = pathlib.Path(f"/proc/{process.pid}/maps")
@@ -127,7 +127,7 @@ def test_detach(app, start):
         assert detached.returncode == 0 and "back on its own file" in detached.stdout, detached
         text = [line for line in maps.read_text().splitlines() if " r-xp " in line and line.endswith(f"/{app.name}")]
         assert text and all(line.endswith(str(app)) for line in text), text
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=helpers.PATIENCE) == 0
     finally:
         helpers.end_process(process)
 

@@ -165,14 +165,19 @@ def test_is_not_waited_for(world, store, maker, stock):
 
 def test_not_again_and_again(world, store, maker, stock):
     """One start of many begins one, and that is so for ten seconds and more."""
-    allow_again(store)
-    for _ in range(5):
-        run(world, "--", stock, "--version")
-    maker(1)
+    for _ in range(3):
+        allow_again(store)
+        before, begun = len(maker(0)), time.monotonic()
+        for _ in range(5):
+            run(world, "--", stock, "--version")
+        said = maker(before + 1)
+        if time.monotonic() - begun < 9:  # else it may have been so for ten
+            break
+    assert len(said) == before + 1
     assert (store / ".lock").stat().st_mtime > (store / ".lock").stat().st_ctime
     allow_again(store)
     run(world, "--", stock, "--version")
-    assert len(maker(2)) == 2
+    assert len(maker(before + 2)) == before + 2
 
 
 def test_takes_a_hundredth(world, store, stock):

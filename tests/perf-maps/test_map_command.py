@@ -425,7 +425,6 @@ int main(void) {
                 execl("/bin/sleep", "sleep", "100", (char *)0);
             pause();
         }
-    sleep(1);
     puts("ready");
     fflush(stdout);
     pause();
@@ -444,6 +443,10 @@ def test_children(builder, pool, library, clean_tmp):
     process = helpers.start([app], helpers.preload(library, options="backend=hugetlb,exe=forks"))
     try:
         assert process.stdout.readline() == "ready\n"
+
+        def names():
+            return sorted(pathlib.Path(f"/proc/{pid}/comm").read_text().strip() for pid in helpers.marked_processes())
+        helpers.wait_until(lambda: names() == ["forks", "forks", "forks", "sleep"], what="its children")
         result = hugeld("perf-map", "--children", process.pid)
         assert (result.returncode, result.stderr) == (0, "")
         pids = [int(pid) for pid, *_ in re.findall(RAISED, result.stdout)]

@@ -11,14 +11,18 @@ import profiles
 OPTIONS = "backend=hugetlb,perf_map=on"
 
 
-@pytest.mark.check_all
-def test_names(program, start_stopped, folder, pool, figure):
-    """One recording, resolved with the file, with the map written by the process itself, with the command's, and with
-    none.  And the profile of a plain run."""
-    pool(128)
+def record_plain(program, start_stopped, folder):
     with start_stopped(program) as process:
         with profiles.attached(process.pid, folder / "plain.data", frequency=program.frequency):
             program.work(process)
+    return profiles.read(folder / "plain.data")
+
+
+@pytest.mark.check_all
+def test_names(program, start_stopped, folder, pool, figure):
+    """One recording, resolved with the file, with the map written by the process itself, with the command's, and with
+    none.  And the profile of a plain run: a name that is wrong differs from that of each."""
+    pool(128)
     with start_stopped(program, OPTIONS) as process:
         own = folder / "own.map"
         os.rename(process.map, own)
@@ -42,7 +46,13 @@ def test_names(program, start_stopped, folder, pool, figure):
     for tally in profiles.compare(as_file, profiles.read(folder / "moved.data"), placed, map_):
         assert tally.same == 0 and {seen for _, seen in tally.other} == {profiles.UNKNOWN}
 
-    plain = profiles.profile(profiles.read(folder / "plain.data"), lambda frame: frame.dso in paths)
     moved = profiles.profile(whole, lambda frame: frame.dso == str(map_) and profiles.find(placed, frame))
-    assert not profiles.differences(plain, moved, program.drift)
+    differ = None
+    for _ in range(3):
+        plain = profiles.profile(record_plain(program, start_stopped, folder), lambda frame: frame.dso in paths)
+        found = {name: shares for name, *shares in profiles.differences(plain, moved, program.drift)}
+        differ = found if differ is None else {name: differ[name] + found[name] for name in differ.keys() & found}
+        if not differ:
+            break
+    assert not differ
     assert profiles.differences(plain, profiles.shifted(moved)), "this comparison sees nothing"

@@ -6,7 +6,6 @@ of samples is in test_samples.py."""
 import json
 import os
 import pathlib
-import pty
 import re
 import resource
 import shlex
@@ -314,13 +313,7 @@ def test_thousand_processes():
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         answer, _ = survey("--program", "sleep", timeout=300)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        master, slave = pty.openpty()
-        shown = helpers.start([helpers.HUGELD, "survey", "--exact", "--seconds", "0.3"], stderr=slave)
-        shown.communicate(timeout=300)
-        progress = os.read(master, 65536).decode()
-        os.close(master)
-        os.close(slave)
-        helpers.end_process(shown)
+        progress = helpers.shown_on_terminal([helpers.HUGELD, "survey", "--exact", "--seconds", "0.3"])
     finally:
         helpers.end_process(process)
     [found] = answer["programs"]

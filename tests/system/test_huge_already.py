@@ -150,13 +150,16 @@ def calls(strace, library, tmp_path):
 
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_cold_file_is_read_at_once(pool, thp, builder, calls, backend):
-    """By one call for all whole pages, in place."""
+    """By one call for all whole pages, in place.  Of three tries one is enough: the file may be read between eviction and start."""
     pool(64)
-    app = builder.executable("pie")
-    cold, warm = (calls(app, cold, f"backend={backend},segments=text") for cold in (True, False))
-    reads = [int(n) for n in re.findall(r"pread64\(\d+, .* = (\d+)$", cold, re.M)]
-    assert max(reads) >= 2 * helpers.HUGE and "UFFDIO_COPY" not in cold
-    assert backend == "thp" or "UFFDIO_COPY" in warm
+    app, options = builder.executable("pie"), f"backend={backend},segments=text"
+
+    def is_read_at_once():
+        cold = calls(app, True, options)
+        reads = [int(n) for n in re.findall(r"pread64\(\d+, .* = (\d+)$", cold, re.M)]
+        return max(reads, default=0) >= 2 * helpers.HUGE and "UFFDIO_COPY" not in cold
+    assert any(is_read_at_once() for _ in range(3))
+    assert backend == "thp" or "UFFDIO_COPY" in calls(app, False, options)
 
 
 def test_cold_file_for_the_page_cache(pool, builder, calls):
