@@ -25,7 +25,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 # Seconds, after which a process is said to hang, and after which what a test waits for is said not to happen: less than the minute
 # after which the service looks again by itself.  On a busy machine all takes ten times as long as on an idle one.
-PATIENCE = 180
+PATIENCE, SOON = 180, 50
 
 
 def huge_page_bytes():
@@ -235,7 +235,7 @@ def next_line(process, timeout=PATIENCE):
         timer.cancel()
 
 
-def wait_until(condition, timeout=PATIENCE, what="it"):
+def wait_until(condition, timeout=SOON, what="it"):
     """Waits until CONDITION() is true and returns what it returned."""
     end = time.monotonic() + timeout
     while True:
@@ -246,7 +246,7 @@ def wait_until(condition, timeout=PATIENCE, what="it"):
         time.sleep(0.002)
 
 
-def wait_for(look, condition, timeout=PATIENCE, pause=0):
+def wait_for(look, condition, timeout=SOON, pause=0):
     """What LOOK() gives, asked every PAUSE seconds, once that is something and CONDITION is true of it."""
     found = []
 

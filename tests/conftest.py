@@ -263,12 +263,12 @@ def pytest_report_header():
     return f"hugeld: {helpers.BUILD}, Linux {kernel}, pool {total} pages, {free} free, {reserved} reserved"
 
 
-def pytest_terminal_summary(terminalreporter):
-    """What tests have measured, in whichever worker; and the names of those that failed, in the file T_FAILED."""
-    if FAILED:
-        failed = [report.nodeid for kind in ("failed", "error") for report in terminalreporter.stats.get(kind, [])]
-        names = dict.fromkeys(re.sub(r"@\w+$", "", name) for name in failed)  # xdist's group is behind it
-        pathlib.Path(FAILED).write_text("".join(f"{name}\n" for name in names))
+def pytest_terminal_summary(terminalreporter, exitstatus):
+    """What tests have measured, in whichever worker; and, after a whole run without an error outside of tests, the names of those that
+    failed, in the file T_FAILED."""
+    if FAILED and exitstatus == pytest.ExitCode.TESTS_FAILED and not terminalreporter.stats.get("error"):
+        failed = [re.sub(r"@\w+$", "", report.nodeid) for report in terminalreporter.stats.get("failed", [])]  # xdist's group is behind it
+        pathlib.Path(FAILED).write_text("".join(f"{name}\n" for name in failed))
     reports = [report for found in terminalreporter.stats.values() for report in found if getattr(report, "when", "") == "teardown"]
     figures = [figure for report in reports for figure in report.user_properties]
     for title in dict.fromkeys(title for title, _ in figures):

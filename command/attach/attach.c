@@ -228,19 +228,20 @@ static void set_reason(json_t *json, int skip, pid_t pid, const char *path) {
     free(sentence);
 }
 
-static json_t *make_json_text(const struct hl_attached_text *text, pid_t pid) {
-    json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path",
-                             hl_json_text(text->loaded->object.path), "is_main", text->loaded->object.is_main,
-                             "moves", text->skip == 0, "joined_pages", (json_int_t)text->joined_pages,
-                             "huge_pages", (json_int_t)text->huge_pages, "image", json_or_null(text->image));
-    set_reason(json, text->skip, pid, text->loaded->object.path);
+static json_t *make_json_text(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+    json_t *json =
+        json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path", hl_json_text(text->loaded->object.path),
+                  "is_main", text->loaded->object.is_main, "moves", attachment->skip == 0 && text->skip == 0,
+                  "joined_pages", (json_int_t)text->joined_pages, "huge_pages", (json_int_t)text->huge_pages,
+                  "image", json_or_null(text->image));
+    set_reason(json, text->skip, attachment->process.pid, text->loaded->object.path);
     return json;
 }
 
 static json_t *make_json(const struct request *request, const struct hl_attachment *attachment) {
     json_t *texts = json_array();
     for (size_t i = 0; i < attachment->n_texts; i++)
-        json_array_append_new(texts, make_json_text(&attachment->text[i], attachment->process.pid));
+        json_array_append_new(texts, make_json_text(attachment, &attachment->text[i]));
     json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:I, s:o}", "pid", (int)attachment->process.pid, "name",
                              json_or_null(attachment->process.name), "dry_run", request->attachment.dry_run,
                              "stopped_us", (json_int_t)attachment->stopped_us, "stopped_threads",
@@ -252,7 +253,8 @@ static json_t *make_json(const struct request *request, const struct hl_attachme
 /* Nothing more could be done with the whole process. */
 static void say_refused(const struct request *request, const struct hl_attachment *attachment) {
     bool is_joined = false;
-    if (attachment->n_texts == 0 && attachment->skip < 0) {
+    bool was_there = attachment->skip == -ESRCH && attachment->maps >= 0;
+    if (attachment->n_texts == 0 && attachment->skip < 0 && !was_there) {
         hl_say_unreadable(attachment->process.pid, attachment->skip);
         return;
     }

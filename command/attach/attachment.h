@@ -84,9 +84,9 @@ struct hl_attachment {
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid);
 void hl_free_attachment(struct hl_attachment *attachment);
 
-/* Where something of ATTACHMENT stays and its process has ended since it was opened, or executed another program, that becomes the
-   reason: what was read of it since gave any other. */
-void hl_blame_end(struct hl_attachment *attachment);
+/* RESULT, 0 or why something of ATTACHMENT stays; -ESRCH instead of a reason where its process has ended since it was opened, or
+   executed another program: what could not be read of it since may have led to any. */
+int hl_or_ended(const struct hl_attachment *attachment, int result);
 
 /* How much of PROCESS's memory is locked, in KiB. */
 uint64_t hl_read_locked(const struct hl_process *process);

@@ -438,9 +438,9 @@ static void undo(struct mover *m) {
 
 /* Ends with M's text as it was. */
 static void give_up(struct mover *m, int result) {
-    m->text->skip = result;
     finish(m);
     undo(m);
+    m->text->skip = hl_or_ended(m->attachment, result);
 }
 
 /* Puts what is prepared into place. */
@@ -565,7 +565,7 @@ static void *work_in_thread(void *data) {
     if (attachment->skip == 0 && attachment->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
         attachment->skip = HL_SKIP_MAP_COUNT;
     if (attachment->skip == 0)
-        attachment->skip = hl_take_thread(&threads, &tracee, &attachment->gadgets);
+        attachment->skip = hl_or_ended(attachment, hl_take_thread(&threads, &tracee, &attachment->gadgets));
     if (attachment->skip == 0) {
         double stopped_ms = tracee->stopped_ms;
         attachment->stopped_threads = 1;
@@ -595,5 +595,4 @@ void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach
     else
         attachment->skip = -error;
     hl_end_tracing(&before);
-    hl_blame_end(attachment);
 }

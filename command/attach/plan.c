@@ -588,15 +588,15 @@ static bool selects_main_alone(const struct hl_attach_request *request) {
     return objects->bytes == strlen("main") && memcmp(objects->at, "main", strlen("main")) == 0;
 }
 
-static bool has_memory(const struct hl_attachment *attachment) {
+static bool has_memory(int maps) {
     char first;
-    return pread(attachment->maps, &first, 1, 0) > 0;
+    return pread(maps, &first, 1, 0) > 0;
 }
 
 /* A kernel thread has none from the start. */
 static void open_maps(struct hl_attachment *attachment) {
     attachment->maps = hl_open_process_file(&attachment->process, "maps");
-    if (attachment->maps >= 0 && !has_memory(attachment)) {
+    if (attachment->maps >= 0 && !has_memory(attachment->maps)) {
         close(attachment->maps);
         attachment->maps = -1;
     }
@@ -635,12 +635,22 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
     return check_threads(attachment, request);
 }
 
-void hl_blame_end(struct hl_attachment *attachment) {
-    bool any = attachment->skip != 0 || attachment->n_texts == 0;
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        any |= attachment->text[i].skip != 0;
-    if (any && attachment->maps >= 0 && !has_memory(attachment))
-        attachment->skip = -ESRCH;
+/* Its first thread may end before others, which have that memory still, but then nothing of it can be read. */
+static bool has_ended(const struct hl_attachment *attachment) {
+    if (attachment->maps < 0)
+        return false;
+    if (!has_memory(attachment->maps))
+        return true;
+    int now = hl_open_process_file(&attachment->process, "maps");
+    if (now < 0)
+        return now == -ESRCH || now == -ENOENT;
+    bool ended = !has_memory(now);
+    close(now);
+    return ended;
+}
+
+int hl_or_ended(const struct hl_attachment *attachment, int result) {
+    return result != 0 && has_ended(attachment) ? -ESRCH : result;
 }
 
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
@@ -648,7 +658,11 @@ void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_reque
     attachment->process.folder = attachment->maps = -1;
     attachment->process.pid = pid;
     attachment->skip = look_at(attachment, request, pid);
-    hl_blame_end(attachment);
+    bool is_whole = attachment->skip == 0 && attachment->n_texts > 0;
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        is_whole &= attachment->text[i].skip == 0;
+    if (!is_whole && has_ended(attachment))
+        attachment->skip = -ESRCH;
 }
 
 void hl_free_attachment(struct hl_attachment *attachment) {

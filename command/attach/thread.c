@@ -33,7 +33,7 @@
 
 /* So often may one be interrupted in another call than it was seen in, which it may notice (AArch64). */
 #define MISSES_MAX 2
-/* How long threads are looked at until one is fit, or all are, with such pauses. */
+/* How long threads are looked at until the first is fit, or all are, with such pauses. */
 #define LOOK_MS 500.0
 #define PAUSE_NS 1000000L
 /* The same while all others stand still already. */

@@ -95,12 +95,12 @@ def running(path, mode, threads=0, prefix=(), **options):
 
 
 def ask(command, *arguments, **options):
-    """`hugeld COMMAND`, again where it is refused for the moment alone, by a busy machine or one whose memory lies in pieces."""
+    """`hugeld COMMAND`, again where a thread was late or in the wrong call, or memory lies in pieces."""
     for _ in range(10):
         result = helpers.hugeld(command, *arguments, **options)
         if SMALL_PAGES in result.stderr:
             compact_memory()
-        elif not re.search("try again|could not receive a file descriptor", result.stderr):
+        elif not re.search("did not stop within|did not run for|sleep in (a )?system call", result.stderr):
             break
     return result
 

@@ -128,7 +128,7 @@ def until_done(command, pid, *arguments):
             compact_memory()
         return result.returncode == 0
     try:
-        helpers.wait_until(is_done, what=command)
+        helpers.wait_until(is_done, helpers.PATIENCE, command)
     except AssertionError:
         raise AssertionError(said) from None
 

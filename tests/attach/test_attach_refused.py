@@ -599,7 +599,7 @@ def test_execs(targets, tmp_path):
         return len(reasons) >= 60 and {None, "attach-ended"} <= set(reasons)
 
     try:
-        helpers.wait_until(is_tried, what="an attach, and one that came too late")
+        helpers.wait_until(is_tried, helpers.PATIENCE, "an attach, and one that came too late")
         end.touch()
         assert process.wait(timeout=helpers.PATIENCE) == 7, process.stdout.read()
     finally:

@@ -47,7 +47,7 @@ def makers():
 def ended():
     yield
     # One that a busy machine has not let begin looks like what started it.
-    helpers.wait_until(lambda: not helpers.marked_processes() and not makers(), what="the makers' end")
+    helpers.wait_until(lambda: not helpers.marked_processes() and not makers(), helpers.PATIENCE, "the makers' end")
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def maker(world):
     command.chmod(0o755)
 
     def said(made):
-        helpers.wait_until(lambda: len(list(world.path("/run").glob("maker-*"))) >= made, what="the maker")
+        helpers.wait_until(lambda: len(list(world.path("/run").glob("maker-*"))) >= made, helpers.PATIENCE, "the maker")
         return [path.read_text() for path in sorted(world.path("/run").glob("maker-*"))]
 
     return said
@@ -101,7 +101,7 @@ def test_next_start(world, store, stock):
     plain = world.run(stock, "--version")
     first = run(world, "--", stock, "--version")
     assert (first.returncode, first.stdout, first.stderr) == (plain.returncode, plain.stdout, plain.stderr)
-    helpers.wait_until(lambda: images(world, stock.name) and not makers(), what="its image")
+    helpers.wait_until(lambda: images(world, stock.name) and not makers(), helpers.PATIENCE, "its image")
     second = run(world, "-o", "verbose=2", "--", stock, "--version")
     assert (second.returncode, second.stdout) == (plain.returncode, plain.stdout)
     assert f"at the exec stop from {SYSTEM}/" in second.stderr, second.stderr
@@ -115,7 +115,8 @@ def test_by_a_user(world, stock):
     made = world.run("mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER},size=256m", "none", place)
     assert made.returncode == 0, made
     run(world, "--", stock, "--version", user=USER)
-    helpers.wait_until(lambda: images(world, stock.name, f"{place}/hugeld") and not makers(), what="its image")
+    helpers.wait_until(lambda: images(world, stock.name, f"{place}/hugeld") and not makers(), helpers.PATIENCE,
+                       "its image")
     second = run(world, "-o", "verbose=2", "--", stock, "--version", user=USER)
     assert f"at the exec stop from {place}/hugeld/" in second.stderr, second.stderr
 

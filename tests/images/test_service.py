@@ -67,7 +67,7 @@ def holds(process, image):
     return helpers.wait_until(lambda: held(process) == image["huge_pages"] * helpers.HUGE > 0)
 
 
-def wait_for(world, condition, patience=helpers.PATIENCE):
+def wait_for(world, condition, patience=helpers.SOON):
     """The one image, once CONDITION is true of it."""
     found = []
 
@@ -355,7 +355,7 @@ def test_unmounted(world, tmp_path, removed):
         if removed:
             world.path("/run/disk/app").unlink()
         assert world.run("umount", "/run/disk").returncode == 0
-        helpers.wait_until(lambda: world.left() == [] and held(process) == 0)  # what fails on a busy machine is tried again after 60 s
+        helpers.wait_until(lambda: world.left() == [] and held(process) == 0, 150)  # what fails on a busy machine is tried again after 60
 
 
 def test_unmounted_while_the_store_is_locked(world, tmp_path):
