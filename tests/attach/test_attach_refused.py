@@ -596,6 +596,7 @@ def test_execs(targets, tmp_path):
         assert result.returncode in (0, 1), result
         for found in json.loads(result.stdout)["processes"]:
             reasons.extend({found["reason"], *(o["reason"] for o in found["objects"])} - {None} or {None})
+            assert found["reason"] is None or not any(o["moves"] for o in found["objects"]), found
         return len(reasons) >= 60 and {None, "attach-ended"} <= set(reasons)
 
     try:
