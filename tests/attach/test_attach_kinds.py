@@ -313,7 +313,8 @@ def insist(command, *arguments):
     succeed(result)
 
 
-@pytest.mark.parametrize("mode", ["signals", "memory", pytest.param("every_eintr", marks=pytest.mark.check_all)])
+@pytest.mark.parametrize("mode", [*[pytest.param(m, marks=pytest.mark.check_all(ci=True)) for m in ("signals", "memory")],
+                                  pytest.param("every_eintr", marks=pytest.mark.check_all)])
 def test_many_times(targets, plain_output, mode):
     """Also while other threads map memory wherever there is a hole."""
     with attaching.running(targets["exec"], mode, 2) as target:

@@ -193,6 +193,7 @@ def test_stopped(targets, plain_output):
         assert target.finish() == plain_output
 
 
+@pytest.mark.check_all
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AArch64 enters the thread's own call first")
 def test_frozen(targets, plain_output, root):
     """Its control group is frozen: it gets no descriptor, and a timeout ends when it would have ended."""
@@ -239,6 +240,7 @@ def test_realtime(targets, plain_output, root):
         assert target.finish() == plain_output
 
 
+@pytest.mark.check_all
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="hugeld needs a processor, too")
 def test_no_processor(targets, plain_output, root):
     """It gets a processor for 50 ms of each second: it stops late, and is waited for, since its call would return EINTR if it were let go.

@@ -328,6 +328,7 @@ def test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_
         assert target.finish() == plain_output
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("word", ["s", "S"])
 def test_sealed_halfway(steps, tmp_path, word):
     """Its text is sealed while it moves, 8 MiB at a time: what has moved goes back, unless that was sealed too."""

@@ -77,6 +77,7 @@ def test_appears(world, fast, entry, path, options):
         assert image["path"] == path and holds(process, image)
 
 
+@pytest.mark.check_all
 def test_comes_back(world, fast):
     """It is removed, its image goes a minute later; the same when it is there again, and when that is replaced."""
     with looking(world, fast, LATE) as process:
@@ -133,6 +134,7 @@ def test_exposed(world, fast, tmp_path, what):
     assert "users other than root" in said and said.count("\n") == 1, said
 
 
+@pytest.mark.check_all
 def test_folder_of_others(world, fast, tmp_path):
     """What lies in a folder that another user can write is not looked for, and nothing is said of it, however much that is."""
     with open(tmp_path / "said", "w") as log, looking(world, fast, "/run/programs/new", log=log) as process:
@@ -167,6 +169,7 @@ def test_others_at_boot(world, entry, left_out):
         assert f"/run/programs/{left_out} is left out, since users other than root can change it" in result.stderr
 
 
+@pytest.mark.check_all
 def test_link_of_others(world, fast, tmp_path):
     """Where it leads is not looked at, and that is said once, until it is root's."""
     link = world.path("/run/programs/link")
@@ -182,6 +185,7 @@ def test_link_of_others(world, fast, tmp_path):
     assert "/run/programs/link is left out" in said and said.count("\n") == 1, said
 
 
+@pytest.mark.check_all
 def test_mistake_meanwhile(world, fast, tmp_path):
     """A file appears while the configuration has a mistake, which is said once: it is made when that is gone."""
     right = f"enabled = {LATE}\n"
@@ -198,6 +202,7 @@ def test_mistake_meanwhile(world, fast, tmp_path):
     assert "no value" in said and said.count("\n") == 1, said
 
 
+@pytest.mark.check_all
 def test_written_slowly(world, fast, tmp_path):
     """Nothing is tried, and said, as long as it is not whole."""
     data = world.path(APP).read_bytes()
@@ -224,6 +229,7 @@ def test_gains_nothing(world, fast, tmp_path):
     assert line.startswith(f"hugeld: {LATE}: ")
 
 
+@pytest.mark.check_all
 def test_taken_back(world, fast):
     """What a person removes, or does not enable any more, stays away, also if the file changes and the service was not reloaded."""
     with looking(world, fast, LATE) as process:
@@ -268,6 +274,7 @@ def test_locked(world, fast):
         assert holds(process, wait_for(world, is_fresh))
 
 
+@pytest.mark.check_all
 def test_costs(world, tmp_path):
     """On a slow disk, with very many files: it is at work for a hundredth of the time."""
     if not shutil.which("strace"):
@@ -473,6 +480,7 @@ def make_names(folder):
             os.link(folder / str(i // 60000 * 60000), folder / str(i))
 
 
+@pytest.mark.check_all
 def test_after_one_with_many_names(world, fast):
     """One entry has more names than are looked at; what comes after that is found all the same, and before the hour is over."""
     make_names(world.path("/run/programs/many"))

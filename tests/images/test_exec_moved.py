@@ -117,7 +117,7 @@ def test_gdb(app, start):
 
 def test_detach(app, start):
     """hugeld knows where it is, and puts it back on its own file, where that does not fit."""
-    process = helpers.start([*start(app), "work", "10000"], environment())
+    process = helpers.start([*start(app), "work", "5000"], environment())
     try:
         assert "at the exec stop" in process.stderr.readline()
         maps = pathlib.Path(f"/proc/{process.pid}/maps")

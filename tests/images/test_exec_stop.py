@@ -292,6 +292,7 @@ def test_killed_early(images, program, run, meddle):
         assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGKILL, "", "meddled\n")
 
 
+@pytest.mark.check_all
 def test_many_signals(images, program):
     """Thousands of signals that it ignores come before it is executed: each is a stop for its tracer."""
     app, ignored = program("static"), signal.SIGRTMIN + 6

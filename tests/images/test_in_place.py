@@ -420,6 +420,7 @@ def build_library(place, tmp_path, *flags):
     scatter(library)
 
 
+@pytest.mark.check_all
 def test_library_that_glibc_aligns(place, tmp_path):
     """It takes room for it before it maps the file, which the kernel therefore does not align.  On AArch64 that is every library."""
     build_library(place, tmp_path, "-Wl,-z,max-page-size=0x10000")

@@ -132,6 +132,7 @@ def test_nobody_splits_what_is_held(world):
         assert world.share("check").returncode == 0 and held(process) == image["huge_pages"] * helpers.HUGE
 
 
+@pytest.mark.check_all
 def test_what_lies_beside_is_nothing_to_it(world):
     """Any user may change attributes in /tmp, which lies in a folder of every original, and make root read all images for ever."""
     theirs = world.path("/run/theirs")
@@ -238,6 +239,7 @@ def cached_bytes(path):
         return helpers.PAGE * sum(byte & 1 for byte in pages.raw)
 
 
+@pytest.mark.check_all
 def test_reads_nothing_that_has_not_changed(world):
     """Files that no process uses would take the place of others in memory, each hour and at each reload.  A person's check reads all."""
     world.add("--way=image", APP)
@@ -372,6 +374,7 @@ def test_unmounted_while_the_store_is_locked(world, tmp_path):
         helpers.wait_until(lambda: world.left() == [] and held(process) == 0, what="the image to be gone")
 
 
+@pytest.mark.check_all
 def test_store_that_is_read_only(world, tmp_path):
     """It is said once."""
     world.add("--way=image", APP)
@@ -400,6 +403,7 @@ def test_watches_are_used_up(world):
     assert all("raise fs.inotify.max_user_watches" in line for line in said) and len(said) == 2, said
 
 
+@pytest.mark.check_all
 def test_store_is_exchanged(world):
     """Unmounted lazily, with another one mounted there: what is in that is held, and nothing of the old one's."""
     def devices():
@@ -517,6 +521,7 @@ def test_feeds_the_watchdog(world):
             said.append(listener.recv(4096).decode())
 
 
+@pytest.mark.check_all
 def test_full_store(world, tmp_path):
     """What fits is made and held, what does not is said once, and nothing is tried again and again; when there is room, it is made."""
     names = [f"/run/programs/app-{i}" for i in range(8)]

@@ -575,6 +575,7 @@ def huge_of(world):
     return status.f_blocks - status.f_bfree
 
 
+@pytest.mark.check_all
 def test_a_user_does_not_fill_the_store(world, builder):
     """By reading holes of an image, which would become memory."""
     sparse = world.path("/run/programs/sparse")

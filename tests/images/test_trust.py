@@ -289,6 +289,7 @@ while True:
 """
 
 
+@pytest.mark.check_all
 def test_folder_above_the_store(world):
     """Its owner exchanges the store while programs start, for one in which a FIFO has the image's name: none waits for it."""
     world.path("/run/e/store").mkdir(parents=True)

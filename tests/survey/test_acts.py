@@ -299,6 +299,7 @@ def stalled(path):
 HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of what the configuration says
 
 
+@pytest.mark.check_all
 def test_delay(acting, program):
     """After a start."""
     with acting("delay = 86400", prefix=replaced(HALF)) as service:
@@ -438,6 +439,7 @@ def test_lost(acting, program):
         assert acts["kept_bytes"] == 0 or acts["huge"] > acts["lost"]
 
 
+@pytest.mark.check_all
 def test_another_file(acting, program, six):
     """A package replaced it meanwhile: what was observed is no reason to touch the new one."""
     with acting() as service:
@@ -484,6 +486,7 @@ def mapped_by_many(program):
         yield
 
 
+@pytest.mark.check_all
 def test_kept_by_many(acting, program):
     """So many processes map it that they would all wait: then nothing is done, on a kernel that joins pages too."""
     with acting() as service, mapped_by_many(program):
@@ -571,6 +574,7 @@ def test_a_users_loop(observe, program, roots_folder, tmp_path, kind):
         path.unlink()
 
 
+@pytest.mark.check_all
 def test_unmounted(observe, program, tmp_path, roots_folder):
     """What was observed keeps no file system busy."""
     folder, image = roots_folder / "disk", tmp_path / "disk"

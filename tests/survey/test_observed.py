@@ -103,6 +103,7 @@ def test_storms(observe, calls, script):
             assert observed["windows_lost"] < observed["windows"]
 
 
+@pytest.mark.check_all
 def test_many_executables(observe, calls, roots_folder):
     """A user's, one after the other, get no entry, and push none out."""
     folder = roots_folder / "user"

@@ -261,6 +261,7 @@ def test_no_such_process():
     one_line(hugeld("survey", "--pid", process.pid), 1, "no such process")
 
 
+@pytest.mark.check_all
 def test_without_privileges(calls, library, root):
     """Their own processes, that run already, and their children; no other user's."""
     command = library.parent / "hugeld"
