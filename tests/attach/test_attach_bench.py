@@ -76,6 +76,7 @@ def test_keep(targets, plain_output, tmp_path):
         assert target.finish() == plain_output
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("attached, number", [
     (False, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGHUP), (False, signal.SIGQUIT), (True, signal.SIGPIPE)])
 def test_interrupted(targets, plain_output, attached, number):

@@ -185,6 +185,7 @@ def started(place, path, mode, *prefix):
 KINDS = ["exec", "pie", "static", "aligned"]
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_then_attached(place, targets, kind):
     with started(place, targets[kind], "futex") as target:

@@ -214,6 +214,7 @@ def test_programs_that_ask(images, run, name, tmp_path):
 # --- without --via ---
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("variant", LINKED)
 @TAKES_PAGES
 def test_unasked(images, program, run, variant):
@@ -646,6 +647,7 @@ def test_lines_that_are_not_read(own_store, program, words):
     assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
 
 
+@pytest.mark.check_all
 @TAKES_PAGES
 def test_no_room_for_variables(program):
     """The kernel takes no more of them than the program has: it runs without hugeld's."""

@@ -177,6 +177,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.check_all
 def test_memfd(deep, start_stopped, library, folder, pool, map_of):
     """Where writable memory may not become executable (and before Linux 5.16) text comes by a memfd, of which perf
     hears.  From the start it takes names from the map then.  Attached late it believes that the memfd is a file, and

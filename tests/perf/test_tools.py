@@ -79,6 +79,7 @@ def breakpoints_work():
         pytest.skip("this kernel lets no debugger write to hugetlb pages")
 
 
+@pytest.mark.check_all
 @BOTH
 def test_gdb_attached(stopped, link):
     breakpoints_work()

@@ -325,6 +325,7 @@ def test_own_pages_by_hand(builder, pool):
     assert ask("--own-pages", "3", "--", app)[0] == 1
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("reserve, needed", [(2, APP + 3), (3, APP + 3), (7, APP + 7)])
 def test_reserve_pages(builder, pool, reserve, needed):
     """What reserve_pages leaves alone holds the program's own, and more where it is more."""
@@ -385,6 +386,7 @@ def test_postgres_page_size(postgres, size, pages):
     assert told["own_pages"] == pages and ("another pool" in told["own_source"] or pages)
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("present", [[], ["huge_pages"], ["huge_pages", "huge_page_size"]], ids=len)
 def test_postgres_does_not_tell(postgres, pool, present):
     """One that is too old, or running: the answer is no, and why; --own-pages helps."""

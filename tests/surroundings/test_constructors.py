@@ -26,6 +26,7 @@ def test_runs_first(builder, library, pool, tmp_path):
     assert re.match(r"hugeld: libbig\.so\.1: text \d pages hugetlb", result.stderr), result.stderr
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("kind", ["executable", "library"])
 def test_first_moves(builder, surround, pool, thp, kind):
     """Everything, writable data too."""
