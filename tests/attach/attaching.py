@@ -94,13 +94,13 @@ def running(path, mode, threads=0, prefix=(), **options):
         helpers.end_process(process)
 
 
-def ask(command, *arguments, **options):
-    """`hugeld COMMAND`, again where a thread was late or in the wrong call, or memory lies in pieces."""
+def ask(command, *arguments, moment="did not stop within|did not run for|sleep in (a )?system call", **options):
+    """`hugeld COMMAND`, again where memory lies in pieces, or for a reason of the MOMENT: a thread was late, or in the wrong call."""
     for _ in range(10):
         result = helpers.hugeld(command, *arguments, **options)
         if SMALL_PAGES in result.stderr:
             compact_memory()
-        elif not re.search("did not stop within|did not run for|sleep in (a )?system call", result.stderr):
+        elif not re.search(moment, result.stderr):
             break
     return result
 

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import time
@@ -306,11 +305,7 @@ def test_workers(library_target, plain_output):
 def insist(command, *arguments):
     """It may be refused for the moment: on a busy machine a thread stops too late; and once, for a reason that was not found, no
     descriptor arrived."""
-    for _ in range(10):
-        result = command(*arguments)
-        if not re.search("try again|could not receive a file descriptor", result.stderr):
-            break
-    succeed(result)
+    succeed(attaching.ask(command, *arguments, moment="try again|could not receive a file descriptor"))
 
 
 @pytest.mark.parametrize("mode", [*[pytest.param(m, marks=pytest.mark.check_all(ci=True)) for m in ("signals", "memory")],
@@ -319,8 +314,8 @@ def test_many_times(targets, plain_output, mode):
     """Also while other threads map memory wherever there is a hole."""
     with attaching.running(targets["exec"], mode, 2) as target:
         for _ in range(20):
-            insist(attach, "--running-threads", target.pid)
-            insist(detach, "--running-threads", target.pid)
+            insist("attach", "--running-threads", target.pid)
+            insist("detach", "--running-threads", target.pid)
         assert target.finish() == plain_output
 
 

@@ -20,9 +20,7 @@ from smaps import read_smaps
 pytestmark = [pytest.mark.check_all, pytest.mark.parallel]
 
 PAIRS = int(os.environ.get("T_ATTACH", 20))
-# A process that has just been forked, executes another program, or is about to end may be in any state.
-MAY_BE_SAID = ("try again|ended|no such process|nothing to do|no memory|no address space or memory|it is stopped|in memory differs|"
-               f"mappings do not match|instructions were found|no whole huge page|less than an eighth|mapped between its segments|{SMALL_PAGES}")
+MAY_BE_SAID = f"try again|ended|no such process|nothing to do|no memory|no address space or memory|{SMALL_PAGES}"
 
 
 def tool(*names):
@@ -219,7 +217,8 @@ def test_chromium(tmp_path):
             for command in "attach", "detach":
                 result = helpers.hugeld(command, "--children", "--running-threads", client.pid, timeout=120)
                 for line in result.stderr.splitlines():
-                    assert re.search(MAY_BE_SAID, line), line
+                    # A process that executes another program meanwhile is not mapped as the first one was.
+                    assert re.search(f"{MAY_BE_SAID}|no whole huge page|less than an eighth|mapped between its segments", line), line
                 if SMALL_PAGES in result.stderr:
                     compact_memory()
                 moved += result.stdout.count("of a copy made for it")

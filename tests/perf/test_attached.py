@@ -47,12 +47,10 @@ def test_names(program, start_stopped, folder, pool, figure):
         assert tally.same == 0 and {seen for _, seen in tally.other} == {profiles.UNKNOWN}
 
     moved = profiles.profile(whole, lambda frame: frame.dso == str(map_) and profiles.find(placed, frame))
-    differ = None
-    for _ in range(3):
+
+    def compare(to=moved):
         plain = profiles.profile(record_plain(program, start_stopped, folder), lambda frame: frame.dso in paths)
-        found = {name: shares for name, *shares in profiles.differences(plain, moved, program.drift)}
-        differ = found if differ is None else {name: differ[name] + found[name] for name in differ.keys() & found}
-        if not differ:
-            break
-    assert not differ
-    assert profiles.differences(plain, profiles.shifted(moved)), "this comparison sees nothing"
+        return profiles.differences(plain, to, program.drift)
+
+    assert not profiles.differ_each_time(compare)
+    assert compare(profiles.shifted(moved)), "this comparison sees nothing"

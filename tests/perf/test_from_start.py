@@ -46,16 +46,11 @@ def compare(plain, moved, program, figure):
     found = {}
     for callers in (False, True):
         counts = [profiles.profile(samples, of_program, callers) for samples in (plain, moved)]
-        found.update({(name, callers): shares for name, *shares in profiles.differences(*counts, program.drift)})
+        found.update({(name, callers): shares for name, shares in profiles.differences(*counts, program.drift).items()})
     return found
 
 
 @pytest.mark.check_all
 def test_names(program, folder, pool, library, figure):
-    """A name that is wrong is wrong each time; a machine whose processor is away for a while at one instruction is not."""
     pool(128)
-    found = compare(*record_both(program, folder, library), program, figure)
-    for _ in range(2 if found else 0):
-        again = compare(*record_both(program, folder, library), program, figure)
-        found = {key: (*found[key], *shares) for key, shares in again.items() if key in found}
-    assert not found
+    assert not profiles.differ_each_time(lambda: compare(*record_both(program, folder, library), program, figure))
