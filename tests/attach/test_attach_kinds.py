@@ -18,7 +18,7 @@ from test_json import compare
 
 pytestmark = pytest.mark.parallel
 
-WAITS = "futex nanosleep nanosleep_rest poll epoll sigsuspend for_eintr semtimedop wait4".split()
+WAITS = "futex nanosleep poll epoll sigsuspend for_eintr semtimedop wait4".split()
 RARER_WAITS = """futex_timed clock_nanosleep poll_timed ppoll select pselect epoll_pwait epoll_pwait2 futex_bitset pipe fifo accept accept4 inotify eventfd timerfd signalfd
 sigwait sigtimedwait semop msgrcv mq waitid""".split()
 
@@ -58,6 +58,14 @@ def test_waits(targets, plain_output, mode):
         attaching.wait_in_call(target.pid)
         check_there_and_back(target)
         assert target.finish() == plain_output
+
+
+def test_rest_of_a_sleep(targets, plain_output):
+    def move(target):
+        results = [command(target.pid) for command in (attach, detach, attach)]
+        return max(r.returncode for r in results), results
+
+    attaching.check_rest(targets["exec"], "nanosleep_rest", move, plain_output)
 
 
 @pytest.mark.parametrize("mode", ["compute", "handler", "handler_below", "handler_deep", "coroutine", "coroutine_deep", "vectors", "rseq", "memory", "signals", "churn", "forks"])

@@ -424,8 +424,7 @@ SLEEP = "sleep 0.15"
 
 def test_other_rest(targets, steps, plain_output):
     """It sleeps again, with another value where the rest is written to, before it is stopped."""
-    with attaching.running(targets["exec"], "nanosleep_varying") as target:
-        attaching.wait_in_call(target.pid)
-        _, code, said = insist(steps, "run", 1, SLEEP, helpers.HUGELD, "attach", target.pid)
-        assert code == 0, said
-        assert target.finish() == plain_output
+    def move(target):
+        return insist(steps, "run", 1, SLEEP, helpers.HUGELD, "attach", target.pid)[1:]
+
+    attaching.check_rest(targets["exec"], "nanosleep_varying", move, plain_output)

@@ -145,11 +145,11 @@ def test_locked_late(targets, library_target, steps, plain_output, tmp_path, com
 
 
 def test_other_rest(targets, steps, plain_output):
-    with attaching.running(targets["exec"], "nanosleep_varying") as target:
-        attaching.wait_in_call(target.pid)
-        _, code, said = killed.insist(steps, "run", 1, killed.SLEEP, helpers.HUGELD, "attach", target.pid)
-        assert code == 0, said
-        assert target.finish() == plain_output
+    killed.test_other_rest(targets, steps, plain_output)
+
+
+def test_rest_of_a_sleep(targets, plain_output):
+    kinds.test_rest_of_a_sleep(targets, plain_output)
 
 
 @pytest.fixture(scope="session")
