@@ -192,6 +192,7 @@ def test_bench_sides_take_turns(bench_json, tmp_path):
     assert answer["verdict"] == "no difference" and "no difference seen in 12 pairs" in answer["sentence"]
 
 
+@pytest.mark.check_all
 def test_bench_at_once(bench_json):
     """Each run shares its time with the other side's; a second input reads from its beginning."""
     answer = bench_json("spin", "100", "10", options=["--at-once"])
@@ -426,6 +427,7 @@ def test_bench_no_counters(bench_json, tmp_path):
     assert answer["counters"] is None and "on this machine" in answer["no_counters"]
 
 
+@pytest.mark.check_all
 def test_bench_pid(worker, pool, fake_perf):
     pool(16)
     with subprocess.Popen([helpers.HUGELD, "run", "--copy", worker, "wait"], env=helpers.environment()) as process:
@@ -479,6 +481,7 @@ def test_bench_json_schema(bench_json):
     assert set(answer["maps"]["huge"][0]["objects"][0]["ranges"][0]) == {"start", "end", "flags", "backend", "huge_bytes"}
 
 
+@pytest.mark.check_all
 def test_bench_table(bench):
     result = bench("spin", "200", "10")
     lines = result.stdout.splitlines()

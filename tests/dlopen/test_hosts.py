@@ -210,6 +210,7 @@ def query(psql, look=lambda pid: None):
     return answer[:2]
 
 
+@pytest.mark.check_all
 def test_postgres_jit(library, empty_library, pool, shared_folder):
     """Each backend opens llvmjit.so when it compiles its first query, and with it libLLVM."""
     folder, binaries, argv = databases.make_postgres(shared_folder, "postgres-jit")

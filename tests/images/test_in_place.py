@@ -237,6 +237,7 @@ def test_bench(place):
     assert "inspect" not in result.stderr
 
 
+@pytest.mark.check_all
 def test_survey_of_an_image(pool, place):
     """Of what has an image survey advises what inspect does: what is there, although the file could be in place."""
     assert "image" in place.share("add", "--way=image", BIG).stdout

@@ -120,6 +120,7 @@ def test_postgres_exact(server, pool):
         server.end(process)
 
 
+@pytest.mark.check_all
 def test_postgres_one_page_less(server, pool):
     """huge_pages=on starts: what is missing is hugeld's."""
     told = check_doctor(server.plain_argv, pool)
@@ -129,6 +130,7 @@ def test_postgres_one_page_less(server, pool):
         server.end(process)
 
 
+@pytest.mark.check_all
 def test_postgres_comes_first(server, pool):
     """Nothing is left for hugeld, and it steps back."""
     own = check_doctor(server.plain_argv, pool)["own_pages"]
@@ -207,6 +209,7 @@ def mariadb_server(mariadb, library, pause_library):
     return MariaDB(mariadb, library, pause_library)
 
 
+@pytest.mark.check_all
 def test_mariadbd_falls_back(mariadb_server, pool):
     """With fewer pages than it asks for it takes none and says nothing: only smaps tells that it has what it wants."""
     pool(4)

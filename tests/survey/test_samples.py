@@ -116,6 +116,7 @@ def test_hot_text(calls, who):
         assert found["advice"]["way"] in ("place", "image") and found["advice"]["hot_share"] > 0.8
 
 
+@pytest.mark.check_all
 def test_already_huge(calls, library, pool):
     """The page sizes of the samples say it, for what hugeld has moved."""
     pool(32)

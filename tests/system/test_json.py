@@ -94,6 +94,7 @@ def test_bench(builder, pool):
     compare("bench", [answer], unseen)
 
 
+@pytest.mark.check_all
 def test_bench_pid(builder, library, pause_library, pool):
     pool(64)
     app = builder.executable("nopie")

@@ -41,7 +41,7 @@ def test_signal_handler(program, library, empty_library, early, pool, thp, optio
             assert (result.returncode, result.stderr) == (0, "") and "contents: right" in result.stdout, result
 
 
-@pytest.mark.parametrize("variant", ["nopie", "aligned-pie"])
+@pytest.mark.parametrize("variant", ["nopie", pytest.param("aligned-pie", marks=pytest.mark.check_all(ci=True))])
 def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
     """bss=thp: exactly the planned range is advised; nothing of it is there until it is touched, then it is huge."""
     pool(0)
