@@ -28,7 +28,6 @@
      calls              "number:detail" of each call of MODULE's; the detail tells kinds of mmap and so on
      trespasses         see below; none if empty
      out, err, status   what it printed, and what wait(2) says; "timeout" where it took too long
-     pool               total, free, reserved and surplus pages of 2 MiB when it and its children have ended
 
    strace injects errors too, but takes a tenth of a second to start and knows only the first of these ways.
 
@@ -600,21 +599,6 @@ static void handle_alarm(int signal) {
     kill(program, SIGKILL);
 }
 
-static void put_pool(void) {
-    static const char *const names[] = {"nr", "free", "resv", "surplus"};
-    char line[128] = "", path[128], number[32];
-    for (int i = 0; i < 4; i++) {
-        snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-2048kB/%s_hugepages", names[i]);
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
-        ssize_t n = read(fd, number, sizeof number - 1);
-        number[n > 0 ? n - 1 : 0] = ' ';
-        number[n > 0 ? n : 1] = '\0';
-        strcat(line, number);
-        close(fd);
-    }
-    put("pool", line, strlen(line));
-}
-
 static void put_calls(void) {
     char *text;
     size_t bytes;
@@ -666,7 +650,6 @@ static void run(char **argv) {
     put_file("out", out);
     put_file("err", err);
     put("status", line, (size_t)(timed_out ? sprintf(line, "timeout") : sprintf(line, "%d", status)));
-    put_pool();
     put("end", "", 0);
     fflush(stdout);
     close(out);

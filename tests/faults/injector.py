@@ -78,7 +78,6 @@ class Outcome:
     err: str
     trespasses: str  # calls of the core that reach into memory that is not its own
     status: object  # the exit status, or "signal N", "timeout"
-    pool: str
 
 
 class Injector:
@@ -119,7 +118,7 @@ class Injector:
         status = last["status"]
         if status != "timeout":
             status = os.waitstatus_to_exitcode(int(status))
-        return Outcome(calls, looks, last["out"], last["err"], last["trespasses"], status, last["pool"])
+        return Outcome(calls, looks, last["out"], last["err"], last["trespasses"], status)
 
 
 def errors_of(call):
