@@ -72,7 +72,13 @@ static void say_unusable(const char *path, int result) {
                     path);
         break;
     case EOPNOTSUPP:
-        hl_warn("%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
+        if (is_system_store(path))
+            hl_warn(
+                "%s: another file system than tmpfs is mounted there, so pages cannot be huge; unmount it",
+                path);
+        else
+            hl_warn(
+                "%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
                 "let root mount "
                 "a store: hugeld share add",
                 path);
@@ -146,7 +152,8 @@ static int is_mount(int folder) {
     return (status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-/* Opens the folder at PATH, which only root can write to, on whatever file system. */
+/* Opens the folder at PATH, which only root can write to, on whatever file system.  If something is mounted there, it is opened as
+   a store: another process may have mounted one meanwhile. */
 static int open_mount_point(struct hl_store *store, const char *path) {
     struct stat stat;
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -155,6 +162,10 @@ static int open_mount_point(struct hl_store *store, const char *path) {
     if (fstat(folder, &stat) != 0 || !hl_only_writable_by(&stat, 0)) {
         close(folder);
         return -EACCES;
+    }
+    if (is_mount(folder) != 0) {
+        close(folder);
+        return open_folder(store, path);
     }
     store->folder = folder;
     store->path = hl_xasprintf("%s", path);

@@ -289,6 +289,21 @@ def test_store_that_cannot_be_mounted(world):
     assert world.path("/run/own").exists()
 
 
+@pytest.mark.parametrize("how", ["share add", "share refresh", "enable"])
+def test_another_file_system_is_mounted_there(world, how, tmp_path):
+    """It is no store, and nothing is written to it."""
+    (tmp_path / "other").mkdir(mode=0o755)
+    world.path(SYSTEM).mkdir()
+    world.path("/etc/hugeld").mkdir()
+    assert world.run("mount", "--bind", tmp_path / "other", SYSTEM).returncode == 0
+    if how == "share refresh":
+        world.path("/etc/hugeld/hugeld.conf").write_text(f"enabled = {APP}\n")
+    arguments = [*how.split(), *([APP] if how != "share refresh" else [])]
+    refused(world.run("/run/bin/hugeld", *arguments), f"{SYSTEM}: another file system than tmpfs is mounted there")
+    assert os.listdir(tmp_path / "other") == []
+    assert how == "share refresh" or not world.path("/etc/hugeld/hugeld.conf").exists()
+
+
 def test_folder_that_may_not_answer(world):
     """Of a folder on a FUSE one line is said, and nothing is made; a file there is tried."""
     if not shutil.which("bindfs"):
