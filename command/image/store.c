@@ -463,6 +463,13 @@ static bool is_same_inode(const char *key, const struct hl_file_state *state) {
            device == state->device && inode == state->inode && bytes == state->bytes;
 }
 
+/* Of an original that could not be opened, for the negated errno RESULT. */
+static enum hl_item_state judge_error(int result) {
+    return result == -EREMOTE                        ? HL_ITEM_REMOTE
+           : result == -ENOENT || result == -ENOTDIR ? HL_ITEM_GONE
+                                                     : HL_ITEM_UNREADABLE;
+}
+
 /* LOCAL: what asks for the original; NULL: it is not asked for.  IMAGE_TIME: the modification time of the original when its image was
    made, which the image has kept. */
 static enum hl_item_state compare_origin(struct hl_local *local, const struct hl_store_item *item,
@@ -472,9 +479,7 @@ static enum hl_item_state compare_origin(struct hl_local *local, const struct hl
     struct stat stat;
     int file = local != NULL ? hl_open_local(local, item->origin, true, &stat) : -EREMOTE;
     if (file < 0)
-        return file == -EREMOTE                      ? HL_ITEM_REMOTE
-               : file == -ENOENT || file == -ENOTDIR ? HL_ITEM_GONE
-                                                     : HL_ITEM_UNREADABLE;
+        return judge_error(file);
     int result = hl_read_file_state(&state, file);
     bool is_unwritten =
         stat.st_mtim.tv_sec == image_time->tv_sec && stat.st_mtim.tv_nsec == image_time->tv_nsec;
@@ -552,8 +557,9 @@ static enum hl_item_state read_image(const struct hl_store *store, struct hl_loc
 /* A file in place is its path, whatever version of it is there. */
 static void read_file_in_place(struct hl_local *local, struct hl_store_item *item) {
     struct stat stat;
-    if (hl_stat_local(local, item->origin, true, &stat) != 0) {
-        item->state = HL_ITEM_GONE;
+    int result = hl_stat_local(local, item->origin, true, &stat);
+    if (result != 0) {
+        item->state = judge_error(result);
         return;
     }
     item->state = HL_ITEM_FRESH;

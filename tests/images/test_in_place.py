@@ -460,6 +460,18 @@ def test_remove(place):
     assert "the file is gone" in place.share("refresh").stdout and place.left() == []
 
 
+def test_path_that_cannot_be_followed(place):
+    """That is no reason to take the file for one that is gone, so the record stays."""
+    add(place, BIG)
+    before = place.left()
+    moved = place.path(BIG).rename(place.path("/run/programs/moved"))
+    place.path(BIG).symlink_to("big")
+    refused(place.share("refresh"), f"{BIG}: it stays as it is:", "cannot be read now")
+    assert place.left() == before and place.list()[0]["state"] == "unknown"
+    moved.rename(place.path(BIG))
+    assert place.list()[0]["state"] == "fresh"
+
+
 def test_upgrade(place, big):
     """The file is replaced by rename, as packages do; the path is what is kept."""
     add(place, BIG)
