@@ -332,16 +332,18 @@ static int ask_others(const struct hl_threads *threads, const struct hl_tracee *
     return 0;
 }
 
-/* More are LEFT if they were about to leave their calls. */
-static int await_others(const struct hl_threads *threads, size_t *left) {
+/* More are LEFT if they were about to leave their calls.  RESULT, or if that is 0 the first error; but HL_SKIP_ATTACH_BUSY if one is
+   late.  Also after an error it looks at all: one that stands still can be let go before the late ones. */
+static int await_others(const struct hl_threads *threads, size_t *left, int result) {
     for (size_t i = 0; i < threads->n; i++) {
         struct hl_tracee *tracee = &threads->thread[i]->tracee;
-        int result = tracee->stage == HL_TRACEE_ASKED ? hl_await_tracee(tracee) : 0;
-        *left += result == HL_SKIP_ATTACH_UNFIT;
-        if (result != 0 && result != -ESRCH && result != HL_SKIP_ATTACH_UNFIT)
-            return result;
+        int found = tracee->stage == HL_TRACEE_ASKED ? hl_await_tracee(tracee) : 0;
+        *left += found == HL_SKIP_ATTACH_UNFIT;
+        bool is_error = found != 0 && found != -ESRCH && found != HL_SKIP_ATTACH_UNFIT;
+        if (is_error && (result == 0 || found == HL_SKIP_ATTACH_BUSY))
+            result = found;
     }
-    return 0;
+    return result;
 }
 
 static unsigned count_stopped(const struct hl_threads *threads) {
@@ -360,8 +362,7 @@ static int stop_others(struct hl_threads *threads, const struct hl_tracee *taken
     for (unsigned round = 0; round < ROUNDS_MAX; round++) {
         look_at_threads(threads, false);
         int result = ask_others(threads, taken, &left);
-        if (result == 0)
-            result = await_others(threads, &left);
+        result = await_others(threads, &left, result);
         unsigned before = *n;
         *n = count_stopped(threads);
         if (result != 0 || (left == 0 && *n == before))

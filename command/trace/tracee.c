@@ -280,11 +280,12 @@ bool hl_catches(const struct hl_tracee *tracee, int number) {
 }
 
 /* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile.  All others that stand still
-   wait for that, so a late one is waited for only where it IS_LAST. */
+   wait for that, so a late one is waited for only where it IS_LAST; and however many are late, until the same time. */
 static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
     for (int status;;) {
+        int64_t patience_us = HL_STOP_US - (int64_t)((hl_now_ms() - tracee->asked_ms) * 1e3);
         int result =
-            is_last ? hl_await_late_stop(tracee, &status, 0) : hl_await_stop(tracee, &status, HL_STOP_US);
+            is_last ? hl_await_late_stop(tracee, &status, 0) : hl_await_stop(tracee, &status, patience_us);
         if (result != 0 || is_our_stop(status))
             return result;
         if (hl_is_event(status))

@@ -135,6 +135,27 @@ def check_rest(path, mode, move, plain_output):
     assert said[0] == 0, said
 
 
+@contextlib.contextmanager
+def tracing(tid):
+    """A thread of ours traces the thread TID, which does not notice, and the kernel lets go of it when ours ends."""
+    libc, is_traced, over, said = ctypes.CDLL(None), threading.Event(), threading.Event(), []
+
+    def trace():
+        said.append(libc.ptrace(0x4206, tid, None, None))  # PTRACE_SEIZE
+        is_traced.set()
+        over.wait()
+
+    tracer = threading.Thread(target=trace)
+    tracer.start()
+    is_traced.wait()
+    try:
+        assert said == [0]
+        yield
+    finally:
+        over.set()
+        tracer.join()
+
+
 def tells_rseq(pid):
     """Whether the kernel has ptrace(2)'s PTRACE_GET_RSEQ_CONFIGURATION, tried on the process PID."""
     libc = ctypes.CDLL(None, use_errno=True)

@@ -259,6 +259,32 @@ def test_no_processor(targets, plain_output, root):
         assert target.finish() == plain_output
 
 
+@pytest.fixture(scope="session")
+def late_stop(tmp_path_factory):
+    path = tmp_path_factory.mktemp("late") / "late-stop.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, attaching.HERE / "late-stop.c", "-ldl"], check=True, timeout=60)
+    return path
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="threads that run are not stopped")
+@pytest.mark.parametrize("is_traced", [False, True], ids=["", "traced"])
+def test_late_thread(library_target, plain_output, late_stop, is_traced):
+    """One thread takes 3 s to stop, and the last one may have a tracer: the others stand still for half a second, and not until it has."""
+    program, library = library_target
+    with attaching.running(program, "epoll_beside", 2) as target:
+        target.path = str(library)
+        attaching.wait_in_call(target.pid)
+        _, late, _, last = sorted(int(tid) for tid in os.listdir(f"/proc/{target.pid}/task"))
+        attaching.wait_in_call(last)
+        with attaching.tracing(last) if is_traced else contextlib.nullcontext():
+            result = helpers.run([helpers.COMMAND, "attach", "--running-threads", "-p", "*", target.pid],
+                                 env=helpers.environment(LD_PRELOAD=late_stop, LATE_THREAD=late))
+        assert result.returncode == 1 and "did not stop within half a second" in result.stderr, result
+        stood = {int(tid): int(ms) for tid, ms in re.findall(r"(\d+) stood still for (\d+) ms", result.stderr)}
+        assert stood.pop(late) >= 3000 and len(stood) == (2 if is_traced else 3) and max(stood.values()) < 2000, result.stderr
+        assert target.huge_bytes() == 0 and target.finish() == plain_output
+
+
 def test_shadow_stack(targets, plain_output, tmp_path, root):
     """As the kernel would say it of a processor that has them."""
     with attaching.running(targets["exec"], "futex") as target:
