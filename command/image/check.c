@@ -252,9 +252,10 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         [HL_ITEM_GONE] = "the file is gone",
         [HL_ITEM_BROKEN] = "it is incomplete, or another user could write to it",
         [HL_ITEM_PENDING] = "the file has changed, and its new image could not be made yet",
-        [HL_ITEM_UNREADABLE] = "the file, or the image's folder, cannot be read now",
+        [HL_ITEM_UNREADABLE] = "the file, or its folder in the store, cannot be read now",
         [HL_ITEM_REMOTE] =
-            "the file's path leads to a file system that may not answer; unmount that, or remove the image"};
+            ("the file's path leads to a file system that may not answer; unmount that, or remove the file "
+             "from the store")};
     struct hl_elf_file file;
     struct expected expected = {.store = store, .file = &file, .how = how};
     int unknown = 0;
@@ -323,6 +324,8 @@ enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const stru
     if (fault == HL_FAULT_UNKNOWN) {
         memset(outcome, 0, sizeof *outcome);
         outcome->result = HL_SHARE_FAILED;
+        outcome->path = hl_xasprintf("%s", item->origin);
+        hl_set_line(&outcome->key, item->key);
         outcome->is_for_place = item->is_in_place;
         outcome->is_kept = true;
         outcome->sentence = problem;

@@ -224,7 +224,8 @@ static void report_outcome(struct request *request, const struct hl_store *store
                 outcome->sentence);
     }
     note(request, store, name, outcome->key.bytes > 0 ? outcome->key.at : NULL, results[outcome->result],
-         outcome->is_in_place, is_made ? outcome->huge_pages : 0, outcome->reason, outcome->sentence);
+         outcome->is_in_place || outcome->is_for_place, is_made ? outcome->huge_pages : 0, outcome->reason,
+         outcome->sentence);
     json_object_set_new(json_array_get(request->files, json_array_size(request->files) - 1), "text_share",
                         outcome->text_bytes > 0 ? hl_json_share(outcome->text_huge_bytes, outcome->text_bytes)
                                                 : json_null());

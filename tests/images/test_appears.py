@@ -405,6 +405,7 @@ def test_original_does_not_answer(world, fast, tmp_path, when, end):
             assert before[late] in world.left()
             checked = in_time(world, "share", "check")
             assert checked.returncode == 1 and f"{late}: its image {before[late]}: the file's path leads to a file system" in checked.stderr, checked
+            assert "unmount that, or remove the file from the store" in checked.stderr
             assert in_time(world, "share", "refresh").returncode == 1 and before[late] in world.left()
             assert in_time(world, "service", "status").returncode == 0
         assert in_time(world, *end).returncode == 0 and before[late] not in world.left()

@@ -460,6 +460,14 @@ def test_remove(place):
     assert "the file is gone" in place.share("refresh").stdout and place.left() == []
 
 
+def test_json_of_what_cannot_be_in_place(place):
+    shutil.copy("/bin/true", place.path("/run/programs/true"))
+    result = place.share("add", "--way=place", "--json", "/run/programs/true")
+    [told] = json.loads(result.stdout)["files"]
+    assert (result.returncode, told["way"], told["path"]) == (1, "place", "/run/programs/true"), result
+    assert "/run/programs/true: not in place: " in result.stderr
+
+
 def test_path_that_cannot_be_followed(place):
     """That is no reason to take the file for one that is gone, so the record stays."""
     add(place, BIG)
@@ -468,6 +476,9 @@ def test_path_that_cannot_be_followed(place):
     place.path(BIG).symlink_to("big")
     refused(place.share("refresh"), f"{BIG}: it stays as it is:", "cannot be read now")
     assert place.left() == before and place.list()[0]["state"] == "unknown"
+    for action in ("refresh", "check"):
+        [told] = json.loads(place.share(action, "--json").stdout)["files"]
+        assert (told["path"], told["way"], told["key"]) == (BIG, "place", before[0]), action
     moved.rename(place.path(BIG))
     assert place.list()[0]["state"] == "fresh"
 
