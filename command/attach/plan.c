@@ -35,6 +35,8 @@
 #define SPARE_FILES 64
 /* Of small pages the kernel counts some 50 MiB in a millisecond or two. */
 #define BELOW_MAX (UINT64_C(64) << 20)
+/* What a mapping with nothing resident takes, in such bytes: for smaps of 60,000 Linux 6.18 needs 130 ms. */
+#define MAPPING_COST (UINT64_C(64) << 10)
 
 /* --- the process --- */
 
@@ -473,11 +475,11 @@ static bool is_same_file(const struct hl_attachment *attachment, const struct hl
     return is_known && hl_is_same_state(&state, &text->state);
 }
 
-/* Bytes that are resident below ADDRESS, as far as they were counted before. */
+/* Bytes that are resident below ADDRESS, as far as they were counted before, and what the mappings there cost. */
 static uint64_t count_below(const struct hl_process *process, uint64_t address) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < process->n_regions && process->region[i].start < address; i++)
-        bytes += process->region[i].resident_bytes;
+        bytes += process->region[i].resident_bytes + MAPPING_COST;
     return bytes;
 }
 

@@ -1224,8 +1224,18 @@ static void *obey(void *data) {
     return data;
 }
 
+/* MAPPINGS of them below the libraries, with nothing in them. */
+static void map_many(void) {
+    const char *text = getenv("MAPPINGS");
+    size_t n = text != NULL ? strtoul(text, NULL, 10) : 0;
+    char *at = mmap(NULL, (n + 1) * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (size_t i = 1; i < n; i += 2)
+        want(mprotect(at + i * 4096, 4096, PROT_READ) == 0, "mprotect");
+}
+
 static void run_told(void) {
     pthread_t thread;
+    map_many();
     const char *path = getenv("LIBRARY");
     want(path == NULL || (library = dlopen(path, RTLD_NOW)) != NULL, "dlopen");
     want(pthread_create(&thread, NULL, obey, NULL) == 0, "pthread_create");

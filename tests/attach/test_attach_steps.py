@@ -328,6 +328,16 @@ def test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_
         assert target.finish() == plain_output
 
 
+def test_many_mappings(library_target, steps, plain_output, tmp_path):
+    """So many lie below its text that the kernel would read their smaps for milliseconds: what is locked in all is compared instead."""
+    program, library = library_target
+    with told(program, tmp_path / "fifo", env=helpers.environment(MAPPINGS=2000)) as (target, script):
+        target.path = str(library)
+        _, code, said = step(steps, "run", ARMED, script("l"), helpers.HUGELD, "attach", "-p", "libtext.so", target.pid)
+        assert code == 1 and "its mappings do not match" in said, said
+        assert target.huge_bytes() == 0 and target.finish() == plain_output
+
+
 @pytest.mark.check_all
 @pytest.mark.parametrize("word", ["s", "S"])
 def test_sealed_halfway(steps, tmp_path, word):
