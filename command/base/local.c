@@ -22,6 +22,12 @@ bool hl_is_passing_error(int error) {
     return error == EREMOTE || error == ENOMEM || error == EAGAIN || error == EMFILE || error == ENFILE;
 }
 
+/* A descriptor, or a negated errno. */
+static int duplicate(int file) {
+    int copy = fcntl(file, F_DUPFD_CLOEXEC, 0);
+    return copy < 0 ? -errno : copy;
+}
+
 /* --- mounts --- */
 
 static bool is_kind_local(const char *line) {
@@ -65,7 +71,7 @@ static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
         if (local->mount[i].number == number)
             return local->mount[i].is_local;
     bool is_local = read_mount(number);
-    int kept = local->n < HL_LOCAL_MOUNTS ? fcntl(file, F_DUPFD_CLOEXEC, 0) : -1;
+    int kept = local->n < HL_LOCAL_MOUNTS ? duplicate(file) : -1;
     if (kept >= 0) {
         local->mount[local->n].number = number;
         local->mount[local->n].file = kept;
@@ -170,7 +176,7 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
             at = left;
             part = error != 0       ? error
                    : left[0] == '/' ? hl_open_local_part(local, AT_FDCWD, "/", status)
-                                    : fcntl(folder, F_DUPFD_CLOEXEC, 0);
+                                    : duplicate(folder);
         }
         if (part >= 0 && is_last && links == 0 && path[length - 1] != '/')
             note_folder(local, path, folder);
@@ -230,6 +236,10 @@ DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {
     if (part >= 0)
         close(part);
     DIR *folder = file >= 0 ? fdopendir(file) : NULL;
+    if (file >= 0 && folder == NULL) {
+        error = errno;
+        close(file);
+    }
     errno = error;
     return folder;
 }
