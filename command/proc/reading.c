@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SECONDS_MAX 30
@@ -25,20 +24,13 @@ struct left_out {
 
 /* The file. */
 static struct note {
-    volatile pid_t process; /* whose maps are being read, or 0, */
-    uint64_t since;         /* in ticks since boot */
+    volatile bool is_reading; /* the maps of */
+    struct left_out read;     /* as it was then: at the next start it may have ended */
     unsigned n;
     struct left_out left_out[LEFT_OUT_MAX];
 } * note;
 
 static bool has_limit;
-
-static uint64_t read_ticks(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now);
-    return ((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000) * (uint64_t)sysconf(_SC_CLK_TCK) /
-           1000;
-}
 
 /* Who has started PROCESS, also if that has more rights by now.  False: it has ended. */
 static bool identify(pid_t process, struct left_out *found) {
@@ -62,23 +54,19 @@ static struct left_out *find_entry(const struct left_out *own) {
     return NULL;
 }
 
-static bool is_left_out(pid_t process) {
-    struct left_out own;
-    if (note->n == LEFT_OUT_MAX)
-        return true;
-    const struct left_out *entry = identify(process, &own) ? find_entry(&own) : NULL;
-    return entry != NULL && entry->times > 1;
+static bool is_left_out(const struct left_out *own) {
+    const struct left_out *entry = find_entry(own);
+    return note->n == LEFT_OUT_MAX || (entry != NULL && entry->times > 1);
 }
 
-/* PROCESS was read when the process before this one ended. */
-static void count_end(pid_t process) {
-    struct left_out own;
-    if (note->n == LEFT_OUT_MAX || !identify(process, &own) || own.started > note->since)
+/* note->read was being read when the process before this one ended. */
+static void count_end(void) {
+    if (note->n == LEFT_OUT_MAX)
         return;
-    struct left_out *entry = find_entry(&own);
+    struct left_out *entry = find_entry(&note->read);
     if (entry == NULL) {
         entry = &note->left_out[note->n++];
-        *entry = own;
+        *entry = note->read;
         entry->times = 0;
     }
     if (++entry->times < 2 && note->n < LEFT_OUT_MAX)
@@ -86,9 +74,9 @@ static void count_end(pid_t process) {
     hl_warn(
         "service: it has ended twice while it looked at what process %d of user %u has mapped, as after %d s "
         "of a FUSE that does not answer; %s left out until the service is stopped",
-        process, own.user, SECONDS_MAX,
+        note->read.process, entry->user, SECONDS_MAX,
         note->n == LEFT_OUT_MAX ? "after very many of these, all processes are"
-        : own.user == 0         ? "it is"
+        : entry->user == 0      ? "it is"
                                 : "all processes of this user are");
 }
 
@@ -114,17 +102,19 @@ void hl_watch_readings(const char *path) {
     hl_limit_readings();
     if (note->n > LEFT_OUT_MAX)
         note->n = 0;
-    if (note->process > 0)
-        count_end(note->process);
-    note->process = 0;
+    if (note->is_reading)
+        count_end();
+    note->is_reading = false;
 }
 
 bool hl_begin_reading(pid_t process) {
-    if (note != NULL && note->n > 0 && is_left_out(process))
+    struct left_out own;
+    bool is_noted = note != NULL && identify(process, &own);
+    if (is_noted && is_left_out(&own))
         return false;
-    if (note != NULL) {
-        note->since = read_ticks();
-        note->process = process;
+    if (is_noted) {
+        note->read = own;
+        note->is_reading = true;
     }
     if (has_limit)
         alarm(SECONDS_MAX);
@@ -135,7 +125,7 @@ void hl_end_reading(void) {
     if (has_limit)
         alarm(0);
     if (note != NULL)
-        note->process = 0;
+        note->is_reading = false;
 }
 
 unsigned hl_count_left_out(void) {

@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -771,6 +772,32 @@ def test_process_whose_maps_do_not_answer(world, user):
     finally:
         for process in processes:
             helpers.end_process(process)
+
+
+def test_process_that_ends_before_the_next_service(world):
+    """It counts for its user although the next service does not see it any more; SIGALRM is sent, so that none waits for the clock."""
+    busy, metrics, note = "/run/programs/busy", world.path("/run/one.prom"), world.path("/run/hugeld-service/reading")
+    shutil.copy("/bin/sh", world.path(busy))
+    enable(world, lines=["observe = yes", "eligible = /run/programs/*", "window = 1", "interval = 2", "metrics = /run/one.prom"])
+    for number in range(2):
+        hidden = helpers.start(world.command("nice", "-n", "19", busy, "-c", "while :; do :; done", user=USER))
+        try:
+            covered = f"mkfifo /run/fifo{number} && mount --bind /run/fifo{number} /proc/{hidden.pid}/maps"
+            assert world.run("sh", "-c", covered).returncode == 0
+            ended = helpers.start(world.command("/run/bin/hugeld", "service", "--keep-only"))
+            try:
+                noted = hidden.pid.to_bytes(4, sys.byteorder)
+                helpers.wait_until(lambda: note.exists() and noted in note.read_bytes(), helpers.PATIENCE, "the reading")
+                ended.send_signal(signal.SIGALRM)
+                assert ended.wait(helpers.PATIENCE) == -signal.SIGALRM, ended.stderr.read()
+            finally:
+                helpers.end_process(ended)
+        finally:
+            helpers.end_process(hidden)
+    with service(world, options=["--keep-only"]) as third:
+        said = helpers.next_line(third)
+        assert f"process {hidden.pid} of user {USER} " in said and "all processes of this user" in said, said
+        helpers.wait_until(lambda: metrics.exists() and "hugeld_users_left_out 1\n" in metrics.read_text(), what="the metric")
 
 
 def test_what_a_killed_one_has_left(world):
