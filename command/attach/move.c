@@ -443,9 +443,18 @@ static void give_up(struct mover *m, int result) {
     m->text->skip = hl_or_ended(m->attachment, result);
 }
 
+/* Why the thread makes no calls any more, or 0. */
+static int why_gone(const struct hl_tracee *tracee) {
+    if (tracee->stage != HL_TRACEE_GONE)
+        return 0;
+    return tracee->let_go != 0 ? tracee->let_go : -ESRCH;
+}
+
 /* Puts what is prepared into place. */
 static void replace(struct mover *m) {
-    int result = m->tracee->stage == HL_TRACEE_GONE ? -ESRCH : check_again(m);
+    int result = why_gone(m->tracee);
+    if (result == 0)
+        result = check_again(m);
     if (result == 0)
         result = commit(m);
     if (result != 0)
@@ -472,7 +481,9 @@ static size_t prepare_texts(struct mover *all, size_t *next, const struct work *
                                 .text = text,
                                 .tracee = tracee,
                                 .file = -1};
-        int result = tracee->stage == HL_TRACEE_GONE ? -ESRCH : prepare(&all[n]);
+        int result = why_gone(tracee);
+        if (result == 0)
+            result = prepare(&all[n]);
         if (result == 0)
             n++;
         else

@@ -682,8 +682,10 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
     if (!tracee->state->suspends && has_filter(tracee))
         return HL_SKIP_ATTACH_FILTER; /* another thread has just set it for all */
     int error = hl_make_call(tracee, result, number, argument);
-    if (error == HL_SKIP_ATTACH_TAMPERED || error == HL_SKIP_ATTACH_FROZEN)
+    if (error == HL_SKIP_ATTACH_TAMPERED || error == HL_SKIP_ATTACH_FROZEN) {
+        tracee->let_go = error;
         hl_release_tracee(tracee);
+    }
     return error;
 }
 

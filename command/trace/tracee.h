@@ -48,6 +48,7 @@ struct hl_tracee {
     uint64_t rest; /* and what was in memory where that writes the rest of its time; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];
     bool ran_handler; /* one of its process's has run, or may have, since it is ours */
+    int let_go;       /* why hl_call_in_tracee has let it go, or 0 */
     struct {
         bool is_asleep;     /* in that call, after it became ours, */
         uint64_t stack, pc; /* where it is, */

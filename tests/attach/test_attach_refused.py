@@ -26,7 +26,7 @@ RESTART_SYSCALL = 219  # of x86-64
 
 
 def refused(target, reason, *prefix, command="attach", words=()):
-    """The reason that attaching to TARGET gives, which changes nothing."""
+    """Attaching to TARGET gives REASON, and changes nothing.  All reasons: its own, and those of its objects."""
     before = target.layout()
     result = helpers.run([*prefix, helpers.HUGELD, command, "--json", *words, target.pid])
     assert result.returncode == 1, result.stdout
@@ -34,6 +34,7 @@ def refused(target, reason, *prefix, command="attach", words=()):
     found = [process["reason"], *(o["reason"] for o in process["objects"])]
     assert reason in found, result.stdout + result.stderr
     assert target.layout() == before
+    return found
 
 
 @pytest.mark.parametrize("mode, reason", [
@@ -195,8 +196,8 @@ def test_stopped(targets, plain_output):
 
 @pytest.mark.check_all
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AArch64 enters the thread's own call first")
-def test_frozen(targets, plain_output, root):
-    """Its control group is frozen: it gets no descriptor, and a timeout ends when it would have ended."""
+def test_frozen(targets, library_target, plain_output, root):
+    """Its control group is frozen, which is said of each text: it gets no descriptor, and a timeout ends when it would have ended."""
     mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
     mount = next((pathlib.Path(m[1]) for m in mounts if m[2] == "cgroup2"), None)
     if mount is None:
@@ -207,14 +208,15 @@ def test_frozen(targets, plain_output, root):
     except OSError as error:
         pytest.skip(f"cannot make a cgroup: {error}")
     try:
-        with attaching.running(targets["exec"], "poll_timed") as target:
+        env = helpers.environment(LD_PRELOAD=library_target[1])
+        with attaching.running(targets["exec"], "poll_timed", env=env) as target:
             attaching.wait_in_call(target.pid)
             descriptors, masks = target.descriptors(), target.masks()
             (group / "cgroup.procs").write_text(str(target.pid))
             (group / "cgroup.freeze").write_text("1")
             helpers.wait_until(lambda: "frozen 1" in (group / "cgroup.events").read_text(), what="the freeze")
             try:
-                refused(target, "attach-frozen")
+                assert refused(target, "attach-frozen", words=["-p", "*"]).count("attach-frozen") == 2
             finally:
                 (group / "cgroup.freeze").write_text("0")
             helpers.wait_until(lambda: attaching.call_of(target.pid) == RESTART_SYSCALL, what="the rest of its call")
