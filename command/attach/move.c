@@ -223,7 +223,8 @@ static int pass_file(struct mover *m, int file) {
 
 static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece->end - piece->start; }
 
-/* mlockall(MCL_FUTURE) is seen at what is mapped then: the new text would be locked into memory, and count so. */
+/* mlockall(MCL_FUTURE) is seen at what is mapped then: the new text would be locked into memory, and count so.  Where RLIMIT_MEMLOCK
+   forbids that, mmap fails with EAGAIN. */
 static int reserve_room(struct mover *m) {
     uint64_t unit = m->geometry->huge_page_bytes, bytes = unit;
     uint64_t locked_kib = hl_read_locked(&m->attachment->process);
@@ -232,8 +233,10 @@ static int reserve_room(struct mover *m) {
         bytes += hl_round_up(piece_bytes(&m->text->piece[i]), unit) + unit;
     int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                       (uint64_t)-1, 0);
+    if (result == HL_SKIP_ATTACH_CALL)
+        return room == -EAGAIN ? HL_SKIP_ATTACH_LOCKED : HL_SKIP_NO_MEMORY;
     if (result != 0)
-        return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_NO_MEMORY : result;
+        return result;
     m->room = (uint64_t)room;
     m->room_bytes = bytes;
     uint64_t at = hl_round_up(m->room, unit);

@@ -48,6 +48,14 @@ def test_modes(targets, plain_output, mode, reason):
         assert target.finish() == plain_output
 
 
+def test_locked_later_within_a_limit(for_nobody, targets, plain_output, root):
+    """What it maps would be locked into memory, and it may lock no more."""
+    with attaching.running(targets["exec"], "locked_later", prefix=[*NOBODY, "prlimit", f"--memlock={1 << 20}"]) as target:
+        attaching.wait_in_call(target.pid)
+        refused(target, "attach-locked")
+        assert target.finish() == plain_output
+
+
 def test_no_stack(targets, plain_output, root):
     """Its stack may not grow: where its memory ends, or because another mapping is near."""
     with attaching.running(targets["exec"], "futex") as target:
