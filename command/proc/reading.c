@@ -72,9 +72,9 @@ static void count_end(void) {
     if (++entry->times < 2 && note->n < LEFT_OUT_MAX)
         return;
     hl_warn(
-        "service: it has ended twice while it looked at what process %d of user %u has mapped, as after %d s "
+        "service: it has ended %s while it looked at what process %d of user %u has mapped, as after %d s "
         "of a FUSE that does not answer; %s left out until the service is stopped",
-        note->read.process, entry->user, SECONDS_MAX,
+        entry->times > 1 ? "twice" : "once more", note->read.process, entry->user, SECONDS_MAX,
         note->n == LEFT_OUT_MAX ? "after very many of these, all processes are"
         : entry->user == 0      ? "it is"
                                 : "all processes of this user are");
@@ -90,6 +90,7 @@ void hl_limit_readings(void) {
 }
 
 void hl_watch_readings(const char *path) {
+    hl_limit_readings(); /* also where there is no room for the note */
     int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     void *at = file >= 0 && posix_fallocate(file, 0, sizeof *note) == 0
                    ? mmap(NULL, sizeof *note, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
@@ -99,7 +100,6 @@ void hl_watch_readings(const char *path) {
     if (at == MAP_FAILED)
         return;
     note = at;
-    hl_limit_readings();
     if (note->n > LEFT_OUT_MAX)
         note->n = 0;
     if (note->is_reading)
@@ -131,6 +131,6 @@ void hl_end_reading(void) {
 unsigned hl_count_left_out(void) {
     unsigned n = 0;
     for (unsigned i = 0; note != NULL && i < note->n; i++)
-        n += note->left_out[i].times > 1;
+        n += note->left_out[i].times > 1 || note->n == LEFT_OUT_MAX;
     return n;
 }

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -798,6 +799,31 @@ def test_process_that_ends_before_the_next_service(world):
         said = helpers.next_line(third)
         assert f"process {hidden.pid} of user {USER} " in said and "all processes of this user" in said, said
         helpers.wait_until(lambda: metrics.exists() and "hugeld_users_left_out 1\n" in metrics.read_text(), what="the metric")
+
+
+def test_very_many_processes_whose_maps_did_not_answer(world):
+    """Of 64 users one each: from then on everything is left out, and so the metric says."""
+    metrics, note = world.path("/run/one.prom"), world.path("/run/hugeld-service/reading")
+    enable(world, lines=["metrics = /run/one.prom"])
+    users = [struct.pack("@IiQI0Q", 1000 + number, 1, 1, 1) for number in range(64)]  # struct left_out
+    note.parent.mkdir()
+    note.write_bytes(struct.pack("@?7x", True) + users[63] + struct.pack("@I0Q", 63) + b"".join(users[:63]).ljust(64 * len(users[0]), b"\0"))
+    with service(world, options=["--keep-only"]) as process:
+        said = helpers.next_line(process)
+        assert "ended once more while" in said and "all processes are left out" in said, said
+        helpers.wait_until(lambda: metrics.exists() and "hugeld_users_left_out 64\n" in metrics.read_text(), what="the metric")
+
+
+def test_readings_have_a_clock_without_a_note(world):
+    """It ends the service although that was started with SIGALRM ignored."""
+    world.path("/run/hugeld-service/reading").mkdir(parents=True)  # so that it cannot be a file
+    process = helpers.start(world.command("env", "--ignore-signal=ALRM", "/run/bin/hugeld", "service", "--keep-only"))
+    try:
+        helpers.wait_until(lambda: stays(process), what="its start")
+        process.send_signal(signal.SIGALRM)
+        assert process.wait(helpers.PATIENCE) == -signal.SIGALRM
+    finally:
+        helpers.end_process(process)
 
 
 def test_what_a_killed_one_has_left(world):
