@@ -123,6 +123,7 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 # Of the command, what needs no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
+$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process)
 $B/tests/test-pin: $(patsubst %,$B/command/%.o,base/local base/pin base/basics file/elf-file file/program proc/process image/eligible)
 $B/tests/test-pin: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
 

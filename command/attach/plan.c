@@ -493,6 +493,9 @@ static int check_flags_again(const struct hl_attachment *attachment, const struc
     for (unsigned i = 0; i < text->n_pieces; i++)
         range[i] = (struct hl_address_range){text->piece[i].start, text->piece[i].end};
     int result = hl_read_some_regions(&now, &attachment->process, range, text->n_pieces);
+    for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
+        if (!is_as_planned(attachment, &now, text->piece[i].start, text->piece[i].end))
+            result = HL_SKIP_MAPPING_CHANGED;
     for (size_t i = 0; i < now.n_regions && result == 0; i++)
         result = check_flags(&now.region[i]);
     hl_close_process(&now);

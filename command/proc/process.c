@@ -334,9 +334,10 @@ static int read_details(struct hl_process *process, uint64_t end) {
             parse_field(known, line);
         }
     }
+    int result = ferror(text) ? -EIO : 0;
     free(line);
     fclose(text);
-    return 0;
+    return result;
 }
 
 int hl_read_process_for_main(struct hl_process *process) {
@@ -436,9 +437,10 @@ static int search_ranges(struct hl_process *process, const char *name, const str
         region.name = hl_xasprintf("%s", region.name);
         add_region(process, &region);
     }
+    int result = ferror(text) ? -EIO : 0;
     free(line);
     fclose(text);
-    return 0;
+    return result;
 }
 
 static int compare_ranges(const void *a, const void *b) {

@@ -17,6 +17,7 @@ from smaps import read_smaps
 from stores import is_image
 
 HERE = pathlib.Path(__file__).resolve().parent
+ARMED = 15  # the first of steps.c's steps with the frame in place
 
 
 class Target:

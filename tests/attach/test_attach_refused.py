@@ -324,6 +324,17 @@ def test_protection_key(targets, plain_output, tmp_path, root):
         assert target.huge_bytes() == 0 and target.finish() == plain_output
 
 
+def test_flags_that_are_not_told(targets, steps, plain_output, tmp_path, root):
+    """At the last look smaps has nothing of its text: that does not mean that nothing speaks against it."""
+    with attaching.running(targets["exec"], "futex") as target:
+        real, told = f"/proc/{target.pid}/smaps", tmp_path / "smaps"
+        told.write_text(pathlib.Path(real).read_text())
+        words = [shutil.which("unshare"), "--mount", "sh", "-c", f'mount --bind {told} {real} && exec "$@"', "sh", helpers.HUGELD, "attach", target.pid]
+        result = helpers.run([steps, "run", attaching.ARMED, f": > {told}", *words])
+        assert result.returncode == 1 and "its mappings do not match" in result.stderr, result
+        assert target.huge_bytes() == 0 and target.finish() == plain_output
+
+
 def test_filtered(targets, plain_output, root):
     """Root suspends the filter, which would have killed it."""
     with attaching.running(targets["exec"], "filtered") as target:

@@ -24,9 +24,7 @@ pytestmark = pytest.mark.parallel
 ERRNOS = ["ENOMEM", "EMFILE", "EPERM", "EACCES", "EAGAIN", "EINVAL", "EFAULT", "ENFILE", "EINTR", "ENODEV", "EIO", "EBADF"]
 
 
-# The first step with the frame in place.
-ARMED = 15
-
+ARMED = attaching.ARMED
 STRIDE = 1 if "T_ATTACH" in os.environ else 3
 
 
