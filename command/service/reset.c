@@ -9,6 +9,7 @@
 #include "command/service/keep.h"
 #include "command/service/service.h"
 #include "command/proc/process.h"
+#include "command/proc/reading.h"
 #include "command/image/store.h"
 #include "command/base/subprocess.h"
 
@@ -16,14 +17,19 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define LOOK_MS 200
+#define LOOK_SECONDS_MAX 5
+#define LOST_MS_MAX 60e3
+#define MAPS 10 /* the exit code of a process that looks */
 
 /* Takes the lock of the service, which would make anew what is taken away.  A descriptor, or a negated errno, which was said. */
 static int keep_service_out(void) {
@@ -68,6 +74,22 @@ static bool maps_images(pid_t pid, const struct stat *store) {
     return maps;
 }
 
+/* The same in a process of its own, which a clock ends: a memory map may stay locked (command/proc/reading.h).  False: it did not
+   answer in time. */
+static bool answers_in_time(pid_t pid, const struct stat *store, bool *maps) {
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        hl_limit_readings();
+        alarm(LOOK_SECONDS_MAX);
+        _exit(maps_images(pid, store) ? MAPS : 0);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    *maps = WIFEXITED(status) && WEXITSTATUS(status) == MAPS;
+    return WIFEXITED(status);
+}
+
 static void print_detached(const char *answer) {
     json_t *json = json_loads(answer, 0, NULL), *process, *object;
     size_t i, j;
@@ -83,22 +105,43 @@ static void print_detached(const char *answer) {
     json_decref(json);
 }
 
+static void detach(const char *pid) {
+    const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", pid, NULL};
+    struct hl_answer answer;
+    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    print_detached(answer.output);
+    hl_free_answer(&answer);
+}
+
 /* What cannot be detached keeps its pages until it ends; unmount_store says so.  A process may be stuck, so it gets 30 seconds. */
 static void detach_processes(void) {
+    double lost_ms = 0; /* with processes that did not answer */
     struct stat store;
     char *path = hl_default_store();
     bool has_store = path != NULL && stat(path, &store) == 0;
     free(path);
+    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would take the exit status away */
     DIR *folder = opendir("/proc");
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid() || !maps_images(pid, has_store ? &store : NULL))
+        if (pid == 0 || pid == getpid())
             continue;
-        const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", entry->d_name, NULL};
-        struct hl_answer answer;
-        hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
-        print_detached(answer.output);
-        hl_free_answer(&answer);
+        if (lost_ms >= LOST_MS_MAX) {
+            hl_warn("reset: no other process is looked at after a minute of that; they keep what they have "
+                    "until they end");
+            break;
+        }
+        bool maps;
+        double begin = hl_now_ms();
+        if (!answers_in_time(pid, has_store ? &store : NULL, &maps))
+            hl_warn(
+                "reset: process %d keeps what it has: to see what it has mapped took more than %d s, as with "
+                "a FUSE that does not answer; end it",
+                pid, LOOK_SECONDS_MAX);
+        else if (maps)
+            detach(entry->d_name);
+        double ms = hl_now_ms() - begin;
+        lost_ms += ms >= LOOK_SECONDS_MAX * 1e3 ? ms : 0;
     }
     if (folder != NULL)
         closedir(folder);
