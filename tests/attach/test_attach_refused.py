@@ -535,6 +535,19 @@ def test_no_descriptors(targets, plain_output, root):
         assert target.finish() == plain_output
 
 
+def test_many_files(targets, plain_output, tmp_path):
+    """It has mapped more of them than hugeld's soft limit lets it open."""
+    subprocess.run(["gcc", "-shared", "-o", tmp_path / "0.so", "-x", "c", "/dev/null"], check=True, timeout=60)
+    for i in range(1, 80):
+        shutil.copy(tmp_path / "0.so", tmp_path / f"{i}.so")
+    preload = ":".join(str(path) for path in tmp_path.glob("*.so"))
+    with attaching.running(targets["exec"], "futex", env=helpers.environment(LD_PRELOAD=preload)) as target:
+        for command in "attach", "detach":
+            result = helpers.run(["prlimit", "--nofile=64:1024", helpers.HUGELD, command, "-p", "main", target.pid])
+            assert result.returncode == 0, result.stderr
+        assert target.finish() == plain_output
+
+
 def test_address_space(targets, plain_output, root):
     """What is left of it is the program's."""
     with attaching.running(targets["exec"], "futex") as target:
