@@ -89,31 +89,26 @@ static void say_unusable(const char *path, int result) {
             "%s: a store is a folder, and no symbolic link to one; remove it, or name another with --store",
             path);
         break;
+    case ENOEXEC:
+        hl_warn(
+            "%s: it is mounted noexec, so no program can use what is in it; mount -o remount,exec its file "
+            "system, or name another store with --store",
+            path);
+        break;
     default:
         hl_warn("%s: the store cannot be opened: %s; name another with --store", path, strerror(-result));
     }
 }
 
-/* What the open folder lies on, and for whom it is. */
+/* What the open folder lies on, and for whom it is.  0; -ENOEXEC: no program can use what is in it; or another negated errno. */
 static int examine_folder(struct hl_store *store) {
     struct statvfs flags;
     struct stat stat;
-    if (fstatvfs(store->folder, &flags) != 0 || fstat(store->folder, &stat) != 0) {
-        int error = errno;
-        hl_warn("%s: the store cannot be examined: %s; name another with --store", store->path,
-                strerror(error));
-        return -error;
-    }
+    if (fstatvfs(store->folder, &flags) != 0 || fstat(store->folder, &stat) != 0)
+        return -errno;
     store->device = stat.st_dev;
     store->for_all = geteuid() == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
-    if (flags.f_flag & ST_NOEXEC) {
-        hl_warn(
-            "%s: it is mounted noexec, so no program can use what is in it; mount -o remount,exec its file "
-            "system, or name another store with --store",
-            store->path);
-        return -EPERM;
-    }
-    return 0;
+    return flags.f_flag & ST_NOEXEC ? -ENOEXEC : 0;
 }
 
 /* Opens what is at PATH, of whatever file system.  Nothing is said. */
@@ -184,18 +179,30 @@ static bool is_bare(const struct hl_store *store) {
     return is_system_store(store->path) && is_mount(store->folder) == 0;
 }
 
-int hl_find_store(struct hl_store *store, const char *path) {
+/* As hl_find_store, and says nothing. */
+static int find_store(struct hl_store *store, const char *path) {
     int result = path != NULL ? open_folder(store, path) : -ENOENT;
-    if (result == -ENOENT || (result == -EOPNOTSUPP && is_system_store(path)))
+    if (result == -EOPNOTSUPP && is_system_store(path))
         return -ENOENT; /* an ordinary folder is where the system's store was mounted, or will be */
-    if (result != 0) {
-        say_unusable(path, result);
+    if (result != 0)
         return result;
-    }
     result = is_bare(store) ? -ENOENT : examine_folder(store);
     if (result != 0)
         hl_close_store(store);
     return result;
+}
+
+int hl_find_store_again(struct hl_store *store, const char *path, int *said) {
+    int result = find_store(store, path);
+    if (result != 0 && result != -ENOENT && result != *said)
+        say_unusable(path, result);
+    *said = result;
+    return result;
+}
+
+int hl_find_store(struct hl_store *store, const char *path) {
+    int said = 0;
+    return hl_find_store_again(store, path, &said);
 }
 
 /* --- making one --- */
@@ -338,8 +345,10 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
     }
     hl_remove_leftovers(store);
     result = examine_folder(store);
-    if (result != 0)
+    if (result != 0) {
+        say_unusable(path, result);
         hl_close_store(store);
+    }
     return result;
 }
 

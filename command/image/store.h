@@ -55,6 +55,9 @@ uint64_t hl_find_store_owner(void);
    errno. */
 int hl_find_store(struct hl_store *store, const char *path);
 
+/* The same, for who asks again and again: what is wrong is not said if it is *SAID, which the result then becomes; 0 at first. */
+int hl_find_store_again(struct hl_store *store, const char *path, int *said);
+
 /* The same, makes it if it is not there, and locks it.  The system's store gets a mount of its own, and so does any other
    for which SIZE is given, as mount(8) takes it.  WAITS: for others that change it; otherwise the result is -EWOULDBLOCK
    then, which is not said. */

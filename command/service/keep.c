@@ -76,11 +76,12 @@ struct hl_keeper {
     int events;
     int store; /* the watch of the store's folder, or -1 */
     bool changed;
-    unsigned said_appeared;    /* of files that appeared, since hl_keep_all_anew */
-    int watch_said, lock_said; /* why the store cannot be watched or locked; it is not said again */
+    unsigned said_appeared;               /* of files that appeared, since hl_keep_all_anew */
+    int watch_said, find_said, lock_said; /* why the store cannot be watched, used or locked, said once */
     size_t n;
     struct kept *kept;
-    double next, next_events; /* no file before that, and no events */
+    double next, next_events; /* no file before that, and no events, */
+    double next_store;        /* and none that appeared, as there is no store to use */
     const struct hl_configuration *configuration;
     const char *source;       /* the path of that, */
     struct timespec mistaken; /* and its ctime when it could not be read, which was said */
@@ -250,7 +251,7 @@ static void set_due(struct kept *kept, double wait) {
 /* Opens and locks the store.  0; -EWOULDBLOCK: another process has the lock; or another negated errno: there is none, or it was
    said once what is wrong. */
 static int open_store(struct hl_keeper *keeper, struct hl_store *store) {
-    int result = hl_find_store(store, keeper->path);
+    int result = hl_find_store_again(store, keeper->path, &keeper->find_said);
     if (result != 0)
         return result;
     result = hl_lock_store(store, false);
@@ -469,7 +470,7 @@ static void watch_store(struct hl_keeper *keeper) {
 static void follow(struct hl_keeper *keeper) {
     struct hl_store store;
     keeper->changed = false;
-    if (hl_find_store(&store, keeper->path) != 0) {
+    if (hl_find_store_again(&store, keeper->path, &keeper->find_said) != 0) {
         forget_all(keeper);
         return;
     }
@@ -622,13 +623,18 @@ static bool take_file(void *keeper_, const char *path, const char *entry, bool i
     struct hl_store store;
     if (has_origin(keeper, path))
         return true;
+    if (hl_now_ms() < keeper->next_store)
+        return false;
     if (!read_source(keeper, &configuration))
         return false;
     bool is_meant = is_enabled(&configuration, entry);
     hl_free_configuration(&configuration);
     if (!is_meant)
         return true;
-    if (open_store(keeper, &store) != 0)
+    int result = open_store(keeper, &store);
+    if (result != 0 && result != -EWOULDBLOCK)
+        keeper->next_store = hl_now_ms() + STORE_LOOK;
+    if (result != 0)
         return false;
     add(keeper, &store, path, entry, is_inside, was_there);
     hl_close_store(&store);
@@ -667,6 +673,7 @@ struct hl_keeper *hl_start_keeping(const char *path, const struct hl_configurati
                                  .store = -1,
                                  .next = -INFINITY,
                                  .next_events = -INFINITY,
+                                 .next_store = -INFINITY,
                                  .configuration = configuration,
                                  .source = source,
                                  .lookout = hl_start_looking_out()};

@@ -274,6 +274,25 @@ def test_locked(world, fast):
         assert holds(process, wait_for(world, is_fresh))
 
 
+def test_store_that_cannot_be_used(world, fast, tmp_path):
+    """It is said once, and asked once in each look, however many files are enabled; once it can be used, they are made."""
+    world.path(SYSTEM).mkdir()
+    assert world.run("mount", "-t", "tmpfs", "-o", "noexec,mode=0755,huge=always", "none", SYSTEM).returncode == 0
+    for i in range(40):
+        os.link(world.path(APP), world.path(f"/run/programs/name-{i}"))
+    slower = [word.replace("x60", "x10") for word in fast]  # a look in each second; it rests for a tenth after each file
+    traced = [*slower, "strace", "-D", "-o", "/run/trace", "-e", "trace=openat", "-P", SYSTEM]
+    began = time.monotonic()
+    with open(tmp_path / "said", "w") as log, looking(world, traced, "/run/programs/name-*", log=log) as process:
+        time.sleep(20 * LOOK)
+        asked = world.path("/run/trace").read_text().count(f'"{SYSTEM}"')
+        assert 0 < asked < time.monotonic() - began + 5
+        assert world.run("mount", "-o", "remount,exec", SYSTEM).returncode == 0
+        helpers.wait_until(lambda: held(process) > 0, what="an image")
+    said = (tmp_path / "said").read_text()
+    assert said.count("mounted noexec") == 2 and said.count("makes nothing") == 1, said  # the former also by its keeper
+
+
 @pytest.mark.check_all
 def test_costs(world, tmp_path):
     """On a slow disk, with very many files: it is at work for a hundredth of the time."""
