@@ -214,7 +214,23 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     needs->makes_copy = is_preloaded() || !hl_shares_only(&run, &needs->options, needs->options_text);
 }
 
-/* Whether NAME is a process's number: then its executable is judged, as it would be started again.  0 or a negated errno. */
+/* 0, or -ESTALE: the path of what PID executes leads to another file from here, or to none. */
+static int compare_with_path(pid_t pid) {
+    struct hl_geometry geometry;
+    struct hl_process process = {0};
+    int result = hl_open_process(&process, pid);
+    if (result != 0)
+        return 0;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    if (hl_read_process_map(&process) == 0 && hl_find_loaded(&process, &geometry) == 0 &&
+        process.n_loaded > 0 && process.loaded[0].object.is_main && hl_is_elsewhere(&process.loaded[0]))
+        result = -ESTALE;
+    hl_close_process(&process);
+    return result;
+}
+
+/* Whether NAME is a process's number: then its executable is judged, as it would be started again.  0 or a negated errno; -ESTALE: its
+   path leads elsewhere from here. */
 static int find_process(struct hl_needs *needs, const char *name) {
     char path[PATH_MAX], *link;
     pid_t pid = hl_parse_pid(name);
@@ -225,7 +241,9 @@ static int find_process(struct hl_needs *needs, const char *name) {
     int result = bytes > 0 ? 0 : -errno;
     free(link);
     path[bytes > 0 ? bytes : 0] = '\0';
-    needs->is_running = bytes > 0 && hl_open_program(&needs->program, path);
+    if (result == 0)
+        result = compare_with_path(pid);
+    needs->is_running = result == 0 && hl_open_program(&needs->program, path);
     return needs->is_running ? 0 : result != 0 ? result : -ENOENT;
 }
 
@@ -244,6 +262,13 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
     const char *name = program[0];
     if (!hl_open_program(&needs->program, name)) {
         int error = errno, result = find_process(needs, name);
+        if (result == -ESTALE) {
+            hl_warn(
+                "%s: its executable is not found by its path from here: it was removed or replaced, or is "
+                "in another mount namespace; start it anew, or ask hugeld there",
+                name);
+            return HL_EXIT_USAGE;
+        }
         if (result == -EACCES) {
             hl_say_unreadable(hl_parse_pid(name), result);
             return HL_EXIT_USAGE;

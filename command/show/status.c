@@ -470,7 +470,9 @@ static char *explain_plain(const struct hl_process *process, const struct hl_ver
     else if (verdict->best == HL_WAY_NOTHING)
         why = hl_xasprintf("%s", hl_skip_sentence(verdict->skip));
     else if (verdict->is_gone)
-        why = hl_xasprintf("its file was removed or replaced since; start it anew");
+        why = hl_xasprintf(
+            "its file is not found by its path from here: it was removed or replaced, or is in another "
+            "mount namespace; start it anew, or ask hugeld there");
     else if (verdict->best == HL_WAY_PLACE && verdict->is_made && verdict->now == HL_NOW_CACHED)
         why = hl_xasprintf("outside of the huge pages of its file, or not touched yet");
     else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)

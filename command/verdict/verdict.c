@@ -345,6 +345,19 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
     verdict->skip = HL_SKIP_IMAGE_USELESS;
 }
 
+bool hl_is_elsewhere(const struct hl_loaded *loaded) {
+    const struct stat *own = &loaded->file->stat;
+    struct stat found;
+    return !loaded->is_image && (stat(loaded->object.path, &found) != 0 || found.st_dev != own->st_dev ||
+                                 found.st_ino != own->st_ino);
+}
+
+/* Whether what PROCESS executes is found by its path from here. */
+static bool is_program_here(const struct hl_process *process) {
+    return process->n_loaded > 0 && process->loaded[0].object.is_main &&
+           !hl_is_elsewhere(&process->loaded[0]);
+}
+
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_skip obstacle,
                      const struct hl_options *options) {
@@ -352,10 +365,10 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
         judge_image(verdict, loaded);
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
-    hl_set_program(verdict, process->executable);
+    hl_set_program(verdict, is_program_here(process) ? process->executable : NULL);
     verdict->now = hl_find_now(process, loaded, &verdict->now_parts, &verdict->huge_bytes);
     verdict->obstacle = obstacle;
-    verdict->is_gone = loaded->file->stat.st_nlink == 0;
+    verdict->is_gone = loaded->file->stat.st_nlink == 0 || hl_is_elsewhere(loaded);
 }
 
 void hl_free_verdict(struct hl_verdict *verdict) {

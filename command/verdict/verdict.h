@@ -21,7 +21,7 @@ struct hl_verdict {
     uint64_t pages[HL_WAYS]; /* the huge pages that it takes; of a private copy in each process, at most */
     enum hl_way_name best;
     bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
-    bool is_gone;             /* the file that a process has loaded was removed or replaced since */
+    bool is_gone;             /* the file that a process has loaded is not found by its path from here */
     bool is_to_be_executed;   /* the image helps only where it is executed itself (--via=image) */
     const char *plain_reason; /* why nothing can be preloaded; or NULL */
     enum hl_skip skip;        /* why BEST is nothing; HL_MOVED: the plain reason is why */
@@ -47,6 +47,9 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
 /* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_skip obstacle, const struct hl_options *options);
+
+/* Whether the path of LOADED leads to another file from here, as to one of another mount namespace, or to none; no image's does. */
+bool hl_is_elsewhere(const struct hl_loaded *loaded);
 void hl_free_verdict(struct hl_verdict *verdict);
 
 /* Notes that the program to be started, where VERDICT is on a library, is EXECUTABLE, if that is there; it may be NULL. */

@@ -785,6 +785,27 @@ def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
     assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
 
 
+def test_another_file_lies_at_its_path(library, root, tmp_path):
+    """In the process's mount namespace it is another one than here: no command names the path, which is not the file."""
+    command, place = library.parent / "hugeld", tmp_path / "place"
+    place.mkdir()
+    shutil.copy("/usr/bin/perl", place / "prog")
+    script = (f"mount -t tmpfs none {place} && cp $(readlink -f /usr/bin/python3) {place}/prog && "
+              f"exec {place}/prog -c 'import time; time.sleep(1000)'")
+    process = helpers.start(["unshare", "-m", "sh", "-c", script])
+    try:
+        helpers.wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe") == f"{place}/prog")
+        status = helpers.run([command, "status", process.pid]).stdout
+        assert "is not found by its path from here" in status and "hugeld run" not in status
+        for words in ["status"], ["inspect", "--pid"]:
+            answer = json.loads(helpers.run([command, words[0], "--json", *words[1:], process.pid]).stdout)
+            objects = answer["processes"][0]["objects"] if words == ["status"] else answer["files"]
+            assert [o["verdict"]["commands"] for o in objects if o["path"] == f"{place}/prog"] == [None], objects
+        one_line(helpers.run([command, "doctor", "--", process.pid]), 2, "is not found by its path from here")
+    finally:
+        helpers.end_process(process)
+
+
 def test_root_of_a_user_namespace(library, sleeper_of_nobody):
     for words in ["status"], ["attach"], ["inspect", "--pid"]:
         result = helpers.run(["unshare", "--map-root-user", library.parent / "hugeld", *words, sleeper_of_nobody])
