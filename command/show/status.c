@@ -273,13 +273,23 @@ static bool is_of_interest(const struct tally *tally) {
     return tally->n_ranges > 0 || tally->loaded->object.is_main;
 }
 
+/* The options that PROCESS was started with, which point into the result; the caller frees it.  The store is left out that another
+   user named, also who has started a set-user-ID program. */
+static char *read_options(const struct hl_process *process, struct hl_options *options) {
+    uid_t real, effective;
+    char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
+    hl_default_options(options);
+    hl_parse_options(options, text != NULL ? text : "", NULL);
+    if (!hl_read_users(process->pid, &real, &effective) || real != geteuid())
+        options->store = (struct hl_string){"", 0};
+    return text;
+}
+
 /* Judges the objects that are of interest, as they would be started with the process's own options. */
 static void judge(struct picture *picture) {
     struct hl_options options;
     enum hl_skip obstacle = hl_find_obstacle(&picture->process);
-    char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
-    hl_default_options(&options);
-    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    char *text = read_options(&picture->process, &options);
     for (size_t i = 0; i < picture->n_tallies; i++)
         if (is_of_interest(&picture->tally[i]))
             hl_judge_loaded(&picture->tally[i].verdict, &picture->process, picture->tally[i].loaded, obstacle,
@@ -530,9 +540,7 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     const struct hl_object *object = &tally->loaded->object;
     struct hl_options options;
     struct hl_plan plan;
-    char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
-    hl_default_options(&options);
-    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    char *text = read_options(&picture->process, &options);
     char *why = explain_not_moved(&picture->process, object, &options, tally);
     struct hl_geometry geometry = picture->geometry;
     hl_fit_geometry(&geometry, &options, &hl_system_roots);

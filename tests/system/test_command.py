@@ -785,6 +785,20 @@ def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
     assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
 
 
+@pytest.mark.parametrize("user", [0, 12345])
+def test_store_that_another_user_named(library, root, tmp_path, user):
+    """In the environment of his process: root is told no command with it.  Root's own is used."""
+    env = helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={tmp_path}")
+    python = os.path.realpath("/usr/bin/python3")
+    process = helpers.start([*helpers.become(user), python, "-c", "import time; time.sleep(1000)"], env)
+    try:
+        helpers.wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe") == python)
+        said = [helpers.run([library.parent / "hugeld", "status", *json, process.pid]).stdout for json in ([], ["--json"])]
+        assert ["store=" in text for text in said] == [user == 0] * 2, said
+    finally:
+        helpers.end_process(process)
+
+
 def test_another_file_lies_at_its_path(library, root, tmp_path):
     """In the process's mount namespace it is another one than here: no command names the path, which is not the file."""
     command, place = library.parent / "hugeld", tmp_path / "place"
