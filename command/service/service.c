@@ -375,6 +375,8 @@ static void tell_keeping(const struct service *service) {
 }
 
 static int serve(struct service *service) {
+    /* By this lock `service status` knows it from --once and `hugeld reset`, which have the other one, too. */
+    struct flock stays = {.l_type = F_WRLCK};
     if (geteuid() != 0) {
         hl_warn("service: only root can keep the system's store; run it as root");
         return HL_EXIT_NO;
@@ -392,6 +394,8 @@ static int serve(struct service *service) {
         hl_warn("service: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-result));
     if (result < 0)
         return HL_EXIT_NO;
+    if (!service->once)
+        fcntl(service->lock, F_SETLK, &stays);
     hl_forget_observed(); /* of one that was killed */
     tell_keeping(service);
     load_systemd(service);

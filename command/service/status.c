@@ -65,7 +65,8 @@ void hl_print_observed(const json_t *observed) {
 
 /* --- status --- */
 
-/* The process that holds the service's lock, which every user may know; 0: none that this one sees. */
+/* The process that has locked the service's file as the one that stays does, which every user may know; 0: none that this one
+   sees. */
 static pid_t find_service(void) {
     struct stat lock;
     char *line = NULL;
@@ -76,7 +77,7 @@ static pid_t find_service(void) {
         unsigned device_major, device_minor;
         uint64_t inode;
         pid_t pid;
-        if (sscanf(line, "%*u: FLOCK %*s WRITE %d %x:%x:%" SCNu64, &pid, &device_major, &device_minor,
+        if (sscanf(line, "%*u: POSIX %*s WRITE %d %x:%x:%" SCNu64, &pid, &device_major, &device_minor,
                    &inode) == 4 &&
             inode == lock.st_ino && makedev(device_major, device_minor) == lock.st_dev && pid > 0)
             found = pid;

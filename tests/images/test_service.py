@@ -841,6 +841,25 @@ def test_what_a_killed_one_has_left(world):
     assert world.run("/run/bin/hugeld", "reset").returncode == 0 and not folder.exists()
 
 
+@pytest.mark.parametrize("words", [["service", "--once"], ["reset"]], ids=lambda words: words[-1])
+def test_only_the_service_that_stays_runs(world, words):
+    """What else has its lock does not, here for as long as it waits for the store."""
+    enable(world, APP)
+    world.add(APP)
+    lock = world.path("/run/hugeld-service/lock")
+    holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == "ready\n"
+        waits = helpers.start(world.command("/run/bin/hugeld", *words))
+        try:
+            helpers.wait_until(lambda: lock.exists() and f":{lock.stat().st_ino} " in pathlib.Path("/proc/locks").read_text())
+            assert status(world, 1)["process"] is None and waits.poll() is None
+        finally:
+            helpers.end_process(waits)
+    finally:
+        helpers.end_process(holder)
+
+
 def test_metrics_move(world):
     """What was written elsewhere goes; a full disk is called so."""
     enable(world, lines=["metrics = /run/one.prom"])
