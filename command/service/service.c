@@ -141,8 +141,10 @@ static bool read_configuration(struct service *service) {
     const char *metrics = service->configuration.metrics;
     if (hl_read_configuration(&fresh, service->path) != 0)
         return false;
-    if (metrics != NULL && (fresh.metrics == NULL || strcmp(metrics, fresh.metrics) != 0))
+    if (metrics != NULL && (fresh.metrics == NULL || strcmp(metrics, fresh.metrics) != 0)) {
         hl_remove_metrics(metrics);
+        service->metrics_said = 0;
+    }
     hl_free_configuration(&service->configuration);
     service->configuration = fresh;
     return true;

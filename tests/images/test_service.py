@@ -874,6 +874,10 @@ def test_metrics_move(world):
         process.send_signal(signal.SIGHUP)
         assert "No space left on device" in helpers.next_line(process)
         assert not two.exists()
+        for name in "/run/none", "/run/neither":
+            enable(world, lines=[f"metrics = {name}/four.prom"])
+            process.send_signal(signal.SIGHUP)
+            assert name + "/four.prom: the metrics cannot be written: No such" in helpers.next_line(process)
 
 
 def test_packages_are_upgraded(world):
