@@ -344,16 +344,28 @@ static void add_path(struct request *request, const struct hl_store *store, cons
     free(local.exposed);
 }
 
-/* Whether PATH is a folder that may not answer, as is said then.  That is asked of itself, which may take long. */
-static bool is_left_out(struct request *request, const char *path) {
+/* Whether PATH is left out, as is said then: a folder that may not answer, or a file there of which no image is made.  That is asked of
+   itself, which may take long: before the store at STORE_PATH is locked. */
+static bool is_left_out(struct request *request, const char *store_path, const char *path) {
+    const struct hl_store store = {.path = (char *)store_path};
     struct hl_local local = {0};
     struct stat status;
     int result = hl_stat_local(&local, path, true, &status);
     hl_close_local(&local);
-    if (result != -EREMOTE || stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
+    int file = result == -EREMOTE && store_path != NULL ? open(path, O_PATH | O_CLOEXEC) : -1;
+    if (file < 0)
         return false;
-    leave_out(request, path, EREMOTE);
-    return true;
+    bool is_folder = fstat(file, &status) == 0 && S_ISDIR(status.st_mode);
+    struct hl_add_outcome outcome = {.result = HL_SHARE_FAILED,
+                                     .is_for_place = (request->way & HL_ADD_IN_PLACE) != 0};
+    if (is_folder)
+        leave_out(request, path, EREMOTE);
+    else if ((outcome.sentence = hl_explain_unsteady(file, request->any_disk)) != NULL)
+        report_outcome(request, &store, path, &outcome, false);
+    close(file);
+    bool is_left_out = is_folder || outcome.sentence != NULL;
+    hl_free_add_outcome(&outcome);
+    return is_left_out;
 }
 
 /* Where PROCESS's executable is; "" where that cannot be read. */
@@ -491,7 +503,7 @@ static void add_named(struct request *request, const char *store_path) {
     struct hl_list paths = {0};
     for (size_t i = 0; i < request->names.n; i++) { /* before the store is locked */
         char *path = hl_find_named_file(request->names.word[i]);
-        if (!is_left_out(request, path))
+        if (!is_left_out(request, store_path, path))
             hl_add_to_list(&paths, path);
         else
             free(path);

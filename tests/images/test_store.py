@@ -305,7 +305,7 @@ def test_another_file_system_is_mounted_there(world, how, tmp_path):
 
 
 def test_folder_that_may_not_answer(world):
-    """Of a folder on a FUSE one line is said, and nothing is made; a file there is tried."""
+    """Of a folder or file on a FUSE one line is said, and no store is made: it is asked before that is locked."""
     if not shutil.which("bindfs"):
         pytest.skip("bindfs is not installed")
     world.path("/run/served").mkdir()
@@ -316,6 +316,10 @@ def test_folder_that_may_not_answer(world):
             pytest.skip(f"no FUSE here: {server.stderr.read()}")
         refused(world.share("add", "/run/served"), "/run/served is left out", "may not answer, such as FUSE or NFS; keep it on a local disk")
         refused(world.share("add", "/run/served/app"), "/run/served/app: no image: its file system does not tell")
+        refused(world.share("add", "--way=place", "/run/served/app"), "/run/served/app: not in place: its file system does not tell")
+        [told] = json.loads(world.share("add", "--json", "/run/served/app").stdout)["files"]
+        assert (told["result"], told["path"], told["key"], told["store"]) == ("failed", "/run/served/app", None, SYSTEM)
+        assert not world.path(SYSTEM).exists()
     finally:
         world.run("umount", "-l", "/run/served")
         helpers.end_process(server)
