@@ -173,6 +173,8 @@ void hl_free_found_image(struct hl_found_image *found) {
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
     if (found->is_unwanted)
         return hl_xasprintf("set backend=image");
-    const char *remedy = found->skip != HL_MOVED ? hl_skip_remedy(found->skip) : NULL;
+    /* An image is laid out anew, whatever edges= says and however the file was linked. */
+    bool has_remedy = found->skip != HL_MOVED && found->skip != HL_SKIP_TOO_SMALL;
+    const char *remedy = has_remedy ? hl_skip_remedy(found->skip) : NULL;
     return remedy != NULL ? hl_name_file(remedy, path) : NULL;
 }
