@@ -50,14 +50,16 @@ static char **read_variant(struct variant *variant, char **words, size_t rounds)
 /* Keeps what TRIAL says as VALUE and CPU and frees it.  Whether it succeeded; if not, one line was said. */
 static bool take_trial(const struct variant *variant, struct hl_trial *trial, double *value, double *cpu) {
     struct hl_bytes *output = &trial->stream[0];
-    bool printed = output->bytes > 0, result = trial->status == 0 && (printed || !variant->prints);
+    bool result = trial->status == 0;
     *cpu = trial->value[HL_USER] + trial->value[HL_SYSTEM];
     *value = trial->value[HL_WALL];
     if (result && variant->prints) {
-        char *text = hl_xasprintf("%.*s", (int)output->bytes, output->at);
-        *value = strtod(text, NULL);
+        char *text = hl_xasprintf("%.*s", (int)output->bytes, output->bytes > 0 ? output->at : ""), *end;
+        *value = strtod(text, &end);
+        result = end != text;
         free(text);
-    } else if (!result) {
+    }
+    if (!result) {
         char *how = hl_describe_status(trial->status);
         hl_warn("bench: %s: %s", variant->name, trial->status == 0 ? "it printed no number" : how);
         free(how);

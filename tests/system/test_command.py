@@ -785,6 +785,11 @@ def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
     assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
 
 
+@pytest.mark.parametrize("text", ["", "x"])
+def test_bench_of_a_command_that_prints_no_number(text):
+    one_line(hugeld("bench", "--commands", "1", "@a", "/usr/bin/printf", "%s", text), 1, "a: it printed no number")
+
+
 @pytest.mark.parametrize("user", [0, 12345])
 def test_store_that_another_user_named(library, root, tmp_path, user):
     """In the environment of his process: root is told no command with it.  Root's own is used."""
