@@ -11,13 +11,16 @@
 #include "command/base/pin.h"
 #include "command/proc/reading.h"
 #include "command/base/lock.h"
+#include "command/file/elf-file.h"
 #include "command/image/eligible.h"
+#include "command/image/layout.h"
 #include "command/service/act.h"
 #include "command/service/keep.h"
 #include "command/service/metrics.h"
 #include "command/service/observe.h"
 #include "command/service/service.h"
 #include "command/image/store.h"
+#include "elf/skip.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -152,6 +155,25 @@ static bool read_configuration(struct service *service) {
 
 /* --- what would be done --- */
 
+/* Why nothing of the open FILE can be on huge pages, by its headers; or NULL.  The caller frees it. */
+static char *explain_text(int file) {
+    struct hl_elf_file elf;
+    struct hl_geometry geometry;
+    struct hl_reach reach;
+    char *path = hl_xasprintf("/proc/self/fd/%d", file);
+    enum hl_elf_problem problem = hl_open_elf(&elf, AT_FDCWD, path);
+    free(path);
+    if (problem != HL_ELF_FINE)
+        return hl_xasprintf("%s%s", problem != HL_ELF_UNREADABLE ? "it " : "",
+                            hl_elf_problem_sentence(problem));
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    int skip = hl_find_reach(&reach, &elf, &geometry);
+    hl_close_elf(&elf);
+    if (skip == 0 && reach.mapped_bytes + reach.executed_bytes == 0)
+        skip = HL_SKIP_TOO_SMALL;
+    return skip != 0 ? hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)skip)) : NULL;
+}
+
 /* Why the file at PATH is in no store; NULL: it is in the store of ITEMS, or would be.  The caller frees it. */
 static char *explain_file(const char *path, bool any_disk, bool *is_there, const struct hl_store_item *items,
                           size_t n) {
@@ -166,6 +188,8 @@ static char *explain_file(const char *path, bool any_disk, bool *is_there, const
     char *sentence = *is_there ? NULL : hl_explain_unsteady(file, any_disk);
     if (!*is_there && sentence == NULL)
         sentence = hl_explain_private(file, real != NULL ? real : path, NULL);
+    if (!*is_there && sentence == NULL)
+        sentence = explain_text(file);
     free(real);
     close(file);
     return sentence;

@@ -841,6 +841,20 @@ def test_what_a_killed_one_has_left(world):
     assert world.run("/run/bin/hugeld", "reset").returncode == 0 and not folder.exists()
 
 
+def test_dry_run_of_what_gains_nothing(world):
+    """As share refresh would not put it on huge pages."""
+    folder, script, small = "/run/programs/folder", "/run/programs/script", "/run/programs/small"
+    world.path(folder).mkdir()
+    world.path(script).write_text("#!/bin/sh\n")
+    world.path(script).chmod(0o755)
+    shutil.copy("/bin/true", world.path(small))
+    enable(world, folder, script, small, APP)
+    said = world.run("/run/bin/hugeld", "service", "--dry-run").stdout.splitlines()
+    assert f"{APP}: it would be put on huge pages" in said
+    for path in folder, script, small:
+        assert [line.startswith(f"{path}: nothing would be done: ") for line in said if line.startswith(f"{path}: ")] == [True], said
+
+
 @pytest.mark.parametrize("words", [["service", "--once"], ["reset"]], ids=lambda words: words[-1])
 def test_only_the_service_that_stays_runs(world, words):
     """What else has its lock does not, here for as long as it waits for the store."""
