@@ -258,10 +258,11 @@ static int replace(struct commit *c) {
     int result = hl_check_object(c->context, c->work);
     hl_drop_ballast(&c->ballast);
     bool any = false;
-    for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         if (!is_prepared(c, i))
             continue;
-        result = place_over(c, i);
+        if (result == 0)
+            result = place_over(c, i);
         c->work->move[i].skip = (enum hl_skip)result;
         any = any || result == 0;
     }

@@ -95,7 +95,9 @@ struct hl_context {
     struct hl_line path;      /* for a moment: the stack may be a small one */
     uint64_t matched;         /* bit N: some object matches the Nth pattern; only 64 are looked at */
     unsigned n_small;         /* objects without a whole huge page that a wildcard selected at startup */
-    bool has_started;         /* what is needed at startup is mapped: what comes now is loaded by dlopen */
+    bool
+        is_busy; /* the linker's: work is in progress, or was in the parent when another thread forked this process */
+    bool has_started; /* what is needed at startup is mapped: what comes now is loaded by dlopen */
     bool
         others_ran; /* code of others than the dynamic linker may have run since that loaded what moves now */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */

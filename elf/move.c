@@ -39,7 +39,7 @@ static const char *find_variable(const char *const *envp, const char *name) {
 
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
-/* Before the first line: hl_write_line leaves out a pipe that is read no more, if the filters let it ask. */
+/* Before the first line: which filters there are decides how hl_write_line writes. */
 static void expect_lines(struct hl_context *context) {
     hl_read_process_status(context);
     hl_note_stderr(context);
@@ -76,7 +76,7 @@ void hl_forget_process(struct hl_context *context) {
 static void clear_context(struct hl_context *context, const struct hl_config *config) {
     context->config = config;
     context->probed.standard_error = (struct hl_file_id){0, 0};
-    context->probed.filters_are_known = context->has_started = context->others_ran = false;
+    context->probed.filters_are_known = context->has_started = context->others_ran = context->is_busy = false;
     context->matched = context->n_small = 0;
     clear_process(context);
     hl_forget_process(context);

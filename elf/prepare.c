@@ -27,6 +27,7 @@
 
 #include <linux/fcntl.h>
 #include <linux/mman.h>
+#include <linux/resource.h>
 
 void hl_free_memory(struct hl_move *move) {
     hl_free_area(&move->area);
@@ -81,6 +82,13 @@ static bool may_create_memfd(const struct hl_context *context) {
     return context->probed.status.filters == 0 || context->config->options.backend == HL_BACKEND_HUGETLB;
 }
 
+/* Whether a file may grow to BYTES: beyond RLIMIT_FSIZE the kernel ends the program with SIGXFSZ, for a memfd, too. */
+static bool may_have_file(uint64_t bytes) {
+    struct rlimit64 limit;
+    return !hl_is_error(HL_CALL(__NR_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit, 0, 0)) &&
+           limit.rlim_cur >= bytes;
+}
+
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
 static int map_hugetlb(struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
     const struct hl_kernel *kernel = &context->probed.kernel;
@@ -88,7 +96,7 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->config->geometry);
     if (!by_mremap) {
         int reason = kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
-        if (!may_create_memfd(context))
+        if (!may_create_memfd(context) || !may_have_file(hl_span_bytes(span)))
             return reason;
         long fd = hl_create_hugetlb_memfd(&context->config->geometry);
         if (hl_is_error(fd))

@@ -15,7 +15,7 @@
 #include "store.h"
 #include "sys.h"
 
-#include <linux/poll.h>
+#include <linux/signal.h>
 #include <linux/time_types.h>
 
 static void begin_line(struct hl_line *line, const struct hl_object *object) {
@@ -38,13 +38,24 @@ void hl_note_stderr(struct hl_context *context) {
         context->probed.standard_error = find_stderr();
 }
 
-/* Whether a write to standard error would end the program: it is a pipe that is read no more.  Not known where a filter may kill for
-   the question. */
-static bool is_broken(const struct hl_context *context) {
+static uint64_t signal_bit(int number) { return (uint64_t)1 << (number - 1); }
+
+/* Writes LINE to standard error.  No signal comes of it: SIGPIPE where nothing reads any more, SIGXFSZ beyond RLIMIT_FSIZE, and
+   SIGTTOU of a terminal, which lets a thread write that has it blocked.  The former two are sent to this thread, and stay until it
+   takes them.  A filter that came later may kill for what is not write(2). */
+static void write_quietly(const struct hl_context *context, const struct hl_line *line) {
+    const uint64_t blocked = signal_bit(SIGPIPE) | signal_bit(SIGXFSZ) | signal_bit(SIGTTOU);
     const struct __kernel_timespec now = {0, 0};
-    struct pollfd readers = {.fd = 2};
-    return context->probed.filters_are_known && context->probed.status.filters == 0 &&
-           HL_CALL(__NR_ppoll, &readers, 1, &now, 0, 0, 0) == 1 && (readers.revents & POLLERR) != 0;
+    uint64_t before;
+    bool is_blocked = context->probed.filters_are_known && context->probed.status_result == 0 &&
+                      !hl_is_error(HL_CALL(__NR_rt_sigprocmask, 0 /* SIG_BLOCK */, &blocked, &before,
+                                           sizeof blocked, 0, 0));
+    long result = hl_write(2, line->at, line->bytes);
+    uint64_t sent = result == -EPIPE ? signal_bit(SIGPIPE) : signal_bit(SIGXFSZ);
+    if (is_blocked && (result == -EPIPE || result == -EFBIG))
+        HL_CALL(__NR_rt_sigtimedwait, &sent, NULL, &now, sizeof sent, 0, 0);
+    if (is_blocked)
+        hl_restore_signals(before);
 }
 
 void hl_write_line(const struct hl_context *context, struct hl_line *line) {
@@ -52,11 +63,11 @@ void hl_write_line(const struct hl_context *context, struct hl_line *line) {
         return;
     struct hl_file_id now = find_stderr();
     if (now.inode != context->probed.standard_error.inode ||
-        now.device != context->probed.standard_error.device || is_broken(context))
+        now.device != context->probed.standard_error.device)
         return;
     hl_add_text(line, "\n");
     line->at[line->bytes - 1] = '\n'; /* also where the line was too long */
-    hl_write(2, line->at, line->bytes);
+    write_quietly(context, line);
 }
 
 bool hl_is_wanted(const struct hl_context *context, unsigned verbose) {

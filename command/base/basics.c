@@ -2,10 +2,12 @@
 /* One line per error, memory, texts. */
 #include "command/base/basics.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/limits.h>
-#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +36,22 @@ static char *make_line(size_t *bytes, const char *prefix, const char *format, va
     return line;
 }
 
+/* Writes to standard error.  No signal of a pipe that nothing reads any more, or of RLIMIT_FSIZE, ends what is about to be a
+   program. */
+static void write_quietly(const char *text, size_t bytes) {
+    sigset_t blocked, before, sent;
+    sigemptyset(&blocked);
+    sigemptyset(&sent);
+    sigaddset(&blocked, SIGPIPE);
+    sigaddset(&blocked, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    if (write(STDERR_FILENO, text, bytes) < 0 && (errno == EPIPE || errno == EFBIG)) {
+        sigaddset(&sent, errno == EPIPE ? SIGPIPE : SIGXFSZ);
+        sigtimedwait(&sent, NULL, &(struct timespec){0, 0});
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 void hl_warn(const char *format, ...) {
     size_t bytes;
     va_list arguments;
@@ -41,11 +59,7 @@ void hl_warn(const char *format, ...) {
     char *line = make_line(&bytes, "hugeld: ", format, arguments);
     va_end(arguments);
     fflush(stdout); /* so that what was said before stands before it */
-    struct pollfd readers = {.fd = STDERR_FILENO};
-    if (poll(&readers, 1, 0) == 0 ||
-        !(readers.revents & POLLERR)) /* SIGPIPE would end what is about to be a program */
-        if (write(STDERR_FILENO, line, bytes) < 0)
-            (void)0; /* nowhere to say it */
+    write_quietly(line, bytes);
     free(line);
 }
 

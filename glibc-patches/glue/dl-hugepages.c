@@ -24,7 +24,10 @@
    installed was built without us.
 
    Everything runs before the program has a second thread, or with
-   dl_load_lock held.  */
+   dl_load_lock held.  A child that another thread forks meanwhile has a
+   lock of its own, and the context as it was just then: is_busy says so,
+   and nothing of it is used there any more.  Nor is it by a signal handler
+   that opens something meanwhile.  */
 
 #include <dl-hugepages.h>
 #include <ldsodefs.h>
@@ -253,6 +256,7 @@ move_object (const struct link_map *l, enum hl_selection selection)
   if (!hl_holds_its_place (object) && context->probed.status.filters == 0)
     /* There may be something to complain of.  */
     hl_note_stderr (context);
+  context->is_busy = true;
   void *stack = hl_make_room (context);
   if (stack == NULL || !hl_call_on_stack (move_added, &task, stack))
     {
@@ -261,6 +265,7 @@ move_object (const struct link_map *l, enum hl_selection selection)
 	task.status = 127;
     }
   hl_end (context);
+  context->is_busy = false;
   return task.status;
 }
 
@@ -527,14 +532,16 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
 			  char *start, size_t length, const char *path,
 			  int mode)
 {
+  scratch->residue = 0;
+  mapped->is_selected = mapped->is_image = mapped->is_for_core = false;
+  mapped->no_image = HL_MOVED;
+  if (context->is_busy)
+    return fd;
   if ((mode & __RTLD_OPENEXEC) != 0)
     path = executable;
   if ((mode & __RTLD_DLOPEN) != 0 || GLRO (dl_naudit) > 0)
     /* The program has run, or an auditor, which may have threads.  */
     hl_forget_process (context);
-  scratch->residue = 0;
-  mapped->is_image = mapped->is_for_core = false;
-  mapped->no_image = HL_MOVED;
   mapped->is_selected = is_selected (path, fd, start, length, mode);
   if (!hl_uses_images (context->config->options.backend)
       || length > START_MAX
@@ -581,7 +588,7 @@ _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
   const char *path = is_main ? executable : l->l_name;
   bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
   enum hl_selection selection = select_mapped (l, path, is_main);
-  if (selection == HL_NOT_SELECTED)
+  if (selection == HL_NOT_SELECTED || context->is_busy)
     return true;
   struct hl_object *object = describe (l, path, is_main);
   object->is_new = true;

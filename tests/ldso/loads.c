@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* loads HOW LIBRARY [N]: loads LIBRARY and calls use_features in it.
+/* loads HOW LIBRARY [N [OTHER]]: loads LIBRARY and calls use_features in it.
 
    once, new (in a namespace of its own), thread, threads (N, each with a handle of its own, while others map,
    fork and send signals), small (on a thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that
    the program made), inside (the same in an array of main's), handler (in a signal handler on such a stack),
-   rounds (N times, each time unloading it, while others do that; calm-rounds: alone), pause (stops with
-   SIGSTOP afterwards) */
+   rounds (N times, each time unloading it, while others do that; calm-rounds: alone), forks (forks N times while
+   a thread loads and unloads it all the time; each child loads OTHER), pause (stops with SIGSTOP afterwards) */
 #define _GNU_SOURCE
 #include "../churn.h"
 
@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 
 #define SMALL (16 << 10)
@@ -143,6 +144,38 @@ static void do_rounds(int n, bool calm) {
            count_descriptors() - descriptors, resident_kb() > resident + 512);
 }
 
+static _Atomic int stop;
+
+static void *load_for_ever(void *data) {
+    while (!stop) {
+        void *handle = dlopen(library, RTLD_NOW);
+        if (handle == NULL || dlclose(handle) != 0)
+            exit(1);
+    }
+    return data;
+}
+
+/* A child may have to wait for a lock that this thread had, or find that glibc was in the middle of something (an assertion of
+   ld.so's, status 127): plainly, too. */
+static void fork_while_loading(int n, const char *other) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, load_for_ever, NULL);
+    for (int i = 0; i < n; i++) {
+        int status;
+        usleep(3000);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(1);
+            _exit(dlopen(other, RTLD_NOW) != NULL ? 0 : 1);
+        }
+        waitpid(child, &status, 0);
+        if (WIFSIGNALED(status) && WTERMSIG(status) != SIGALRM)
+            printf("a child ended with %x\n", (unsigned)status);
+    }
+    stop = 1;
+    pthread_join(thread, NULL);
+}
+
 int main(int argc, char **argv) {
     const char *how = argc > 2 ? argv[1] : "";
     int n = argc > 3 ? atoi(argv[3]) : 1, result[64] = {0};
@@ -185,6 +218,8 @@ int main(int argc, char **argv) {
         churn_stop();
     } else if (strcmp(how, "rounds") == 0 || strcmp(how, "calm-rounds") == 0) {
         do_rounds(n, how[0] == 'c');
+    } else if (strcmp(how, "forks") == 0) {
+        fork_while_loading(n, argv[4]);
     } else {
         return 2;
     }

@@ -54,6 +54,15 @@ def test_loaded(linked, library, loads, pool, how):
         assert len(ON_HUGE_PAGES.findall(done.stderr)) == 2
 
 
+def test_forked_while_it_is_loaded(linked, builder, loads, thp, tmp_path):
+    """A child loads something while its parent's other thread is in the middle of that."""
+    _, [library] = builder.with_library("dso")
+    (tmp_path / "small.c").write_text("int small = 1;")
+    small = builder.compile(tmp_path / "small.so", tmp_path / "small.c", "-shared", "-fPIC")
+    done = linked.run([loads, "forks", library, "20", small], "*", "backend=thp")
+    assert (done.returncode, done.stdout) == (0, ""), done
+
+
 @pytest.mark.parametrize("variables", [{"LD_BIND_NOW": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.perturb=85"},
                                        {"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=1024"}, {"LD_BIND_NOT": "1"},
                                        {"GLIBC_TUNABLES": "glibc.elf.thp=1"},  # since 2.44

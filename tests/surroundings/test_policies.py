@@ -94,6 +94,19 @@ def test_library(builder, surround, pool, confine, rules):
     surround([app], {app.name: ALL}, prefix=confine(*rules), options="backend=hugetlb", route=MEMFD)
 
 
+@pytest.mark.parametrize("kib", [0, 9 << 10, 10 << 10])
+def test_limit_of_files(builder, confine, library, pool, kib):
+    """RLIMIT_FSIZE is one for a memfd, too: beyond it the kernel sends SIGXFSZ."""
+    pool(64)
+    app = builder.executable("nopie")  # five pages of text
+    limited = ["sh", "-c", 'ulimit -f $1; shift; exec "$@"', "sh", kib * 1024 // 512, *confine("mdwe")]
+    result = helpers.run([*limited, app], helpers.preload(library, options="backend=hugetlb,verbose=2,data=off"))
+    plain = helpers.run([app])
+    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result
+    assert ("text 5 pages hugetlb" in result.stderr) == (kib == 10 << 10), result.stderr
+    assert "rodata 1 page hugetlb" in result.stderr
+
+
 def test_the_filter_kills(confine, system_service):
     """What the tests above rely on: a call outside the list is the end."""
     result = helpers.run([*confine(system_service), "/usr/bin/unshare", "-m", "true"])
