@@ -6,6 +6,7 @@
    it costs no memory and nothing of hugeld is in any process.  Else it is the image, of which all processes share one copy, unless
    a private copy reaches clearly more.  What is made already stays, since `hugeld run` takes it (hl_find_made). */
 #include "command/verdict/verdict.h"
+#include "command/base/local.h"
 #include "command/image/find.h"
 #include "command/file/file-plan.h"
 #include "command/image/in-place.h"
@@ -347,9 +348,13 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
 
 bool hl_is_elsewhere(const struct hl_loaded *loaded) {
     const struct stat *own = &loaded->file->stat;
+    struct hl_local local = {0};
     struct stat found;
-    return !loaded->is_image && (stat(loaded->object.path, &found) != 0 || found.st_dev != own->st_dev ||
-                                 found.st_ino != own->st_ino);
+    if (loaded->is_image)
+        return false;
+    int result = hl_stat_local(&local, loaded->object.path, true, &found);
+    hl_close_local(&local);
+    return result != -EREMOTE && (result != 0 || found.st_dev != own->st_dev || found.st_ino != own->st_ino);
 }
 
 /* Whether what PROCESS executes is found by its path from here. */
@@ -365,7 +370,10 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
         judge_image(verdict, loaded);
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
-    hl_set_program(verdict, is_program_here(process) ? process->executable : NULL);
+    free(verdict->program);
+    verdict->program = is_program_here(process) && process->executable != NULL
+                           ? hl_xasprintf("%s", process->executable)
+                           : NULL;
     verdict->now = hl_find_now(process, loaded, &verdict->now_parts, &verdict->huge_bytes);
     verdict->obstacle = obstacle;
     verdict->is_gone = loaded->file->stat.st_nlink == 0 || hl_is_elsewhere(loaded);

@@ -48,7 +48,8 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_skip obstacle, const struct hl_options *options);
 
-/* Whether the path of LOADED leads to another file from here, as to one of another mount namespace, or to none; no image's does. */
+/* Whether the path of LOADED leads to another file from here, as that of another mount namespace may, or to none; no image's does.
+   Where a file system on the way may not answer, it is not asked, and this is false. */
 bool hl_is_elsewhere(const struct hl_loaded *loaded);
 void hl_free_verdict(struct hl_verdict *verdict);
 

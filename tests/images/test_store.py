@@ -255,6 +255,40 @@ def test_running_unanswered(world, builder):
         helpers.end_process(server)
 
 
+def test_path_of_a_process_that_may_not_answer(world):
+    """Here a FUSE lies at the path of what it executes in a mount namespace of its own: that is not asked."""
+    if not shutil.which("bindfs"):
+        pytest.skip("bindfs is not installed")
+    world.path("/run/served").mkdir()
+    script = ("mount -t tmpfs none /run/served && cp $(readlink -f /usr/bin/python3) /run/served/app && "
+              "exec /run/served/app -c 'import time; print(1, flush=True); time.sleep(1000)'")
+    device = os.stat(world.path("/run/served")).st_dev
+    process = helpers.start(world.command("unshare", "-m", "sh", "-c", script))
+    server = None
+    try:
+        assert process.stdout.readline() == "1\n", process.stderr.read()
+        server = helpers.start(world.command("bindfs", "-f", "/run/programs", "/run/served"))
+        helpers.wait_until(lambda: os.stat(world.path("/run/served")).st_dev != device or server.poll() is not None, what="the FUSE")
+        if server.poll() is not None:
+            pytest.skip(f"no FUSE here: {server.stderr.read()}")
+        os.kill(server.pid, signal.SIGSTOP)
+        for words in ["status"], ["inspect", "--pid"], ["status", "--json"]:
+            asking = helpers.start(world.command("/run/bin/hugeld", *words, process.pid))
+            try:
+                helpers.wait_until(lambda: asking.poll() is not None or asks_fuse(asking.pid), what="its end")
+                assert asking.poll() is not None, words
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+                helpers.end_process(asking)
+                os.kill(server.pid, signal.SIGSTOP)
+    finally:
+        if server is not None:
+            os.kill(server.pid, signal.SIGCONT)
+            world.run("umount", "-l", "/run/served")
+            helpers.end_process(server)
+        helpers.end_process(process)
+
+
 def test_lock_that_is_removed(world):
     """While it is waited for: what has a new one is waited for, too."""
     world.add(APP)
