@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -314,15 +313,6 @@ static void hide_progress(struct request *request) {
     request->shows_progress = false;
 }
 
-/* A process may have mapped more files than the soft limit lets us open. */
-static void allow_many_files(void) {
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
-        return;
-    files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
-}
-
 static int run(struct request *request) {
     if (request->n_pids == 0 && !request->has_names) {
         hl_warn("%s: give a PID or NAME, or several", request->name);
@@ -331,7 +321,7 @@ static int run(struct request *request) {
     hl_set_geometry(&request->attachment.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     request->attachment.options.objects = (struct hl_string){request->patterns, strlen(request->patterns)};
     request->processes = json_array();
-    allow_many_files();
+    hl_raise_file_limit(); /* a process may have mapped more than the soft one */
     struct timespec began;
     clock_gettime(CLOCK_MONOTONIC, &began);
     if (request->children)

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -92,6 +93,15 @@ static void *check_memory(void *at) {
 void *hl_xmalloc(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes : 1)); }
 
 void *hl_xrealloc(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
+
+size_t hl_raise_file_limit(void) {
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return 0;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    return files.rlim_max;
+}
 
 char **hl_keep_environment(void) {
     size_t n = 0;

@@ -71,6 +71,9 @@ unsigned hl_permille(uint64_t part, uint64_t whole);
 /* The number that the file at PATH begins with.  False, and *NUMBER may be anything: it cannot be read, or has none. */
 bool hl_read_setting(const char *path, uint64_t *number);
 
+/* Lets this process open as many files as its hard limit allows, which is the result; 0: it is not known. */
+size_t hl_raise_file_limit(void);
+
 /* Milliseconds of CLOCK_MONOTONIC, for differences. */
 double hl_now_ms(void);
 

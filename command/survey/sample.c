@@ -19,7 +19,6 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -236,12 +235,8 @@ static int add_thread(struct hl_sampler *sampler, pid_t thread, size_t files_max
 
 static int open_threads(struct hl_sampler *sampler, const struct hl_sampler_request *request) {
     bool set[PROCESSORS_MAX];
-    struct rlimit files = {0};
     int result = -ENODEV;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    size_t limit = hl_raise_file_limit();
     find_processors(sampler, set);
     for (unsigned i = 0; i < PROCESSORS_MAX; i++) {
         int opened = set[i] ? open_ring(sampler, PERF_COUNT_SW_DUMMY, 0, i) : -ENODEV;
@@ -249,8 +244,7 @@ static int open_threads(struct hl_sampler *sampler, const struct hl_sampler_requ
     }
     if (sampler->n_rings == 0)
         return result;
-    size_t files_max =
-        files.rlim_cur > FILES_LEFT + sampler->n_rings ? files.rlim_cur - FILES_LEFT - sampler->n_rings : 0;
+    size_t files_max = limit > FILES_LEFT + sampler->n_rings ? limit - FILES_LEFT - sampler->n_rings : 0;
     result = -ESRCH;
     for (size_t i = 0; i < request->n_threads; i++) {
         int added = add_thread(sampler, request->thread[i], files_max);

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -269,12 +268,9 @@ static void make_programs(struct hl_watch *watch) {
 
 int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds) {
     struct hl_watch watch = {.survey = survey, .filter = filter};
-    struct rlimit files;
     survey->no_counters = hl_try_watch_counters();
-    if (survey->no_counters == NULL && getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    if (survey->no_counters == NULL)
+        hl_raise_file_limit();
     if (survey->exact)
         hl_watch_exactly(&watch, seconds);
     else

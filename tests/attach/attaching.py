@@ -74,6 +74,13 @@ def compile_target(folder, name, mibs, *flags):
     return path
 
 
+def compile_preloaded(folder, source):
+    """The library of SOURCE, to be preloaded into hugeld."""
+    library = (folder / source).with_suffix(".so")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, HERE / source, "-ldl"], check=True, timeout=60)
+    return library
+
+
 def compile_library(folder, mibs):
     """The target with its text in a library, and that."""
     library = folder / "libtext.so"

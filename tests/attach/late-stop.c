@@ -2,11 +2,10 @@
 /* Preloaded into hugeld attach: the thread LATE_THREAD seems to stop only 3 s after it was asked to.  How long each thread stood still
    is written to standard error. */
 #define _GNU_SOURCE
-#include <dlfcn.h>
+#include "hook-ptrace.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/ptrace.h>
-#include <sys/types.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -21,20 +20,14 @@ static long now_ms(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-long ptrace(enum __ptrace_request request, ...) {
-    long (*real)(enum __ptrace_request, ...) =
-        (long (*)(enum __ptrace_request, ...))dlsym(RTLD_NEXT, "ptrace");
-    __builtin_va_list arguments;
-    __builtin_va_start(arguments, request);
-    pid_t pid = __builtin_va_arg(arguments, pid_t);
-    void *address = __builtin_va_arg(arguments, void *), *data = __builtin_va_arg(arguments, void *);
-    __builtin_va_end(arguments);
+static void before_ptrace(enum __ptrace_request request, pid_t pid) {
     if (request == PTRACE_SEIZE)
         taken_ms[pid] = now_ms();
-    long result = real(request, pid, address, data);
+}
+
+static void after_ptrace(enum __ptrace_request request, pid_t pid) {
     if (request == PTRACE_DETACH)
         fprintf(stderr, "%d stood still for %ld ms\n", pid, now_ms() - taken_ms[pid]);
-    return result;
 }
 
 pid_t waitpid(pid_t pid, int *status, int options) {

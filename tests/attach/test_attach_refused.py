@@ -271,9 +271,7 @@ def test_no_processor(targets, plain_output, root):
 
 @pytest.fixture(scope="session")
 def late_stop(tmp_path_factory):
-    path = tmp_path_factory.mktemp("late") / "late-stop.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, attaching.HERE / "late-stop.c", "-ldl"], check=True, timeout=60)
-    return path
+    return attaching.compile_preloaded(tmp_path_factory.mktemp("late"), "late-stop.c")
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="threads that run are not stopped")

@@ -219,73 +219,71 @@ def asks_fuse(pid):
     return False
 
 
-def test_running_unanswered(world, builder):
-    """What a process maps may lie on a FUSE that does not answer: that is waited for without the store's lock."""
+@contextlib.contextmanager
+def serving(world):
+    """Serves /run/programs at /run/served by a FUSE, and gives its server."""
     if not shutil.which("bindfs"):
         pytest.skip("bindfs is not installed")
+    served = world.path("/run/served")
+    served.mkdir(exist_ok=True)
+    before = os.stat(served).st_dev
+    server = helpers.start(world.command("bindfs", "-f", "/run/programs", "/run/served"))
+    try:
+        helpers.wait_until(lambda: os.stat(served).st_dev != before or server.poll() is not None, what="the FUSE")
+        if server.poll() is not None:
+            pytest.skip(f"no FUSE here: {server.stderr.read()}")
+        yield server
+    finally:
+        server.send_signal(signal.SIGCONT)
+        world.run("umount", "-l", "/run/served")
+        helpers.end_process(server)
+
+
+def test_running_unanswered(world, builder):
+    """What a process maps may lie on a FUSE that does not answer: that is waited for without the store's lock."""
     _, [library] = builder.with_library("dso-aligned")
     shutil.copy(library, world.path("/run/programs/large.so"))
     script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
     served = "/run/served/large.so"
     world.add(APP)
-    world.path("/run/served").mkdir()
-    server = helpers.start(world.command("bindfs", "-f", "/run/programs", "/run/served"))
-    try:
-        helpers.wait_until(lambda: world.path(served).exists() or server.poll() is not None, what="the FUSE")
-        if server.poll() is not None:
-            pytest.skip(f"no FUSE here: {server.stderr.read()}")
+    with serving(world) as server:
         mapper = helpers.start(world.command("/usr/bin/python3", "-c", script, served), stdin=subprocess.PIPE)
         try:
             assert mapper.stdout.readline() == "ready\n", mapper.stderr.read()
-            os.kill(server.pid, signal.SIGSTOP)
+            server.send_signal(signal.SIGSTOP)
             adding = helpers.start(world.command("/run/bin/hugeld", "share", "add", "--running", mapper.pid))
             try:
                 helpers.wait_until(lambda: adding.poll() is not None or asks_fuse(adding.pid), what="its question")
                 assert adding.poll() is None and world.share("refresh").returncode == 0
-                os.kill(server.pid, signal.SIGCONT)
+                server.send_signal(signal.SIGCONT)
                 _, stderr = adding.communicate(timeout=helpers.PATIENCE)
                 assert adding.returncode == 1 and f"{served}: no image: its file system does not tell" in stderr, stderr
             finally:
-                os.kill(server.pid, signal.SIGCONT)
+                server.send_signal(signal.SIGCONT)
                 helpers.end_process(adding)
         finally:
             helpers.end_process(mapper)
-    finally:
-        world.run("umount", "-l", "/run/served")
-        helpers.end_process(server)
 
 
 def test_path_of_a_process_that_may_not_answer(world):
     """Here a FUSE lies at the path of what it executes in a mount namespace of its own: that is not asked."""
-    if not shutil.which("bindfs"):
-        pytest.skip("bindfs is not installed")
     world.path("/run/served").mkdir()
     script = ("mount -t tmpfs none /run/served && cp $(readlink -f /usr/bin/python3) /run/served/app && "
               "exec /run/served/app -c 'import time; print(1, flush=True); time.sleep(1000)'")
-    device = os.stat(world.path("/run/served")).st_dev
     process = helpers.start(world.command("unshare", "-m", "sh", "-c", script))
-    server = None
     try:
         assert process.stdout.readline() == "1\n", process.stderr.read()
-        server = helpers.start(world.command("bindfs", "-f", "/run/programs", "/run/served"))
-        helpers.wait_until(lambda: os.stat(world.path("/run/served")).st_dev != device or server.poll() is not None, what="the FUSE")
-        if server.poll() is not None:
-            pytest.skip(f"no FUSE here: {server.stderr.read()}")
-        os.kill(server.pid, signal.SIGSTOP)
-        for words in ["status"], ["inspect", "--pid"], ["status", "--json"]:
-            asking = helpers.start(world.command("/run/bin/hugeld", *words, process.pid))
-            try:
-                helpers.wait_until(lambda: asking.poll() is not None or asks_fuse(asking.pid), what="its end")
-                assert asking.poll() is not None, words
-            finally:
-                os.kill(server.pid, signal.SIGCONT)
-                helpers.end_process(asking)
-                os.kill(server.pid, signal.SIGSTOP)
+        with serving(world) as server:
+            for words in ["status"], ["inspect", "--pid"], ["status", "--json"]:
+                server.send_signal(signal.SIGSTOP)
+                asking = helpers.start(world.command("/run/bin/hugeld", *words, process.pid))
+                try:
+                    helpers.wait_until(lambda: asking.poll() is not None or asks_fuse(asking.pid), what="its end")
+                    assert asking.poll() is not None, words
+                finally:
+                    server.send_signal(signal.SIGCONT)
+                    helpers.end_process(asking)
     finally:
-        if server is not None:
-            os.kill(server.pid, signal.SIGCONT)
-            world.run("umount", "-l", "/run/served")
-            helpers.end_process(server)
         helpers.end_process(process)
 
 
@@ -340,23 +338,13 @@ def test_another_file_system_is_mounted_there(world, how, tmp_path):
 
 def test_folder_that_may_not_answer(world):
     """Of a folder or file on a FUSE one line is said, and no store is made: it is asked before that is locked."""
-    if not shutil.which("bindfs"):
-        pytest.skip("bindfs is not installed")
-    world.path("/run/served").mkdir()
-    server = helpers.start(world.command("bindfs", "-f", "/run/programs", "/run/served"))
-    try:
-        helpers.wait_until(lambda: world.path("/run/served/app").exists() or server.poll() is not None, what="the FUSE")
-        if server.poll() is not None:
-            pytest.skip(f"no FUSE here: {server.stderr.read()}")
+    with serving(world):
         refused(world.share("add", "/run/served"), "/run/served is left out", "may not answer, such as FUSE or NFS; keep it on a local disk")
         refused(world.share("add", "/run/served/app"), "/run/served/app: no image: its file system does not tell")
         refused(world.share("add", "--way=place", "/run/served/app"), "/run/served/app: not in place: its file system does not tell")
         [told] = json.loads(world.share("add", "--json", "/run/served/app").stdout)["files"]
         assert (told["result"], told["path"], told["key"], told["store"]) == ("failed", "/run/served/app", None, SYSTEM)
         assert not world.path(SYSTEM).exists()
-    finally:
-        world.run("umount", "-l", "/run/served")
-        helpers.end_process(server)
 
 
 def test_per_node(world):

@@ -156,7 +156,7 @@ static void *load_for_ever(void *data) {
 }
 
 /* A child may have to wait for a lock that this thread had, or find that glibc was in the middle of something (an assertion of
-   ld.so's, status 127): plainly, too. */
+   ld.so's, status 127), as it does without hugeld. */
 static void fork_while_loading(int n, const char *other) {
     pthread_t thread;
     pthread_create(&thread, NULL, load_for_ever, NULL);

@@ -9,6 +9,7 @@ import pytest
 
 import helpers
 
+
 def become_deaf(kind, tmp_path):
     """A descriptor where a write sends a signal, and a command prefix for that."""
     if kind == "file":
@@ -26,7 +27,7 @@ def become_deaf(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["pipe", "socket", "file"])
 @pytest.mark.parametrize("is_filtered", [False, True])
 def test_no_signal_comes_of_a_line(builder, confine, docker_filter, tmp_path, words, kind, is_filtered):
-    """The program has the same signals pending, blocked and handled as plainly."""
+    """The program has the same signals pending, blocked and handled as without hugeld."""
     (tmp_path / "pending.c").write_text("""
         #include <signal.h>
         #include <stdio.h>

@@ -5,7 +5,6 @@ stopped in it."""
 import json
 import os
 import signal
-import subprocess
 
 import pytest
 
@@ -154,9 +153,7 @@ def test_rest_of_a_sleep(targets, plain_output):
 
 @pytest.fixture(scope="session")
 def late(tmp_path_factory):
-    path = tmp_path_factory.mktemp("late") / "late-look.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, attaching.HERE / "late-look.c", "-ldl"], check=True, timeout=60)
-    return path
+    return attaching.compile_preloaded(tmp_path_factory.mktemp("late"), "late-look.c")
 
 
 def test_late_look(targets, plain_output, late):

@@ -56,11 +56,14 @@ def words():
     return dict(word.partition("=")[::2] for word in pathlib.Path("/proc/cmdline").read_text().split())
 
 
+def text_of(name):
+    """What run's word() has encoded, or nothing."""
+    return base64.b64decode(words().get(name, "")).decode()
+
+
 def pytest_configure(config):
     say("begin", os.uname().release)
-    tests = words().get("hugeld.tests")
-    if tests:
-        config.option.keyword = base64.b64decode(tests).decode()
+    config.option.keyword = text_of("hugeld.tests") or config.option.keyword
 
 
 def name_of(nodeid):
@@ -69,9 +72,8 @@ def name_of(nodeid):
 
 @pytest.hookimpl(trylast=True)  # of what has been chosen, by whichever rule
 def pytest_collection_modifyitems(config, items):
-    named = words().get("hugeld.named")
-    if named:
-        names = base64.b64decode(named).decode().split("\n")
+    names = text_of("hugeld.named").splitlines()
+    if names:
         config.hook.pytest_deselected(items=[item for item in items if name_of(item.nodeid) not in names])
         items[:] = [item for item in items if name_of(item.nodeid) in names]
 
