@@ -68,7 +68,7 @@ size_t hl_hidden_bytes(const char *text) {
 }
 
 json_t *hl_json_text(const char *text) {
-    json_t *value = json_string(text);
+    json_t *value = text != NULL ? json_string(text) : json_null();
     if (value != NULL)
         return value;
     char *clean = hl_xasprintf("%s", text);

@@ -22,7 +22,7 @@ pid_t hl_parse_pid(const char *text);
    characters, and those of Unicode that turn the direction of writing or have no width.  0: it is none of these. */
 size_t hl_hidden_bytes(const char *text);
 
-/* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?'.  hl_json_hex: "0x...".  hl_json_share:
+/* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?', and NULL null.  hl_json_hex: "0x...".  hl_json_share:
    PART of WHOLE, 0 to 1.  hl_print_json writes VALUE to stdout and drops it. */
 json_t *hl_json_text(const char *text);
 json_t *hl_json_hex(uint64_t number);

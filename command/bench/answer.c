@@ -116,9 +116,8 @@ static json_t *make_json_machine(void) {
     struct utsname name;
     char *cpu = hl_read_processor();
     uname(&name);
-    json_t *machine = json_pack("{s:s, s:o, s:I, s:o}", "kernel", name.release, "cpu",
-                                cpu != NULL ? hl_json_text(cpu) : json_null(), "cpus",
-                                (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "tlb", make_json_tlb());
+    json_t *machine = json_pack("{s:s, s:o, s:I, s:o}", "kernel", name.release, "cpu", hl_json_text(cpu),
+                                "cpus", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "tlb", make_json_tlb());
     free(cpu);
     return machine;
 }
@@ -157,8 +156,6 @@ static void add_json_runs(json_t *answer, const struct hl_bench *bench, const st
     json_object_set_new(answer, "ratio", ratio);
 }
 
-static json_t *json_text_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
-
 static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *ratios) {
     const struct hl_run *run = &bench->subject->run;
     json_t *program = json_array();
@@ -167,17 +164,17 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     char *sentence = make_sentence(bench, &ratios[HL_WALL]);
     json_t *answer = json_pack(
         "{s:o, s:s, s:o, s:o, s:I, s:o, s:s, s:s, s:s, s:I}", "program", program, "loader", hl_via_name(run),
-        "patterns", json_text_or_null(run->patterns), "options", json_text_or_null(run->options), "pairs",
+        "patterns", hl_json_text(run->patterns), "options", hl_json_text(run->options), "pairs",
         (json_int_t)bench->pairs, "machine", make_json_machine(), "output",
         bench->comparable ? "same" : "differs from run to run", "verdict", find_verdict(&ratios[HL_WALL]),
         "sentence", sentence, "plain_huge_bytes", (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
-    json_object_set_new(answer, "against", json_text_or_null(bench->subject->against));
+    json_object_set_new(answer, "against", hl_json_text(bench->subject->against));
     json_object_set_new(answer, "method", json_string(bench->at_once ? "at once" : "in turns"));
     json_object_set_new(answer, "precision",
                         bench->precision > 0 ? json_real(bench->precision) : json_null());
     char *restless = describe_noise(bench, &ratios[HL_WALL]);
-    json_object_set_new(answer, "restless", json_text_or_null(restless));
+    json_object_set_new(answer, "restless", hl_json_text(restless));
     free(restless);
     add_json_runs(answer, bench, ratios);
     bool counted = bench->counters.reason == NULL;
@@ -185,7 +182,7 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
         answer, "counters",
         counted ? json_pack("{s:O, s:O}", "plain", bench->counts[HL_PLAIN], "huge", bench->counts[HL_ON_HUGE])
                 : json_null());
-    json_object_set_new(answer, "no_counters", json_text_or_null(bench->counters.reason));
+    json_object_set_new(answer, "no_counters", hl_json_text(bench->counters.reason));
     json_object_set_new(
         answer, "maps",
         json_pack("{s:O, s:O}", "plain", bench->maps[HL_PLAIN], "huge", bench->maps[HL_ON_HUGE]));

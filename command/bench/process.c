@@ -75,8 +75,7 @@ int hl_bench_process(pid_t pid, double seconds, bool json) {
                       (json_int_t)(after.major_faults - before.major_faults), "rss_kib",
                       (json_int_t)after.rss_pages * (json_int_t)sysconf(_SC_PAGESIZE) / 1024, "counters",
                       counts != NULL ? json_incref(counts) : json_null(), "no_counters",
-                      counters.reason != NULL ? hl_json_text(counters.reason) : json_null(), "map",
-                      map != NULL ? map : json_null());
+                      hl_json_text(counters.reason), "map", map != NULL ? map : json_null());
         if (json)
             hl_print_json(json_incref(answer));
         else

@@ -118,8 +118,7 @@ static void add_finding(struct request *request, const char *name, enum state st
                  remedy != NULL ? remedy : "");
     json_array_append_new(request->findings,
                           json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
-                                    "sentence", hl_json_text(sentence), "remedy",
-                                    remedy != NULL ? hl_json_text(remedy) : json_null()));
+                                    "sentence", hl_json_text(sentence), "remedy", hl_json_text(remedy)));
     free(sentence);
 }
 
@@ -398,8 +397,7 @@ static json_t *make_json(const struct request *request, const struct machine *ma
     for (unsigned i = 0; i < machine->n_stores; i++)
         json_array_append_new(stores, hl_json_store(&machine->store[i]));
     json_object_set_new(json, "stores", stores);
-    json_object_set_new(json, "libhugeld",
-                        machine->library != NULL ? hl_json_text(machine->library) : json_null());
+    json_object_set_new(json, "libhugeld", hl_json_text(machine->library));
     json_object_set(json, "findings", request->findings);
     return json;
 }

@@ -469,13 +469,12 @@ static json_t *make_json_image(const struct hl_needs *needs, const struct hl_nee
     const struct hl_found_image *image = &need->image;
     char *remedy = hl_format_image_remedy(image, need->path);
     json_t *json =
-        json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path",
-                  image->path != NULL ? hl_json_text(image->path) : json_null(), "used",
+        json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path", hl_json_text(image->path), "used",
                   image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
                   "needed_pages", (json_int_t)image->needed_pages, "fits",
                   image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
                   image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
-                  remedy != NULL ? hl_json_text(remedy) : json_null());
+                  hl_json_text(remedy));
     free(remedy);
     return json;
 }
@@ -504,7 +503,7 @@ json_t *hl_json_needs(const struct hl_needs *needs) {
                         needs->target.followed ? hl_json_text(needs->program.path) : json_null());
     json_object_set_new(json, "does_nothing", json_boolean(needs->idle));
     json_object_set_new(json, "starts_unknown", json_boolean(needs->target.is_unknown));
-    json_object_set_new(json, "reason", needs->reason != NULL ? hl_json_text(needs->reason) : json_null());
-    json_object_set_new(json, "remedy", needs->remedy != NULL ? hl_json_text(needs->remedy) : json_null());
+    json_object_set_new(json, "reason", hl_json_text(needs->reason));
+    json_object_set_new(json, "remedy", hl_json_text(needs->remedy));
     return json;
 }

@@ -254,8 +254,8 @@ json_t *hl_json_store(const struct hl_store_state *state) {
                              "exists", state->result != -ENOENT, "safe", there, "executable",
                              there && !state->noexec, "noswap", state->noswap, "images",
                              (json_int_t)state->images, "stale_images", (json_int_t)state->stale);
-    json_object_set_new(json, "type", there ? hl_json_text(state->type) : json_null());
-    json_object_set_new(json, "huge", state->huge != NULL ? hl_json_text(state->huge) : json_null());
+    json_object_set_new(json, "type", hl_json_text(state->type));
+    json_object_set_new(json, "huge", hl_json_text(state->huge));
     json_object_set_new(json, "bytes", there ? limit(state->bytes) : json_null());
     json_object_set_new(json, "free_bytes", there ? limit(state->free_bytes) : json_null());
     return json;

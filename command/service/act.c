@@ -476,9 +476,9 @@ const struct hl_act_counts *hl_read_acts(const struct hl_actor *actor) { return 
 
 json_t *hl_json_acts(const struct hl_actor *actor, const struct hl_configuration *configuration) {
     const struct hl_act_counts *c = &actor->counts;
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "huge", (json_int_t)c->huge, "failed", (json_int_t)c->failed,
-        "lost", (json_int_t)c->lost, "put_off", (json_int_t)c->put_off, "kept_bytes",
-        (json_int_t)c->kept_bytes, "budget_bytes", (json_int_t)find_budget_kib(configuration) << 10, "reason",
-        actor->reason != NULL && configuration->acts ? hl_json_text(actor->reason) : json_null());
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "huge", (json_int_t)c->huge, "failed",
+                     (json_int_t)c->failed, "lost", (json_int_t)c->lost, "put_off", (json_int_t)c->put_off,
+                     "kept_bytes", (json_int_t)c->kept_bytes, "budget_bytes",
+                     (json_int_t)find_budget_kib(configuration) << 10, "reason",
+                     hl_json_text(configuration->acts ? actor->reason : NULL));
 }

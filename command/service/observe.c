@@ -357,8 +357,7 @@ static json_t *make_json_file(const struct hl_observed_file *file) {
     return json_pack("{s:o, s:f, s:f, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(file->path), "samples",
                      file->samples, "huge_samples", file->huge, "text_bytes", (json_int_t)file->text_bytes,
                      "huge_bytes", (json_int_t)file->huge_bytes, "possible_bytes",
-                     (json_int_t)file->possible_bytes, "obstacle",
-                     file->obstacle != NULL ? hl_json_text(file->obstacle) : json_null(), "chunks",
+                     (json_int_t)file->possible_bytes, "obstacle", hl_json_text(file->obstacle), "chunks",
                      make_json_chunks(file));
 }
 

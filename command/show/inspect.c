@@ -300,7 +300,7 @@ static void print_report(const struct hl_file_plan *report, const struct hl_foun
 static void add_json_skip(json_t *to, enum hl_skip skip, const char *remedy) {
     json_object_set_new(to, "skip", skip == HL_MOVED ? json_null() : json_string(hl_skip_name(skip)));
     json_object_set_new(to, "sentence", skip == HL_MOVED ? json_null() : json_string(hl_skip_sentence(skip)));
-    json_object_set_new(to, "remedy", remedy == NULL ? json_null() : json_string(remedy));
+    json_object_set_new(to, "remedy", hl_json_text(remedy));
 }
 
 static json_t *make_json_spans(const struct hl_file_plan *report) {
@@ -358,8 +358,7 @@ static json_t *make_json_range(const struct hl_file_plan *report, const struct h
 static json_t *make_json_image(const struct hl_file_plan *report, const struct hl_found_image *image) {
     char *remedy = hl_format_image_remedy(image, report->path);
     json_t *json = json_pack(
-        "{s:o, s:o, s:o, s:I, s:I, s:o}", "path",
-        image->path != NULL ? hl_json_text(image->path) : json_null(), "bytes",
+        "{s:o, s:o, s:o, s:I, s:I, s:o}", "path", hl_json_text(image->path), "bytes",
         image->path != NULL ? json_integer((json_int_t)image->bytes) : json_null(), "used",
         image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
         "needed_pages", (json_int_t)image->needed_pages, "pages", (json_int_t)hl_count_pages(&image->plan),

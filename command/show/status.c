@@ -363,7 +363,7 @@ static json_t *make_json_object(const struct tally *tally) {
         "image_bytes", (json_int_t)tally->image_bytes);
     json_object_update(json, bytes);
     json_decref(bytes);
-    json_object_set_new(json, "image", tally->image != NULL ? hl_json_text(tally->image) : json_null());
+    json_object_set_new(json, "image", hl_json_text(tally->image));
     json_object_set_new(json, "backends",
                         json_pack("{s:I, s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB],
                                   "thp_pages", (json_int_t)pages[THP], "image_pages",
@@ -383,8 +383,7 @@ static json_t *make_json(const struct picture *picture) {
     for (size_t i = 0; i < picture->n_tallies; i++)
         json_array_append_new(objects, make_json_object(&picture->tally[i]));
     return json_pack("{s:i, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I}}", "pid", (int)process->pid, "name",
-                     hl_json_text(process->name), "executable",
-                     process->executable != NULL ? hl_json_text(process->executable) : json_null(),
+                     hl_json_text(process->name), "executable", hl_json_text(process->executable),
                      "text_share", hl_json_share(huge_bytes, text_bytes), "objects", objects, "own",
                      "hugetlb_bytes", (json_int_t)picture->own_hugetlb_bytes, "thp_bytes",
                      (json_int_t)picture->own_thp_bytes, "file_bytes", (json_int_t)picture->own_file_bytes,

@@ -351,8 +351,6 @@ void hl_print_survey(const struct hl_survey *survey) {
 
 /* --- JSON --- */
 
-static json_t *text_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
-
 static json_t *bytes_or_null(uint64_t bytes) {
     return bytes > 0 ? json_integer((json_int_t)bytes) : json_null();
 }
@@ -375,7 +373,7 @@ static json_t *make_json_advice(const struct hl_advice *advice) {
     for (unsigned i = 0; i < 2 && advice->command[i] != NULL; i++)
         json_array_append_new(commands, hl_json_text(advice->command[i]));
     return json_pack("{s:s, s:b, s:o, s:o, s:f, s:I, s:I}", "way", hl_way_name(advice->way), "already_huge",
-                     advice->already_huge, "reason", text_or_null(advice->reason), "commands", commands,
+                     advice->already_huge, "reason", hl_json_text(advice->reason), "commands", commands,
                      "hot_share", advice->share, "pages", (json_int_t)advice->pages, "all_pages",
                      (json_int_t)advice->all_pages);
 }
@@ -444,8 +442,8 @@ json_t *hl_json_survey(const struct hl_survey *survey) {
                   "reach", "small_bytes", bytes_or_null(hl_small_reach_bytes(&survey->reach)), "huge_bytes",
                   bytes_or_null(hl_huge_reach_bytes(&survey->reach)), "limit_bytes",
                   (json_int_t)survey->limit_bytes, "calibrated", survey->jump_costs.calibrated, "curve",
-                  hl_json_jump_costs(&survey->jump_costs), "no_counters", text_or_null(survey->no_counters),
-                  "curve_problem", text_or_null(survey->costs_problem));
+                  hl_json_jump_costs(&survey->jump_costs), "no_counters", hl_json_text(survey->no_counters),
+                  "curve_problem", hl_json_text(survey->costs_problem));
     free(sentence);
     json_object_set_new(json, "processes",
                         json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "watched",

@@ -403,7 +403,7 @@ static json_t *make_json_memory(const struct hl_tlb *tlb, enum hl_tlb_side side,
     const char *reason = tlb->reason[side][memory];
     return json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "side", hl_tlb_side_name(side), "memory",
                      hl_tlb_memory_name(memory), "verdict", hl_tlb_verdict_name(verdict), "pages", (int)pages,
-                     "whole_pages", (int)whole, "reason", reason != NULL ? json_string(reason) : json_null());
+                     "whole_pages", (int)whole, "reason", hl_json_text(reason));
 }
 
 json_t *hl_json_tlb(const struct hl_tlb *tlb) {
@@ -417,12 +417,11 @@ json_t *hl_json_tlb(const struct hl_tlb *tlb) {
         }
     char *sentence = hl_describe_tlb(tlb);
     const char *remedy = hl_find_tlb_remedy(tlb);
-    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:o, s:f, s:o, s:o}", "verdict",
-                             hl_tlb_verdict_name(hl_judge_tlb(tlb)), "data",
-                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_DATA)), "text",
-                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_TEXT)), "sentence", sentence,
-                             "remedy", remedy != NULL ? json_string(remedy) : json_null(), "ms", tlb->ms,
-                             "memories", memories, "figures", figures);
+    json_t *json = json_pack(
+        "{s:s, s:s, s:s, s:s, s:o, s:f, s:o, s:o}", "verdict", hl_tlb_verdict_name(hl_judge_tlb(tlb)), "data",
+        hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_DATA)), "text",
+        hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_TEXT)), "sentence", sentence, "remedy",
+        hl_json_text(remedy), "ms", tlb->ms, "memories", memories, "figures", figures);
     free(sentence);
     return json;
 }

@@ -511,8 +511,7 @@ json_t *hl_json_verdict(const struct hl_verdict *verdict) {
         json_pack("{s:s, s:o, s:I, s:b, s:o, s:s, s:s}", "way", hl_way_name(verdict->best), "text_share",
                   hl_json_share(verdict->covered[verdict->best], verdict->text_bytes), "pages",
                   (json_int_t)verdict->pages[verdict->best], "is_made", verdict->is_made, "commands",
-                  commands != NULL ? hl_json_text(commands) : json_null(), "now", now_names[verdict->now],
-                  "sentence", words);
+                  hl_json_text(commands), "now", now_names[verdict->now], "sentence", words);
     json_t *parts = json_array();
     for (unsigned now = HL_NOW_SMALL; now < HL_NOWS; now++)
         if (verdict->now_parts & 1u << now)
