@@ -24,11 +24,6 @@
 /* Between two tries to trace what is traced. */
 #define PAUSE_US 20
 
-static uint64_t huge_bytes(const struct hl_region *region) {
-    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
-           region->shmem_pmd_bytes;
-}
-
 /* The bytes of [start, end) in OBJECT's executable segments. */
 static uint64_t text_bytes(const struct hl_object *object, uint64_t start, uint64_t end) {
     uint64_t bytes = 0;
@@ -41,11 +36,11 @@ static uint64_t text_bytes(const struct hl_object *object, uint64_t start, uint6
 static json_t *backend_of(const struct hl_region *region) {
     if (region->anon_huge_bytes > 0)
         return json_string("thp");
-    if (region->of_image && huge_bytes(region) > 0)
+    if (region->of_image && hl_huge_bytes(region) > 0)
         return json_string("image");
     if (hl_hugetlb_bytes(region) > 0)
         return json_string("hugetlb");
-    return huge_bytes(region) > 0 ? json_string("file") : json_null();
+    return hl_huge_bytes(region) > 0 ? json_string("file") : json_null();
 }
 
 /* One object's row, or NULL if it has nothing huge and is not the executable. */
@@ -59,7 +54,7 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
                  to = region->end < end ? region->end : end;
         if (from >= to || region->flags == 0)
             continue;
-        uint64_t bytes = huge_bytes(region), size = region->end - region->start;
+        uint64_t bytes = hl_huge_bytes(region), size = region->end - region->start;
         long double share = bytes >= size ? 1 : (long double)bytes / (long double)size;
         huge += bytes;
         text_huge += (uint64_t)((long double)text_bytes(object, from, to) * share);

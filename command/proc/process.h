@@ -191,4 +191,10 @@ static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {
     return region->private_hugetlb_bytes + region->shared_hugetlb_bytes;
 }
 
+/* And of all kinds. */
+static inline uint64_t hl_huge_bytes(const struct hl_region *region) {
+    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
+           region->shmem_pmd_bytes;
+}
+
 #endif

@@ -124,14 +124,9 @@ static enum hl_kind find_kind(const struct hl_region *region, const struct hl_ob
     return overlap_segments(object, region->start, region->end, PF_W, true) > 0 ? HL_DATA : HL_BSS;
 }
 
-static uint64_t count_huge_bytes(const struct hl_region *region) {
-    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
-           region->shmem_pmd_bytes;
-}
-
 /* Whether what is not huge in REGION has no page yet. */
 static bool is_rest_untouched(const struct hl_region *region) {
-    return hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= count_huge_bytes(region);
+    return hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= hl_huge_bytes(region);
 }
 
 static void add_run(struct range *range, uint64_t start, uint64_t end) {
@@ -161,7 +156,7 @@ static void find_runs(struct range *range, const struct hl_object *object, int p
         add_run(range, part.start, part.end);
         return;
     }
-    range->is_known = pagemap >= 0 && range->huge_bytes == count_huge_bytes(range->region) &&
+    range->is_known = pagemap >= 0 && range->huge_bytes == hl_huge_bytes(range->region) &&
                       (part.end - part.start) / page <= LOOKED_AT_MAX;
     for (uint64_t at = hl_round_up(part.start, page); range->is_known && at + page <= part.end; at += page) {
         int result = hl_check_huge(pagemap, at, at + page);
@@ -225,7 +220,7 @@ static void add_region(struct tally *tally, const struct hl_region *region, cons
 }
 
 static void attribute_region(struct picture *picture, const struct hl_region *region) {
-    if (count_huge_bytes(region) == 0)
+    if (hl_huge_bytes(region) == 0)
         return;
     for (size_t i = 0; i < picture->n_tallies; i++) {
         if (is_of_object(region, picture->tally[i].loaded)) {

@@ -71,8 +71,8 @@ static bool begin(struct hl_watch *watch, const struct hl_process *process) {
 /* Anonymous text on small pages is a JIT compiler's, which clear_refs was not asked about; on huge pages it is moved
    text. */
 static void add_region(struct hl_watched *watched, const struct hl_region *region) {
-    uint64_t thp = region->anon_huge_bytes + region->file_pmd_bytes + region->shmem_pmd_bytes,
-             huge = thp + hl_hugetlb_bytes(region), small = hl_subtract(region->resident_bytes, thp);
+    uint64_t huge = hl_huge_bytes(region),
+             small = hl_subtract(region->resident_bytes, huge - hl_hugetlb_bytes(region));
     const struct hl_file_id id = {.device = region->device, .inode = region->inode};
     if (!(region->flags & PF_X) || region->name[0] == '[' || (region->inode == 0 && huge == 0))
         return;

@@ -290,8 +290,7 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
     for (size_t i = 0; i < process->n_regions; i++) {
         const struct hl_region *region = &process->region[i];
         uint64_t text = region->flags & PF_X ? find_text_overlap(&loaded->object, region) : 0;
-        uint64_t huge = hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
-                        region->shmem_pmd_bytes;
+        uint64_t huge = hl_huge_bytes(region);
         if (text == 0)
             continue;
         bytes += huge < text ? huge : text;
