@@ -521,7 +521,7 @@ static void plan_text(struct hl_attachment *attachment, struct hl_attach_request
                       const struct hl_loaded *loaded) {
     struct hl_attached_text *text = &attachment->text[attachment->n_texts++];
     *text = (struct hl_attached_text){.loaded = loaded, .file = -1, .back_file = -1};
-    text->now = hl_find_now(&attachment->process, loaded, NULL, NULL);
+    text->now = hl_find_now(&attachment->process, loaded, NULL);
     int result = read_state(loaded->file->fd, &text->state);
     text->skip = result != 0          ? result
                  : request->is_detach ? plan_detach(attachment, text, request)

@@ -264,12 +264,13 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
 
 /* --- a process --- */
 
-static uint64_t find_text_overlap(const struct hl_object *object, const struct hl_region *region) {
-    uint64_t bytes = 0;
+/* Whether REGION has text of OBJECT. */
+static bool has_text(const struct hl_object *object, const struct hl_region *region) {
     for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].flags & PF_X)
-            bytes += hl_overlap(region->start, region->end, object->segment[i].start, object->segment[i].end);
-    return bytes;
+        if (object->segment[i].flags & PF_X &&
+            hl_overlap(region->start, region->end, object->segment[i].start, object->segment[i].end) > 0)
+            return true;
+    return false;
 }
 
 /* What REGION, in LOADED's text, says. */
@@ -282,18 +283,13 @@ static enum hl_now find_now_of(const struct hl_region *region, const struct hl_l
     return region->anon_huge_bytes + hl_hugetlb_bytes(region) > 0 ? HL_NOW_MOVED : HL_NOW_SMALL;
 }
 
-enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts,
-                        uint64_t *huge_bytes) {
+enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts) {
     enum hl_now now = HL_NOW_SMALL;
     unsigned all = 0;
-    uint64_t bytes = 0;
     for (size_t i = 0; i < process->n_regions; i++) {
         const struct hl_region *region = &process->region[i];
-        uint64_t text = region->flags & PF_X ? find_text_overlap(&loaded->object, region) : 0;
-        uint64_t huge = hl_huge_bytes(region);
-        if (text == 0)
+        if (!(region->flags & PF_X) || !has_text(&loaded->object, region))
             continue;
-        bytes += huge < text ? huge : text;
         enum hl_now of_region = find_now_of(region, loaded);
         now = of_region > now ? of_region : now;
         all |= 1u << of_region;
@@ -301,8 +297,6 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
     now = loaded->is_image ? HL_NOW_EXECUTED : now;
     if (parts != NULL)
         *parts = loaded->is_image || all == 0 ? 1u << now : all;
-    if (huge_bytes != NULL)
-        *huge_bytes = bytes;
     return now;
 }
 
@@ -336,9 +330,7 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
     hl_find_reach(&reach, loaded->file, &geometry);
     verdict->text_bytes = reach.text_bytes;
     verdict->covered[HL_WAY_IMAGE] = is_main ? reach.executed_bytes : reach.mapped_bytes;
-    verdict->pages[HL_WAY_IMAGE] =
-        hl_round_up((uint64_t)loaded->file->stat.st_size, geometry.huge_page_bytes) /
-        geometry.huge_page_bytes;
+    verdict->pages[HL_WAY_IMAGE] = count_huge_pages(&geometry, (uint64_t)loaded->file->stat.st_size);
     if (verdict->covered[HL_WAY_IMAGE] > 0)
         return;
     verdict->best = HL_WAY_NOTHING;
@@ -373,7 +365,7 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
     verdict->program = is_program_here(process) && process->executable != NULL
                            ? hl_xasprintf("%s", process->executable)
                            : NULL;
-    verdict->now = hl_find_now(process, loaded, &verdict->now_parts, &verdict->huge_bytes);
+    verdict->now = hl_find_now(process, loaded, &verdict->now_parts);
     verdict->obstacle = obstacle;
     verdict->is_gone = loaded->file->stat.st_nlink == 0 || hl_is_elsewhere(loaded);
 }

@@ -29,7 +29,6 @@ struct hl_verdict {
         image_skip; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
     enum hl_now now;
     unsigned now_parts;    /* 1 << of each enum hl_now that a part of the process's text is */
-    uint64_t huge_bytes;   /* of a process's text */
     enum hl_skip obstacle; /* what keeps a process's text from other huge pages than it has; or HL_MOVED */
 };
 
@@ -57,9 +56,8 @@ void hl_free_verdict(struct hl_verdict *verdict);
 void hl_set_program(struct hl_verdict *verdict, const char *executable);
 
 /* Where the text of LOADED is in PROCESS, after hl_find_loaded: the last in enum hl_now of what its parts are.  *PARTS has the bit
-   1 << of each, and *HUGE_BYTES of it are on huge pages; either may be NULL. */
-enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts,
-                        uint64_t *huge_bytes);
+   1 << of each; it may be NULL. */
+enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts);
 
 /* What the kernel says of PROCESS that keeps its text from huge pages: HL_SKIP_ATTACH_THP_DISABLED, or HL_MOVED. */
 enum hl_skip hl_find_obstacle(const struct hl_process *process);
