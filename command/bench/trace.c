@@ -24,15 +24,6 @@
 /* Between two tries to trace what is traced. */
 #define PAUSE_US 20
 
-/* The bytes of [start, end) in OBJECT's executable segments. */
-static uint64_t text_bytes(const struct hl_object *object, uint64_t start, uint64_t end) {
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].flags & PF_X)
-            bytes += hl_overlap(start, end, object->segment[i].start, object->segment[i].end);
-    return bytes;
-}
-
 static json_t *backend_of(const struct hl_region *region) {
     if (region->anon_huge_bytes > 0)
         return json_string("thp");
@@ -46,7 +37,7 @@ static json_t *backend_of(const struct hl_region *region) {
 /* One object's row, or NULL if it has nothing huge and is not the executable. */
 static json_t *map_object(const struct hl_process *process, const struct hl_object *object) {
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
-    uint64_t text = text_bytes(object, start, end), text_huge = 0, huge = 0;
+    uint64_t text = hl_count_segment_bytes(object, start, end, PF_X), text_huge = 0, huge = 0;
     json_t *ranges = json_array();
     for (size_t i = 0; i < process->n_regions; i++) {
         const struct hl_region *region = &process->region[i];
@@ -57,7 +48,7 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
         uint64_t bytes = hl_huge_bytes(region), size = region->end - region->start;
         long double share = bytes >= size ? 1 : (long double)bytes / (long double)size;
         huge += bytes;
-        text_huge += (uint64_t)((long double)text_bytes(object, from, to) * share);
+        text_huge += (uint64_t)((long double)hl_count_segment_bytes(object, from, to, PF_X) * share);
         json_array_append_new(ranges,
                               json_pack("{s:o, s:o, s:s, s:o, s:I}", "start", hl_json_hex(from), "end",
                                         hl_json_hex(to), "flags", hl_flags_text(region->flags), "backend",

@@ -336,6 +336,15 @@ const struct hl_segment *hl_find_segment(const struct hl_object *object, uint64_
     return NULL;
 }
 
+uint64_t hl_count_segment_bytes(const struct hl_object *object, uint64_t start, uint64_t end,
+                                uint32_t flags) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if ((object->segment[i].flags & flags) == flags)
+            bytes += hl_overlap(start, end, object->segment[i].start, object->segment[i].end);
+    return bytes;
+}
+
 /* Of each name only so much is read: this is asked at each start. */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
     char name[64];

@@ -67,6 +67,9 @@ int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, con
 /* The segment of OBJECT that has the page at AT; NULL: none. */
 const struct hl_segment *hl_find_segment(const struct hl_object *object, uint64_t at);
 
+/* How many bytes of [START, END) are in segments of OBJECT that have all of FLAGS. */
+uint64_t hl_count_segment_bytes(const struct hl_object *object, uint64_t start, uint64_t end, uint32_t flags);
+
 /* Whether a DT_NEEDED begins with PREFIX. */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix);
 

@@ -159,12 +159,6 @@ static void parse_field(struct hl_region *region, const char *line) {
         snprintf(region->vm_flags, sizeof region->vm_flags, "%s", line + strlen("VmFlags: "));
 }
 
-static bool is_huge(const struct hl_region *region) {
-    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
-               region->shmem_pmd_bytes >
-           0;
-}
-
 bool hl_has_huge_pages(const struct hl_process *process) {
     struct hl_region sum = {0};
     size_t size = 0;
@@ -176,7 +170,7 @@ bool hl_has_huge_pages(const struct hl_process *process) {
         parse_field(&sum, line);
     free(line);
     fclose(text);
-    return is_huge(&sum);
+    return hl_huge_bytes(&sum) > 0;
 }
 
 static int read_text_of_regions(struct hl_process *process, const char *name) {
@@ -225,7 +219,7 @@ static void parse_nodes(struct hl_region *region, const char *line) {
 
 static bool any_is_huge(const struct hl_process *process) {
     for (size_t i = 0; i < process->n_regions; i++)
-        if (is_huge(&process->region[i]))
+        if (hl_huge_bytes(&process->region[i]) > 0)
             return true;
     return false;
 }
@@ -244,7 +238,7 @@ static void read_nodes(struct hl_process *process) {
         while (next < process->n_regions && process->region[next].start < start)
             next++;
         if (next < process->n_regions && process->region[next].start == start &&
-            is_huge(&process->region[next]) && process->region[next].node_bytes == NULL)
+            hl_huge_bytes(&process->region[next]) > 0 && process->region[next].node_bytes == NULL)
             parse_nodes(&process->region[next], line);
     }
     free(line);

@@ -93,18 +93,6 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "PID|NAME...", NULL, HL_LIST(struct request, who)},
 };
 
-/* Bytes of [START, END) in the segments of OBJECT that have all of FLAGS; only initialised if FILE_PART. */
-static uint64_t overlap_segments(const struct hl_object *object, uint64_t start, uint64_t end, uint32_t flags,
-                                 bool file_part) {
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        if ((segment->flags & flags) == flags)
-            bytes += hl_overlap(start, end, segment->start, file_part ? segment->file_end : segment->end);
-    }
-    return bytes;
-}
-
 /* Whether what is huge in REGION can have come from LOADED: no other file's page cache but its image's, and
    neither heap nor stack. */
 static bool is_of_object(const struct hl_region *region, const struct hl_loaded *loaded) {
@@ -113,7 +101,7 @@ static bool is_of_object(const struct hl_region *region, const struct hl_loaded 
     if (hl_hugetlb_bytes(region) == 0 && region->inode != 0 && !region->of_image &&
         (region->inode != loaded->inode || region->device != loaded->device))
         return false;
-    return overlap_segments(&loaded->object, region->start, region->end, 0, false) > 0;
+    return hl_count_segment_bytes(&loaded->object, region->start, region->end, 0) > 0;
 }
 
 static enum hl_kind find_kind(const struct hl_region *region, const struct hl_object *object) {
@@ -121,7 +109,11 @@ static enum hl_kind find_kind(const struct hl_region *region, const struct hl_ob
         return HL_TEXT;
     if (!(region->flags & PF_W))
         return HL_RODATA;
-    return overlap_segments(object, region->start, region->end, PF_W, true) > 0 ? HL_DATA : HL_BSS;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].flags & PF_W &&
+            hl_overlap(region->start, region->end, object->segment[i].start, object->segment[i].file_end) > 0)
+            return HL_DATA;
+    return HL_BSS;
 }
 
 /* Whether what is not huge in REGION has no page yet. */
@@ -171,9 +163,9 @@ static uint64_t count_text(const struct range *range, const struct hl_object *ob
     const struct hl_region *region = range->region;
     uint64_t bytes = 0, size = region->end - region->start;
     for (size_t i = 0; range->is_known && i < range->n_runs; i++)
-        bytes += overlap_segments(object, range->run[i].start, range->run[i].end, PF_X, false);
+        bytes += hl_count_segment_bytes(object, range->run[i].start, range->run[i].end, PF_X);
     if (!range->is_known)
-        bytes = (uint64_t)((long double)overlap_segments(object, region->start, region->end, PF_X, false) *
+        bytes = (uint64_t)((long double)hl_count_segment_bytes(object, region->start, region->end, PF_X) *
                            (long double)range->huge_bytes / (long double)size);
     return bytes;
 }
@@ -213,7 +205,7 @@ static void add_region(struct tally *tally, const struct hl_region *region, cons
     add_range(tally, region, region->of_image ? IMAGE : FILE_CACHE, file_bytes, picture, huge_page_bytes);
     if (is_rest_untouched(region))
         tally->text_untouched_bytes +=
-            hl_subtract(overlap_segments(&tally->loaded->object, region->start, region->end, PF_X, false),
+            hl_subtract(hl_count_segment_bytes(&tally->loaded->object, region->start, region->end, PF_X),
                         tally->text_huge_bytes - text_huge_bytes);
     for (unsigned node = 0; region->node_bytes != NULL && node < HL_PROCESS_NODES; node++)
         tally->node_bytes[node] += region->node_bytes[node];
@@ -249,10 +241,7 @@ static int read_picture(struct picture *picture, const struct hl_geometry *geome
     for (size_t i = 0; i < process->n_loaded; i++) {
         struct tally *tally = &picture->tally[i];
         tally->loaded = &process->loaded[i];
-        for (unsigned j = 0; j < tally->loaded->object.n_segments; j++) {
-            const struct hl_segment *segment = &tally->loaded->object.segment[j];
-            tally->text_bytes += segment->flags & PF_X ? segment->end - segment->start : 0;
-        }
+        tally->text_bytes = hl_count_segment_bytes(&tally->loaded->object, 0, UINT64_MAX, PF_X);
     }
     for (size_t i = 0; i < process->n_regions; i++)
         attribute_region(picture, &process->region[i]);

@@ -264,15 +264,6 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
 
 /* --- a process --- */
 
-/* Whether REGION has text of OBJECT. */
-static bool has_text(const struct hl_object *object, const struct hl_region *region) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].flags & PF_X &&
-            hl_overlap(region->start, region->end, object->segment[i].start, object->segment[i].end) > 0)
-            return true;
-    return false;
-}
-
 /* What REGION, in LOADED's text, says. */
 static enum hl_now find_now_of(const struct hl_region *region, const struct hl_loaded *loaded) {
     uint64_t cached = region->file_pmd_bytes + region->shmem_pmd_bytes;
@@ -288,7 +279,8 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
     unsigned all = 0;
     for (size_t i = 0; i < process->n_regions; i++) {
         const struct hl_region *region = &process->region[i];
-        if (!(region->flags & PF_X) || !has_text(&loaded->object, region))
+        if (!(region->flags & PF_X) ||
+            hl_count_segment_bytes(&loaded->object, region->start, region->end, PF_X) == 0)
             continue;
         enum hl_now of_region = find_now_of(region, loaded);
         now = of_region > now ? of_region : now;
