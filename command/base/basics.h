@@ -28,7 +28,7 @@ enum {
 void hl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* malloc and realloc that end the command when there is no memory; hl_xasprintf the same for asprintf. */
+/* malloc, of zeros, and realloc that end the command when there is no memory; hl_xasprintf the same for asprintf. */
 void *hl_xmalloc(size_t bytes);
 /* The environment as it is now, in an array that the caller frees; its strings stay as they are when it changes. */
 char **hl_keep_environment(void);

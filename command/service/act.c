@@ -414,7 +414,6 @@ static void act_on(struct hl_actor *actor, struct target *target, double delay) 
 struct hl_actor *hl_start_acting(void) {
     struct hl_actor *actor = hl_xmalloc(sizeof *actor);
     uint32_t random = 0;
-    memset(actor, 0, sizeof *actor);
     hl_set_geometry(&actor->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     actor->placer.count_ms_max = COUNT_MS;
     actor->next = INFINITY;

@@ -270,7 +270,6 @@ static bool is_over(struct hl_observer *observer, const struct hl_configuration 
 struct hl_observer *hl_start_observing(void) {
     struct hl_geometry geometry;
     struct hl_observer *observer = hl_xmalloc(sizeof *observer);
-    memset(observer, 0, sizeof *observer);
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     observer->huge_page_bytes = geometry.huge_page_bytes;
     observer->back_off = 1;

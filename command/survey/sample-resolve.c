@@ -96,11 +96,9 @@ static void read_generation(struct hl_file_id *id, int file, const char *name) {
             continue;
         id->generation = hash(hash(hash_begin(), &handle->handle_type, sizeof handle->handle_type),
                               handle->f_handle, handle->handle_bytes);
-        id->is_sure = true;
         return;
     }
     id->generation = hash(hash_begin(), name, strlen(name));
-    id->is_sure = false;
 }
 
 /* An O_PATH descriptor of what MAPPING maps, or -1: who may not follow map_files finds it by its name, if it still is
@@ -354,7 +352,6 @@ void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sam
 
 struct hl_resolver *hl_open_resolver(bool uses_maps) {
     struct hl_resolver *resolver = hl_xmalloc(sizeof *resolver);
-    memset(resolver, 0, sizeof *resolver);
     resolver->uses_maps = uses_maps;
     return resolver;
 }

@@ -14,9 +14,7 @@
 struct hl_file_id {
     dev_t device; /* as maps has it; of a program as stat(2) has it, which differs on overlayfs and btrfs */
     ino_t inode;
-    uint64_t generation;
-    bool
-        is_sure; /* GENERATION is the file system's (the handle of name_to_handle_at(2)); else a hash of the name */
+    uint64_t generation; /* of the file system's handle (name_to_handle_at(2)), else of the name */
 };
 
 static inline bool hl_is_same_file_id(const struct hl_file_id *a, const struct hl_file_id *b) {

@@ -12,7 +12,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -60,7 +59,6 @@ static struct spot *find_spot(struct spot *table, size_t size, const struct spot
 static void grow(struct tally *tally) {
     size_t size = tally->size > 0 ? 2 * tally->size : 1024;
     struct spot *table = hl_xmalloc(size * sizeof *table);
-    memset(table, 0, size * sizeof *table);
     for (size_t i = 0; i < tally->size; i++)
         if (tally->spot[i].samples > 0)
             *find_spot(table, size, &tally->spot[i]) = tally->spot[i];
@@ -185,7 +183,6 @@ static void sum_up(struct tally *tally) {
     struct frequency {
         uint64_t seen, once, twice;
     } *frequency = hl_xmalloc((survey->n_programs + 1) * sizeof *frequency);
-    memset(frequency, 0, (survey->n_programs + 1) * sizeof *frequency);
     for (size_t i = 0; i < tally->size; i++) {
         const struct spot *spot = &tally->spot[i];
         if (spot->samples == 0)
