@@ -54,10 +54,10 @@ static const char *find_pages(const json_t *maps) {
     return is_copied ? of_copies : "";
 }
 
-static const char *find_verdict(const struct hl_ratio *wall) {
-    if (wall->known && wall->high < 1)
+const char *hl_name_ratio(const struct hl_ratio *ratio) {
+    if (ratio->known && ratio->high < 1)
         return "faster";
-    return wall->known && wall->low > 1 ? "slower" : "no difference";
+    return ratio->known && ratio->low > 1 ? "slower" : "no difference";
 }
 
 static const char *options_text(const char *options) {
@@ -65,7 +65,7 @@ static const char *options_text(const char *options) {
 }
 
 static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *wall) {
-    const char *verdict = find_verdict(wall);
+    const char *verdict = hl_name_ratio(wall);
     size_t pairs = bench->pairs;
     if (!wall->known)
         return hl_xasprintf("no difference seen in %zu pairs: the program is too short to be timed", pairs);
@@ -122,7 +122,7 @@ static json_t *make_json_machine(void) {
     return machine;
 }
 
-static json_t *make_json_ratio(const struct hl_ratio *ratio) {
+json_t *hl_json_ratio(const struct hl_ratio *ratio) {
     if (!ratio->known)
         return json_null();
     return json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low, "high", ratio->high);
@@ -150,7 +150,7 @@ static void add_json_runs(json_t *answer, const struct hl_bench *bench, const st
         json_object_set_new(medians, side_keys[side], middle);
     }
     for (unsigned metric = 0; metric < HL_TIMES; metric++)
-        json_object_set_new(ratio, metrics[metric].name, make_json_ratio(&ratios[metric]));
+        json_object_set_new(ratio, metrics[metric].name, hl_json_ratio(&ratios[metric]));
     json_object_set_new(answer, "runs", runs);
     json_object_set_new(answer, "median", medians);
     json_object_set_new(answer, "ratio", ratio);
@@ -166,7 +166,7 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
         "{s:o, s:s, s:o, s:o, s:I, s:o, s:s, s:s, s:s, s:I}", "program", program, "loader", hl_via_name(run),
         "patterns", hl_json_text(run->patterns), "options", hl_json_text(run->options), "pairs",
         (json_int_t)bench->pairs, "machine", make_json_machine(), "output",
-        bench->comparable ? "same" : "differs from run to run", "verdict", find_verdict(&ratios[HL_WALL]),
+        bench->comparable ? "same" : "differs from run to run", "verdict", hl_name_ratio(&ratios[HL_WALL]),
         "sentence", sentence, "plain_huge_bytes", (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
     json_object_set_new(answer, "against", hl_json_text(bench->subject->against));
@@ -249,7 +249,7 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) 
         ratios[metric] =
             hl_compare_pairs(bench->value[HL_PLAIN][metric], bench->value[HL_ON_HUGE][metric], bench->pairs);
     json_t *answer = make_answer(bench, ratios);
-    if (strcmp(find_verdict(&ratios[HL_WALL]), "faster") != 0)
+    if (strcmp(hl_name_ratio(&ratios[HL_WALL]), "faster") != 0)
         code = HL_EXIT_NO;
     if (!hl_write_report(report, answer))
         code = HL_EXIT_NO;

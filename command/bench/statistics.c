@@ -55,23 +55,16 @@ static void select_value(double *value, size_t n, size_t k) {
     }
 }
 
-/* Reorders VALUE. */
-static double select_median(double *value, size_t n) {
-    size_t middle = n / 2;
-    double below;
-    select_value(value, n, middle);
-    if (n % 2 == 1)
-        return value[middle];
-    below = value[0];
-    for (size_t i = 1; i < middle; i++)
-        below = value[i] > below ? value[i] : below;
-    return (below + value[middle]) / 2;
-}
-
 double hl_median(const double *value, size_t n) {
+    size_t middle = n / 2;
     double *copy = hl_xmalloc(n * sizeof *copy);
     memcpy(copy, value, n * sizeof *copy);
-    double median = select_median(copy, n);
+    select_value(copy, n, middle);
+    double median = copy[middle];
+    if (n % 2 == 0) {
+        select_value(copy, middle, middle - 1);
+        median = (copy[middle - 1] + median) / 2;
+    }
     free(copy);
     return median;
 }

@@ -242,37 +242,34 @@ static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) 
     return values;
 }
 
-static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio, const char *verdict) {
-    json_t *interval = ratio->known ? json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low,
-                                                "high", ratio->high)
-                                    : json_null();
-    hl_print_json(json_pack(
-        "{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-        (json_int_t)toggle->settings->pairs, "seconds", toggle->settings->seconds, "unit", unit_name(toggle),
-        "verdict", verdict, "attached", toggle->is_attached, "ratio", interval, "for_each_unit", "plain",
-        make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
+static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio) {
+    hl_print_json(
+        json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
+                  (json_int_t)toggle->settings->pairs, "seconds", toggle->settings->seconds, "unit",
+                  unit_name(toggle), "verdict", hl_name_ratio(ratio), "attached", toggle->is_attached,
+                  "ratio", hl_json_ratio(ratio), "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN),
+                  "huge", make_json_values(toggle, HL_ON_HUGE)));
 }
 
 static int tell(const struct toggle *toggle, bool json) {
     struct hl_ratio ratio =
         hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->settings->pairs);
-    bool faster = ratio.known && ratio.high < 1, slower = ratio.known && ratio.low > 1;
-    const char *verdict = faster ? "faster" : slower ? "slower" : "no difference";
+    const char *verdict = hl_name_ratio(&ratio);
     bool cycles = toggle->counters.events != NULL;
     if (toggle->settings->metric == NULL && !cycles)
         hl_warn(
             "bench: work was counted by context switches, which is weak; --metric COMMAND prints the work "
             "done so far");
     if (json)
-        print_json(toggle, &ratio, verdict);
+        print_json(toggle, &ratio);
     else if (ratio.known)
         hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
-                 verdict, faster || slower ? "" : " seen", toggle->settings->pairs,
+                 verdict, verdict[0] == 'n' ? " seen" : "", toggle->settings->pairs,
                  cycles ? "an instruction" : "a unit of work", ratio.ratio,
                  cycles ? "cycles" : "processor time", ratio.low, ratio.high);
     else
         hl_print("no difference seen: it took no processor time");
-    return faster ? HL_EXIT_DONE : HL_EXIT_NO;
+    return strcmp(verdict, "faster") == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json) {
