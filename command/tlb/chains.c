@@ -8,24 +8,21 @@
    Reads go from pointer to pointer.  Jumps are direct ones, as most of a program's are; the last line returns.
    Where in its page a line lies differs from page to page, or all of them would share a few sets of the caches. */
 #include "command/tlb/chains.h"
+#include "command/base/basics.h"
 #include "elf/maps.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 #define LINE_BYTES 64
 #define PAGE_BYTES ((uint64_t)4096)
 #define JUMPS_AT ((uint64_t)8 * HL_CHAIN_SLOTS)
-
-double hl_now_ns(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
-}
 
 bool hl_reserve_field(struct hl_field *field, uint64_t bytes, int flags, const struct hl_geometry *geometry) {
     uint64_t huge = geometry->huge_page_bytes;
@@ -54,6 +51,14 @@ uint64_t hl_fill_field(const struct hl_field *field, uint64_t step) {
     if (zero >= 0)
         close(zero);
     return done;
+}
+
+bool hl_take_small_field(struct hl_field *field, uint64_t bytes, uint64_t step,
+                         const struct hl_geometry *geometry) {
+    if (!hl_reserve_field(field, bytes, 0, geometry))
+        return false;
+    madvise(field->base, bytes, MADV_NOHUGEPAGE);
+    return hl_fill_field(field, step) == bytes;
 }
 
 /* xorshift64*, Marsaglia and Vigna. */
@@ -115,20 +120,20 @@ bool hl_seal_field(const struct hl_field *field) {
 double hl_time_reads(const struct hl_chain *chain, unsigned passes) {
     const char *at = chain->first;
     uint64_t lines = (uint64_t)chain->lines * passes;
-    double start = hl_now_ns();
+    double start = hl_now_ms();
     for (uint64_t i = 0; i < lines; i++)
         at = *(const char *const volatile *)(const void *)at;
-    return (hl_now_ns() - start) / (double)lines;
+    return 1e6 * (hl_now_ms() - start) / (double)lines;
 }
 
 double hl_time_jumps(const struct hl_chain *chain, unsigned passes) {
-    double start = hl_now_ns();
+    double start = hl_now_ms();
     for (unsigned i = 0; i < passes; i++)
         chain->enter();
-    return (hl_now_ns() - start) / ((double)chain->lines * passes);
+    return 1e6 * (hl_now_ms() - start) / ((double)chain->lines * passes);
 }
 
-uint64_t hl_count_huge_bytes(const struct hl_field *field) {
+static uint64_t count_huge_bytes(const struct hl_field *field) {
     static struct hl_smaps smaps;
     uint64_t at = (uint64_t)(uintptr_t)field->base, bytes = 0;
     hl_open_smaps(&smaps);
@@ -137,4 +142,11 @@ uint64_t hl_count_huge_bytes(const struct hl_field *field) {
             bytes = smaps.thp_bytes + smaps.file_huge_bytes;
     hl_close_smaps(&smaps);
     return bytes;
+}
+
+bool hl_is_field_huge(const struct hl_field *field) {
+    if (count_huge_bytes(field) >= field->bytes)
+        return true;
+    madvise(field->base, field->bytes, MADV_COLLAPSE);
+    return count_huge_bytes(field) >= field->bytes;
 }

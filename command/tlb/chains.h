@@ -17,6 +17,10 @@ struct hl_field {
 bool hl_reserve_field(struct hl_field *field, uint64_t bytes, int flags, const struct hl_geometry *geometry);
 void hl_release_field(struct hl_field *field);
 
+/* The same, with a small page at each STEP; what is there is to be released after false, too. */
+bool hl_take_small_field(struct hl_field *field, uint64_t bytes, uint64_t step,
+                         const struct hl_geometry *geometry);
+
 /* Touches a byte of each STEP by a system call, which reports a missing page instead of raising SIGBUS.  How many
    bytes from BASE on are there. */
 uint64_t hl_fill_field(const struct hl_field *field, uint64_t step);
@@ -47,10 +51,8 @@ bool hl_seal_field(const struct hl_field *field);
 double hl_time_reads(const struct hl_chain *chain, unsigned passes);
 double hl_time_jumps(const struct hl_chain *chain, unsigned passes);
 
-double hl_now_ns(void);
-
-/* The size of [base, base + bytes) that is on huge pages: AnonHugePages, FilePmdMapped and ShmemPmdMapped of its
-   mapping. */
-uint64_t hl_count_huge_bytes(const struct hl_field *field);
+/* Whether all of FIELD is on huge pages, by AnonHugePages, FilePmdMapped and ShmemPmdMapped of its mapping, after the kernel was
+   asked once more. */
+bool hl_is_field_huge(const struct hl_field *field);
 
 #endif

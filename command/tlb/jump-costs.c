@@ -24,10 +24,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 #define VERSION 1
 #define FILE_BYTES_MAX 65536
 #define MIB ((uint64_t)1 << 20)
@@ -40,34 +36,16 @@
 
 /* --- measuring --- */
 
-/* Takes BYTES on huge pages. */
+/* Takes BYTES on huge pages; what is there is to be released after false, too. */
 static bool map_huge(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
     if (hl_reserve_field(field, bytes, 0, geometry)) {
         madvise(field->base, bytes, MADV_HUGEPAGE);
-        if (hl_fill_field(field, geometry->huge_page_bytes) == bytes) {
-            if (hl_count_huge_bytes(field) < bytes)
-                madvise(field->base, bytes, MADV_COLLAPSE);
-            if (hl_count_huge_bytes(field) >= bytes)
-                return true;
-        }
+        if (hl_fill_field(field, geometry->huge_page_bytes) == bytes && hl_is_field_huge(field))
+            return true;
         hl_release_field(field);
     }
-    if (!hl_reserve_field(field, bytes, hl_hugetlb_flags(geometry), geometry))
-        return false;
-    if (hl_fill_field(field, geometry->huge_page_bytes) == bytes)
-        return true;
-    hl_release_field(field);
-    return false;
-}
-
-static bool map_small(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
-    if (!hl_reserve_field(field, bytes, 0, geometry))
-        return false;
-    madvise(field->base, bytes, MADV_NOHUGEPAGE);
-    if (hl_fill_field(field, geometry->page_bytes) == bytes)
-        return true;
-    hl_release_field(field);
-    return false;
+    return hl_reserve_field(field, bytes, hl_hugetlb_flags(geometry), geometry) &&
+           hl_fill_field(field, geometry->huge_page_bytes) == bytes;
 }
 
 /* The fastest of ROUNDS for both, in turns.  False: a policy forbids executable memory. */
@@ -96,7 +74,8 @@ static const char *measure_point(struct hl_cost_point *point, unsigned mib,
                                  const struct hl_geometry *geometry) {
     struct hl_field field[2] = {{0}, {0}};
     const char *reason = "no huge pages could be had; fix: enable transparent huge pages, or fill the pool";
-    if (map_small(&field[0], mib * MIB, geometry) && map_huge(&field[1], mib * MIB, geometry))
+    if (hl_take_small_field(&field[0], mib * MIB, geometry->page_bytes, geometry) &&
+        map_huge(&field[1], mib * MIB, geometry))
         reason = time_point(point, field, mib) ? NULL : "a policy forbids executable memory here";
     hl_release_field(&field[0]);
     hl_release_field(&field[1]);

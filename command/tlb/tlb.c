@@ -39,9 +39,6 @@
 /* What packed lines lie on: fewer than any first-level TLB has entries, and twice as many for the longest chain. */
 #define PACKED_PAGES 64
 #define PLACES 512 /* 4 KiB each in a huge page */
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 
 /* The chains of one memory: one for each huge page, and two longer ones. */
 enum { CHAIN_TWO_PAGES = HL_TLB_PAGES, CHAIN_ALL, CHAINS };
@@ -58,12 +55,12 @@ struct session {
     struct hl_tlb *tlb;
     struct hl_geometry geometry;
     struct hl_status status;
-    double started_ns;
+    double started_ms;
     uint64_t random;
     struct memory memory[HL_TLB_MEMORIES];
 };
 
-static double elapsed_ms(const struct session *session) { return (hl_now_ns() - session->started_ns) / 1e6; }
+static double elapsed_ms(const struct session *session) { return hl_now_ms() - session->started_ms; }
 
 /* --- the memory --- */
 
@@ -71,10 +68,8 @@ static double elapsed_ms(const struct session *session) { return (hl_now_ns() - 
 
 /* A page of 4 KiB at each STEP. */
 static const char *map_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
-    if (!hl_reserve_field(&memory->field, bytes, 0, &session->geometry))
-        return "there is no memory for it";
-    madvise(memory->field.base, bytes, MADV_NOHUGEPAGE);
-    return hl_fill_field(&memory->field, step) < bytes ? "there is no memory for it" : NULL;
+    return hl_take_small_field(&memory->field, bytes, step, &session->geometry) ? NULL
+                                                                                : "there is no memory for it";
 }
 
 /* Half of what is not reserved: another process that looks for pages meanwhile finds some. */
@@ -95,15 +90,6 @@ static const char *map_hugetlb(struct session *session, struct memory *memory, u
     return memory->field.bytes > 0 ? NULL : "the pool gave none";
 }
 
-/* Whether all of MEMORY is on huge pages, after the kernel was asked once more. */
-static bool is_huge(struct memory *memory) {
-    uint64_t bytes = memory->field.bytes;
-    if (hl_count_huge_bytes(&memory->field) >= bytes)
-        return true;
-    madvise(memory->field.base, bytes, MADV_COLLAPSE);
-    return hl_count_huge_bytes(&memory->field) >= bytes;
-}
-
 static const char *map_thp(struct session *session, struct memory *memory, uint64_t bytes) {
     struct hl_placement placement;
     hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
@@ -114,7 +100,8 @@ static const char *map_thp(struct session *session, struct memory *memory, uint6
     if (!hl_reserve_field(&memory->field, bytes, 0, &session->geometry))
         return "there is no memory for it";
     madvise(memory->field.base, bytes, MADV_HUGEPAGE);
-    if (hl_fill_field(&memory->field, session->geometry.huge_page_bytes) < bytes || !is_huge(memory))
+    if (hl_fill_field(&memory->field, session->geometry.huge_page_bytes) < bytes ||
+        !hl_is_field_huge(&memory->field))
         return "the kernel had no huge page at hand";
     return NULL;
 }
@@ -147,7 +134,8 @@ static const char *map_image(struct session *session, struct memory *memory, uin
     if (fallocate(file, 0, 0, (off_t)bytes) == 0 &&
         hl_reserve_field(&memory->field, bytes, 0, &session->geometry)) {
         void *at = mmap(memory->field.base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
-        reason = at != MAP_FAILED && hl_fill_field(&memory->field, SMALL_PAGE) == bytes && is_huge(memory)
+        reason = at != MAP_FAILED && hl_fill_field(&memory->field, SMALL_PAGE) == bytes &&
+                         hl_is_field_huge(&memory->field)
                      ? NULL
                      : "the kernel had no huge page at hand for the store";
     }
@@ -184,7 +172,7 @@ static const char *map_memory(struct session *session, enum hl_tlb_memory which)
     struct memory *memory = &session->memory[which];
     uint64_t bytes = HL_TLB_PAGES * session->geometry.huge_page_bytes;
     const char *reason = NULL;
-    if (which != HL_TLB_SMALL && which != HL_TLB_PACKED && elapsed_ms(session) > TAKING_MS)
+    if (which >= HL_TLB_HUGETLB && elapsed_ms(session) > TAKING_MS)
         return "taking the other memory took too long";
     switch (which) {
     case HL_TLB_PACKED:
@@ -273,15 +261,13 @@ static void measure(struct session *session) {
     for (unsigned i = 0; i < HL_TLB_MEMORIES; i++) {
         struct memory *memory = &session->memory[i];
         const char *reason = map_memory(session, (enum hl_tlb_memory)i);
-        if (reason != NULL)
+        if (reason != NULL) {
             hl_release_field(&memory->field);
-        if (reason != NULL)
-            memory->pages = 0;
+            *memory = (struct memory){0};
+        }
         tlb->reason[HL_TLB_DATA][i] = reason;
         tlb->reason[HL_TLB_TEXT][i] =
             reason == NULL && !memory->is_sealed ? "a policy forbids executable memory here" : reason;
-        for (unsigned chain = 0; reason != NULL && chain < CHAINS; chain++)
-            memory->chain[chain].lines = 0;
     }
     unsigned rounds = time_rounds(session);
     for (unsigned i = 0; i < HL_TLB_MEMORIES; i++)
@@ -293,7 +279,7 @@ void hl_measure_tlb(struct hl_tlb *tlb) {
     struct session *session = hl_xmalloc(sizeof *session);
     *tlb = (struct hl_tlb){0};
     session->tlb = tlb;
-    session->started_ns = hl_now_ns();
+    session->started_ms = hl_now_ms();
     session->random = 0x9e3779b97f4a7c15;
     hl_set_geometry(&session->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&session->status, &hl_system_roots);
