@@ -102,22 +102,15 @@ static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio 
                        : "try --at-once, if two runs don't get into each other's way");
 }
 
-static json_t *make_json_tlb(void) {
-    struct hl_tlb tlb;
-    hl_measure_tlb(&tlb);
-    char *sentence = hl_describe_tlb(&tlb);
-    json_t *json =
-        json_pack("{s:s, s:s}", "verdict", hl_tlb_verdict_name(hl_judge_tlb(&tlb)), "sentence", sentence);
-    free(sentence);
-    return json;
-}
-
 static json_t *make_json_machine(void) {
     struct utsname name;
+    struct hl_tlb tlb;
     char *cpu = hl_read_processor();
     uname(&name);
-    json_t *machine = json_pack("{s:s, s:o, s:I, s:o}", "kernel", name.release, "cpu", hl_json_text(cpu),
-                                "cpus", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "tlb", make_json_tlb());
+    hl_measure_tlb(&tlb);
+    json_t *machine =
+        json_pack("{s:s, s:o, s:I, s:o}", "kernel", name.release, "cpu", hl_json_text(cpu), "cpus",
+                  (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "tlb", hl_json_tlb_verdict(&tlb));
     free(cpu);
     return machine;
 }

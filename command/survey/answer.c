@@ -119,20 +119,16 @@ static void print_sampling(const struct hl_survey *survey) {
 
 static void print_heading(const struct hl_survey *survey) {
     const struct hl_tlb_reach *reach = &survey->reach;
-    static const char *const words[] = {
-        [HL_TLB_UNKNOWN] = "whether huge pages reach the TLB whole cannot be told",
-        [HL_TLB_WHOLE] = "huge pages reach the TLB whole",
-        [HL_TLB_PIECES] = "huge pages reach the TLB in pieces, so gains are small here",
-        [HL_TLB_SOME] = "some huge pages reach the TLB whole, and some in pieces",
-    };
-    const char *verdict = words[hl_judge_tlb(&survey->tlb)];
+    enum hl_tlb_verdict verdict = hl_judge_tlb(&survey->tlb);
+    const char *words = hl_tlb_verdict_words(verdict),
+               *means = verdict == HL_TLB_PIECES ? ", so gains are small here" : "";
     if (survey->exact)
-        print_wrapped(hl_xasprintf("%u %s in %.0f s; %s (hugeld doctor)", survey->watched,
-                                   processes(survey->watched), survey->seconds, verdict));
+        print_wrapped(hl_xasprintf("%u %s in %.0f s; %s%s (hugeld doctor)", survey->watched,
+                                   processes(survey->watched), survey->seconds, words, means));
     else
-        print_wrapped(hl_xasprintf("%u %s in %.0f s, %" PRIu64 " samples; %s (hugeld doctor)",
+        print_wrapped(hl_xasprintf("%u %s in %.0f s, %" PRIu64 " samples; %s%s (hugeld doctor)",
                                    survey->watched, processes(survey->watched), survey->seconds,
-                                   survey->sampled.samples, verdict));
+                                   survey->sampled.samples, words, means));
     if (!survey->exact)
         print_sampling(survey);
     if (reach->known)
@@ -434,17 +430,14 @@ json_t *hl_json_survey(const struct hl_survey *survey) {
     json_t *programs = json_array();
     for (size_t i = 0; i < survey->n_programs; i++)
         json_array_append_new(programs, make_json_program(survey, &survey->program[i]));
-    char *sentence = hl_describe_tlb(&survey->tlb);
     json_t *json =
-        json_pack("{s:f, s:o, s:{s:s, s:o}, s:{s:o, s:o}, s:I, s:b, s:o, s:o, s:o}", "seconds",
-                  survey->seconds, "sampling", make_json_sampling(survey), "tlb", "verdict",
-                  hl_tlb_verdict_name(hl_judge_tlb(&survey->tlb)), "sentence", hl_json_text(sentence),
-                  "reach", "small_bytes", bytes_or_null(hl_small_reach_bytes(&survey->reach)), "huge_bytes",
+        json_pack("{s:f, s:o, s:o, s:{s:o, s:o}, s:I, s:b, s:o, s:o, s:o}", "seconds", survey->seconds,
+                  "sampling", make_json_sampling(survey), "tlb", hl_json_tlb_verdict(&survey->tlb), "reach",
+                  "small_bytes", bytes_or_null(hl_small_reach_bytes(&survey->reach)), "huge_bytes",
                   bytes_or_null(hl_huge_reach_bytes(&survey->reach)), "limit_bytes",
                   (json_int_t)survey->limit_bytes, "calibrated", survey->jump_costs.calibrated, "curve",
                   hl_json_jump_costs(&survey->jump_costs), "no_counters", hl_json_text(survey->no_counters),
                   "curve_problem", hl_json_text(survey->costs_problem));
-    free(sentence);
     json_object_set_new(json, "processes",
                         json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:o}", "watched",
                                   (int)survey->watched, "ended", (int)survey->ended, "kernel_threads",

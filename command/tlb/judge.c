@@ -22,10 +22,17 @@ const unsigned hl_tlb_lines[HL_TLB_SIZES] = {384, 1024, 4096};
 #define PIECES_SHARE 0.7
 
 static const char *const verdict_names[] = {"unknown", "whole", "pieces", "some"};
+static const char *const verdict_words[] = {
+    "whether huge pages reach the TLB whole cannot be told",
+    "huge pages reach the TLB whole",
+    "huge pages reach the TLB in pieces",
+    "some huge pages reach the TLB whole, and some in pieces",
+};
 static const char *const memory_names[HL_TLB_MEMORIES] = {"packed", "small", "hugetlb", "thp", "image"};
 static const char *const side_names[HL_TLB_SIDES] = {"data", "text"};
 
 const char *hl_tlb_verdict_name(enum hl_tlb_verdict verdict) { return verdict_names[verdict]; }
+const char *hl_tlb_verdict_words(enum hl_tlb_verdict verdict) { return verdict_words[verdict]; }
 const char *hl_tlb_memory_name(enum hl_tlb_memory memory) { return memory_names[memory]; }
 const char *hl_tlb_side_name(enum hl_tlb_side side) { return side_names[side]; }
 

@@ -329,12 +329,6 @@ static char *describe_side(const struct hl_tlb *tlb, enum hl_tlb_side side, enum
 }
 
 char *hl_describe_tlb(const struct hl_tlb *tlb) {
-    static const char *const begins[] = {
-        [HL_TLB_UNKNOWN] = "whether huge pages reach the TLB whole cannot be told",
-        [HL_TLB_WHOLE] = "huge pages reach the TLB whole",
-        [HL_TLB_PIECES] = "huge pages reach the TLB in pieces",
-        [HL_TLB_SOME] = "some huge pages reach the TLB whole, and some in pieces",
-    };
     static const char *const means[] = {
         [HL_TLB_UNKNOWN] = "the machine is too restless, or has too little to measure",
         [HL_TLB_WHOLE] = "one entry holds 2 MiB",
@@ -345,7 +339,7 @@ char *hl_describe_tlb(const struct hl_tlb *tlb) {
     enum hl_tlb_verdict verdict = hl_judge_tlb(tlb);
     char *data = describe_side(tlb, HL_TLB_DATA, verdict), *text = describe_side(tlb, HL_TLB_TEXT, verdict);
     const char *reason = tlb->reason[HL_TLB_DATA][HL_TLB_HUGETLB];
-    char *sentence = hl_xasprintf("%s: %s%s%s; %s", begins[verdict],
+    char *sentence = hl_xasprintf("%s: %s%s%s; %s", hl_tlb_verdict_words(verdict),
                                   data != NULL     ? data
                                   : reason != NULL ? reason
                                                    : "nothing",
@@ -392,6 +386,14 @@ static json_t *make_json_memory(const struct hl_tlb *tlb, enum hl_tlb_side side,
                      "whole_pages", (int)whole, "reason", hl_json_text(reason));
 }
 
+json_t *hl_json_tlb_verdict(const struct hl_tlb *tlb) {
+    char *sentence = hl_describe_tlb(tlb);
+    json_t *json =
+        json_pack("{s:s, s:s}", "verdict", hl_tlb_verdict_name(hl_judge_tlb(tlb)), "sentence", sentence);
+    free(sentence);
+    return json;
+}
+
 json_t *hl_json_tlb(const struct hl_tlb *tlb) {
     json_t *memories = json_array(), *figures = json_array();
     for (unsigned side = 0; side < HL_TLB_SIDES; side++)
@@ -401,13 +403,13 @@ json_t *hl_json_tlb(const struct hl_tlb *tlb) {
                     memories, make_json_memory(tlb, (enum hl_tlb_side)side, (enum hl_tlb_memory)memory));
             add_figures(figures, tlb, (enum hl_tlb_side)side, (enum hl_tlb_memory)memory);
         }
-    char *sentence = hl_describe_tlb(tlb);
     const char *remedy = hl_find_tlb_remedy(tlb);
-    json_t *json = json_pack(
-        "{s:s, s:s, s:s, s:s, s:o, s:f, s:o, s:o}", "verdict", hl_tlb_verdict_name(hl_judge_tlb(tlb)), "data",
-        hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_DATA)), "text",
-        hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_TEXT)), "sentence", sentence, "remedy",
-        hl_json_text(remedy), "ms", tlb->ms, "memories", memories, "figures", figures);
-    free(sentence);
+    json_t *json = hl_json_tlb_verdict(tlb);
+    json_t *more = json_pack("{s:s, s:s, s:o, s:f, s:o, s:o}", "data",
+                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_DATA)), "text",
+                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_TEXT)), "remedy",
+                             hl_json_text(remedy), "ms", tlb->ms, "memories", memories, "figures", figures);
+    json_object_update(json, more);
+    json_decref(more);
     return json;
 }

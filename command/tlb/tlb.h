@@ -58,6 +58,9 @@ const char *hl_tlb_verdict_name(enum hl_tlb_verdict verdict);
 const char *hl_tlb_memory_name(enum hl_tlb_memory memory);
 const char *hl_tlb_side_name(enum hl_tlb_side side);
 
+/* "huge pages reach the TLB whole"; static. */
+const char *hl_tlb_verdict_words(enum hl_tlb_verdict verdict);
+
 /* Measures, in less than half a second.  Of the pool it takes what is not reserved, half of that at most, and
    gives everything back. */
 void hl_measure_tlb(struct hl_tlb *tlb);
@@ -68,7 +71,8 @@ char *hl_describe_tlb(const struct hl_tlb *tlb);
 /* What a host's administrator can do about it; NULL where nothing has to be done; static. */
 const char *hl_find_tlb_remedy(const struct hl_tlb *tlb);
 
-/* Verdict, sentence and figures. */
+/* Verdict and sentence; and with figures. */
+json_t *hl_json_tlb_verdict(const struct hl_tlb *tlb);
 json_t *hl_json_tlb(const struct hl_tlb *tlb);
 
 #endif
