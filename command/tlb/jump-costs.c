@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld survey --calibrate: what jumps from page to page cost on this machine, by how much text they go over.
 
-   The chains are those of chains.c, one line for each 4 KiB, on small pages and on transparent huge ones, or those of
+   The chains are those of pointer-chase.c, one line for each 4 KiB, on small pages and on transparent huge ones, or those of
    the pool where there are none.  Both are measured in turns, and the fastest of several rounds counts.
 
    The file in the cache is written anew and renamed, so a reader sees all of it or nothing.  What is read from it goes
    into arithmetic alone; but another user must not be able to choose even that, so file and folder must belong to this
    user and no other may write to them. */
 #include "command/tlb/jump-costs.h"
-#include "command/tlb/chains.h"
+#include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
 #include "elf/line.h"
 #include "elf/mapping.h"

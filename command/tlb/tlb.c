@@ -10,7 +10,7 @@
    of memory, since a host may have put together only some of them.  All ways take turns, and the fastest of several
    rounds counts. */
 #include "command/tlb/tlb.h"
-#include "command/tlb/chains.h"
+#include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
 #include "elf/mapping.h"
 #include "elf/memory-limit.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Chains of lines, in random order, that are read or jumped through: what a translation costs. */
-#ifndef HL_CHAINS_H
-#define HL_CHAINS_H
+/* Pointer chases: chains of lines, in random order, that are read or jumped through, and what a translation costs. */
+#ifndef HL_POINTER_CHASE_H
+#define HL_POINTER_CHASE_H
 
 #include "elf/hugeld.h"
 

@@ -7,7 +7,7 @@
 
    Reads go from pointer to pointer.  Jumps are direct ones, as most of a program's are; the last line returns.
    Where in its page a line lies differs from page to page, or all of them would share a few sets of the caches. */
-#include "command/tlb/chains.h"
+#include "command/tlb/pointer-chase.h"
 #include "command/base/basics.h"
 #include "elf/maps.h"
 
