@@ -23,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,9 +48,7 @@
 
 /* What was done about one file. */
 struct deed {
-    dev_t device;
-    ino_t inode;
-    uint64_t generation;
+    struct hl_file_id id;
     size_t n_made;
     uint64_t *made;          /* offsets of huge pages that are in place */
     double unmapped;         /* hl_now_ms, since when no process is known to map it, or 0 */
@@ -179,8 +176,7 @@ static void forget_old(struct hl_actor *actor) {
 static struct deed *look_up(struct hl_actor *actor, const struct hl_observed_file *file) {
     for (size_t i = 0; i < actor->n; i++) {
         struct deed *deed = &actor->deed[i];
-        if (deed->device != file->device || deed->inode != file->inode ||
-            deed->generation != file->generation)
+        if (!hl_is_same_file_id(&deed->id, &file->id))
             continue;
         deed->seen = hl_now_ms();
         return deed;
@@ -194,12 +190,7 @@ static struct deed *find_deed(struct hl_actor *actor, const struct hl_observed_f
     if (deed != NULL || actor->n == DEEDS_MAX)
         return deed;
     deed = &actor->deed[actor->n++];
-    *deed = (struct deed){.device = file->device,
-                          .inode = file->inode,
-                          .generation = file->generation,
-                          .seen = hl_now_ms(),
-                          .not_before = -INFINITY,
-                          .wait_ms = WAIT_MS};
+    *deed = (struct deed){.id = file->id, .seen = hl_now_ms(), .not_before = -INFINITY, .wait_ms = WAIT_MS};
     return deed;
 }
 
@@ -413,14 +404,11 @@ static void act_on(struct hl_actor *actor, struct target *target, double delay) 
 
 struct hl_actor *hl_start_acting(void) {
     struct hl_actor *actor = hl_xmalloc(sizeof *actor);
-    uint32_t random = 0;
     hl_set_geometry(&actor->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     actor->placer.count_ms_max = COUNT_MS;
     actor->next = INFINITY;
     actor->began = hl_now_ms();
-    actor->late_share = getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random
-                            ? random / 4294967296.0
-                            : 0.5;
+    actor->late_share = hl_draw_share();
     return actor;
 }
 

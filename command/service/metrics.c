@@ -72,7 +72,7 @@ static void print_acts(FILE *out, const struct hl_act_counts *acts) {
 
 /* FNV-1a of what makes it one file. */
 static uint64_t hash_file(const struct hl_observed_file *file) {
-    const uint64_t numbers[] = {file->device, file->inode, file->generation};
+    const uint64_t numbers[] = {file->id.device, file->id.inode, file->id.generation};
     uint64_t hash = 0xcbf29ce484222325;
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         hash = (hash ^ numbers[i]) * 0x100000001b3;

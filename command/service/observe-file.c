@@ -31,7 +31,7 @@ static void note_place(struct hl_observed_file *file, const struct hl_place *pla
 static void examine(struct hl_observed_file *file, const struct hl_elf_file *elf) {
     struct hl_geometry geometry;
     struct hl_place place;
-    if (elf->stat.st_dev != file->device || elf->stat.st_ino != file->inode) {
+    if (elf->stat.st_dev != file->id.device || elf->stat.st_ino != file->id.inode) {
         file->obstacle = hl_xasprintf("it is another file now");
         return;
     }

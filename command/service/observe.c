@@ -7,7 +7,6 @@
 #include "command/base/common.h"
 #include "command/base/local.h"
 #include "elf/kernel.h"
-#include "command/survey/sample-resolve.h"
 #include "command/survey/sample.h"
 
 #include <fcntl.h>
@@ -92,7 +91,7 @@ static bool is_same_file(int descriptor, const char *path, const struct hl_file_
 
 /* Whether the file of PLACE is this machine's own, under the same path, and no user but root can write it.  The path has no
    symbolic link, which a user may have made: another user's mount namespace can have a folder where this one has a link. */
-static bool is_eligible(const struct hl_observer *observer, const struct hl_place *place) {
+static bool is_eligible(const struct hl_observer *observer, const struct hl_sample_place *place) {
     struct stat stat;
     if (!hl_is_eligible_path(observer->configuration, place->path))
         return false;
@@ -122,11 +121,10 @@ static struct hl_observed_file *make_room(struct hl_observer *observer) {
 }
 
 /* The entry for the file of PLACE, or NULL: it has none, which was counted. */
-static struct hl_observed_file *find_file(struct hl_observer *observer, const struct hl_place *place) {
+static struct hl_observed_file *find_file(struct hl_observer *observer, const struct hl_sample_place *place) {
     for (size_t i = 0; i < observer->n; i++) {
         struct hl_observed_file *file = &observer->file[i];
-        if (file->inode == place->file.inode && file->device == place->file.device &&
-            file->generation == place->file.generation)
+        if (hl_is_same_file_id(&file->id, &place->file))
             return file;
     }
     if (!is_eligible(observer, place)) {
@@ -138,10 +136,7 @@ static struct hl_observed_file *find_file(struct hl_observer *observer, const st
         observer->window.unlisted++;
         return NULL;
     }
-    *file = (struct hl_observed_file){.device = place->file.device,
-                                      .inode = place->file.inode,
-                                      .generation = place->file.generation,
-                                      .path = hl_xasprintf("%s", place->path)};
+    *file = (struct hl_observed_file){.id = place->file, .path = hl_xasprintf("%s", place->path)};
     return file;
 }
 
@@ -161,7 +156,7 @@ static void count_chunk(struct hl_observed_file *file, uint64_t offset, bool is_
 
 static void take(void *data, const struct hl_sample *sample) {
     struct hl_observer *observer = data;
-    struct hl_place place;
+    struct hl_sample_place place;
     bool is_huge = sample->page_bytes >= observer->huge_page_bytes;
     if (sample->process == getpid())
         return;
@@ -185,13 +180,15 @@ static int compare_files(const void *a, const void *b) {
 
 /* --- windows --- */
 
-/* Windows of a thousand machines do not begin together. */
-static double draw_pause(const struct hl_observer *observer, const struct hl_configuration *configuration) {
+double hl_draw_share(void) {
     uint32_t random = 0;
-    double share = 0.5;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random)
-        share = random / 4294967296.0;
-    return 1e3 * configuration->interval_seconds * observer->back_off * (1 - JITTER / 2 + JITTER * share);
+    bool is_drawn = getrandom(&random, sizeof random, GRND_NONBLOCK) == (ssize_t)sizeof random;
+    return is_drawn ? random / 4294967296.0 : 0.5;
+}
+
+static double draw_pause(const struct hl_observer *observer, const struct hl_configuration *configuration) {
+    return 1e3 * configuration->interval_seconds * observer->back_off *
+           (1 - JITTER / 2 + JITTER * hl_draw_share());
 }
 
 static void begin_window(struct hl_observer *observer, const struct hl_configuration *configuration) {
@@ -333,9 +330,7 @@ struct hl_observed_file *hl_list_observed(struct hl_observer *observer, size_t *
 bool hl_is_observing(const struct hl_observer *observer) { return observer->sampler != NULL; }
 
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
-    const struct hl_file_id id = {
-        .device = file->device, .inode = file->inode, .generation = file->generation};
-    return is_same_file(descriptor, file->path, &id);
+    return is_same_file(descriptor, file->path, &file->id);
 }
 
 enum hl_elf_problem hl_open_observed(struct hl_elf_file *elf, const struct hl_observed_file *file) {

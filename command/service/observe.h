@@ -8,6 +8,7 @@
 
 #include "command/file/elf-file.h"
 #include "command/share/configuration.h"
+#include "command/survey/sample-resolve.h"
 
 #include <jansson.h>
 #include <stdint.h>
@@ -22,9 +23,7 @@ struct hl_observed_chunk {
 
 /* One file.  Counts of earlier windows are halved with each new one. */
 struct hl_observed_file {
-    dev_t device; /* with the inode and the generation it is one file (hl_file_id) */
-    ino_t inode;
-    uint64_t generation;
+    struct hl_file_id id;
     char *path;
     double samples, huge;
     size_t n_chunks;
@@ -81,6 +80,9 @@ enum hl_elf_problem hl_open_observed(struct hl_elf_file *elf, const struct hl_ob
 
 /* Whether the open descriptor is of the very file that FILE is about. */
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor);
+
+/* A number from 0 to 1, for what a thousand machines should not do together. */
+double hl_draw_share(void);
 
 /* The same as JSON. */
 json_t *hl_json_observed(const struct hl_observer *observer);

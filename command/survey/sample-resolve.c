@@ -309,7 +309,7 @@ static int find_mapping(struct hl_resolver *resolver, struct known *known, uint6
 
 /* The same as hl_resolve_sample, for a process of which find_known has said RESULT. */
 static void resolve_known(struct hl_resolver *resolver, const struct hl_sample *sample, struct known *known,
-                          int result, struct hl_place *place) {
+                          int result, struct hl_sample_place *place) {
     struct mapping mapping;
     if (result == 0)
         result = find_mapping(resolver, known, sample->address, &mapping);
@@ -334,10 +334,11 @@ static void resolve_known(struct hl_resolver *resolver, const struct hl_sample *
         close(file);
 }
 
-void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample, struct hl_place *place) {
+void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample,
+                       struct hl_sample_place *place) {
     int result = -ESRCH;
     struct known *known = sample->process > 0 ? find_known(resolver, sample, &result) : NULL;
-    *place = (struct hl_place){.kind = HL_PLACE_ENDED, .process = sample->process};
+    *place = (struct hl_sample_place){.kind = HL_PLACE_ENDED, .process = sample->process};
     if (known == NULL)
         return;
     place->started = known->started;

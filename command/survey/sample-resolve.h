@@ -32,7 +32,7 @@ enum hl_place_kind {
     HL_PLACE_REFUSED, /* it may not be looked at; nothing below is set but process, started and owner */
 };
 
-struct hl_place {
+struct hl_sample_place {
     enum hl_place_kind kind;
     pid_t process;
     uint64_t started; /* with PROCESS it names one process (hl_usage of process.h) */
@@ -52,6 +52,7 @@ struct hl_resolver *hl_open_resolver(bool uses_maps);
 void hl_close_resolver(struct hl_resolver *resolver);
 
 /* Resolves SAMPLE, which was taken just now. */
-void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample, struct hl_place *place);
+void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample,
+                       struct hl_sample_place *place);
 
 #endif

@@ -80,7 +80,7 @@ static void count_spot(struct tally *tally, const struct spot *wanted) {
 /* --- one sample --- */
 
 /* The process of PLACE, which may be new. */
-static struct hl_watched *find_process(struct tally *tally, const struct hl_place *place) {
+static struct hl_watched *find_process(struct tally *tally, const struct hl_sample_place *place) {
     struct hl_watch *watch = tally->watch;
     struct hl_watched *watched = hl_find_watched(watch, place->process, place->started);
     if (watched != NULL)
@@ -95,7 +95,7 @@ static struct hl_watched *find_process(struct tally *tally, const struct hl_plac
     return hl_add_watched(watch, &fresh);
 }
 
-static bool is_wanted(const struct tally *tally, const struct hl_place *place) {
+static bool is_wanted(const struct tally *tally, const struct hl_sample_place *place) {
     const struct hl_survey_filter *filter = tally->watch->filter;
     bool is_own = hl_is_same_file_id(&place->program, &tally->own);
     return hl_is_owner_wanted(tally->watch, place->owner) &&
@@ -104,7 +104,7 @@ static bool is_wanted(const struct tally *tally, const struct hl_place *place) {
            hl_is_program_wanted(tally->watch, &place->program);
 }
 
-static void count_place(struct tally *tally, const struct hl_place *place, uint64_t page_bytes) {
+static void count_place(struct tally *tally, const struct hl_sample_place *place, uint64_t page_bytes) {
     struct hl_survey *survey = tally->watch->survey;
     struct hl_watched *watched = find_process(tally, place);
     struct hl_surveyed *program = hl_find_surveyed(survey, &place->program, place->program_path);
@@ -132,7 +132,7 @@ static void count_place(struct tally *tally, const struct hl_place *place, uint6
 
 static void take(void *data, const struct hl_sample *sample) {
     struct tally *tally = data;
-    struct hl_place place;
+    struct hl_sample_place place;
     if (sample->process == getpid())
         return;
     hl_resolve_sample(tally->resolver, sample, &place);
