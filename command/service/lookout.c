@@ -45,12 +45,10 @@ struct hl_lookout {
     double next, began;        /* hl_now_ms: of the next step, and when this look has begun */
     size_t entry;              /* of the enabled ones: those before it were looked at, */
     size_t n_left, room_left;
-    struct left *left; /* but for these, of the last of them */
-    size_t names;      /* that were listed of that last one, */
-    bool is_remote;    /* and as in struct hl_local */
-    char *exposed;
-    bool said_full;       /* and is not said again */
-    struct list old, now; /* of the last look, by their hashes, and of this one */
+    struct left *left;     /* but for these, of the last of them */
+    struct hl_local local; /* of that last one; closed between two steps */
+    bool said_full;        /* that its names are too many, which is not said again */
+    struct list old, now;  /* of the last look, by their hashes, and of this one */
 };
 
 /* --- what was seen --- */
@@ -92,20 +90,20 @@ static void push(struct hl_lookout *lookout, char *path, unsigned level) {
 }
 
 /* Files and folders that ENTRY means now. */
-static void expand(struct hl_lookout *lookout, struct hl_local *local, const char *entry) {
+static void expand(struct hl_lookout *lookout, const char *entry) {
     glob_t found = {0};
     if (!hl_is_unit(entry))
-        hl_glob_local(local, entry, &found);
+        hl_glob_local(&lookout->local, entry, &found);
     for (size_t i = found.gl_pathc; i-- > 0;)
         push(lookout, hl_xasprintf("%s", found.gl_pathv[i]), 0);
     globfree(&found);
 }
 
 /* Adds what is in the folder at PATH.  Others may write in folders below those that entries mean, and nothing is said of that. */
-static void list(struct hl_lookout *lookout, struct hl_local *local, const char *path, unsigned level) {
+static void list(struct hl_lookout *lookout, const char *path, unsigned level) {
     const struct dirent *name;
-    DIR *folder = hl_open_folder(local, path, level == 0);
-    while (folder != NULL && (name = hl_read_folder(local, folder)) != NULL)
+    DIR *folder = hl_open_folder(&lookout->local, path, level == 0);
+    while (folder != NULL && (name = hl_read_folder(&lookout->local, folder)) != NULL)
         if (name->d_type == DT_REG || name->d_type == DT_DIR || name->d_type == DT_UNKNOWN)
             push(lookout, hl_xasprintf("%s/%s", path, name->d_name), level + 1);
     if (folder != NULL)
@@ -113,7 +111,8 @@ static void list(struct hl_lookout *lookout, struct hl_local *local, const char 
 }
 
 /* Says once what was left out of the last entry, and forgets it. */
-static void end_entry(const struct hl_lookout *lookout, struct hl_local *local, const char *entry) {
+static void end_entry(struct hl_lookout *lookout, const char *entry) {
+    struct hl_local *local = &lookout->local;
     if (local->is_remote && lookout->is_first)
         hl_warn("service: %s: the part of it that lies on a file system that may not answer, such as FUSE or "
                 "NFS, is "
@@ -127,47 +126,45 @@ static void end_entry(const struct hl_lookout *lookout, struct hl_local *local, 
     local->entries = 0;
 }
 
-static void say_full(struct hl_lookout *lookout, const struct hl_local *local, const char *entry) {
-    if (local->is_full && !lookout->said_full)
+static void say_full(struct hl_lookout *lookout, const char *entry) {
+    if (lookout->local.is_full && !lookout->said_full)
         hl_warn("service: %s: " HL_ENABLED_NAMES_TOO_MANY ", then reload the service", entry);
-    lookout->said_full |= local->is_full;
+    lookout->said_full |= lookout->local.is_full;
 }
 
 /* The path that is left.  Symbolic links in folders are not followed, and nothing in a folder that others can write is taken: it
    could be without end. */
-static enum step look_at_path(struct hl_lookout *lookout, struct hl_local *local, struct left *found,
-                              struct stat *status) {
+static enum step look_at_path(struct hl_lookout *lookout, struct left *found, struct stat *status) {
     *found = lookout->left[--lookout->n_left];
-    bool is_there = hl_stat_local(local, found->path, found->level == 0, status) == 0;
+    bool is_there = hl_stat_local(&lookout->local, found->path, found->level == 0, status) == 0;
     if (is_there && S_ISREG(status->st_mode))
         return FOUND;
     if (is_there && S_ISDIR(status->st_mode))
-        list(lookout, local, found->path, found->level);
+        list(lookout, found->path, found->level);
     free(found->path);
     return NOT_YET;
 }
 
 /* Looks for the next regular file that is enabled, and has its STATUS then. */
-static enum step find_file(struct hl_lookout *lookout, struct hl_local *local,
-                           const struct hl_configuration *configuration, struct left *found,
-                           struct stat *status) {
+static enum step find_file(struct hl_lookout *lookout, const struct hl_configuration *configuration,
+                           struct left *found, struct stat *status) {
     if (lookout->n_left > 0) {
-        enum step step = look_at_path(lookout, local, found, status);
-        say_full(lookout, local, configuration->enabled.text[lookout->entry - 1]);
+        enum step step = look_at_path(lookout, found, status);
+        say_full(lookout, configuration->enabled.text[lookout->entry - 1]);
         return step;
     }
     if (lookout->entry > 0)
-        end_entry(lookout, local, configuration->enabled.text[lookout->entry - 1]);
+        end_entry(lookout, configuration->enabled.text[lookout->entry - 1]);
     if (lookout->entry == configuration->enabled.n)
         return NO_MORE;
-    expand(lookout, local, configuration->enabled.text[lookout->entry++]);
-    say_full(lookout, local, configuration->enabled.text[lookout->entry - 1]);
+    expand(lookout, configuration->enabled.text[lookout->entry++]);
+    say_full(lookout, configuration->enabled.text[lookout->entry - 1]);
     return NOT_YET;
 }
 
-/* Whether the file was shown, which may take long, so that LOCAL is closed. */
-static bool look_at(struct hl_lookout *lookout, struct hl_local *local, const struct left *file,
-                    const struct stat *status, const char *entry, hl_take_file *take, void *data) {
+/* Whether the file was shown, which may take long, so that lookout->local is closed. */
+static bool look_at(struct hl_lookout *lookout, const struct left *file, const struct stat *status,
+                    const char *entry, hl_take_file *take, void *data) {
     struct seen seen = {.hash = hash_file(file->path, status),
                         .device = status->st_dev,
                         .since = hl_now_ms(),
@@ -178,7 +175,7 @@ static bool look_at(struct hl_lookout *lookout, struct hl_local *local, const st
         seen = *known;
     bool shows = !seen.is_taken && hl_now_ms() - seen.since >= SETTLES;
     if (shows) {
-        hl_close_local(local);
+        hl_close_local(&lookout->local);
         seen.is_taken = take(data, file->path, entry, file->level > 0, seen.was_there);
     }
     add(&lookout->now, &seen);
@@ -188,10 +185,9 @@ static bool look_at(struct hl_lookout *lookout, struct hl_local *local, const st
 static void begin_look(struct hl_lookout *lookout) {
     while (lookout->n_left > 0)
         free(lookout->left[--lookout->n_left].path);
-    lookout->entry = lookout->names = 0;
-    lookout->is_remote = false;
-    free(lookout->exposed);
-    lookout->exposed = NULL;
+    lookout->entry = 0;
+    free(lookout->local.exposed);
+    lookout->local = (struct hl_local){.only_roots = true, .entries_max = HL_ENABLED_NAMES_MAX};
     clear(&lookout->now);
     lookout->began = hl_now_ms();
 }
@@ -252,26 +248,18 @@ void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *conf
     if (!lookout->is_looking)
         begin_look(lookout);
     lookout->is_looking = true;
-    struct hl_local local = {.only_roots = true,
-                             .entries_max = HL_ENABLED_NAMES_MAX,
-                             .entries = lookout->names,
-                             .is_remote = lookout->is_remote,
-                             .exposed = lookout->exposed};
     do {
         struct left file;
         struct stat status;
-        step = find_file(lookout, &local, configuration, &file, &status);
+        step = find_file(lookout, configuration, &file, &status);
         took = hl_now_ms() - began; /* which is not what TAKE takes */
         if (step == FOUND) {
-            shown = look_at(lookout, &local, &file, &status, configuration->enabled.text[lookout->entry - 1],
-                            take, data);
+            shown =
+                look_at(lookout, &file, &status, configuration->enabled.text[lookout->entry - 1], take, data);
             free(file.path);
         }
     } while (step != NO_MORE && !shown && took < STEP);
-    hl_close_local(&local);
-    lookout->names = local.entries;
-    lookout->is_remote = local.is_remote;
-    lookout->exposed = local.exposed;
+    hl_close_local(&lookout->local);
     lookout->next = hl_now_ms() + fmax(PACE, REST * took);
     if (step == NO_MORE)
         end_look(lookout);
