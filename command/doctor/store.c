@@ -3,6 +3,7 @@
    the file system is like stands in mountinfo, and whether an image is still good is store.c's to say. */
 #include "command/doctor/store.h"
 #include "command/image/store.h"
+#include "command/proc/process.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -122,30 +123,10 @@ unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options
     return n;
 }
 
-/* Whether the process PID has the namespace NAME that this one has; true where that cannot be read. */
-static bool shares_namespace(const char *pid, const char *name) {
-    char *theirs = hl_xasprintf("/proc/%s/ns/%s", pid, name), *ours = hl_xasprintf("/proc/self/ns/%s", name);
-    struct stat a, b;
-    bool same =
-        stat(theirs, &a) != 0 || stat(ours, &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
-    free(theirs);
-    free(ours);
-    return same;
-}
-
-/* Whether / of the process PID is this one's; true where that cannot be read. */
-static bool shares_root(const char *pid) {
-    char *theirs = hl_xasprintf("/proc/%s/root", pid);
-    struct stat a, b;
-    bool same = stat(theirs, &a) != 0 || stat("/", &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
-    free(theirs);
-    return same;
-}
-
-/* Whether the process PID has a mount of DEVICE that may be written to. */
-static bool has_writable_mount(const char *pid, dev_t device) {
-    char *path = hl_xasprintf("/proc/%s/mountinfo", pid), *line = NULL;
-    FILE *text = fopen(path, "re");
+/* Whether the process whose folder of /proc is FOLDER has a mount of DEVICE that may be written to. */
+static bool has_writable_mount(int folder, dev_t device) {
+    char *line = NULL;
+    FILE *text = hl_open_text(folder, "mountinfo");
     size_t size = 0;
     bool found = false;
     while (text != NULL && !found && getline(&line, &size, text) >= 0) {
@@ -155,25 +136,35 @@ static bool has_writable_mount(const char *pid, dev_t device) {
                 makedev(device_major, device_minor) == device && strncmp(options, "rw", 2) == 0;
     }
     free(line);
-    free(path);
     if (text != NULL)
         fclose(text);
     return found;
 }
 
-/* A service with mounts of its own has this machine's processes around it, its / is this machine's, and its root is, too. */
-pid_t hl_find_writing_container(const struct hl_store_state *state) {
-    DIR *folder = state->result == 0 && state->is_system && geteuid() == 0 ? opendir("/proc") : NULL;
+/* A service with mounts of its own has this machine's processes around it, its / is this machine's, and its root is, too.  What cannot
+   be read is taken for this machine's. */
+static bool is_writing_container(int folder, dev_t device) {
+    return hl_has_same(folder, "ns/mnt") == 0 &&
+           (hl_has_same(folder, "ns/pid") == 0 || hl_has_same(folder, "root") == 0) &&
+           hl_has_same(folder, "ns/user") != 0 && has_writable_mount(folder, device);
+}
+
+/* A container that has the store of STATE mounted so that its root can write to it, and with that code which this
+   machine's processes execute: the ID of a process in it, or 0. */
+static pid_t find_writing_container(const struct hl_store_state *state) {
+    DIR *processes = state->result == 0 && state->is_system && geteuid() == 0 ? opendir("/proc") : NULL;
     pid_t found = 0;
-    for (struct dirent *entry; folder != NULL && found == 0 && (entry = readdir(folder)) != NULL;) {
+    for (struct dirent *entry; processes != NULL && found == 0 && (entry = readdir(processes)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid != 0 && !shares_namespace(entry->d_name, "mnt") &&
-            (!shares_namespace(entry->d_name, "pid") || !shares_root(entry->d_name)) &&
-            shares_namespace(entry->d_name, "user") && has_writable_mount(entry->d_name, state->device))
-            found = pid;
+        int folder =
+            pid != 0 ? openat(dirfd(processes), entry->d_name, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+        if (folder < 0)
+            continue;
+        found = is_writing_container(folder, state->device) ? pid : 0;
+        close(folder);
     }
-    if (folder != NULL)
-        closedir(folder);
+    if (processes != NULL)
+        closedir(processes);
     return found;
 }
 
@@ -234,7 +225,7 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
                               state->noexec ? ", noexec: no process can map text from it" : "");
     free(room);
     *remedy = find_remedy(state, geometry);
-    pid_t container = hl_find_writing_container(state);
+    pid_t container = find_writing_container(state);
     if (container == 0)
         return text;
     char *both = hl_xasprintf("%s; the container of process %d can write to it", text, container);

@@ -24,10 +24,6 @@ unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options
                            const struct hl_geometry *geometry);
 #define HL_STORES_MAX 2
 
-/* A container that has the store of STATE mounted so that its root can write to it, and with that code which this
-   machine's processes execute: the ID of a process in it, or 0. */
-pid_t hl_find_writing_container(const struct hl_store_state *state);
-
 /* What is said of it, which the caller frees; *REMEDY: what has to be done, which the caller frees, or NULL. */
 char *hl_describe_store(const struct hl_store_state *state, const struct hl_geometry *geometry,
                         char **remedy);

@@ -61,17 +61,9 @@ static int read_status(struct hl_map_place *place, int folder) {
     return place->inner_pid > 0 ? 0 : -ESRCH;
 }
 
-/* Whether the process has another mount namespace.  One that cannot be asked is taken for our own. */
-static bool has_own_mounts(int folder) {
-    char own[64], other[64];
-    ssize_t a = readlink("/proc/self/ns/mnt", own, sizeof own);
-    ssize_t b = readlinkat(folder, "ns/mnt", other, sizeof other);
-    return a > 0 && b > 0 && (a != b || memcmp(own, other, (size_t)a) != 0);
-}
-
 /* Its /tmp; what is a link there leads to nowhere else than into its root. */
 static int open_folder(int folder) {
-    if (!has_own_mounts(folder)) {
+    if (hl_has_same(folder, "ns/mnt") != 0) { /* one that cannot be asked is taken for our own */
         int fd = open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
         return fd >= 0 ? fd : -errno;
     }

@@ -511,6 +511,15 @@ bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective) {
     return is_known;
 }
 
+int hl_has_same(int folder, const char *name) {
+    char path[64];
+    struct stat own, its;
+    snprintf(path, sizeof path, "/proc/self/%s", name);
+    if (stat(path, &own) != 0 || fstatat(folder, name, &its, 0) != 0)
+        return -1;
+    return own.st_ino == its.st_ino && own.st_dev == its.st_dev;
+}
+
 bool hl_may_trace(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};

@@ -152,6 +152,10 @@ int hl_read_some_regions(struct hl_process *process, const struct hl_process *op
 /* The soft limit that /proc/PID/limits has under NAME, "Max ...": UINT64_MAX if there is none, 0 if it is not known. */
 uint64_t hl_read_limit(const struct hl_process *process, const char *name);
 
+/* Whether the process whose folder of /proc is the open FOLDER has the same NAME there as this one, "ns/mnt" or "root": 1 or 0; -1: that
+   cannot be read. */
+int hl_has_same(int folder, const char *name);
+
 /* An open file of /proc/PID, or a negated errno. */
 int hl_open_process_file(const struct hl_process *process, const char *name);
 

@@ -44,17 +44,10 @@ static int keep_service_out(void) {
     return lock;
 }
 
-/* Whether the process whose folder of /proc is the open FOLDER has the same NAME there as this one. */
-static bool has_same(int folder, const char *name) {
-    char path[64];
-    struct stat own, its;
-    snprintf(path, sizeof path, "/proc/self/%s", name);
-    return stat(path, &own) == 0 && fstatat(folder, name, &its, 0) == 0 && own.st_ino == its.st_ino &&
-           own.st_dev == its.st_dev;
+/* Whether the process whose folder of /proc is the open FOLDER has this mount namespace, and is in no other chroot. */
+static bool is_beside(int folder) {
+    return hl_has_same(folder, "ns/mnt") == 1 && hl_has_same(folder, "root") == 1;
 }
-
-/* Whether it has this mount namespace, and is in no other chroot. */
-static bool is_beside(int folder) { return has_same(folder, "ns/mnt") && has_same(folder, "root"); }
 
 /* Whether PID executes images of the STORE, which may be NULL, or, where it has our mounts, a copy that was made for it.  What is
    done in a container or sandbox with a store of its own is reset there.  No file of the process is opened: a FUSE may not answer. */
