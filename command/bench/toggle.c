@@ -14,7 +14,6 @@
 #include "elf/skip.h"
 #include "command/base/subprocess.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -118,26 +117,26 @@ static bool run_metric(const char *command, double *units) {
     return fine;
 }
 
-/* Context switches of all threads that there are. */
+/* Context switches of all threads that there are.  False: it has ended. */
 static bool read_switches(pid_t pid, double *units) {
-    char *path = hl_xasprintf("/proc/%d/task", pid), line[256];
-    DIR *folder = opendir(path);
+    pid_t *tids = NULL;
+    size_t n = 0;
+    char line[256];
     double number;
     *units = 0;
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        char *name = hl_xasprintf("%s/%s/status", path, entry->d_name);
-        FILE *status = hl_parse_pid(entry->d_name) != 0 ? fopen(name, "re") : NULL;
+    hl_add_threads(&tids, &n, pid);
+    for (size_t i = 0; i < n; i++) {
+        char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tids[i]);
+        FILE *status = fopen(path, "re");
         while (status != NULL && fgets(line, sizeof line, status) != NULL)
             if (sscanf(line, "voluntary_ctxt_switches: %lf", &number) == 1)
                 *units += number;
         if (status != NULL)
             fclose(status);
-        free(name);
+        free(path);
     }
-    if (folder != NULL)
-        closedir(folder);
-    free(path);
-    return folder != NULL;
+    free(tids);
+    return n > 0;
 }
 
 static bool read_units(const struct toggle *toggle, double *units) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Processes by their names. */
+/* Processes by their names, and their threads. */
 #include "command/base/common.h"
 #include "command/proc/process.h"
 
@@ -43,6 +43,22 @@ size_t hl_find_named(pid_t **pids, const char *name) {
     if (n == 0)
         hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
     return n;
+}
+
+void hl_add_threads(pid_t **tids, size_t *n, pid_t pid) {
+    char *path = hl_xasprintf("/proc/%d/task", pid);
+    DIR *folder = opendir(path);
+    free(path);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t tid = hl_parse_pid(entry->d_name);
+        if (tid == 0)
+            continue;
+        if (*n % 64 == 0)
+            *tids = hl_xrealloc(*tids, (*n + 64) * sizeof **tids);
+        (*tids)[(*n)++] = tid;
+    }
+    if (folder != NULL)
+        closedir(folder);
 }
 
 bool hl_is_number(const char *text) { return text[0] != '\0' && strspn(text, "0123456789") == strlen(text); }

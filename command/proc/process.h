@@ -90,6 +90,9 @@ bool hl_has_name(const struct hl_process *process, const char *name);
    none, it says so. */
 size_t hl_find_named(pid_t **pids, const char *name);
 
+/* Adds the threads that PID has now to the *N of *TIDS, which the caller frees. */
+void hl_add_threads(pid_t **tids, size_t *n, pid_t pid);
+
 /* Whether TEXT consists of digits, so that it means a process ID and no name. */
 bool hl_is_number(const char *text);
 

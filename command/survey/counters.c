@@ -5,7 +5,6 @@
    lets counters take turns where there are more than the processor has, and says for how long each really counted. */
 #include "command/survey/survey.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <linux/perf_event.h>
 #include <stdlib.h>
@@ -67,22 +66,14 @@ const char *hl_try_watch_counters(void) {
 }
 
 struct hl_watch_counters *hl_open_watch_counters(pid_t pid) {
-    char *path = hl_xasprintf("/proc/%d/task", pid);
-    DIR *folder = opendir(path);
     struct hl_watch_counters *counters = hl_xmalloc(sizeof *counters);
-    free(path);
-    for (struct dirent *entry;
-         folder != NULL && counters->n < THREADS_MAX && (entry = readdir(folder)) != NULL;) {
-        pid_t tid = hl_parse_pid(entry->d_name);
-        if (tid == 0)
-            continue;
-        int *file = counters->file[counters->n];
+    pid_t *tids = NULL;
+    size_t n = 0;
+    hl_add_threads(&tids, &n, pid);
+    for (; counters->n < n && counters->n < THREADS_MAX; counters->n++)
         for (unsigned event = 0; event < EVENTS; event++)
-            file[event] = open_event(tid, (enum event)event);
-        counters->n++;
-    }
-    if (folder != NULL)
-        closedir(folder);
+            counters->file[counters->n][event] = open_event(tids[counters->n], (enum event)event);
+    free(tids);
     return counters;
 }
 

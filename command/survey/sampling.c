@@ -6,7 +6,6 @@
    fell are estimated from those in which just one or two did. */
 #include "command/survey/watch.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -249,30 +248,14 @@ void hl_measure_text(struct hl_surveyed *program) {
 
 /* --- the window --- */
 
-static void add_threads(pid_t **thread, size_t *n, pid_t pid) {
-    char *path = hl_xasprintf("/proc/%d/task", pid);
-    DIR *folder = opendir(path);
-    free(path);
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        pid_t tid = hl_parse_pid(entry->d_name);
-        if (tid == 0)
-            continue;
-        if (*n % 64 == 0)
-            *thread = hl_xrealloc(*thread, (*n + 64) * sizeof **thread);
-        (*thread)[(*n)++] = tid;
-    }
-    if (folder != NULL)
-        closedir(folder);
-}
-
 /* Samples of the threads that the watched processes have now. */
 static int sample_threads(struct hl_watch *watch, struct hl_sampler **sampler, unsigned hz) {
     struct hl_sampler_request request = {.hz = hz};
     pid_t *thread = NULL;
     for (size_t i = 0; i < watch->n && watch->filter->child == 0; i++)
-        add_threads(&thread, &request.n_threads, watch->process[i].pid);
+        hl_add_threads(&thread, &request.n_threads, watch->process[i].pid);
     if (watch->filter->child != 0) /* it executes hugeld still, which may not be a program that is wanted */
-        add_threads(&thread, &request.n_threads, watch->filter->child);
+        hl_add_threads(&thread, &request.n_threads, watch->filter->child);
     request.thread = thread;
     watch->survey->of_threads = true;
     watch->survey->hz = hz;

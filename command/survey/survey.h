@@ -111,7 +111,6 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey);
 struct hl_watch_counters;
 /* NULL, or why there are none here; static. */
 const char *hl_try_watch_counters(void);
-/* NULL where they can't be had for PID. */
 struct hl_watch_counters *hl_open_watch_counters(pid_t pid);
 /* Adds what was counted, and closes them; COUNTERS may be NULL. */
 void hl_close_watch_counters(struct hl_watch_counters *counters, struct hl_event_counts *counts);
