@@ -91,17 +91,17 @@ const char *const hl_isolated_lists[HL_ISOLATED_LISTS] = {"/sys/devices/system/c
                                                           "/sys/devices/system/cpu/nohz_full",
                                                           "/sys/fs/cgroup/cpuset.cpus.isolated"};
 
-char *hl_read_processor(void) {
-    char *line = NULL, *name = NULL;
+char *hl_read_cpuinfo(const char *name) {
+    char *line = NULL, *found = NULL;
     size_t size = 0;
     FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file != NULL && name == NULL && getline(&line, &size, file) >= 0)
-        if (strncmp(line, "model name", 10) == 0 && strstr(line, ": ") != NULL)
-            name = hl_xasprintf("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
+    while (file != NULL && found == NULL && getline(&line, &size, file) >= 0)
+        if (strncmp(line, name, strlen(name)) == 0 && strstr(line, ": ") != NULL)
+            found = hl_xasprintf("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
     if (file != NULL)
         fclose(file);
     free(line);
-    return name;
+    return found;
 }
 
 void hl_print_json(json_t *value) {

@@ -33,8 +33,8 @@ void hl_print_json(json_t *value);
 #define HL_ISOLATED_LISTS 3
 extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];
 
-/* What /proc/cpuinfo calls the first processor; NULL where it has no such line (AArch64).  The caller frees it. */
-char *hl_read_processor(void);
+/* What /proc/cpuinfo has of the first processor under NAME, as "vendor_id"; NULL where it has no such line.  The caller frees it. */
+char *hl_read_cpuinfo(const char *name);
 
 /* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all have.  The
    others have the lowest priority.  Where no thread can be made, this one does it alone. */

@@ -105,7 +105,7 @@ static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio 
 static json_t *make_json_machine(void) {
     struct utsname name;
     struct hl_tlb tlb;
-    char *cpu = hl_read_processor();
+    char *cpu = hl_read_cpuinfo("model name");
     uname(&name);
     hl_measure_tlb(&tlb);
     json_t *machine =

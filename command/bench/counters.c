@@ -45,19 +45,11 @@ static const struct {
 };
 
 static char *read_vendor(void) {
-    char *line = NULL, *vendor = NULL, word[64];
-    size_t size = 0;
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file != NULL && vendor == NULL && getline(&line, &size, file) >= 0) {
-        if (sscanf(line, "vendor_id : %63s", word) == 1)
-            vendor = hl_xasprintf("%s", word);
-        else if (strncmp(line, "CPU implementer", 15) == 0)
-            vendor = hl_xasprintf("Arm");
-    }
-    if (file != NULL)
-        fclose(file);
-    free(line);
-    return vendor != NULL ? vendor : hl_xasprintf("unknown");
+    char *vendor = hl_read_cpuinfo("vendor_id"), *arm = hl_read_cpuinfo("CPU implementer");
+    if (vendor == NULL)
+        vendor = hl_xasprintf("%s", arm != NULL ? "Arm" : "unknown");
+    free(arm);
+    return vendor;
 }
 
 /* Adds "VALUE,unit,EVENT,..." to COUNTS, where perf has counted. */

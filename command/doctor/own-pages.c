@@ -14,6 +14,7 @@
 #include "command/doctor/own-pages.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
+#include "elf/line.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -111,14 +112,10 @@ static char *ask_postgres(struct hl_own_pages *own, const char *executable, char
 
 /* The size of the kernel's default huge page, which mmap gives when none is named; 0 if it can't be read. */
 static uint64_t read_default_size(void) {
-    char line[128];
+    char meminfo[8192];
     uint64_t kib = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "Hugepagesize: %" SCNu64, &kib) != 1)
-            kib = 0;
-    if (file != NULL)
-        fclose(file);
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0)
+        hl_find_number(meminfo, "Hugepagesize:", &kib);
     return kib * 1024;
 }
 

@@ -142,7 +142,7 @@ json_t *hl_json_jump_costs(const struct hl_jump_costs *costs) {
 static bool read_costs(struct hl_jump_costs *costs, const json_t *value) {
     const json_t *points = json_object_get(value, "points"), *point;
     const char *processor = json_string_value(json_object_get(value, "processor"));
-    char *own = hl_read_processor();
+    char *own = hl_read_cpuinfo("model name");
     bool is_own = processor != NULL && own != NULL && strcmp(processor, own) == 0 &&
                   json_integer_value(json_object_get(value, "version")) == VERSION;
     size_t i;
@@ -257,7 +257,7 @@ int hl_save_jump_costs(const struct hl_jump_costs *costs, enum hl_tlb_verdict ve
     int folder = open_folder(path, &name), result = 0;
     if (folder < 0)
         return folder;
-    char *processor = hl_read_processor(), *fresh = hl_xasprintf(".%s-%d", name, getpid());
+    char *processor = hl_read_cpuinfo("model name"), *fresh = hl_xasprintf(".%s-%d", name, getpid());
     char *boot = read_boot();
     json_t *value =
         json_pack("{s:i, s:o, s:o, s:o, s:s}", "version", VERSION, "processor",
