@@ -352,29 +352,21 @@ int hl_read_mappings(struct hl_process *process, const struct hl_process *opened
     return result == 0 ? read_text_of_regions(process, "maps") : result;
 }
 
-/* include/uapi/linux/fs.h of Linux 6.11. */
-struct query {
-    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
-    uint32_t major, minor, name_bytes, build_id_bytes;
-    uint64_t name, build_id;
-};
-#define PROCMAP_QUERY _IOWR('f', 17, struct query)
-enum { MAP_READABLE = 1, MAP_WRITABLE = 2, MAP_EXECUTABLE = 4, MAP_IS_SHARED = 8, MAP_OR_NEXT = 16 };
-
 static void add_region(struct hl_process *process, const struct hl_region *region) {
     process->region = hl_xrealloc(process->region, (process->n_regions + 1) * sizeof *region);
     process->region[process->n_regions++] = *region;
 }
 
 static void add_answer(struct hl_process *process, const struct hl_process *opened,
-                       const struct query *answer) {
+                       const struct hl_mapping_query *answer) {
     const struct hl_region *before = hl_find_region(opened, answer->end - 1);
     struct hl_region region = {
         .start = answer->start,
         .end = answer->end,
-        .flags = (answer->flags & MAP_READABLE ? PF_R : 0) | (answer->flags & MAP_WRITABLE ? PF_W : 0) |
-                 (answer->flags & MAP_EXECUTABLE ? PF_X : 0),
-        .shared = (answer->flags & MAP_IS_SHARED) != 0,
+        .flags = (answer->flags & HL_QUERY_READABLE ? PF_R : 0) |
+                 (answer->flags & HL_QUERY_WRITABLE ? PF_W : 0) |
+                 (answer->flags & HL_QUERY_EXECUTABLE ? PF_X : 0),
+        .shared = (answer->flags & HL_QUERY_SHARED) != 0,
         .offset = answer->offset,
         .device = makedev(answer->major, answer->minor),
         .inode = (ino_t)answer->inode,
@@ -392,8 +384,9 @@ static int query_range(struct hl_process *process, const struct hl_process *open
                        const struct hl_address_range *range) {
     uint64_t at = end_of(process) > range->start ? end_of(process) : range->start;
     while (at < range->end) {
-        struct query query = {.size = sizeof query, .query_flags = MAP_OR_NEXT, .address = at};
-        if (ioctl(maps, PROCMAP_QUERY, &query) != 0)
+        struct hl_mapping_query query = {
+            .size = sizeof query, .query_flags = HL_QUERY_OR_NEXT, .address = at};
+        if (ioctl(maps, HL_MAPPING_QUERY, &query) != 0)
             return errno == ENOENT ? 0 : -errno;
         if (query.start >= range->end)
             break;

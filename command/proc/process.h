@@ -172,6 +172,21 @@ int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometr
    opened; others have to be in memory.  For who may not look, true: the process is their own. */
 bool hl_answers(const struct hl_process *process, const struct hl_region *region);
 
+/* PROCMAP_QUERY of <linux/fs.h>, Linux 6.11, which asks an open /proc/PID/maps for one mapping. */
+struct hl_mapping_query {
+    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
+    uint32_t major, minor, name_bytes, build_id_bytes;
+    uint64_t name, build_id;
+};
+#define HL_MAPPING_QUERY _IOWR('f', 17, struct hl_mapping_query)
+enum {
+    HL_QUERY_READABLE = 1,
+    HL_QUERY_WRITABLE = 2,
+    HL_QUERY_EXECUTABLE = 4,
+    HL_QUERY_SHARED = 8,
+    HL_QUERY_OR_NEXT = 16
+};
+
 /* The value of the variable NAME in the environment that PROCESS was started with; NULL if it has none or may
    not be asked.  The caller owns it. */
 char *hl_read_variable(const struct hl_process *process, const char *name);

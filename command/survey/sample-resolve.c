@@ -35,16 +35,6 @@
 #define AT_HANDLE_FID AT_REMOVEDIR
 #endif
 
-/* <linux/fs.h> of Linux 6.11. */
-struct procmap_query {
-    uint64_t size, query_flags, query_addr;
-    uint64_t vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode;
-    uint32_t dev_major, dev_minor, vma_name_size, build_id_size;
-    uint64_t vma_name_addr, build_id_addr;
-};
-#define QUERY _IOWR('f', 17, struct procmap_query)
-#define QUERY_EXECUTABLE 4
-
 struct known {
     pid_t pid;
     struct hl_process process; /* its regions: of maps, if that was read; those that are executable */
@@ -225,34 +215,30 @@ static void escape_newlines(char *to, const char *from) {
 /* 0; -ENOENT: nothing executable is mapped there; -ENOTTY: this kernel cannot be asked; or another negated errno. */
 static int query(struct hl_resolver *resolver, const struct known *known, uint64_t address,
                  struct mapping *mapping) {
-    struct procmap_query query = {.size = sizeof query,
-                                  .query_flags = QUERY_EXECUTABLE,
-                                  .query_addr = address,
-                                  .vma_name_size = sizeof resolver->path,
-                                  .vma_name_addr = (uint64_t)(uintptr_t)resolver->path};
+    struct hl_mapping_query query = {.size = sizeof query,
+                                     .query_flags = HL_QUERY_EXECUTABLE,
+                                     .address = address,
+                                     .name_bytes = sizeof resolver->path,
+                                     .name = (uint64_t)(uintptr_t)resolver->path};
     int maps = hl_open_process_file(&known->process, "maps"), result = 0;
     if (maps < 0)
         return maps;
     resolver->path[0] = '\0';
-    if (ioctl(maps, QUERY, &query) != 0)
+    if (ioctl(maps, HL_MAPPING_QUERY, &query) != 0)
         result = -errno;
     if (result == -ENAMETOOLONG) { /* it can be mapped, and has no name that a path could be */
-        query.vma_name_size = 0;
-        query.vma_name_addr = 0;
+        query.name_bytes = 0;
+        query.name = 0;
         resolver->path[0] = '\0';
-        result = ioctl(maps, QUERY, &query) == 0 ? 0 : -errno;
+        result = ioctl(maps, HL_MAPPING_QUERY, &query) == 0 ? 0 : -errno;
     }
     close(maps);
     if (result != 0)
         return result;
     escape_newlines(resolver->escaped, resolver->path);
-    *mapping = (struct mapping){query.vma_start,
-                                query.vma_end,
-                                query.vma_offset,
-                                query.vma_page_size,
-                                makedev(query.dev_major, query.dev_minor),
-                                query.inode,
-                                resolver->escaped};
+    *mapping = (struct mapping){
+        query.start, query.end,        query.offset, query.page_bytes, makedev(query.major, query.minor),
+        query.inode, resolver->escaped};
     return 0;
 }
 
