@@ -392,7 +392,7 @@ static void act_on_file(struct hl_actor *actor, struct target *target, const str
 
 static void act_on(struct hl_actor *actor, struct target *target, double delay) {
     struct hl_elf_file file;
-    if (hl_open_observed(&file, target->file) != HL_ELF_FINE) {
+    if (hl_open_elf_soon(&file, target->file->path, false) != HL_ELF_FINE) {
         note_failure(actor, target, hl_xasprintf("it cannot be read any more"));
         return;
     }

@@ -56,7 +56,7 @@ void hl_examine_observed(struct hl_observed_file *file) {
     file->text_bytes = file->huge_bytes = file->possible_bytes = 0;
     for (size_t i = 0; i < file->n_chunks; i++)
         file->chunk[i].can_be_huge = file->chunk[i].is_huge = false;
-    if (hl_open_observed(&elf, file) != HL_ELF_FINE) {
+    if (hl_open_elf_soon(&elf, file->path, false) != HL_ELF_FINE) {
         file->obstacle = hl_xasprintf("it is no ELF file of this machine");
         return;
     }

@@ -206,7 +206,7 @@ static void begin_window(struct hl_observer *observer, const struct hl_configura
         return;
     }
     observer->said = 0;
-    observer->resolver = hl_open_resolver(false);
+    observer->resolver = hl_open_resolver();
     observer->ends = now + 1e3 * configuration->window_seconds;
     observer->own_ms = hl_processor_ms();
     observer->window = (struct hl_observed_counts){0};
@@ -331,10 +331,6 @@ bool hl_is_observing(const struct hl_observer *observer) { return observer->samp
 
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
     return is_same_file(descriptor, file->path, &file->id);
-}
-
-enum hl_elf_problem hl_open_observed(struct hl_elf_file *elf, const struct hl_observed_file *file) {
-    return hl_open_elf_soon(elf, file->path, false);
 }
 
 static json_t *make_json_chunks(const struct hl_observed_file *file) {

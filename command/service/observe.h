@@ -6,7 +6,6 @@
 #ifndef HL_OBSERVE_H
 #define HL_OBSERVE_H
 
-#include "command/file/elf-file.h"
 #include "command/share/configuration.h"
 #include "command/survey/sample-resolve.h"
 
@@ -74,9 +73,6 @@ bool hl_is_observing(const struct hl_observer *observer);
 
 /* Whether CONFIGURATION wants files at PATH to be looked at. */
 bool hl_is_eligible_path(const struct hl_configuration *configuration, const char *path);
-
-/* Opens FILE as hl_open_elf, where its file system answers; else it is HL_ELF_UNREADABLE. */
-enum hl_elf_problem hl_open_observed(struct hl_elf_file *elf, const struct hl_observed_file *file);
 
 /* Whether the open descriptor is of the very file that FILE is about. */
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor);

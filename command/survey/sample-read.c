@@ -46,8 +46,7 @@ enum hl_record hl_read_record(const struct hl_ring_view *ring, uint64_t *tail, u
         if (record.header.size < wanted)
             return HL_RECORD_OTHER;
         copy_out(ring, at, &record, wanted);
-        *sample = (struct hl_sample){record.ip, (pid_t)record.process, (pid_t)record.thread, record.time,
-                                     record.page_bytes};
+        *sample = (struct hl_sample){record.ip, (pid_t)record.process, record.time, record.page_bytes};
         return HL_RECORD_SAMPLE;
     case PERF_RECORD_LOST:
         if (record.header.size < sizeof loss)

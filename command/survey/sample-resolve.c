@@ -47,7 +47,7 @@ struct known {
 };
 
 struct hl_resolver {
-    bool uses_maps;
+    bool uses_maps; /* the kernel cannot be asked for one mapping */
     uint64_t uses;
     size_t n;
     struct known known[PROCESSES_MAX];
@@ -337,10 +337,8 @@ void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sam
     hl_end_reading();
 }
 
-struct hl_resolver *hl_open_resolver(bool uses_maps) {
-    struct hl_resolver *resolver = hl_xmalloc(sizeof *resolver);
-    resolver->uses_maps = uses_maps;
-    return resolver;
+struct hl_resolver *hl_open_resolver(void) {
+    return hl_xmalloc(sizeof(struct hl_resolver));
 }
 
 void hl_close_resolver(struct hl_resolver *resolver) {

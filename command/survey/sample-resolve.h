@@ -47,8 +47,7 @@ struct hl_sample_place {
 };
 
 struct hl_resolver;
-/* USES_MAPS: as on a kernel without PROCMAP_QUERY. */
-struct hl_resolver *hl_open_resolver(bool uses_maps);
+struct hl_resolver *hl_open_resolver(void);
 void hl_close_resolver(struct hl_resolver *resolver);
 
 /* Resolves SAMPLE, which was taken just now. */

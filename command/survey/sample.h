@@ -25,9 +25,9 @@
 
 struct hl_sample {
     uint64_t address;
-    pid_t process, thread; /* in the PID namespace of this process; 0: in another one */
-    uint64_t boot_ns;      /* CLOCK_BOOTTIME */
-    uint64_t page_bytes;   /* of the page that ADDRESS was on; 0: not known */
+    pid_t process;       /* in the PID namespace of this process; 0: in another one */
+    uint64_t boot_ns;    /* CLOCK_BOOTTIME */
+    uint64_t page_bytes; /* of the page that ADDRESS was on; 0: not known */
 };
 
 struct hl_sampler_request {

@@ -323,7 +323,7 @@ void hl_watch_by_samples(struct hl_watch *watch, double seconds) {
         return;
     }
     double start = hl_now_ms();
-    tally.resolver = hl_open_resolver(false);
+    tally.resolver = hl_open_resolver();
     if (watch->filter->child != 0)
         close(watch->filter->go);
     if (sampler != NULL) /* else there is no process to be sampled */

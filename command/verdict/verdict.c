@@ -381,7 +381,8 @@ const char *hl_explain_nothing(const struct hl_verdict *verdict) {
     return verdict->plain_reason != NULL ? verdict->plain_reason : hl_skip_sentence(verdict->skip);
 }
 
-char *hl_describe_verdict(const struct hl_verdict *verdict) {
+/* "an image, 98.1 % of its text on 6 huge pages for all processes together"; the caller frees it. */
+static char *describe(const struct hl_verdict *verdict) {
     static const char *const names[HL_WAYS] = {"", "in place", "an image", "a private copy",
                                                "a private copy"};
     static const char *const costs[HL_WAYS] = {"", " of the page cache", " for all processes together",
@@ -462,7 +463,7 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
 }
 
 char *hl_format_best(const struct hl_verdict *verdict) {
-    char *words = hl_describe_verdict(verdict), *commands = hl_format_commands(verdict);
+    char *words = describe(verdict), *commands = hl_format_commands(verdict);
     char *best =
         hl_xasprintf("%s%s%s", words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
     free(words);
@@ -489,7 +490,7 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
 }
 
 json_t *hl_json_verdict(const struct hl_verdict *verdict) {
-    char *commands = hl_format_commands(verdict), *words = hl_describe_verdict(verdict);
+    char *commands = hl_format_commands(verdict), *words = describe(verdict);
     json_t *json =
         json_pack("{s:s, s:o, s:I, s:b, s:o, s:s, s:s}", "way", hl_way_name(verdict->best), "text_share",
                   hl_json_share(verdict->covered[verdict->best], verdict->text_bytes), "pages",

@@ -77,17 +77,14 @@ const char *hl_way_name(enum hl_way_name way);
 /* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
 const char *hl_explain_nothing(const struct hl_verdict *verdict);
 
-/* "an image, 98.1 % of its text on 6 huge pages for all processes"; the caller frees it. */
-char *hl_describe_verdict(const struct hl_verdict *verdict);
-
 /* The commands that do it, "hugeld share add /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
    frees it. */
 char *hl_format_commands(const struct hl_verdict *verdict);
 
-/* Both, joined by "; ".  The caller frees it. */
+/* "an image, 98.1 % of its text on 6 huge pages for all processes", and these, after "; ".  The caller frees it. */
 char *hl_format_best(const struct hl_verdict *verdict);
 
-/* One line: both, and what is known of the gain.  The caller frees it. */
+/* The same, and what is known of the gain, in one line.  The caller frees it. */
 char *hl_format_verdict(const struct hl_verdict *verdict);
 
 /* The same as JSON. */

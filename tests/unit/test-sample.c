@@ -36,7 +36,6 @@ static void t_assert_sample(uint64_t *tail, uint64_t head, uint64_t address, boo
     assert_int_equal(hl_read_record(&t_ring, tail, head, has_page_bytes, &sample, &lost), HL_RECORD_SAMPLE);
     assert_int_equal(sample.address, address);
     assert_int_equal(sample.process, 11);
-    assert_int_equal(sample.thread, 12);
     assert_int_equal(sample.boot_ns, 1000);
     assert_int_equal(sample.page_bytes, has_page_bytes ? 2 << 20 : 0);
     assert_int_equal(lost, 0);
