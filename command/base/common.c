@@ -87,6 +87,24 @@ json_t *hl_json_share(uint64_t part, uint64_t whole) {
     return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
 }
 
+void hl_clear_progress(void) {
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}
+
+int hl_compare_doubles(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* xorshift64*, Marsaglia and Vigna. */
+uint64_t hl_draw(uint64_t *state) {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return *state * 0x2545f4914f6cdd1d;
+}
+
 const char *const hl_isolated_lists[HL_ISOLATED_LISTS] = {"/sys/devices/system/cpu/isolated",
                                                           "/sys/devices/system/cpu/nohz_full",
                                                           "/sys/fs/cgroup/cpuset.cpus.isolated"};

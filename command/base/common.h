@@ -29,6 +29,15 @@ json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
 void hl_print_json(json_t *value);
 
+/* On a terminal, takes away the line of progress that standard error ends with. */
+void hl_clear_progress(void);
+
+/* For qsort(3) of doubles, ascending. */
+int hl_compare_doubles(const void *a, const void *b);
+
+/* The next number of *STATE, which is not 0: the same numbers in each run. */
+uint64_t hl_draw(uint64_t *state);
+
 /* Files that list processors which are kept for programs of their own: isolcpus, nohz_full, isolated cpusets. */
 #define HL_ISOLATED_LISTS 3
 extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];

@@ -294,11 +294,6 @@ static void tell_progress(const struct hl_bench *bench, struct progress *progres
     progress->told = now;
 }
 
-static void clear_progress(void) {
-    if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
-}
-
 static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
                         const struct hl_trial *trial) {
     for (unsigned metric = 0; metric < HL_METRICS; metric++)
@@ -360,7 +355,7 @@ static int measure_pairs(struct hl_bench *bench) {
         if (code == 0)
             tell_progress(bench, &progress, ++done);
     }
-    clear_progress();
+    hl_clear_progress();
     bench->pairs = done;
     return code;
 }

@@ -18,14 +18,6 @@
 /* An interval of fewer blocks says little. */
 #define BLOCKS_MIN 6
 
-/* xorshift64*, Marsaglia and Vigna. */
-static uint64_t draw_number(uint64_t *state) {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return *state * 0x2545f4914f6cdd1d;
-}
-
 static void swap_values(double *a, double *b) {
     double value = *a;
     *a = *b;
@@ -80,11 +72,6 @@ static double average_middle(double *value, size_t n) {
     return sum / (double)left;
 }
 
-static int compare_values(const void *a, const void *b) {
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 /* The mean of the middle half of N values, and both ends of its interval, of which BLOCK after each other are drawn together; a rest
    that is no block is not drawn.  Reorders VALUE. */
 static void estimate(double *value, size_t n, size_t block, double result[3]) {
@@ -93,11 +80,11 @@ static void estimate(double *value, size_t n, size_t block, double result[3]) {
     uint64_t state = 0x9e3779b97f4a7c15;
     for (size_t i = 0; i < RESAMPLES; i++) {
         for (size_t j = 0; j < blocks; j++)
-            memcpy(drawn + j * block, value + ((draw_number(&state) >> 32) * blocks >> 32) * block,
+            memcpy(drawn + j * block, value + ((hl_draw(&state) >> 32) * blocks >> 32) * block,
                    block * sizeof *drawn);
         mean[i] = average_middle(drawn, used);
     }
-    qsort(mean, RESAMPLES, sizeof *mean, compare_values);
+    qsort(mean, RESAMPLES, sizeof *mean, hl_compare_doubles);
     result[0] = average_middle(value, n);
     result[1] = mean[RESAMPLES / 40 - 1];
     result[2] = mean[RESAMPLES - RESAMPLES / 40];

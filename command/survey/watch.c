@@ -22,13 +22,8 @@ void hl_tell_progress(struct hl_watch *watch, const char *format, size_t done, s
     if (!isatty(STDERR_FILENO) || hl_now_ms() - watch->told_ms < PROGRESS_MS)
         return;
     watch->told_ms = hl_now_ms();
-    fputs("\r\033[K", stderr);
+    hl_clear_progress();
     fprintf(stderr, format, done, all);
-}
-
-static void clear_progress(void) {
-    if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
 }
 
 /* --- which processes --- */
@@ -275,7 +270,7 @@ int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *
         hl_watch_exactly(&watch, seconds);
     else
         hl_watch_by_samples(&watch, seconds);
-    clear_progress();
+    hl_clear_progress();
     make_programs(&watch);
     return watch.code;
 }

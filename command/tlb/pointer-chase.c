@@ -8,7 +8,7 @@
    Reads go from pointer to pointer.  Jumps are direct ones, as most of a program's are; the last line returns.
    Where in its page a line lies differs from page to page, or all of them would share a few sets of the caches. */
 #include "command/tlb/pointer-chase.h"
-#include "command/base/basics.h"
+#include "command/base/common.h"
 #include "elf/maps.h"
 
 #include <fcntl.h>
@@ -61,14 +61,6 @@ bool hl_take_small_field(struct hl_field *field, uint64_t bytes, uint64_t step,
     return hl_fill_field(field, step) == bytes;
 }
 
-/* xorshift64*, Marsaglia and Vigna. */
-static uint64_t draw(uint64_t *state) {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    return (*state * 0x2545f4914f6cdd1d) >> 32;
-}
-
 /* Where the I-th line begins. */
 static char *place_line(const struct hl_chain *chain, uint64_t i) {
     uint64_t page = chain->pages > 0 ? i % chain->pages : i;
@@ -95,7 +87,7 @@ bool hl_make_chain(struct hl_chain *chain, uint64_t *state) {
     if (order == NULL)
         return false;
     for (uint32_t i = 0; i < chain->lines; i++) { /* Fisher and Yates, inside out */
-        uint32_t j = (uint32_t)(draw(state) % (i + 1));
+        uint32_t j = (uint32_t)((hl_draw(state) >> 32) % (i + 1));
         order[i] = order[j];
         order[j] = i;
     }

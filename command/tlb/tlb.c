@@ -228,13 +228,8 @@ static unsigned time_rounds(struct session *session) {
     return round;
 }
 
-static int compare(const void *a, const void *b) {
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 static struct hl_tlb_time sum_up(double *sample, unsigned rounds) {
-    qsort(sample, rounds, sizeof *sample, compare);
+    qsort(sample, rounds, sizeof *sample, hl_compare_doubles);
     return (struct hl_tlb_time){sample[0], sample[THIRD] - sample[0]};
 }
 
