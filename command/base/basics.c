@@ -122,11 +122,19 @@ char *hl_xasprintf(const char *format, ...) {
     return check_memory(text);
 }
 
+char *hl_read_link(int folder, const char *name) {
+    char path[PATH_MAX];
+    ssize_t bytes = readlinkat(folder, name, path, sizeof path);
+    return bytes >= 0 ? hl_xasprintf("%.*s", (int)bytes, path) : NULL;
+}
+
 char *hl_find_file_path(int file) {
-    char path[PATH_MAX] = "", *link = hl_xasprintf("/proc/self/fd/%d", file);
-    ssize_t bytes = readlink(link, path, sizeof path - 1);
+    char *link = hl_xasprintf("/proc/self/fd/%d", file), *path = hl_read_link(AT_FDCWD, link);
     free(link);
-    return bytes > 0 && path[0] == '/' ? hl_xasprintf("%s", path) : NULL;
+    if (path != NULL && path[0] == '/')
+        return path;
+    free(path);
+    return NULL;
 }
 
 /* The folder of the running command; without /proc, of what was executed; empty where neither is known. */

@@ -43,6 +43,9 @@ static inline bool hl_only_writable_by(const struct stat *status, uint64_t owner
     return (status->st_uid == owner || status->st_uid == 0) && (status->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
+/* What the symbolic link NAME in FOLDER holds; NULL and errno: it cannot be read.  The caller frees it. */
+char *hl_read_link(int folder, const char *name);
+
 /* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
 char *hl_find_file_path(int file);
 

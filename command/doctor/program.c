@@ -32,7 +32,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -232,18 +231,14 @@ static int compare_with_path(pid_t pid) {
 /* Whether NAME is a process's number: then its executable is judged, as it would be started again.  0 or a negated errno; -ESTALE: its
    path leads elsewhere from here. */
 static int find_process(struct hl_needs *needs, const char *name) {
-    char path[PATH_MAX], *link;
     pid_t pid = hl_parse_pid(name);
     if (pid == 0)
         return -ENOENT;
-    link = hl_xasprintf("/proc/%d/exe", pid);
-    ssize_t bytes = readlink(link, path, sizeof path - 1);
-    int result = bytes > 0 ? 0 : -errno;
+    char *link = hl_xasprintf("/proc/%d/exe", pid), *path = hl_read_link(AT_FDCWD, link);
+    int result = path != NULL ? compare_with_path(pid) : -errno;
     free(link);
-    path[bytes > 0 ? bytes : 0] = '\0';
-    if (result == 0)
-        result = compare_with_path(pid);
     needs->is_running = result == 0 && hl_open_program(&needs->program, path);
+    free(path);
     return needs->is_running ? 0 : result != 0 ? result : -ENOENT;
 }
 

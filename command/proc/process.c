@@ -272,13 +272,8 @@ uint64_t hl_read_limit(const struct hl_process *process, const char *name) {
 /* 0, or a negated errno: CAP_PERFMON is enough for maps and smaps (perfmon_capable in mm_access), but not for exe and map_files, and
    without these the process would look as if it had loaded nothing. */
 static int read_executable(struct hl_process *process) {
-    char path[PATH_MAX];
-    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
-    if (bytes < 0)
-        return errno == EACCES || errno == EPERM ? -errno : 0;
-    path[bytes] = '\0';
-    process->executable = hl_xasprintf("%s", path);
-    return 0;
+    process->executable = hl_read_link(process->folder, "exe");
+    return process->executable == NULL && (errno == EACCES || errno == EPERM) ? -errno : 0;
 }
 
 int hl_read_process(struct hl_process *process) {

@@ -165,15 +165,11 @@ int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const c
 
 /* What it executes now, since it may have called execve.  0, or a negated errno. */
 static int read_program(struct known *known) {
-    char path[PATH_MAX];
-    ssize_t bytes = readlinkat(known->process.folder, "exe", path, sizeof path - 1);
-    if (bytes < 0)
+    char *path = hl_read_link(known->process.folder, "exe");
+    if (path == NULL)
         return -errno;
-    path[bytes] = '\0';
-    if (known->program_path == NULL || strcmp(known->program_path, path) != 0) {
-        free(known->program_path);
-        known->program_path = hl_xasprintf("%s", path);
-    }
+    free(known->program_path);
+    known->program_path = path;
     return hl_read_file_id(&known->program, known->process.folder, "exe", path);
 }
 

@@ -8,7 +8,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,16 +76,14 @@ struct hl_watched *hl_add_watched(struct hl_watch *watch, const struct hl_watche
 }
 
 int hl_note_executable(struct hl_watched *watched, const struct hl_process *process) {
-    char path[PATH_MAX];
-    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
-    if (bytes <= 0)
-        return -errno;
-    path[bytes] = '\0';
-    int result = hl_read_file_id(&watched->id, process->folder, "exe", path);
-    if (result != 0)
+    char *path = hl_read_link(process->folder, "exe");
+    int result = path != NULL ? hl_read_file_id(&watched->id, process->folder, "exe", path) : -errno;
+    if (result != 0) {
+        free(path);
         return result;
+    }
     free(watched->path);
-    watched->path = hl_xasprintf("%s", path);
+    watched->path = path;
     return 0;
 }
 
