@@ -7,12 +7,10 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
-#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <time.h>
 #include <unistd.h>
 
 #define WIDTH_USUAL 80

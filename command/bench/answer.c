@@ -5,7 +5,6 @@
 #include "command/tlb/tlb.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>

@@ -17,15 +17,12 @@
 #include "command/verdict/verdict.h"
 #include "elf/skip.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define PAIRS_DEFAULT 20

@@ -11,8 +11,6 @@
 #include "command/base/subprocess.h"
 #include "command/file/program.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -3,11 +3,8 @@
 #include "command/bench/bench.h"
 #include "command/proc/process.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static char *read_name(pid_t pid) {

@@ -9,7 +9,6 @@
 #include "command/trace/tracee.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

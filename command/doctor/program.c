@@ -27,7 +27,6 @@
 #include "command/run/way.h"
 #include "elf/skip.h"
 #include "command/image/store.h"
-#include "command/trace/tracee.h"
 
 #include <errno.h>
 #include <fcntl.h>

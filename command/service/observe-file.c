@@ -5,7 +5,6 @@
 #include "command/file/elf-file.h"
 #include "command/image/in-place.h"
 #include "elf/kernel.h"
-#include "command/file/remedy.h"
 #include "elf/skip.h"
 
 #include <fcntl.h>

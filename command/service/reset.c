@@ -6,7 +6,6 @@
 #include "command/base/flags.h"
 #include "command/base/lock.h"
 #include "command/tlb/jump-costs.h"
-#include "command/service/keep.h"
 #include "command/service/service.h"
 #include "command/proc/process.h"
 #include "command/proc/reading.h"

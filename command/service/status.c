@@ -2,13 +2,11 @@
 /* hugeld service status, hugeld service undo. */
 #include "command/service/service.h"
 #include "command/base/common.h"
-#include "command/service/keep.h"
 #include "command/image/store.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -31,7 +31,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

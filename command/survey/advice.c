@@ -7,7 +7,6 @@
 #include "elf/kernel.h"
 #include "command/file/program.h"
 #include "elf/skip.h"
-#include "command/trace/tracee.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -6,7 +6,6 @@
 #include "command/tlb/jump-costs.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

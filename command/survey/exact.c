@@ -19,7 +19,6 @@
 #include <math.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 /* How often a program that the survey has started is looked at, since it may end. */

@@ -15,7 +15,6 @@
 #include "command/file/libraries.h"
 #include "elf/plan.h"
 #include "command/file/program.h"
-#include "elf/status.h"
 #include "command/image/store.h"
 #include "command/trace/tracee.h"
 
