@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 /* Milliseconds: from one look at everything to the next; since a file was seen first, before it is shown, for it may still be
    written; of work without a rest; the least of such rests, which are so many times as long as what was done. */
@@ -74,7 +72,7 @@ static void clear(struct list *list) {
 static uint64_t hash_file(const char *path, const struct stat *stat) {
     const uint64_t numbers[] = {stat->st_dev, stat->st_ino, (uint64_t)stat->st_size,
                                 (uint64_t)stat->st_ctim.tv_sec, (uint64_t)stat->st_ctim.tv_nsec};
-    return XXH3_64bits_withSeed(numbers, sizeof numbers, XXH3_64bits(path, strlen(path)));
+    return hl_hash(hl_hash(0, path, strlen(path)), numbers, sizeof numbers);
 }
 
 /* --- one look --- */

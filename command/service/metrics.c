@@ -70,15 +70,10 @@ static void print_acts(FILE *out, const struct hl_act_counts *acts) {
                  acts->kept_bytes);
 }
 
-/* FNV-1a of what makes it one file. */
+/* Of what makes it one file. */
 static uint64_t hash_file(const struct hl_observed_file *file) {
     const uint64_t numbers[] = {file->id.device, file->id.inode, file->id.generation};
-    uint64_t hash = 0xcbf29ce484222325;
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        hash = (hash ^ numbers[i]) * 0x100000001b3;
-    for (const char *at = file->path; *at != '\0'; at++)
-        hash = (hash ^ (unsigned char)*at) * 0x100000001b3;
-    return hash;
+    return hl_hash(hl_hash(0, file->path, strlen(file->path)), numbers, sizeof numbers);
 }
 
 /* PATH as the value of a label: UTF-8, and three characters are escaped. */

@@ -65,15 +65,6 @@ struct mapping {
 
 /* --- files --- */
 
-/* FNV-1a: names and handles are told apart, not protected. */
-static uint64_t hash(uint64_t value, const void *from, size_t bytes) {
-    for (const unsigned char *at = from; bytes-- > 0; at++)
-        value = (value ^ *at) * 0x100000001b3;
-    return value;
-}
-
-static uint64_t hash_begin(void) { return 0xcbf29ce484222325; }
-
 /* Sets ID's generation from FILE, an O_PATH descriptor; from NAME where the file system gives no handles, or FILE is
    none. */
 static void read_generation(struct hl_file_id *id, int file, const char *name) {
@@ -84,11 +75,10 @@ static void read_generation(struct hl_file_id *id, int file, const char *name) {
         handle->handle_bytes = MAX_HANDLE_SZ;
         if (name_to_handle_at(file, "", handle, &mount, AT_EMPTY_PATH | (i == 1 ? AT_HANDLE_FID : 0)) != 0)
             continue;
-        id->generation = hash(hash(hash_begin(), &handle->handle_type, sizeof handle->handle_type),
-                              handle->f_handle, handle->handle_bytes);
+        id->generation = hl_hash((uint64_t)handle->handle_type, handle->f_handle, handle->handle_bytes);
         return;
     }
-    id->generation = hash(hash_begin(), name, strlen(name));
+    id->generation = hl_hash(0, name, strlen(name));
 }
 
 /* An O_PATH descriptor of what MAPPING maps, or -1: who may not follow map_files finds it by its name, if it still is
