@@ -36,10 +36,12 @@ static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
         *limit = candidate;
 }
 
-/* From AT to END, or to where the first N stretches go on. */
-static uint64_t find_next(const struct hl_drawing *drawing, size_t n, uint64_t at, uint64_t end) {
-    for (size_t i = 0; i < n; i++)
+/* From AT up to here nothing of the first N stretches begins or ends. */
+static uint64_t find_border(const struct hl_drawing *drawing, size_t n, uint64_t at, uint64_t end) {
+    for (size_t i = 0; i < n; i++) {
         lower_to(&end, drawing->stretch[i].start, at);
+        lower_to(&end, drawing->stretch[i].end, at);
+    }
     return end;
 }
 
@@ -59,7 +61,7 @@ void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_part *pa
             next = find_end(drawing, n_huge, at);
             if (next != 0)
                 continue;
-            next = find_next(drawing, n_huge, at, part->end);
+            next = find_border(drawing, n_huge, at, part->end);
             hl_add_stretch(drawing, at, next, HL_MARK_SMALL, 0,
                            part->reason != NULL ? part->reason : drawing->why_not_moved);
         }
@@ -97,15 +99,6 @@ static char choose_mark(const struct hl_drawing *drawing, uint64_t at) {
         }
     }
     return mark;
-}
-
-/* From AT up to here nothing begins or ends. */
-static uint64_t find_border(const struct hl_drawing *drawing, uint64_t at, uint64_t end) {
-    for (size_t i = 0; i < drawing->n; i++) {
-        lower_to(&end, drawing->stretch[i].start, at);
-        lower_to(&end, drawing->stretch[i].end, at);
-    }
-    return end;
 }
 
 static bool wants_colour(void) {
@@ -157,7 +150,7 @@ static void draw_rows(const struct hl_drawing *drawing, uint64_t start, uint64_t
         printf("    0x%012" PRIx64 " ", at);
         put_marks(marks, (unsigned)n, colour);
         putchar('\n');
-        uint64_t row = n * page, same = (find_border(drawing, at, end) - at) / row;
+        uint64_t row = n * page, same = (find_border(drawing, drawing->n, at, end) - at) / row;
         if (same > 1)
             hl_print("    ... %" PRIu64 " more %s like this", same - 1, same > 2 ? "rows" : "row");
         at += row * (same > 1 ? same : 1);
