@@ -21,8 +21,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined __x86_64__ || defined __aarch64__
-
 /* Which programs sleep in the call; NULL: not known. */
 struct sleeper {
     const struct hl_process *process;
@@ -224,22 +222,3 @@ enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_proce
     const struct sleeper sleeper = {process, tid};
     return find(call, &sleeper);
 }
-
-#else /* another machine */
-
-enum hl_again hl_find_again(const struct hl_call *call) {
-    (void)call;
-    return HL_AGAIN_UNKNOWN;
-}
-
-enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process, pid_t tid) {
-    (void)process, (void)tid;
-    return hl_find_again(call);
-}
-
-uint64_t hl_find_rest(const struct hl_call *call) {
-    (void)call;
-    return 0;
-}
-
-#endif

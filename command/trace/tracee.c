@@ -31,13 +31,8 @@
 #include "command/trace/machine.h"
 #include "command/base/basics.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
-#if defined __x86_64__ || defined __aarch64__
-
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/capability.h>
@@ -46,6 +41,8 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -743,57 +740,3 @@ void hl_release_tracee(struct hl_tracee *tracee) {
     hl_close_memory(tracee);
     tracee->state = NULL;
 }
-
-#else /* another machine */
-
-int hl_check_attach_machine(void) { return HL_SKIP_ATTACH_MACHINE; }
-
-int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
-                    bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
-    (void)gadgets, (void)process, (void)avoid, (void)data;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-void hl_begin_tracing(struct hl_tracing *before) { (void)before; }
-
-void hl_end_tracing(const struct hl_tracing *before) { (void)before; }
-
-int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call) {
-    (void)tracee, (void)pid, (void)tid, (void)call;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_await_tracee(struct hl_tracee *tracee) {
-    (void)tracee;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
-                  const struct hl_process *process, bool suspends) {
-    (void)tracee, (void)gadgets, (void)process, (void)suspends;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-long hl_find_restarted(pid_t tid, uint64_t pc) {
-    (void)tid, (void)pc;
-    return -1;
-}
-
-int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
-    (void)tracee, (void)result, (void)number, (void)argument;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes) {
-    (void)tracee, (void)at, (void)to, (void)bytes;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes) {
-    (void)tracee, (void)at, (void)from, (void)bytes;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-void hl_release_tracee(struct hl_tracee *tracee) { (void)tracee; }
-
-#endif

@@ -56,7 +56,7 @@ struct hl_tracee {
     } seen;
 };
 
-/* Whether this machine's processes can be changed as they run: 0, or HL_SKIP_ATTACH_MACHINE. */
+/* Whether processes can be changed as they run with this processor: 0, or HL_SKIP_ATTACH_STATE. */
 int hl_check_attach_machine(void);
 /* Whether a program can be changed at its exec stop with this processor: 0, or HL_SKIP_EXEC_OVERLAYS. */
 int hl_check_exec_stop_machine(void);
