@@ -24,7 +24,7 @@ struct chunk {
 };
 
 struct comparison {
-    struct hl_tracee process;
+    pid_t pid;
     int file;
     const char *mapped; /* all of the file, or NULL; */
     uint64_t file_bytes;
@@ -69,7 +69,7 @@ static int compare_chunk(const struct comparison *c, const struct chunk *chunk, 
     const char *here = read_file(c, chunk, room);
     if (here == NULL)
         return HL_SKIP_SOURCE_UNREADABLE;
-    int result = hl_read_tracee(&c->process, chunk->at, there, chunk->bytes);
+    int result = hl_read_thread(c->pid, chunk->at, there, chunk->bytes);
     if (result != 0)
         return result;
     pass_over_offsets(c, chunk, here, there);
@@ -130,7 +130,7 @@ static void map_image(struct comparison *c) {
 }
 
 int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
-    struct comparison c = {.process.tid = attachment->process.pid,
+    struct comparison c = {.pid = attachment->process.pid,
                            .file = text->file,
                            .loaded = text->loaded,
                            .header = find_header(&text->loaded->object)};

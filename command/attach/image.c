@@ -37,7 +37,7 @@
 
 /* What is written where, a unit at a time. */
 struct filling {
-    struct hl_tracee process;
+    pid_t pid;
     const struct hl_loaded *loaded;
     uint64_t from, bytes, unit;
     char *at;
@@ -85,7 +85,7 @@ static int fill_unit(const struct filling *f, uint64_t done) {
     uint64_t bytes = f->bytes - done < f->unit ? f->bytes - done : f->unit;
     if (madvise(f->at + done, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
         return HL_SKIP_NO_MEMORY;
-    int result = hl_read_tracee(&f->process, f->from + done, f->at + done, bytes);
+    int result = hl_read_thread(f->pid, f->from + done, f->at + done, bytes);
     return result != 0 ? result : check_unit(f, f->at + done, f->from + done, bytes);
 }
 
@@ -122,7 +122,7 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_a
     char *at = (char *)hl_round_up((uint64_t)room, unit);
     int result = HL_SKIP_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
-        struct filling filling = {.process.tid = attachment->process.pid,
+        struct filling filling = {.pid = attachment->process.pid,
                                   .loaded = text->loaded,
                                   .from = piece->start,
                                   .bytes = bytes,

@@ -191,7 +191,7 @@ static int receive_file(struct mover *m, int socket) {
         result = call(m, &received, SYS_recvmsg, (uint64_t)socket, at + offsetof(struct passage, message),
                       MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
     if (result == 0)
-        result = hl_read_tracee(m->tracee, at, &passage, sizeof passage);
+        result = hl_read_thread(m->tracee->tid, at, &passage, sizeof passage);
     if (result != 0)
         return result;
     if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
@@ -208,7 +208,7 @@ static int pass_file(struct mover *m, int file) {
     int result = call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->data, 0, 0);
     if (result != 0)
         return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_ATTACH_DESCRIPTOR : result;
-    result = hl_read_tracee(m->tracee, m->tracee->data, pair, sizeof pair);
+    result = hl_read_thread(m->tracee->tid, m->tracee->data, pair, sizeof pair);
     if (result != 0)
         return result;
     result = send_through(m, pair[0], file);

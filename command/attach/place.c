@@ -40,10 +40,9 @@ static bool is_huge(const struct hl_place *place) {
 /* Whether ATTACHMENT's process maps RUN by huge entries once it has looked at each of them.  Reading a byte of it does that. */
 static bool is_mapped_huge(const struct hl_attachment *attachment, const struct hl_range *run,
                            uint64_t huge_page_bytes) {
-    const struct hl_tracee process = {.tid = attachment->process.pid};
     char byte;
     for (uint64_t at = run->start; at < run->end; at += huge_page_bytes)
-        if (hl_read_tracee(&process, at, &byte, 1) != 0)
+        if (hl_read_thread(attachment->process.pid, at, &byte, 1) != 0)
             return false;
     int pagemap = hl_open_process_file(&attachment->process, "pagemap");
     bool result = pagemap >= 0 && hl_check_huge(pagemap, run->start, run->end) == 0;

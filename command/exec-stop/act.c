@@ -96,7 +96,7 @@ static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_co
     const struct hl_region *region = hl_find_region(&act->process, at);
     return region != NULL && (region->flags & PF_X) &&
            (region->inode == 0) == (code->owner == HL_EXEC_VDSO) &&
-           hl_read_exec_thread(act->thread, at, found, expected->n) == 0 &&
+           hl_read_thread(act->thread->pid, at, found, expected->n) == 0 &&
            memcmp(found, expected->at, expected->n) == 0;
 }
 
@@ -354,7 +354,7 @@ static int map_piece(const struct act *act, const struct hl_piece_of_text *piece
 static uint64_t find_call_in_vdso(const struct act *act) {
     char bytes[8192];
     size_t n = act->vdso != 0 ? sizeof bytes : 0;
-    while (n > 0 && hl_read_exec_thread(act->thread, act->vdso, bytes, n) != 0)
+    while (n > 0 && hl_read_thread(act->thread->pid, act->vdso, bytes, n) != 0)
         n -= 4096;
     for (size_t i = 0; i + CALL_BYTES <= n; i += CALL_STEP)
         if (memcmp(bytes + i, CALL_CODE, CALL_BYTES) == 0)
@@ -407,8 +407,8 @@ static bool is_there(const struct act *act, const struct hl_piece_of_text *piece
         const struct hl_segment *segment = &act->plan->object.segment[i];
         struct hl_address_range part = find_part(segment, piece);
         result = part.start >= part.end || !(segment->flags & PF_R) ||
-                 (hl_read_exec_thread(act->thread, part.start, &byte, 1) == 0 &&
-                  hl_read_exec_thread(act->thread, part.end - 1, &byte, 1) == 0);
+                 (hl_read_thread(act->thread->pid, part.start, &byte, 1) == 0 &&
+                  hl_read_thread(act->thread->pid, part.end - 1, &byte, 1) == 0);
     }
     return result;
 }

@@ -95,7 +95,6 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread);
 /* Makes a call; *RESULT is what it returned. */
 int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
                            const uint64_t argument[6]);
-int hl_read_exec_thread(const struct hl_exec_thread *thread, uint64_t at, void *to, size_t bytes);
 int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes);
 /* Its own return and start are elsewhere now, as it has to know when it begins by itself. */
 int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back);

@@ -85,11 +85,11 @@ static int find_place(struct move *move) {
 /* Behind argc, the arguments, a zero, the environment and a zero. */
 static int find_vector(struct move *move) {
     uint64_t word[512], argc, at;
-    int result = hl_read_exec_thread(move->thread, move->thread->arguments, &argc, sizeof argc);
+    int result = hl_read_thread(move->thread->pid, move->thread->arguments, &argc, sizeof argc);
     at = move->thread->arguments + (argc + 2) * sizeof *word;
     while (result == 0) {
         size_t n = (sizeof word - at % sizeof word) / sizeof *word;
-        result = hl_read_exec_thread(move->thread, at, word, n * sizeof *word);
+        result = hl_read_thread(move->thread->pid, at, word, n * sizeof *word);
         for (size_t i = 0; i < n && result == 0; i++)
             if (word[i] == 0) {
                 move->vector_at = at + (i + 1) * sizeof *word;
@@ -112,7 +112,7 @@ static int plan_vector(struct move *move) {
     move->vector_bytes = (size_t)bytes;
     int result = find_vector(move);
     if (result == 0)
-        result = hl_read_exec_thread(move->thread, move->vector_at, move->old_vector, move->vector_bytes);
+        result = hl_read_thread(move->thread->pid, move->vector_at, move->old_vector, move->vector_bytes);
     if (result == 0 && memcmp(move->vector, move->old_vector, move->vector_bytes) != 0)
         result = HL_SKIP_MAPPING_CHANGED;
     for (size_t i = 0; i + 1 < move->vector_bytes / sizeof *move->vector; i += 2)

@@ -44,10 +44,6 @@
 #define RED_ZONE_BYTES 128
 #define CHILD_SIGNAL (UINT64_C(1) << (SIGCHLD - 1))
 
-static int trace(pid_t pid, int request, uintptr_t data) {
-    return ptrace(request, pid, 0, data) >= 0 ? 0 : -errno;
-}
-
 /* The process runs, and may have this one's errno. */
 int hl_seize_exec_thread(pid_t pid) { return (int)HL_CALL(__NR_ptrace, PTRACE_SEIZE, pid, 0, OPTIONS, 0, 0); }
 
@@ -55,7 +51,7 @@ int hl_seize_exec_thread(pid_t pid) { return (int)HL_CALL(__NR_ptrace, PTRACE_SE
 static int run_to(pid_t pid, int request, int wanted) {
     int status;
     for (uintptr_t signal = 0;;) {
-        int result = trace(pid, request, signal);
+        int result = hl_trace(pid, request, 0, signal);
         while (result == 0 && waitpid(pid, &status, __WALL) != pid)
             result = errno == EINTR ? 0 : -errno;
         if (result != 0)
@@ -83,35 +79,14 @@ int hl_await_exec_stop(struct hl_exec_thread *thread) {
             return -ESRCH;
         if (status >> 8 == wanted)
             return 0;
-        result = trace(thread->pid, PTRACE_CONT, status >> 16 != 0 ? 0 : (uintptr_t)WSTOPSIG(status));
+        result = hl_trace(thread->pid, PTRACE_CONT, 0, status >> 16 != 0 ? 0 : (uintptr_t)WSTOPSIG(status));
     }
     return result;
 }
 
-static int read_registers(pid_t pid, struct user_regs_struct *registers) {
-    struct iovec data = {registers, sizeof *registers};
-    if (ptrace(PTRACE_GETREGSET, pid, NT_PRSTATUS, &data) != 0)
-        return -errno;
-    return data.iov_len == sizeof *registers ? 0 : HL_SKIP_ATTACH_32_BIT;
-}
-
-static int write_registers(pid_t pid, struct user_regs_struct *registers) {
-    struct iovec data = {registers, sizeof *registers};
-    return ptrace(PTRACE_SETREGSET, pid, NT_PRSTATUS, &data) == 0 ? 0 : -errno;
-}
-
-static int result_of(ssize_t done, size_t bytes) {
-    return done < 0 ? -errno : (size_t)done == bytes ? 0 : -EFAULT;
-}
-
-int hl_read_exec_thread(const struct hl_exec_thread *thread, uint64_t at, void *to, size_t bytes) {
-    struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)at, bytes};
-    return result_of(process_vm_readv(thread->pid, &local, 1, &remote, 1, 0), bytes);
-}
-
 int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes) {
     struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)at, bytes};
-    return result_of(process_vm_writev(thread->pid, &local, 1, &remote, 1, 0), bytes);
+    return hl_check_transfer(process_vm_writev(thread->pid, &local, 1, &remote, 1, 0), bytes);
 }
 
 /* --- what differs between machines --- */
@@ -200,7 +175,7 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread) {
     uint64_t mask = 0;
     int result = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80); /* the end of execve(2) */
     if (result == 0)
-        result = read_registers(thread->pid, &registers);
+        result = hl_read_registers(thread->pid, &registers);
     if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
         result = -errno;
     if (result == 0 && hl_runs_32_bit(&registers))
@@ -223,14 +198,14 @@ int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
 }
 
 int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
-    return trace(thread->pid, PTRACE_SETOPTIONS, OPTIONS | (is_bound ? PTRACE_O_EXITKILL : 0));
+    return hl_trace(thread->pid, PTRACE_SETOPTIONS, 0, OPTIONS | (is_bound ? PTRACE_O_EXITKILL : 0));
 }
 
 /* The next that it does is this call; before, it runs nothing of its own. */
 static int set_call(const struct hl_exec_thread *thread, long number, const uint64_t argument[6]) {
     struct user_regs_struct registers = thread->registers;
     hl_set_call_registers(&registers, &thread->gadgets, thread->stack, number, argument);
-    return write_registers(thread->pid, &registers);
+    return hl_write_registers(thread->pid, &registers);
 }
 
 int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
@@ -240,7 +215,7 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
     for (int i = 0; i < 2 && error == 0; i++) /* there, and back */
         error = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80);
     if (error == 0)
-        error = read_registers(thread->pid, &registers);
+        error = hl_read_registers(thread->pid, &registers);
     *result = error == 0 ? hl_get_result(&registers) : -1;
     return error;
 }
@@ -285,5 +260,5 @@ void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child) {
         set_call(thread, SYS_wait4, argument);
         unblock_child_signal(thread->pid);
     }
-    trace(thread->pid, PTRACE_DETACH, 0);
+    hl_trace(thread->pid, PTRACE_DETACH, 0, 0);
 }

@@ -53,10 +53,12 @@ struct hl_tracee_state {
 /* --- tracee.c's --- */
 
 /* ptrace(2).  0, or a negated errno. */
-long hl_trace(const struct hl_tracee *tracee, int request, uintptr_t address, uintptr_t data);
+int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data);
 /* The general registers; a 32-bit thread has others: HL_SKIP_ATTACH_32_BIT. */
-int hl_read_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers);
-int hl_write_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers);
+int hl_read_registers(pid_t tid, struct user_regs_struct *registers);
+int hl_write_registers(pid_t tid, struct user_regs_struct *registers);
+/* What became of reading or writing BYTES, of which so many are DONE (errno).  0, or a negated errno. */
+int hl_check_transfer(ssize_t done, size_t bytes);
 
 /* Opens the memory that TRACEE has now, for hl_write_tracee; and closes it, if it is open. */
 int hl_open_memory(struct hl_tracee *tracee);

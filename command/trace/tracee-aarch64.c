@@ -68,8 +68,7 @@ int hl_check_exec_stop_machine(void) { return has_overlays() ? HL_SKIP_EXEC_OVER
 /* --- what it does --- */
 
 static bool read_instruction(pid_t tid, uint64_t at, uint32_t *instruction) {
-    const struct hl_tracee reader = {.tid = tid};
-    return hl_read_tracee(&reader, at, instruction, sizeof *instruction) == 0;
+    return hl_read_thread(tid, at, instruction, sizeof *instruction) == 0;
 }
 
 /* The number of the call of TRACEE, which does not run, its arguments, its stack and the address behind the svc, as /proc shows
@@ -108,11 +107,11 @@ void hl_look_before_stop(struct hl_tracee *tracee) {
         }
         int status, result = hl_await_stop(tracee, &status, LOOK_US);
         if (result == 0 && hl_is_event(status)) { /* its process is stopped */
-            hl_trace(tracee, PTRACE_LISTEN, 0, 0);
+            hl_trace(tracee->tid, PTRACE_LISTEN, 0, 0);
             return;
         }
         if (result == 0)
-            hl_trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+            hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
         else if (result == -ESRCH)
             return;
     } while (hl_now_ms() - begun < LOOK_MS);
@@ -152,7 +151,7 @@ static bool has_ended(const struct hl_tracee *tracee, const struct user_regs_str
 }
 
 static int let_go_on(struct hl_tracee *tracee, uintptr_t signal, int why) {
-    hl_trace(tracee, PTRACE_DETACH, 0, signal);
+    hl_trace(tracee->tid, PTRACE_DETACH, 0, signal);
     tracee->stage = HL_TRACEE_GONE;
     return why;
 }
@@ -162,7 +161,7 @@ static int let_go_on(struct hl_tracee *tracee, uintptr_t signal, int why) {
 static int give_way(struct hl_tracee *tracee, int status, struct user_regs_struct *ended) {
     int signal = hl_is_event(status) ? 0 : WSTOPSIG(status);
     if (ended != NULL && signal != 0 && hl_catches(tracee, signal))
-        hl_write_registers(tracee, ended);
+        hl_write_registers(tracee->tid, ended);
     return let_go_on(tracee, (uintptr_t)signal,
                      hl_is_event(status) ? HL_SKIP_ATTACH_STOPPED : HL_SKIP_ATTACH_UNFIT);
 }
@@ -184,7 +183,7 @@ static void put_rest_back(struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     if (tracee->rest == 0 || hl_open_memory(tracee) != 0)
         return;
-    if (hl_read_registers(tracee, &registers) == 0) /* so it was this thread's memory */
+    if (hl_read_registers(tracee->tid, &registers) == 0) /* so it was this thread's memory */
         hl_write_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES);
     hl_close_memory(tracee);
 }
@@ -192,7 +191,7 @@ static void put_rest_back(struct hl_tracee *tracee) {
 /* 0: its own call has just ended, as REGISTERS say, since it is to stop. */
 static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *registers,
                        struct user_regs_struct *ended) {
-    int status, result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, 0);
+    int status, result = hl_trace(tracee->tid, PTRACE_SYSCALL, 0, 0);
     long number = -1;
     if (result == 0)
         result = hl_await_late_stop(tracee, &status, HL_STOP_US);
@@ -203,15 +202,15 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
     if (number == SYS_restart_syscall)
         put_rest_back(tracee);
     if (result == 0)
-        result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
+        result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
     if (result == 0)
-        result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, 0);
+        result = hl_trace(tracee->tid, PTRACE_SYSCALL, 0, 0);
     if (result == 0)
         result = hl_await_late_stop(tracee, &status, HL_STOP_US);
     if (result == 0 && (status >> 8 != (SIGTRAP | 0x80) || !is_at(tracee, PTRACE_SYSCALL_INFO_EXIT, NULL)))
         return give_way(tracee, status, NULL);
     if (result == 0)
-        result = hl_read_registers(tracee, registers);
+        result = hl_read_registers(tracee->tid, registers);
     if (result != 0) {
         tracee->stage = HL_TRACEE_GONE; /* it has ended, or goes on when the calling thread ends */
         return result;
@@ -224,7 +223,7 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
 
 int hl_settle_stop(struct hl_tracee *tracee) {
     struct user_regs_struct registers, again;
-    if (hl_read_registers(tracee, &registers) != 0)
+    if (hl_read_registers(tracee->tid, &registers) != 0)
         return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
     if (!is_where_seen(tracee, &registers)) {
         if (registers.regs[8] == SYS_restart_syscall && /* in the same sleep, or the next one */
@@ -240,7 +239,7 @@ int hl_settle_stop(struct hl_tracee *tracee) {
         again.pc -= INSTRUCTION_BYTES;
         again.regs[0] = tracee->call.argument[0];
     }
-    if (ended && hl_write_registers(tracee, &again) != 0)
+    if (ended && hl_write_registers(tracee->tid, &again) != 0)
         return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
     tracee->seen.seventh = registers.regs[7];
     int result = enter_again(tracee, &again, ended ? &registers : NULL);
@@ -269,7 +268,7 @@ bool hl_runs_32_bit(const struct user_regs_struct *registers) {
 static void read_head(const struct hl_tracee *tracee, unsigned set, void *head, size_t bytes) {
     struct iovec data = {head, bytes};
     memset(head, 0, bytes);
-    if (hl_trace(tracee, PTRACE_GETREGSET, set, (uintptr_t)&data) != 0)
+    if (hl_trace(tracee->tid, PTRACE_GETREGSET, set, (uintptr_t)&data) != 0)
         memset(head, 0, bytes);
 }
 
@@ -290,7 +289,7 @@ int hl_read_frame_state(struct hl_tracee *tracee) {
         return HL_SKIP_ATTACH_SHADOW_STACK;
     if ((streaming.flags & VECTORS_ARE_SCALABLE) || matrix.bytes > sizeof matrix)
         return HL_SKIP_ATTACH_STATE;
-    int result = (int)hl_trace(tracee, PTRACE_GETREGSET, NT_PRFPREG, (uintptr_t)&data);
+    int result = hl_trace(tracee->tid, PTRACE_GETREGSET, NT_PRFPREG, (uintptr_t)&data);
     if (result != 0)
         return result;
     struct vectors *record = hl_xmalloc(sizeof *record);
@@ -350,7 +349,7 @@ bool hl_is_call(const struct __ptrace_syscall_info *info, const struct user_regs
 void hl_cancel_call(const struct hl_tracee *tracee) {
     int none = -1;
     struct iovec data = {&none, sizeof none};
-    hl_trace(tracee, PTRACE_SETREGSET, SYSTEM_CALL_SET, (uintptr_t)&data);
+    hl_trace(tracee->tid, PTRACE_SETREGSET, SYSTEM_CALL_SET, (uintptr_t)&data);
 }
 
 long hl_get_result(const struct user_regs_struct *registers) { return (long)registers->regs[0]; }
@@ -378,20 +377,20 @@ int hl_put_back(struct hl_tracee *tracee) {
     long pid;
     int result = hl_make_call(tracee, &pid, SYS_getpid, argument);
     if (result == 0)
-        result = (int)hl_trace(tracee, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
+        result = hl_trace(tracee->tid, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
     if (result == 0)
-        result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
+        result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
     let_begin(tracee, &registers);
-    return result == 0 ? hl_write_registers(tracee, &registers) : result;
+    return result == 0 ? hl_write_registers(tracee->tid, &registers) : result;
 }
 
 void hl_let_begin_again(const struct hl_tracee *tracee) {
     struct user_regs_struct registers;
-    if (hl_read_registers(tracee, &registers) != 0)
+    if (hl_read_registers(tracee->tid, &registers) != 0)
         return;
     registers.regs[7] = tracee->seen.seventh; /* here it is the kernel's */
     let_begin(tracee, &registers);
-    hl_write_registers(tracee, &registers);
+    hl_write_registers(tracee->tid, &registers);
 }
 
 #endif

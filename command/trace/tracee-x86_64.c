@@ -69,7 +69,7 @@ static void put_rest_back(struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     if (tracee->rest == 0 || hl_open_memory(tracee) != 0)
         return;
-    if (hl_read_registers(tracee, &registers) == 0) {
+    if (hl_read_registers(tracee->tid, &registers) == 0) {
         struct hl_call now = call_of(&registers);
         if ((int64_t)registers.rax == -HL_RESTART_BLOCK &&
             memcmp(now.argument, tracee->call.argument, sizeof now.argument) == 0)
@@ -90,11 +90,10 @@ int hl_settle_stop(struct hl_tracee *tracee) {
    what that was: sigreturn makes it forget.  The number stands before the syscall instruction, in most programs:
    mov $NUMBER, %eax; syscall. */
 long hl_find_restarted(pid_t tid, uint64_t pc) {
-    const struct hl_tracee reader = {.tid = tid};
     unsigned char code[7];
     uint32_t number;
-    if (hl_read_tracee(&reader, pc - sizeof code, code, sizeof code) != 0 || code[0] != 0xb8 ||
-        code[5] != 0x0f || code[6] != 0x05)
+    if (hl_read_thread(tid, pc - sizeof code, code, sizeof code) != 0 || code[0] != 0xb8 || code[5] != 0x0f ||
+        code[6] != 0x05)
         return SYS_restart_syscall;
     memcpy(&number, code + 1, sizeof number);
     return (long)number;
@@ -122,7 +121,7 @@ static int read_xsave(struct hl_tracee *tracee) {
     uint64_t features, used;
     state->vectors = hl_xmalloc(XSAVE_MAX + sizeof(uint32_t));
     struct iovec data = {state->vectors, XSAVE_MAX};
-    int result = (int)hl_trace(tracee, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
+    int result = hl_trace(tracee->tid, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
     if (result != 0)
         return result;
     memcpy(&features, state->vectors + XSAVE_SOFTWARE_AT, sizeof features);
@@ -193,9 +192,9 @@ static int abort_critical_section(const struct hl_tracee *tracee, struct user_re
     if (result < 0)
         return HL_SKIP_ATTACH_RSEQ;
     if (rseq.rseq_abi_pointer == 0 ||
-        hl_read_tracee(tracee, rseq.rseq_abi_pointer + 8, &at, sizeof at) != 0 || at == 0)
+        hl_read_thread(tracee->tid, rseq.rseq_abi_pointer + 8, &at, sizeof at) != 0 || at == 0)
         return 0;
-    if (hl_read_tracee(tracee, at, &section, sizeof section) == 0 &&
+    if (hl_read_thread(tracee->tid, at, &section, sizeof section) == 0 &&
         registers->rip - section.start < section.bytes)
         registers->rip = section.abort;
     return 0;
@@ -272,10 +271,10 @@ bool hl_is_call(const struct __ptrace_syscall_info *info, const struct user_regs
 
 void hl_cancel_call(const struct hl_tracee *tracee) {
     struct user_regs_struct r;
-    if (hl_read_registers(tracee, &r) != 0)
+    if (hl_read_registers(tracee->tid, &r) != 0)
         return;
     r.orig_rax = (uint64_t)-1;
-    hl_write_registers(tracee, &r);
+    hl_write_registers(tracee->tid, &r);
 }
 
 long hl_get_result(const struct user_regs_struct *registers) { return (long)registers->rax; }
@@ -285,15 +284,15 @@ long hl_get_result(const struct user_regs_struct *registers) { return (long)regi
 /* The mask goes first: without us the frame still restores the rest. */
 int hl_put_back(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
-    hl_trace(tracee, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
+    hl_trace(tracee->tid, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
     let_begin_again(&state->registers);
-    return hl_write_registers(tracee, &state->registers);
+    return hl_write_registers(tracee->tid, &state->registers);
 }
 
 void hl_let_begin_again(const struct hl_tracee *tracee) {
     struct user_regs_struct registers;
-    if (hl_read_registers(tracee, &registers) == 0 && let_begin_again(&registers))
-        hl_write_registers(tracee, &registers);
+    if (hl_read_registers(tracee->tid, &registers) == 0 && let_begin_again(&registers))
+        hl_write_registers(tracee->tid, &registers);
 }
 
 #endif

@@ -76,21 +76,21 @@
 
 /* --- memory --- */
 
-static int result_of(ssize_t done, size_t bytes) {
+int hl_check_transfer(ssize_t done, size_t bytes) {
     if (done < 0)
         return -errno;
     return (size_t)done == bytes ? 0 : -EFAULT;
 }
 
-int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes) {
+int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes) {
     struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)at, bytes};
-    return result_of(process_vm_readv(tracee->tid, &local, 1, &remote, 1, 0), bytes);
+    return hl_check_transfer(process_vm_readv(tid, &local, 1, &remote, 1, 0), bytes);
 }
 
 /* When another thread executes a program, that gets the first thread's number.  So what is written goes to the memory
    that the thread had when it was stopped, and to none if that has ended. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes) {
-    return result_of(pwrite(tracee->memory, from, bytes, (off_t)at), bytes);
+    return hl_check_transfer(pwrite(tracee->memory, from, bytes, (off_t)at), bytes);
 }
 
 int hl_open_memory(struct hl_tracee *tracee) {
@@ -113,7 +113,7 @@ static bool has_code(const struct hl_tracee *tracee, const struct hl_process *pr
     char found[16];
     const struct hl_region *region = hl_find_region(process, at);
     return region != NULL && region->flags == (PF_R | PF_X) && !region->shared &&
-           hl_read_tracee(tracee, at, found, code->n) == 0 && memcmp(found, code->at, code->n) == 0;
+           hl_read_thread(tracee->tid, at, found, code->n) == 0 && memcmp(found, code->at, code->n) == 0;
 }
 
 /* They were found while the process ran. */
@@ -138,12 +138,11 @@ static uint64_t find_code(const char *text, size_t bytes, uint64_t address, cons
 static int search_region(struct hl_gadgets *found, const struct hl_process *process,
                          const struct hl_region *region) {
     static const size_t chunk = 1 << 17, overlap = 16;
-    const struct hl_tracee reader = {.tid = process->pid};
     char *bytes = hl_xmalloc(chunk);
     int result = 0;
     for (uint64_t at = region->start; at < region->end && (found->call == 0 || found->back == 0);) {
         size_t n = region->end - at < chunk ? region->end - at : chunk;
-        result = hl_read_tracee(&reader, at, bytes, n);
+        result = hl_read_thread(process->pid, at, bytes, n);
         if (result != 0)
             break;
         if (found->call == 0)
@@ -188,8 +187,8 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
 
 /* --- stopping --- */
 
-long hl_trace(const struct hl_tracee *tracee, int request, uintptr_t address, uintptr_t data) {
-    return ptrace(request, tracee->tid, address, data) >= 0 ? 0 : -errno;
+int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data) {
+    return ptrace(request, tid, address, data) >= 0 ? 0 : -errno;
 }
 
 /* Until a child or a tracee changes its state, or a pause is over.  The signal is blocked. */
@@ -288,7 +287,7 @@ static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
         if (hl_is_event(status))
             return HL_SKIP_ATTACH_STOPPED;
         tracee->ran_handler |= hl_catches(tracee, WSTOPSIG(status));
-        result = (int)hl_trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+        result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
         if (result != 0)
             return result;
     }
@@ -342,7 +341,7 @@ static int seize(const struct hl_tracee *tracee) {
     ticks = 0;
     if (sigsetjmp(before_seizing, 0) == 0) {
         pthread_sigmask(SIG_UNBLOCK, &clock, NULL);
-        result = (int)hl_trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
+        result = hl_trace(tracee->tid, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
     }
     pthread_sigmask(SIG_BLOCK, &clock, NULL);
     return result;
@@ -360,25 +359,26 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
     if (result == 0)
         hl_look_before_stop(tracee);
     /* as late as that goes: it may wake, and write something else there before it sleeps again */
-    if (tracee->rest != 0 && hl_read_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
+    if (tracee->rest != 0 &&
+        hl_read_thread(tracee->tid, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
         tracee->rest = 0;
     if (result == 0)
-        result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
+        result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
     tracee->asked_ms = hl_now_ms();
     if (result == 0)
         tracee->stage = HL_TRACEE_ASKED;
     return result;
 }
 
-int hl_read_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+int hl_read_registers(pid_t tid, struct user_regs_struct *registers) {
     struct iovec data = {registers, sizeof *registers};
-    int result = (int)hl_trace(tracee, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+    int result = hl_trace(tid, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
     return result == 0 && data.iov_len != sizeof *registers ? HL_SKIP_ATTACH_32_BIT : result;
 }
 
-int hl_write_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+int hl_write_registers(pid_t tid, struct user_regs_struct *registers) {
     struct iovec data = {registers, sizeof *registers};
-    return (int)hl_trace(tracee, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+    return hl_trace(tid, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
 }
 
 static int await_tracee(struct hl_tracee *tracee, bool is_last) {
@@ -388,7 +388,7 @@ static int await_tracee(struct hl_tracee *tracee, bool is_last) {
         tracee->stopped_ms = hl_now_ms();
         result = hl_settle_stop(tracee);
     } else if (result == HL_SKIP_ATTACH_STOPPED) { /* it stays stopped */
-        hl_trace(tracee, PTRACE_DETACH, 0, 0);
+        hl_trace(tracee->tid, PTRACE_DETACH, 0, 0);
         tracee->stage = HL_TRACEE_GONE;
     }
     return result;
@@ -417,7 +417,7 @@ static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
 static bool has_pattern(const struct hl_tracee *tracee, uint64_t at, size_t bytes) {
     char *found = hl_xmalloc(bytes), *wanted = hl_xmalloc(bytes);
     fill_pattern((uint64_t *)wanted, at, bytes);
-    bool has = hl_read_tracee(tracee, at, found, bytes) == 0 && memcmp(found, wanted, bytes) == 0;
+    bool has = hl_read_thread(tracee->tid, at, found, bytes) == 0 && memcmp(found, wanted, bytes) == 0;
     free(found);
     free(wanted);
     return has;
@@ -506,9 +506,9 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
     hl_set_call(tracee, &r, SYS_getpid, none);
     uint64_t mask = blockable(state->mask);
     if (result == 0)
-        result = hl_write_registers(tracee, &r);
+        result = hl_write_registers(tracee->tid, &r);
     if (result == 0)
-        result = (int)hl_trace(tracee, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
+        result = hl_trace(tracee->tid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
     return result;
 }
 
@@ -548,8 +548,8 @@ static int explain_filter(int error) {
 /* Suspends what there is, and what another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the thread has
    stopped: until then it would make calls of its own without the filter. */
 static int pass_filter(struct hl_tracee *tracee, bool suspends) {
-    int error = suspends ? (int)hl_trace(tracee, PTRACE_SETOPTIONS, 0,
-                                         PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
+    int error = suspends ? hl_trace(tracee->tid, PTRACE_SETOPTIONS, 0,
+                                    PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
                          : -EPERM;
     tracee->state->suspends = error == 0;
     return error == 0 || !has_filter(tracee) ? 0 : suspends ? explain_filter(error) : HL_SKIP_ATTACH_FILTER;
@@ -567,9 +567,9 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
     tracee->gadgets = *gadgets;
     int result = hl_open_memory(tracee);
     if (result == 0)
-        result = hl_read_registers(tracee, &state->registers); /* so it was this thread's memory */
+        result = hl_read_registers(tracee->tid, &state->registers); /* so it was this thread's memory */
     if (result == 0)
-        result = (int)hl_trace(tracee, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
+        result = hl_trace(tracee->tid, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
     if (result == 0 && hl_runs_32_bit(&state->registers))
         result = HL_SKIP_ATTACH_32_BIT;
     if (result == 0 && !tells_calls(tracee))
@@ -596,7 +596,7 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
 static void hold_signal(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     siginfo_t info = {0};
-    bool is_new = hl_trace(tracee, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0;
+    bool is_new = hl_trace(tracee->tid, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0;
     for (unsigned i = 0; i < state->n_held; i++)
         is_new = is_new && state->held[i].si_signo != info.si_signo;
     if (is_new && state->n_held < HL_SYNCHRONOUS)
@@ -611,7 +611,7 @@ static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
 
 /* Waits for a thread that was resumed and has not stopped in time, where it can stop without running anything. */
 static int await_instead(struct hl_tracee *tracee, int *status) {
-    int result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
+    int result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
     return result == 0 ? hl_await_stop(tracee, status, HL_STOP_US) : result;
 }
 
@@ -619,7 +619,7 @@ static int await_instead(struct hl_tracee *tracee, int *status) {
 static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
     int status = 0, result = 0;
     for (int signal = 0; result == 0;) {
-        result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, (uintptr_t)signal);
+        result = hl_trace(tracee->tid, PTRACE_SYSCALL, 0, (uintptr_t)signal);
         if (result == 0)
             result = hl_await_stop(tracee, &status, patience_us);
         bool is_late = result == HL_SKIP_ATTACH_BUSY;
@@ -655,7 +655,7 @@ static bool makes_call(const struct hl_tracee *tracee, const struct user_regs_st
 int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     struct user_regs_struct r;
     hl_set_call(tracee, &r, number, argument);
-    int error = hl_write_registers(tracee, &r);
+    int error = hl_write_registers(tracee->tid, &r);
     if (error == 0)
         error = run_to_call(tracee, ENTER_US);
     if (error == 0 && !makes_call(tracee, &r)) {
@@ -666,7 +666,7 @@ int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint
     if (error == 0)
         error = run_to_call(tracee, CALL_US);
     if (error == 0)
-        error = hl_read_registers(tracee, &r);
+        error = hl_read_registers(tracee->tid, &r);
     if (error == -ESRCH)
         tracee->stage = HL_TRACEE_GONE;
     *result = hl_get_result(&r);
@@ -691,9 +691,9 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
 /* After a call of ours: to a stop of ptrace's own, where the kernel looks at what was interrupted.  A signal that
    cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
 static int leave_call(struct hl_tracee *tracee) {
-    int status = 0, result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0), signal = 0;
+    int status = 0, result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0), signal = 0;
     while (result == 0) {
-        result = (int)hl_trace(tracee, PTRACE_CONT, 0, (uintptr_t)signal);
+        result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)signal);
         if (result == 0)
             result = hl_await_stop(tracee, &status, CALL_US);
         if (result != 0 || hl_is_event(status))
@@ -722,7 +722,7 @@ static void let_go(struct hl_tracee *tracee) {
         hl_let_begin_again(tracee);
     else
         restore(tracee);
-    hl_trace(tracee, PTRACE_DETACH, 0, 0);
+    hl_trace(tracee->tid, PTRACE_DETACH, 0, 0);
     for (unsigned i = 0; state != NULL && i < state->n_held; i++)
         send_again(tracee, &state->held[i]);
     tracee->stage = HL_TRACEE_GONE;

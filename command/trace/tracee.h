@@ -99,8 +99,10 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
    After both it has been let go. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
 
-/* Its memory, as far as itself could read it; it is written only after hl_arm_tracee.  0, or a negated errno. */
-int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes);
+/* The memory of the thread TID, as far as itself could read it.  0, or a negated errno. */
+int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
+
+/* The same of a tracee is written; only after hl_arm_tracee. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
 
 /* Puts everything back and lets the thread run.  One that does not stop stays ours until the calling thread ends. */
