@@ -12,6 +12,7 @@
    6.12 can take the old text away and then find no memory for the new; then it is mapped from the program's own file. */
 #include "command/exec-stop/exec-stop.h"
 #include "command/base/basics.h"
+#include "command/trace/machine.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
 
@@ -26,17 +27,6 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* A system call instruction, and how far apart two instructions are at least. */
-#if defined __x86_64__
-#define CALL_CODE "\x0f\x05"
-#define CALL_BYTES 2
-#define CALL_STEP 1
-#elif defined __aarch64__
-#define CALL_CODE "\x01\0\0\xd4"
-#define CALL_BYTES 4
-#define CALL_STEP 4
-#endif
 
 struct act {
     struct hl_exec_plan *plan;
@@ -91,8 +81,8 @@ static int check_executable(const struct act *act) {
 
 /* Whether CODE is at AT, in a file or in the vdso, the only executable memory that is of none. */
 static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_code *code) {
-    const struct hl_exec_bytes *expected = code->bytes;
-    char found[sizeof expected->at];
+    const struct hl_code *expected = code->bytes;
+    char found[HL_CODE_BYTES];
     const struct hl_region *region = hl_find_region(&act->process, at);
     return region != NULL && (region->flags & PF_X) &&
            (region->inode == 0) == (code->owner == HL_EXEC_VDSO) &&
@@ -356,8 +346,8 @@ static uint64_t find_call_in_vdso(const struct act *act) {
     size_t n = act->vdso != 0 ? sizeof bytes : 0;
     while (n > 0 && hl_read_thread(act->thread->pid, act->vdso, bytes, n) != 0)
         n -= 4096;
-    for (size_t i = 0; i + CALL_BYTES <= n; i += CALL_STEP)
-        if (memcmp(bytes + i, CALL_CODE, CALL_BYTES) == 0)
+    for (size_t i = 0; i + HL_SYSCALL_BYTES <= n; i += HL_CODE_UNIT)
+        if (memcmp(bytes + i, hl_call_code.at, HL_SYSCALL_BYTES) == 0)
             return act->vdso + i;
     return 0;
 }

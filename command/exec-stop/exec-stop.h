@@ -26,17 +26,12 @@ void hl_cancel_exec_stop(struct hl_exec_stop *stop);
 
 /* --- between the parts --- */
 
-struct hl_exec_bytes {
-    size_t n;
-    char at[9];
-};
-
 /* Instructions of the program's, or of its dynamic linker's or the vdso's, which lie anywhere. */
 enum hl_exec_owner { HL_EXEC_PROGRAM, HL_EXEC_LINKER, HL_EXEC_VDSO, HL_EXEC_OWNERS };
 struct hl_exec_code {
     uint64_t at; /* from where the linker or the vdso begins, if it is theirs */
     enum hl_exec_owner owner;
-    const struct hl_exec_bytes *bytes;
+    const struct hl_code *bytes;
 };
 
 /* Everything that can be known before. */

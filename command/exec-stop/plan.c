@@ -6,7 +6,7 @@
 #include "elf/image.h"
 #include "command/image/find.h"
 #include "elf/plan.h"
-#include "command/trace/tracee.h"
+#include "command/trace/machine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,10 +20,6 @@
 
 #if defined __x86_64__
 
-static const struct hl_exec_bytes call_code = {3, "\x0f\x05\xc3"}; /* syscall; ret */
-/* mov $15, %rax; syscall (glibc, musl, Go), and mov $15, %eax; syscall */
-static const struct hl_exec_bytes back_codes[] = {{9, "\x48\xc7\xc0\x0f\0\0\0\x0f\x05"},
-                                                  {7, "\xb8\x0f\0\0\0\x0f\x05"}};
 /* As much is searched at once, from both ends in turn: a libc comes last in a static program and in a dynamic linker, Go's
    runtime first. */
 #define WINDOW_BYTES ((size_t)32 << 10)
@@ -48,7 +44,7 @@ static const char *find_syscall(const char *at, const char *end) {
 }
 
 /* memmem(3) for instructions with SYSCALL in them, in a tenth of its time: text has few of these. */
-static const char *find_code(const char *text, size_t bytes, const struct hl_exec_bytes *code) {
+static const char *find_code(const char *text, size_t bytes, const struct hl_code *code) {
     size_t before = (size_t)(find_syscall(code->at, code->at + code->n) - code->at);
     const char *end = text + bytes;
     for (const char *at = find_syscall(text, end); at != end; at = find_syscall(at + 1, end))
@@ -59,12 +55,11 @@ static const char *find_code(const char *text, size_t bytes, const struct hl_exe
 }
 
 /* What sigreturn is called with, in [from, from + WINDOW_BYTES) of TEXT; *CODE is its bytes. */
-static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_exec_bytes **code) {
-    size_t n = bytes - from < WINDOW_BYTES + sizeof back_codes->at ? bytes - from
-                                                                   : WINDOW_BYTES + sizeof back_codes->at;
+static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_code **code) {
+    size_t n = bytes - from < WINDOW_BYTES + HL_CODE_BYTES ? bytes - from : WINDOW_BYTES + HL_CODE_BYTES;
     const char *found = NULL;
-    for (size_t i = 0; i < 2 && found == NULL; i++)
-        found = find_code(text + from, n, *code = &back_codes[i]);
+    for (size_t i = 0; i < HL_BACK_CODES && found == NULL; i++)
+        found = find_code(text + from, n, *code = &hl_back_codes[i]);
     return found;
 }
 
@@ -72,7 +67,7 @@ static const char *find_back(const char *text, size_t bytes, size_t from, const 
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
     const char *back = NULL;
-    const struct hl_exec_bytes *code = NULL;
+    const struct hl_code *code = NULL;
     for (size_t front = 0, end = bytes; front < end && back == NULL; front += WINDOW_BYTES) {
         back = find_back(text, bytes, front, &code);
         end = end > WINDOW_BYTES ? end - WINDOW_BYTES : 0;
@@ -82,23 +77,20 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
     if (back == NULL)
         return false;
     size_t at = (size_t)(back - text), from = at > WINDOW_BYTES ? at - WINDOW_BYTES : 0;
-    const char *call = find_code(text + from, bytes - from, &call_code);
+    const char *call = find_code(text + from, bytes - from, &hl_call_code);
     if (call == NULL)
-        call = find_code(text, bytes, &call_code);
+        call = find_code(text, bytes, &hl_call_code);
     if (call == NULL)
         return false;
     plan->back = (struct hl_exec_code){address + at, owner, code};
-    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &call_code};
+    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &hl_call_code};
     return true;
 }
 
 #elif defined __aarch64__
 
-static const struct hl_exec_bytes call_code = {8, "\x01\0\0\xd4\xc0\x03\x5f\xd6"}; /* svc #0; ret */
-static const struct hl_exec_bytes back_code = {8, "\x68\x11\x80\xd2\x01\0\0\xd4"}; /* mov x8, #139; svc #0 */
-
 /* CODE in TEXT, which begins where an instruction may. */
-static const char *find_code(const char *text, size_t bytes, const struct hl_exec_bytes *code) {
+static const char *find_code(const char *text, size_t bytes, const struct hl_code *code) {
     for (size_t i = 0; i + code->n <= bytes; i += 4)
         if (memcmp(text + i, code->at, code->n) == 0)
             return text + i;
@@ -113,10 +105,10 @@ static bool find_back(struct hl_exec_plan *plan) {
         const Elf64_Phdr *ph = (const Elf64_Phdr *)(vdso + header->e_phoff) + i;
         if (ph->p_type != PT_LOAD || !(ph->p_flags & PF_X))
             continue;
-        const char *found = find_code(vdso + ph->p_offset, ph->p_filesz, &back_code);
+        const char *found = find_code(vdso + ph->p_offset, ph->p_filesz, &hl_back_codes[0]);
         if (found == NULL)
             continue;
-        plan->back = (struct hl_exec_code){(uint64_t)(found - vdso), HL_EXEC_VDSO, &back_code};
+        plan->back = (struct hl_exec_code){(uint64_t)(found - vdso), HL_EXEC_VDSO, &hl_back_codes[0]};
         return true;
     }
     return false;
@@ -124,10 +116,10 @@ static bool find_back(struct hl_exec_plan *plan) {
 
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
-    const char *call = address % 4 == 0 ? find_code(text, bytes, &call_code) : NULL;
+    const char *call = address % 4 == 0 ? find_code(text, bytes, &hl_call_code) : NULL;
     if (call == NULL || !find_back(plan))
         return false;
-    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &call_code};
+    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &hl_call_code};
     return true;
 }
 

@@ -14,10 +14,12 @@
 #if defined __x86_64__
 #define HL_BACK_CODES 2
 #define HL_CODE_UNIT 1     /* where instructions may begin */
+#define HL_SYSCALL_BYTES 2 /* of hl_call_code, the system call alone */
 #define HL_STOPS_RUNNING 1 /* a thread that runs can be stopped, and go on from there */
 #else
 #define HL_BACK_CODES 1
 #define HL_CODE_UNIT 4
+#define HL_SYSCALL_BYTES 4
 #define HL_STOPS_RUNNING 0
 #endif
 
@@ -33,10 +35,12 @@
 /* What the kernel returns inside of itself for calls that begin again (include/linux/errno.h). */
 enum { HL_RESTART_SYS = 512, HL_RESTART_NOINTR = 513, HL_RESTART_NOHAND = 514, HL_RESTART_BLOCK = 516 };
 
+/* Instructions. */
 struct hl_code {
-    size_t n;
+    size_t n; /* HL_CODE_BYTES at most */
     const char *at;
 };
+#define HL_CODE_BYTES 16
 
 struct hl_tracee_state {
     struct user_regs_struct registers; /* as they were when it stopped */

@@ -52,7 +52,7 @@ int hl_check_exec_stop_machine(void) { return 0; }
 
 /* syscall; ret */
 const struct hl_code hl_call_code = {3, "\x0f\x05\xc3"};
-/* mov $__NR_rt_sigreturn, %rax or %eax; syscall */
+/* mov $__NR_rt_sigreturn, %rax (glibc, musl, Go) or %eax; syscall */
 const struct hl_code hl_back_codes[HL_BACK_CODES] = {{9, "\x48\xc7\xc0\x0f\0\0\0\x0f\x05"},
                                                      {7, "\xb8\x0f\0\0\0\x0f\x05"}};
 

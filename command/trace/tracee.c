@@ -110,7 +110,7 @@ void hl_close_memory(struct hl_tracee *tracee) {
 
 static bool has_code(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t at,
                      const struct hl_code *code) {
-    char found[16];
+    char found[HL_CODE_BYTES];
     const struct hl_region *region = hl_find_region(process, at);
     return region != NULL && region->flags == (PF_R | PF_X) && !region->shared &&
            hl_read_thread(tracee->tid, at, found, code->n) == 0 && memcmp(found, code->at, code->n) == 0;
@@ -137,7 +137,7 @@ static uint64_t find_code(const char *text, size_t bytes, uint64_t address, cons
 /* 0, or what became of reading it. */
 static int search_region(struct hl_gadgets *found, const struct hl_process *process,
                          const struct hl_region *region) {
-    static const size_t chunk = 1 << 17, overlap = 16;
+    static const size_t chunk = 1 << 17, overlap = HL_CODE_BYTES;
     char *bytes = hl_xmalloc(chunk);
     int result = 0;
     for (uint64_t at = region->start; at < region->end && (found->call == 0 || found->back == 0);) {
