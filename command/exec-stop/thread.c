@@ -24,7 +24,6 @@
 #include "command/base/basics.h"
 #include "elf/sys.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -37,7 +36,6 @@
 #include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #define OPTIONS (PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD)
@@ -93,69 +91,19 @@ int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const
 
 #if defined __x86_64__
 
-/* arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.  Without UC_FP_XSTATE and a pointer the
-   vector registers become what they are after execve(2). */
-#define FRAME_HAS_SS 6
-
-/* What sigreturn reads: ucontext_t begins as the kernel's does. */
-struct hl_frame {
-    uint64_t back;
-    ucontext_t context;
-};
-_Static_assert(offsetof(ucontext_t, uc_sigmask) == 296, "the kernel's struct ucontext");
-
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->rip; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->rsp; }
-
-/* FRAME restores REGISTERS, with which a program begins, and MASK. */
-static void fill_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
-                       uint64_t mask) {
-    memset(frame, 0, sizeof *frame);
-    frame->back = back;
-    frame->context.uc_flags = FRAME_HAS_SS;
-    frame->context.uc_stack.ss_flags = HL_NO_ALTERNATE_STACK;
-    greg_t *to = frame->context.uc_mcontext.gregs;
-    to[REG_R8] = (greg_t)registers->r8;
-    to[REG_R9] = (greg_t)registers->r9;
-    to[REG_R10] = (greg_t)registers->r10;
-    to[REG_R11] = (greg_t)registers->r11;
-    to[REG_R12] = (greg_t)registers->r12;
-    to[REG_R13] = (greg_t)registers->r13;
-    to[REG_R14] = (greg_t)registers->r14;
-    to[REG_R15] = (greg_t)registers->r15;
-    to[REG_RDI] = (greg_t)registers->rdi;
-    to[REG_RSI] = (greg_t)registers->rsi;
-    to[REG_RBP] = (greg_t)registers->rbp;
-    to[REG_RBX] = (greg_t)registers->rbx;
-    to[REG_RDX] = (greg_t)registers->rdx;
-    to[REG_RAX] = (greg_t)registers->rax;
-    to[REG_RCX] = (greg_t)registers->rcx;
-    to[REG_RSP] = (greg_t)registers->rsp;
-    to[REG_RIP] = (greg_t)registers->rip;
-    to[REG_EFL] = (greg_t)registers->eflags;
-    to[REG_CSGSFS] =
-        (greg_t)(registers->cs | registers->gs << 16 | registers->fs << 32 | registers->ss << 48);
-    memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
-}
 
 int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
     return hl_write_exec_thread(thread, thread->stack + offsetof(struct hl_frame, back), &back, sizeof back);
 }
 
-#define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.gregs[REG_RIP])
+#define START_OFFSET offsetof(struct hl_frame, rip)
 
 #elif defined __aarch64__
 
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
-
-/* FRAME restores REGISTERS, with which a program begins, and MASK.  Of x0 to x30 all are zero, and what is read of x7 is not
-   its own. */
-static void fill_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
-                       uint64_t mask) {
-    (void)back;
-    hl_begin_frame(frame, registers, mask);
-}
 
 /* It is in x30 for every call. */
 int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
@@ -185,7 +133,7 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread) {
     thread->registers = registers;
     thread->start = get_start(&registers);
     thread->arguments = get_stack(&registers);
-    fill_frame(&frame, thread->gadgets.back, &registers, mask);
+    hl_begin_frame(&frame, thread->gadgets.back, &registers, mask);
     thread->stack = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
     thread->data = thread->stack - HL_EXEC_DATA_BYTES;
     result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);

@@ -118,16 +118,33 @@ int hl_put_back(struct hl_tracee *tracee);
 /* The same of one that has made none. */
 void hl_let_begin_again(const struct hl_tracee *tracee);
 
-#if defined __aarch64__
+#if defined __x86_64__
 
-/* What sigreturn reads, up to the end of the records: ucontext_t begins as the kernel's does. */
+/* struct rt_sigframe: what sigreturn reads. */
+struct hl_frame {
+    uint64_t back;
+    uint64_t flags, link;
+    uint64_t stack_at, stack_flags, stack_bytes;
+    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags;
+    uint16_t cs, gs, fs, ss;
+    uint64_t error, trap, old_mask, cr2, xsave, reserved[8];
+    uint64_t mask;
+    char siginfo[128];
+};
+
+#elif defined __aarch64__
+
+/* The same, up to the end of the records: ucontext_t begins as the kernel's does. */
 struct hl_frame {
     char information[128];
     ucontext_t context;
 };
 
-/* Makes FRAME one that restores sp, pc and pstate of REGISTERS and the signal MASK, and zeros in everything else. */
-void hl_begin_frame(struct hl_frame *frame, const struct user_regs_struct *registers, uint64_t mask);
-
 #endif
+
+/* Makes FRAME one that restores REGISTERS, of which AArch64's has sp, pc and pstate alone, and the signal MASK; everything else, the
+   vector registers among it, is then as execve(2) leaves it.  BACK: where a call returns to, if the frame has that. */
+void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
+                    uint64_t mask);
+
 #endif

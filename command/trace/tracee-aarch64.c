@@ -306,7 +306,9 @@ size_t hl_get_frame_bytes(const struct hl_tracee *tracee) {
     return hl_round_up(sizeof(struct hl_frame), 64);
 }
 
-void hl_begin_frame(struct hl_frame *frame, const struct user_regs_struct *registers, uint64_t mask) {
+void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
+                    uint64_t mask) {
+    (void)back;
     const struct vectors head = {.magic = VECTORS_MAGIC, .bytes = sizeof head};
     memset(frame, 0, sizeof *frame);
     frame->context.uc_stack.ss_flags = HL_NO_ALTERNATE_STACK;
@@ -323,7 +325,7 @@ void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
     struct hl_frame *to = (struct hl_frame *)(void *)frame;
     mcontext_t *context = &to->context.uc_mcontext;
     (void)at;
-    hl_begin_frame(to, &state->registers, state->mask);
+    hl_begin_frame(to, tracee->gadgets.back, &state->registers, state->mask);
     memcpy(context->regs, state->registers.regs, sizeof context->regs);
     context->regs[0] = tracee->call.argument[0];
     context->regs[8] = (uint64_t)tracee->call.number;

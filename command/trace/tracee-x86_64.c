@@ -34,18 +34,6 @@
 #define FRAME_HAS_XSTATE 1
 #define FRAME_HAS_SS 6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
 
-/* struct rt_sigframe: what sigreturn reads. */
-struct frame {
-    uint64_t back;
-    uint64_t flags, link;
-    uint64_t stack_at, stack_flags, stack_bytes;
-    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags;
-    uint16_t cs, gs, fs, ss;
-    uint64_t error, trap, old_mask, cr2, xsave, reserved[8];
-    uint64_t mask;
-    char siginfo[128];
-};
-
 int hl_check_attach_machine(void) { return 0; }
 
 int hl_check_exec_stop_machine(void) { return 0; }
@@ -208,10 +196,40 @@ int hl_read_frame_state(struct hl_tracee *tracee) {
 }
 
 /* The vector registers lie behind the rest. */
-#define HEAD_BYTES hl_round_up(sizeof(struct frame), 64)
+#define HEAD_BYTES hl_round_up(sizeof(struct hl_frame), 64)
 
 size_t hl_get_frame_bytes(const struct hl_tracee *tracee) {
     return HEAD_BYTES + hl_round_up(tracee->state->vector_bytes, 64);
+}
+
+void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
+                    uint64_t mask) {
+    *frame = (struct hl_frame){
+        .back = back,
+        .flags = FRAME_HAS_SS,
+        .stack_flags = HL_NO_ALTERNATE_STACK,
+        .r8 = registers->r8,
+        .r9 = registers->r9,
+        .r10 = registers->r10,
+        .r11 = registers->r11,
+        .r12 = registers->r12,
+        .r13 = registers->r13,
+        .r14 = registers->r14,
+        .r15 = registers->r15,
+        .rdi = registers->rdi,
+        .rsi = registers->rsi,
+        .rbp = registers->rbp,
+        .rbx = registers->rbx,
+        .rdx = registers->rdx,
+        .rax = registers->rax,
+        .rcx = registers->rcx,
+        .rsp = registers->rsp,
+        .rip = registers->rip,
+        .eflags = registers->eflags,
+        .cs = (uint16_t)registers->cs,
+        .ss = (uint16_t)registers->ss,
+        .mask = mask,
+    };
 }
 
 void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
@@ -222,33 +240,10 @@ void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
         r.rax = (uint64_t)-EINTR; /* it is not known what it was */
     else
         rewind_call(&r);
-    const struct frame head = {
-        .back = tracee->gadgets.back,
-        .flags = FRAME_HAS_XSTATE | FRAME_HAS_SS,
-        .stack_flags = HL_NO_ALTERNATE_STACK,
-        .r8 = r.r8,
-        .r9 = r.r9,
-        .r10 = r.r10,
-        .r11 = r.r11,
-        .r12 = r.r12,
-        .r13 = r.r13,
-        .r14 = r.r14,
-        .r15 = r.r15,
-        .rdi = r.rdi,
-        .rsi = r.rsi,
-        .rbp = r.rbp,
-        .rbx = r.rbx,
-        .rdx = r.rdx,
-        .rax = r.rax,
-        .rcx = r.rcx,
-        .rsp = r.rsp,
-        .rip = r.rip,
-        .eflags = r.eflags,
-        .cs = (uint16_t)r.cs,
-        .ss = (uint16_t)r.ss,
-        .xsave = at + HEAD_BYTES,
-        .mask = tracee->state->mask,
-    };
+    struct hl_frame head;
+    hl_begin_frame(&head, tracee->gadgets.back, &r, tracee->state->mask);
+    head.flags |= FRAME_HAS_XSTATE;
+    head.xsave = at + HEAD_BYTES;
     memcpy(frame, &head, sizeof head);
     memcpy(frame + HEAD_BYTES, tracee->state->vectors, tracee->state->vector_bytes);
 }
