@@ -252,11 +252,7 @@ static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece
     long mapped;
     int result = call(m, &mapped, SYS_mmap, at, piece_bytes(piece), (uint64_t)piece->prot,
                       (uint64_t)(MAP_PRIVATE | MAP_FIXED | more), (uint64_t)m->file, piece->offset);
-    if (result == HL_SKIP_ATTACH_CALL)
-        return mapped == -EPERM    ? HL_SKIP_STORE_NOEXEC
-               : mapped == -EACCES ? HL_SKIP_EXEC_DENIED
-                                   : HL_SKIP_NO_MEMORY;
-    return result;
+    return result == HL_SKIP_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
 /* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as far as the kernel

@@ -129,6 +129,13 @@ static int check_piece(const struct act *act, const struct hl_piece_of_text *pie
     return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
 }
 
+/* What SEGMENT has in PIECE; empty where its start is not below its end. */
+static struct hl_address_range find_part(const struct hl_segment *segment,
+                                         const struct hl_piece_of_text *piece) {
+    return (struct hl_address_range){segment->first_page > piece->start ? segment->first_page : piece->start,
+                                     segment->end_page < piece->end ? segment->end_page : piece->end};
+}
+
 /* A uprobe of the file is there already: a page that is not the file's any more. */
 static int check_unmodified(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
     int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
@@ -136,11 +143,10 @@ static int check_unmodified(const struct act *act, const struct hl_piece_of_text
         return pagemap;
     for (unsigned i = 0; i < n; i++)
         for (unsigned j = 0; j < act->plan->object.n_segments && result == 0; j++) {
-            const struct hl_segment *segment = &act->plan->object.segment[j];
-            uint64_t start = segment->first_page > piece[i].start ? segment->first_page : piece[i].start;
-            uint64_t end = segment->end_page < piece[i].end ? segment->end_page : piece[i].end;
-            if (start < end)
-                result = hl_check_unmodified(pagemap, start, end, act->plan->geometry.page_bytes, true);
+            struct hl_address_range part = find_part(&act->plan->object.segment[j], &piece[i]);
+            if (part.start < part.end)
+                result =
+                    hl_check_unmodified(pagemap, part.start, part.end, act->plan->geometry.page_bytes, true);
         }
     close(pagemap);
     return result;
@@ -286,21 +292,9 @@ static int check(struct act *act) {
 
 /* --- calls --- */
 
-int hl_call_at_exec_stop(const struct hl_exec_thread *thread, long *result, long number,
-                         const uint64_t argument[6]) {
-    int error = hl_call_in_exec_thread(thread, result, number, argument);
-    return error != 0 ? error : hl_is_error(*result) ? HL_SKIP_ATTACH_CALL : 0;
-}
-
-int hl_explain_exec_mapping(long error) {
-    return error == -EPERM    ? HL_SKIP_STORE_NOEXEC
-           : error == -EACCES ? HL_SKIP_EXEC_DENIED
-                              : HL_SKIP_NO_MEMORY;
-}
-
 static int call(const struct act *act, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
                 uint64_t d, uint64_t e, uint64_t f) {
-    return hl_call_at_exec_stop(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
+    return hl_call_in_exec_thread(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
 }
 
 /* Opens PATH in the program, without waiting: who owns a folder above a store may have put a FIFO there since it was looked
@@ -350,13 +344,6 @@ static uint64_t find_call_in_vdso(const struct act *act) {
         if (memcmp(bytes + i, hl_call_code.at, HL_SYSCALL_BYTES) == 0)
             return act->vdso + i;
     return 0;
-}
-
-/* What SEGMENT has in PIECE; empty where its start is not below its end. */
-static struct hl_address_range find_part(const struct hl_segment *segment,
-                                         const struct hl_piece_of_text *piece) {
-    return (struct hl_address_range){segment->first_page > piece->start ? segment->first_page : piece->start,
-                                     segment->end_page < piece->end ? segment->end_page : piece->end};
 }
 
 /* Maps what SEGMENT has in PIECE from FILE, the program's own. */
@@ -447,7 +434,7 @@ static int map_or_leave(const struct act *act, const struct hl_piece_of_text *pi
     if (result == HL_SKIP_ATTACH_CALL) {
         bool is_refused = mapped == -EPERM || mapped == -EACCES; /* before anything is unmapped */
         int left = is_refused ? 0 : leave(act, piece);
-        return left < 0 ? left : hl_explain_exec_mapping(mapped);
+        return left < 0 ? left : hl_explain_mapping(mapped);
     }
     if (result == 0 && header->start >= piece->start && header->start < piece->end)
         result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);

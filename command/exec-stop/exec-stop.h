@@ -87,7 +87,8 @@ int hl_seize_exec_thread(pid_t pid);
 int hl_await_exec_stop(struct hl_exec_thread *thread);
 /* Makes it one that can make calls and begins its program whatever becomes of us. */
 int hl_arm_exec_thread(struct hl_exec_thread *thread);
-/* Makes a call; *RESULT is what it returned. */
+/* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; else it was
+   not made. */
 int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
                            const uint64_t argument[6]);
 int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes);
@@ -112,15 +113,9 @@ int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread 
 /* Whether REGION lies in a gap between segments of OBJECT: it is not the program's. */
 bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region);
 
-/* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; else it was
-   not made. */
-int hl_call_at_exec_stop(const struct hl_exec_thread *thread, long *result, long number,
-                         const uint64_t argument[6]);
 /* Maps text in the huge page with the headers as they are in the file, from the image FILE, over the image's first such page.
-   0, or as above, and HL_SKIP_ATTACH_CALL: it is not there. */
+   0, or as of a call, and HL_SKIP_ATTACH_CALL: it is not there. */
 int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                                uint64_t distance, int file);
-/* Why an image was not mapped, ERROR being the negated errno. */
-int hl_explain_exec_mapping(long error);
 
 #endif

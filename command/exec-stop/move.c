@@ -169,7 +169,7 @@ static int plan_map(struct move *move) {
 
 static int call(const struct move *move, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
                 uint64_t d, uint64_t e, uint64_t f) {
-    return hl_call_at_exec_stop(move->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
+    return hl_call_in_exec_thread(move->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
 }
 
 static void unmap(const struct move *move, uint64_t start, uint64_t end) {
@@ -204,7 +204,7 @@ static int map_anew(const struct move *move, const struct hl_piece_of_text *piec
     int result =
         call(move, &mapped, SYS_mmap, piece->start + move->distance, piece->end - piece->start,
              (uint64_t)piece->prot, MAP_PRIVATE | MAP_FIXED_NOREPLACE, (uint64_t)move->file, piece->offset);
-    return result == HL_SKIP_ATTACH_CALL ? hl_explain_exec_mapping(mapped) : result;
+    return result == HL_SKIP_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
 static int map_all_anew(const struct move *move) {

@@ -165,7 +165,7 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
     if (error == 0)
         error = hl_read_registers(thread->pid, &registers);
     *result = error == 0 ? hl_get_result(&registers) : -1;
-    return error;
+    return error != 0 ? error : hl_is_error(*result) ? HL_SKIP_ATTACH_CALL : 0;
 }
 
 void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {

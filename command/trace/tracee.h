@@ -11,6 +11,7 @@
 #include "command/trace/calls.h"
 #include "command/proc/process.h"
 
+#include <errno.h>
 #include <signal.h>
 
 /* The tracer of the thread TID of PID; 0: it has none that is seen here.  -ESRCH: it has ended.  Any thread may call this at any
@@ -98,6 +99,13 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
    thread did not make if that could have been forbidden to it; HL_SKIP_ATTACH_FROZEN: its control group is frozen, and it made none.
    After both it has been let go. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
+
+/* Why a thread could not map a file that it may have to execute: the reason for the negated errno ERROR. */
+static inline int hl_explain_mapping(long error) {
+    return error == -EPERM    ? HL_SKIP_STORE_NOEXEC
+           : error == -EACCES ? HL_SKIP_EXEC_DENIED
+                              : HL_SKIP_NO_MEMORY;
+}
 
 /* The memory of the thread TID, as far as itself could read it.  0, or a negated errno. */
 int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
