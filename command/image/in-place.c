@@ -47,7 +47,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
@@ -256,16 +255,11 @@ static bool is_first_user_namespace(void) {
     return stat("/proc/self/ns/user", &space) == 0 && space.st_ino == FIRST_USER_NAMESPACE;
 }
 
-/* Whether other users' processes are shown to this one, and not hidden (hidepid of proc(5)). */
-static bool may_look_at_all(void) {
-    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
-    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective >> CAP_SYS_PTRACE & 1) != 0;
-}
-
-/* Whether this is root outside of containers, with the /proc that has all processes. */
+/* Whether this is root outside of containers, with the /proc that has all processes; without CAP_SYS_PTRACE some may be hidden
+   (hidepid of proc(5)). */
 static bool is_real_root(void) {
-    return geteuid() == 0 && may_look_at_all() && is_first_user_namespace() && hl_is_outermost();
+    return geteuid() == 0 && hl_has_capability(CAP_SYS_PTRACE) && is_first_user_namespace() &&
+           hl_is_outermost();
 }
 
 /* Whether mincore tells this process the truth about the file of STAT. */

@@ -507,10 +507,10 @@ int hl_has_same(int folder, const char *name) {
     return own.st_ino == its.st_ino && own.st_dev == its.st_dev;
 }
 
-bool hl_may_trace(void) {
+bool hl_has_capability(unsigned number) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
-    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & CAP_TO_MASK(number)) != 0;
 }
 
 const char *hl_explain_denial(pid_t pid) {
@@ -520,7 +520,7 @@ const char *hl_explain_denial(pid_t pid) {
                    ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
                      "root"
                    : "the process belongs to someone else; run hugeld as its owner or as root";
-    if (!hl_may_trace())
+    if (!hl_has_capability(CAP_SYS_PTRACE))
         return "root may not read it without CAP_SYS_PTRACE; run hugeld with that capability "
                "(in a container: --cap-add=SYS_PTRACE)";
     return "root may not read it: a security policy or a user namespace forbids it; run hugeld outside of "

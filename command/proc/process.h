@@ -191,8 +191,8 @@ enum {
    not be asked.  The caller owns it. */
 char *hl_read_variable(const struct hl_process *process, const char *name);
 
-/* Whether this process has CAP_SYS_PTRACE, be it in a user namespace alone. */
-bool hl_may_trace(void);
+/* Whether this process has the capability NUMBER, which is below 32, be it in a user namespace alone. */
+bool hl_has_capability(unsigned number);
 
 /* Why PID may not be read or traced by this user, and what to do; static. */
 const char *hl_explain_denial(pid_t pid);

@@ -6,6 +6,7 @@
 #include "command/tlb/jump-costs.h"
 
 #include <inttypes.h>
+#include <linux/capability.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -274,11 +275,11 @@ static void print_others(const struct hl_survey *survey) {
 
 static void print_refused(const struct hl_survey *survey) {
     if (survey->refused > 0)
-        print_wrapped(hl_xasprintf("%u %s may not be looked at%s", survey->refused,
-                                   processes(survey->refused),
-                                   geteuid() != 0    ? "; fix: run hugeld survey as root"
-                                   : !hl_may_trace() ? "; fix: run hugeld survey with CAP_SYS_PTRACE"
-                                                     : ": a policy forbids it"));
+        print_wrapped(
+            hl_xasprintf("%u %s may not be looked at%s", survey->refused, processes(survey->refused),
+                         geteuid() != 0                       ? "; fix: run hugeld survey as root"
+                         : !hl_has_capability(CAP_SYS_PTRACE) ? "; fix: run hugeld survey with CAP_SYS_PTRACE"
+                                                              : ": a policy forbids it"));
 }
 
 static void print_left_out(const struct hl_survey *survey) {
@@ -320,7 +321,7 @@ void hl_print_survey(const struct hl_survey *survey) {
     if (!has_gain(survey)) {
         print_no_gain(survey);
         print_others(survey);
-        if (geteuid() != 0 || !hl_may_trace()) /* more could be looked at */
+        if (geteuid() != 0 || !hl_has_capability(CAP_SYS_PTRACE)) /* more could be looked at */
             print_refused(survey);
         print_too_large(survey);
         return;

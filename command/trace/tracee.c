@@ -514,9 +514,9 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* --- filters --- */
 
-/* Whether system calls of the thread are filtered; where that cannot be found out, they are. */
-static bool has_filter(const struct hl_tracee *tracee) {
-    FILE *status = open_status(tracee->pid, tracee->tid);
+/* Whether system calls of the thread TID of PID are filtered; where that cannot be found out, they are. */
+static bool has_filter(pid_t pid, pid_t tid) {
+    FILE *status = open_status(pid, tid);
     char line[256];
     int mode = 1;
     while (status != NULL && fgets(line, sizeof line, status) != NULL)
@@ -528,21 +528,11 @@ static bool has_filter(const struct hl_tracee *tracee) {
 
 /* Why we cannot suspend filters: ERROR is the kernel's. */
 static int explain_filter(int error) {
-    FILE *status = fopen("/proc/self/status", "re");
-    char line[256];
-    int own = 0;
-    uint64_t capabilities = 0;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
-        sscanf(line, "Seccomp: %d", &own);
-        sscanf(line, "CapEff: %" SCNx64, &capabilities);
-    }
-    if (status != NULL)
-        fclose(status);
     if (error == -EINVAL)
         return HL_SKIP_ATTACH_FILTER_KERNEL;
-    if (!(capabilities >> CAP_SYS_ADMIN & 1))
+    if (!hl_has_capability(CAP_SYS_ADMIN))
         return HL_SKIP_ATTACH_FILTER;
-    return own != 0 ? HL_SKIP_ATTACH_FILTER_OWN : HL_SKIP_ATTACH_FILTER_NAMESPACE;
+    return has_filter(getpid(), getpid()) ? HL_SKIP_ATTACH_FILTER_OWN : HL_SKIP_ATTACH_FILTER_NAMESPACE;
 }
 
 /* Suspends what there is, and what another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the thread has
@@ -552,7 +542,9 @@ static int pass_filter(struct hl_tracee *tracee, bool suspends) {
                                     PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
                          : -EPERM;
     tracee->state->suspends = error == 0;
-    return error == 0 || !has_filter(tracee) ? 0 : suspends ? explain_filter(error) : HL_SKIP_ATTACH_FILTER;
+    return error == 0 || !has_filter(tracee->pid, tracee->tid) ? 0
+           : suspends                                          ? explain_filter(error)
+                                                               : HL_SKIP_ATTACH_FILTER;
 }
 
 /* Whether the kernel tells which call a thread is about to make (Linux 5.3). */
@@ -676,7 +668,7 @@ int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     if (tracee->stage < HL_TRACEE_ARMED)
         return -ESRCH;
-    if (!tracee->state->suspends && has_filter(tracee))
+    if (!tracee->state->suspends && has_filter(tracee->pid, tracee->tid))
         return HL_SKIP_ATTACH_FILTER; /* another thread has just set it for all */
     int error = hl_make_call(tracee, result, number, argument);
     if (error == HL_SKIP_ATTACH_TAMPERED || error == HL_SKIP_ATTACH_FROZEN) {
