@@ -9,6 +9,7 @@
 #include "command/file/elf-file.h"
 #include "command/run/mount.h"
 
+#include <elfutils/libdwelf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <gelf.h>
@@ -17,49 +18,25 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BUILD_ID_BYTES 64 /* no linker makes longer ones */
-
 char *hl_find_linker(void) { return hl_find_part("ld.so", "ldso/ld.so", X_OK); }
 
-/* The build ID among the notes in [at, at + bytes), in hexadecimal; NULL if there is none. */
-static char *find_build_id(const char *at, size_t bytes) {
-    GElf_Nhdr note;
-    for (size_t next; bytes >= sizeof note; at += next, bytes -= next) {
-        memcpy(&note, at, sizeof note);
-        size_t name = (note.n_namesz + (size_t)3) & ~(size_t)3,
-               text = (note.n_descsz + (size_t)3) & ~(size_t)3;
-        next = sizeof note + name + text;
-        if (next > bytes)
-            return NULL;
-        if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || memcmp(at + sizeof note, "GNU", 4) != 0 ||
-            note.n_descsz > BUILD_ID_BYTES)
-            continue;
-        char *id = hl_xmalloc(2 * BUILD_ID_BYTES + 1);
-        id[0] = '\0';
-        for (size_t i = 0; i < note.n_descsz; i++)
-            sprintf(id + 2 * i, "%02x", (unsigned char)at[sizeof note + name + i]);
-        return id;
-    }
-    return NULL;
-}
-
-/* The build ID of the file at PATH; NULL if it has none. */
+/* The build ID of the file at PATH, in hexadecimal; NULL if it has none. */
 static char *read_build_id(const char *path) {
     struct hl_elf_file file;
-    char *id = NULL;
+    const void *id;
+    char *text = NULL;
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return NULL;
-    for (size_t i = 0; i < file.phnum && id == NULL; i++) {
-        const GElf_Phdr *ph = &file.phdr[i];
-        if (ph->p_type != PT_NOTE || ph->p_filesz > 65536)
-            continue;
-        char *notes = hl_xmalloc(ph->p_filesz + 1);
-        ssize_t bytes = pread(file.fd, notes, ph->p_filesz, (off_t)ph->p_offset);
-        id = find_build_id(notes, bytes > 0 ? (size_t)bytes : 0);
-        free(notes);
-    }
+    elf_version(EV_CURRENT);
+    Elf *elf = elf_begin(file.fd, ELF_C_READ, NULL);
+    ssize_t bytes = dwelf_elf_gnu_build_id(elf, &id);
+    if (bytes > 0)
+        text = hl_xmalloc(2 * (size_t)bytes + 1);
+    for (ssize_t i = 0; i < bytes; i++)
+        sprintf(text + 2 * i, "%02x", ((const unsigned char *)id)[i]);
+    elf_end(elf);
     hl_close_elf(&file);
-    return id;
+    return text;
 }
 
 char *hl_read_origin(const struct hl_elf_file *file) {
