@@ -11,7 +11,6 @@
 #include "elf/skip.h"
 #include "command/verdict/verdict.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,42 +23,20 @@ struct request {
     struct hl_attach_request attachment;
     const char *name; /* of the command */
     const char *patterns;
-    bool json, children, has_names;
-    size_t n_pids;
-    pid_t *pid;
+    bool json, children, is_asked;
+    struct hl_pids pids;
     /* what comes out */
     json_t *processes;
     bool failed, shows_progress;
 };
 
-static void add_pid(struct request *request, pid_t pid) {
-    for (size_t i = 0; i < request->n_pids; i++)
-        if (request->pid[i] == pid)
-            return;
-    request->pid = hl_xrealloc(request->pid, (request->n_pids + 1) * sizeof pid);
-    request->pid[request->n_pids++] = pid;
-}
-
 /* A process ID, or a name, of which there may be several processes. */
 static int parse_process(void *request_, const char *text) {
     struct request *request = request_;
-    pid_t pid = hl_parse_pid(text), *pids;
-    if (pid != 0) {
-        add_pid(request, pid);
-        return 0;
-    }
-    if (hl_is_number(text)) {
-        hl_warn("%s: '%s' is not a process ID; give a number as ps prints it, or a name", request->name,
-                text);
-        return EINVAL;
-    }
-    size_t n = hl_find_named(&pids, text);
-    for (size_t i = 0; i < n; i++)
-        add_pid(request, pids[i]);
-    free(pids);
+    int n = hl_add_processes(&request->pids, text, request->name);
+    request->is_asked = true;
     request->failed |= n == 0;
-    request->has_names = true;
-    return 0;
+    return n < 0 ? EINVAL : 0;
 }
 
 static int set_store(void *request_, const char *path) {
@@ -93,32 +70,6 @@ static const struct hl_flag detach_flags[] = {
     FLAGS_OF_BOTH("*"),
     {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
 };
-
-/* --- children --- */
-
-static bool is_wanted(const struct request *request, pid_t pid) {
-    for (size_t i = 0; i < request->n_pids; i++)
-        if (request->pid[i] == pid)
-            return true;
-    return false;
-}
-
-/* Adds the children of those that are wanted, until there are no more. */
-static void add_children(struct request *request) {
-    for (size_t before = 0; before < request->n_pids;) {
-        DIR *folder = opendir("/proc");
-        before = request->n_pids;
-        for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-            struct hl_usage usage;
-            pid_t pid = hl_parse_pid(entry->d_name);
-            if (pid != 0 && pid != getpid() && hl_read_usage(pid, &usage) == 0 &&
-                is_wanted(request, usage.parent))
-                add_pid(request, pid);
-        }
-        if (folder != NULL)
-            closedir(folder);
-    }
-}
 
 /* --- what became of it --- */
 
@@ -302,7 +253,7 @@ static void show_progress(struct request *request, time_t began, size_t n) {
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (!isatty(STDERR_FILENO) || now.tv_sec - began <= 1)
         return;
-    fprintf(stderr, "\r\033[K%zu of %zu processes", n, request->n_pids);
+    fprintf(stderr, "\r\033[K%zu of %zu processes", n, request->pids.n);
     fflush(stderr);
     request->shows_progress = true;
 }
@@ -314,7 +265,7 @@ static void hide_progress(struct request *request) {
 }
 
 static int run(struct request *request) {
-    if (request->n_pids == 0 && !request->has_names) {
+    if (!request->is_asked) {
         hl_warn("%s: give a PID or NAME, or several", request->name);
         return HL_EXIT_USAGE;
     }
@@ -325,11 +276,11 @@ static int run(struct request *request) {
     struct timespec began;
     clock_gettime(CLOCK_MONOTONIC, &began);
     if (request->children)
-        add_children(request);
-    for (size_t i = 0; i < request->n_pids; i++) {
+        hl_add_children(&request->pids);
+    for (size_t i = 0; i < request->pids.n; i++) {
         struct hl_attachment attachment;
         show_progress(request, began.tv_sec, i);
-        hl_plan_attachment(&attachment, &request->attachment, request->pid[i]);
+        hl_plan_attachment(&attachment, &request->attachment, request->pids.pid[i]);
         if (!request->attachment.dry_run)
             hl_move_attachment(&attachment, &request->attachment);
         hide_progress(request);
@@ -340,7 +291,7 @@ static int run(struct request *request) {
         hl_print_json(json_pack("{s:O}", "processes", request->processes));
     json_decref(request->processes);
     hl_free_placer(&request->attachment.placer);
-    free(request->pid);
+    free(request->pids.pid);
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 

@@ -10,7 +10,6 @@
 #include "elf/kernel.h"
 #include "command/perf-map/perf-map.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,10 +20,9 @@
 #include <unistd.h>
 
 struct request {
-    pid_t *asked; /* the PIDs given, and those of the names given */
-    size_t n_asked;
-    pid_t pid; /* of these, the one that is mapped now, with its children */
-    bool append, children, clean, force, keep_mangled, has_names;
+    struct hl_pids asked; /* the PIDs given, and those of the names given */
+    pid_t pid;            /* of these, the one that is mapped now, with its children */
+    bool append, children, clean, force, keep_mangled, is_asked;
     const char *output;
     struct hl_geometry geometry;
     unsigned written, failed;
@@ -36,19 +34,10 @@ struct request {
 /* A process ID, or a name, of which there may be several processes. */
 static int parse_process(void *request_, const char *text) {
     struct request *request = request_;
-    pid_t pid = hl_parse_pid(text), *named = NULL;
-    if (pid == 0 && hl_is_number(text)) {
-        hl_warn("perf-map: '%s' is not a process ID; give a number as ps prints it, or a name", text);
-        return EINVAL;
-    }
-    size_t n = pid != 0 ? 1 : hl_find_named(&named, text);
+    int n = hl_add_processes(&request->asked, text, "perf-map");
+    request->is_asked = true;
     request->failed += n == 0;
-    request->has_names |= pid == 0;
-    request->asked = hl_xrealloc(request->asked, (request->n_asked + n + 1) * sizeof pid);
-    for (size_t i = 0; i < n; i++)
-        request->asked[request->n_asked++] = pid != 0 ? pid : named[i];
-    free(named);
-    return 0;
+    return n < 0 ? EINVAL : 0;
 }
 
 static const struct hl_flag command_flags[] = {
@@ -247,63 +236,13 @@ static void map_process(struct request *request, pid_t pid) {
     hl_close_process(&process);
 }
 
-/* A process and its parent. */
-struct kinship {
-    pid_t pid, parent;
-    bool wanted;
-};
-
-static pid_t read_parent(pid_t pid) {
-    int parent = 0;
-    char *path = hl_xasprintf("/proc/%d/stat", pid), line[1024];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t bytes = fd >= 0 ? read(fd, line, sizeof line - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    free(path);
-    if (bytes <= 0)
-        return 0;
-    line[bytes] = '\0';
-    const char *behind = strrchr(line, ')'); /* the name may hold anything */
-    return behind != NULL && sscanf(behind, ") %*c %d", &parent) == 1 ? parent : 0;
-}
-
-static struct kinship *read_kinship(size_t *n) {
-    struct kinship *all = NULL;
-    DIR *folder = opendir("/proc");
-    *n = 0;
-    for (struct dirent *entry = NULL; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0)
-            continue;
-        if (*n % 256 == 0)
-            all = hl_xrealloc(all, (*n + 256) * sizeof *all);
-        all[(*n)++] = (struct kinship){pid, read_parent(pid), false};
-    }
-    if (folder != NULL)
-        closedir(folder);
-    return all;
-}
-
 static void map_children(struct request *request) {
-    size_t n;
-    struct kinship *all = read_kinship(&n);
-    bool more = true;
-    for (size_t i = 0; i < n; i++)
-        all[i].wanted = all[i].parent == request->pid;
-    while (more) {
-        more = false;
-        for (size_t i = 0; i < n; i++) {
-            for (size_t j = 0; j < n && !all[i].wanted; j++) {
-                all[i].wanted = all[j].wanted && all[i].parent == all[j].pid;
-                more |= all[i].wanted;
-            }
-        }
-    }
-    for (size_t i = 0; i < n; i++)
-        if (all[i].wanted && all[i].pid != request->pid && all[i].pid != getpid())
-            map_process(request, all[i].pid);
-    free(all);
+    struct hl_pids family = {0};
+    hl_add_pid(&family, request->pid);
+    hl_add_children(&family);
+    for (size_t i = 1; i < family.n; i++)
+        map_process(request, family.pid[i]);
+    free(family.pid);
 }
 
 /* A file that is truncated while libdw has it mapped. */
@@ -320,9 +259,9 @@ static int map_all(struct request *request) {
     signal(SIGBUS, end_on_truncation);
     signal(SIGXFSZ, SIG_IGN); /* EFBIG says it */
     hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    for (size_t i = 0; i < request->n_asked; i++) {
+    for (size_t i = 0; i < request->asked.n; i++) {
         unsigned before = request->written;
-        request->pid = request->asked[i];
+        request->pid = request->asked.pid[i];
         map_process(request, request->pid);
         if (request->children)
             map_children(request);
@@ -346,18 +285,17 @@ static int clean_up(void) {
 
 /* 0, or the exit code for wrong use. */
 static int check_request(const struct request *request) {
-    bool is_asked = request->n_asked > 0 || request->has_names;
-    bool alone =
-        !is_asked && !request->append && !request->children && !request->force && request->output == NULL;
+    bool alone = !request->is_asked && !request->append && !request->children && !request->force &&
+                 request->output == NULL;
     if (request->clean && !alone)
         hl_warn("perf-map: --clean stands alone; it removes the maps of processes that are gone");
     else if (request->output != NULL && (request->append || request->children || request->force))
         hl_warn("perf-map: --output takes one process's map; leave out --append, --children and --force");
     else if (request->append && request->force)
         hl_warn("perf-map: --append replaces nothing; leave out --force");
-    else if (request->output != NULL && request->n_asked > 1)
+    else if (request->output != NULL && request->asked.n > 1)
         hl_warn("perf-map: --output takes one process's map; give one PID");
-    else if (!is_asked && !request->clean)
+    else if (!request->is_asked && !request->clean)
         hl_warn("perf-map: give PIDs or NAMEs; 'hugeld status --all' lists processes with huge pages");
     else
         return 0;
@@ -380,6 +318,6 @@ int hl_map_functions(int argc, char **argv) {
         code = check_request(&request);
     if (code == 0)
         code = request.clean ? clean_up() : map_all(&request);
-    free(request.asked);
+    free(request.asked.pid);
     return code;
 }

@@ -4,12 +4,13 @@
 #include "command/proc/process.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-bool hl_has_name(const struct hl_process *process, const char *name) {
+static bool has_name(const struct hl_process *process, const char *name) {
     char path[PATH_MAX];
     static const char deleted[] = " (deleted)";
     if (process->name != NULL && strcmp(process->name, name) == 0)
@@ -32,7 +33,7 @@ size_t hl_find_named(pid_t **pids, const char *name) {
         pid_t pid = hl_parse_pid(entry->d_name);
         if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
             continue;
-        if (hl_has_name(&process, name)) {
+        if (has_name(&process, name)) {
             *pids = hl_xrealloc(*pids, (n + 1) * sizeof **pids);
             (*pids)[n++] = pid;
         }
@@ -59,6 +60,49 @@ void hl_add_threads(pid_t **tids, size_t *n, pid_t pid) {
     }
     if (folder != NULL)
         closedir(folder);
+}
+
+static bool is_among(const struct hl_pids *pids, pid_t pid) {
+    for (size_t i = 0; i < pids->n; i++)
+        if (pids->pid[i] == pid)
+            return true;
+    return false;
+}
+
+void hl_add_pid(struct hl_pids *pids, pid_t pid) {
+    if (is_among(pids, pid))
+        return;
+    pids->pid = hl_xrealloc(pids->pid, (pids->n + 1) * sizeof pid);
+    pids->pid[pids->n++] = pid;
+}
+
+int hl_add_processes(struct hl_pids *pids, const char *text, const char *command) {
+    pid_t pid = hl_parse_pid(text), *named = NULL;
+    if (pid == 0 && hl_is_number(text)) {
+        hl_warn("%s: '%s' is not a process ID; give a number as ps prints it, or a name", command, text);
+        return -EINVAL;
+    }
+    size_t n = pid != 0 ? 1 : hl_find_named(&named, text);
+    for (size_t i = 0; i < n; i++)
+        hl_add_pid(pids, pid != 0 ? pid : named[i]);
+    free(named);
+    return (int)n;
+}
+
+void hl_add_children(struct hl_pids *pids) {
+    for (size_t before = 0; before < pids->n;) {
+        DIR *folder = opendir("/proc");
+        before = pids->n;
+        for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+            struct hl_usage usage;
+            pid_t pid = hl_parse_pid(entry->d_name);
+            if (pid != 0 && pid != getpid() && hl_read_usage(pid, &usage) == 0 &&
+                is_among(pids, usage.parent))
+                hl_add_pid(pids, pid);
+        }
+        if (folder != NULL)
+            closedir(folder);
+    }
 }
 
 bool hl_is_number(const char *text) { return text[0] != '\0' && strspn(text, "0123456789") == strlen(text); }

@@ -83,15 +83,23 @@ bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *s
 int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
 
-/* Whether NAME is the process's name (comm) or the base name of its executable. */
-bool hl_has_name(const struct hl_process *process, const char *name);
-
-/* The processes that have this name, but not this one: how many, and *PIDS, which the caller frees.  If there are
-   none, it says so. */
+/* The processes that have this name (comm, or the base name of the executable), but not this one: how many, and *PIDS, which the
+   caller frees.  If there are none, it says so. */
 size_t hl_find_named(pid_t **pids, const char *name);
 
 /* Adds the threads that PID has now to the *N of *TIDS, which the caller frees. */
 void hl_add_threads(pid_t **tids, size_t *n, pid_t pid);
+
+/* Processes, each once; the caller frees PID. */
+struct hl_pids {
+    size_t n;
+    pid_t *pid;
+};
+void hl_add_pid(struct hl_pids *pids, pid_t pid);
+/* Adds the process whose ID TEXT is, or those that have this name: how many.  -EINVAL, after one line of COMMAND's: it is neither. */
+int hl_add_processes(struct hl_pids *pids, const char *text, const char *command);
+/* Adds the children of those that are in PIDS, and theirs, but not this process. */
+void hl_add_children(struct hl_pids *pids);
 
 /* Whether TEXT consists of digits, so that it means a process ID and no name. */
 bool hl_is_number(const char *text);
