@@ -169,13 +169,11 @@ static void print_text(const struct request *request, const struct hl_attachment
     free(what);
 }
 
-static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
-
 static void set_reason(json_t *json, int skip, pid_t pid, const char *path) {
     enum hl_skip reason = skip != 0 ? reason_of(skip) : HL_MOVED;
     char *sentence = skip != 0 ? format_reason(skip, pid, path) : NULL;
-    json_object_set_new(json, "reason", json_or_null(reason != HL_MOVED ? hl_skip_name(reason) : NULL));
-    json_object_set_new(json, "sentence", json_or_null(sentence));
+    json_object_set_new(json, "reason", hl_json_text(reason != HL_MOVED ? hl_skip_name(reason) : NULL));
+    json_object_set_new(json, "sentence", hl_json_text(sentence));
     free(sentence);
 }
 
@@ -184,7 +182,7 @@ static json_t *make_json_text(const struct hl_attachment *attachment, const stru
         json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path", hl_json_text(text->loaded->object.path),
                   "is_main", text->loaded->object.is_main, "moves", attachment->skip == 0 && text->skip == 0,
                   "joined_pages", (json_int_t)text->joined_pages, "huge_pages", (json_int_t)text->huge_pages,
-                  "image", json_or_null(text->image));
+                  "image", hl_json_text(text->image));
     set_reason(json, text->skip, attachment->process.pid, text->loaded->object.path);
     return json;
 }
@@ -194,7 +192,7 @@ static json_t *make_json(const struct request *request, const struct hl_attachme
     for (size_t i = 0; i < attachment->n_texts; i++)
         json_array_append_new(texts, make_json_text(attachment, &attachment->text[i]));
     json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:I, s:o}", "pid", (int)attachment->process.pid, "name",
-                             json_or_null(attachment->process.name), "dry_run", request->attachment.dry_run,
+                             hl_json_text(attachment->process.name), "dry_run", request->attachment.dry_run,
                              "stopped_us", (json_int_t)attachment->stopped_us, "stopped_threads",
                              (json_int_t)attachment->stopped_threads, "objects", texts);
     set_reason(json, attachment->skip, attachment->process.pid, attachment->process.executable);

@@ -138,8 +138,6 @@ static void hide_progress(struct request *request) {
 
 /* --- what was done with a file --- */
 
-static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
-
 static const char *name_way(bool is_in_place) { return is_in_place ? "place" : "image"; }
 
 static void note(struct request *request, const struct hl_store *store, const char *path, const char *key,
@@ -148,9 +146,9 @@ static void note(struct request *request, const struct hl_store *store, const ch
     json_array_append_new(request->files,
                           json_pack("{s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}", "store",
                                     hl_json_text(store->path), "path", hl_json_text(path), "key",
-                                    json_or_null(key), "result", result, "way", name_way(is_in_place),
-                                    "huge_pages", (json_int_t)huge_pages, "reason", json_or_null(reason),
-                                    "sentence", json_or_null(sentence)));
+                                    hl_json_text(key), "result", result, "way", name_way(is_in_place),
+                                    "huge_pages", (json_int_t)huge_pages, "reason", hl_json_text(reason),
+                                    "sentence", hl_json_text(sentence)));
 }
 
 /* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", where that makes a difference. */
