@@ -94,6 +94,18 @@ void *hl_xmalloc(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes
 
 void *hl_xrealloc(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
 
+void hl_add_to_texts(struct hl_texts *texts, const char *text) {
+    texts->text = hl_xrealloc(texts->text, (texts->n + 1) * sizeof *texts->text);
+    texts->text[texts->n++] = hl_xasprintf("%s", text);
+}
+
+void hl_free_texts(struct hl_texts *texts) {
+    for (size_t i = 0; i < texts->n; i++)
+        free(texts->text[i]);
+    free(texts->text);
+    *texts = (struct hl_texts){0};
+}
+
 size_t hl_raise_file_limit(void) {
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0)

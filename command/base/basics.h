@@ -35,6 +35,15 @@ char **hl_keep_environment(void);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Texts from malloc; zero at first. */
+struct hl_texts {
+    size_t n;
+    char **text;
+};
+/* Adds a copy. */
+void hl_add_to_texts(struct hl_texts *texts, const char *text);
+void hl_free_texts(struct hl_texts *texts);
+
 /* Opens NAME in FOLDER to be read as text; NULL: it cannot be opened (errno). */
 FILE *hl_open_text(int folder, const char *name);
 

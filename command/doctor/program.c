@@ -89,18 +89,20 @@ static void count_object(struct hl_needs *needs, const char *path, const struct 
 }
 
 static void count_libraries(struct hl_needs *needs) {
-    struct hl_libraries libraries;
-    hl_list_libraries(&libraries, needs->executable, &needs->target.program->file, !needs->is_running);
-    if (libraries.problem != NULL)
-        needs->reason = hl_xasprintf("%s, so only the executable is counted", libraries.problem);
+    struct hl_texts libraries;
+    char *problem =
+        hl_list_libraries(&libraries, needs->executable, &needs->target.program->file, !needs->is_running);
+    if (problem != NULL)
+        needs->reason = hl_xasprintf("%s, so only the executable is counted", problem);
+    free(problem);
     for (size_t i = 0; i < libraries.n; i++) {
         struct hl_elf_file file;
-        if (hl_open_elf(&file, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)
+        if (hl_open_elf(&file, AT_FDCWD, libraries.text[i]) != HL_ELF_FINE)
             continue;
-        count_object(needs, libraries.path[i], &file, false);
+        count_object(needs, libraries.text[i], &file, false);
         hl_close_elf(&file);
     }
-    hl_free_libraries(&libraries);
+    hl_free_texts(&libraries);
 }
 
 /* Why hugeld does nothing in this program; NULL if it may. */

@@ -42,11 +42,6 @@ static char *find_listed(char *line) {
     return path;
 }
 
-static void add_library(struct hl_libraries *libraries, const char *path) {
-    libraries->path = hl_xrealloc(libraries->path, (libraries->n + 1) * sizeof *libraries->path);
-    libraries->path[libraries->n++] = hl_xasprintf("%s", path);
-}
-
 static bool is_audited(const struct hl_elf_file *file) {
     for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++)
         if (file->dyn[i].d_tag == DT_AUDIT || file->dyn[i].d_tag == DT_DEPAUDIT)
@@ -54,39 +49,29 @@ static bool is_audited(const struct hl_elf_file *file) {
     return false;
 }
 
-void hl_list_libraries(struct hl_libraries *libraries, const char *executable, const struct hl_elf_file *file,
-                       bool is_ours) {
+char *hl_list_libraries(struct hl_texts *libraries, const char *executable, const struct hl_elf_file *file,
+                        bool is_ours) {
     const char *linker = find_linker(file);
     const char *const argv[] = {linker, "--list", executable, NULL};
     struct hl_answer answer;
-    char *rest;
-    memset(libraries, 0, sizeof *libraries);
-    if (linker == NULL) {
-        libraries->problem = hl_xasprintf("its dynamic linker is not the system's");
-        return;
-    }
-    if (is_audited(file)) {
-        libraries->problem = hl_xasprintf(
+    char *rest, *problem = NULL;
+    *libraries = (struct hl_texts){0};
+    if (linker == NULL)
+        return hl_xasprintf("its dynamic linker is not the system's");
+    if (is_audited(file))
+        return hl_xasprintf(
             "its libraries cannot be listed: it names an auditing library, which would be executed");
-        return;
-    }
     bool is_nobodys = geteuid() == 0 && (!is_ours || file->stat.st_uid != 0);
     hl_ask_program(&answer, linker, (char *const *)argv, is_nobodys ? HL_NOBODY : (uid_t)-1);
     if (!answer.succeeded)
-        libraries->problem = hl_xasprintf("its libraries cannot be listed (%.*s)",
-                                          (int)strcspn(answer.errors, "\n"), answer.errors);
+        problem = hl_xasprintf("its libraries cannot be listed (%.*s)", (int)strcspn(answer.errors, "\n"),
+                               answer.errors);
     for (char *line = strtok_r(answer.output, "\n", &rest); line != NULL;
          line = strtok_r(NULL, "\n", &rest)) {
         char *path = find_listed(line);
         if (path != NULL && strcmp(path, linker) != 0)
-            add_library(libraries, path);
+            hl_add_to_texts(libraries, path);
     }
     hl_free_answer(&answer);
-}
-
-void hl_free_libraries(struct hl_libraries *libraries) {
-    for (size_t i = 0; i < libraries->n; i++)
-        free(libraries->path[i]);
-    free(libraries->path);
-    free(libraries->problem);
+    return problem;
 }

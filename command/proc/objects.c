@@ -104,8 +104,7 @@ static void unescape(char *text) {
 /* The places over which images are mounted. */
 struct image_mounts {
     bool is_read;
-    size_t n;
-    char **point;
+    struct hl_texts points;
 };
 
 /* Where LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", has an image mounted, inside of LINE; or NULL. */
@@ -123,12 +122,9 @@ static void read_image_mounts(struct image_mounts *mounts, const struct hl_proce
     FILE *text = hl_open_text(process->folder, "mountinfo");
     char *line = NULL, *point;
     size_t size = 0;
-    while (text != NULL && getline(&line, &size, text) >= 0) {
-        if ((point = find_image_mount(line)) == NULL)
-            continue;
-        mounts->point = hl_xrealloc(mounts->point, (mounts->n + 1) * sizeof *mounts->point);
-        mounts->point[mounts->n++] = hl_xasprintf("%s", point);
-    }
+    while (text != NULL && getline(&line, &size, text) >= 0)
+        if ((point = find_image_mount(line)) != NULL)
+            hl_add_to_texts(&mounts->points, point);
     free(line);
     if (text != NULL)
         fclose(text);
@@ -139,15 +135,9 @@ static bool is_mounted_over(struct image_mounts *mounts, const struct hl_process
     bool found = false;
     if (!mounts->is_read)
         read_image_mounts(mounts, process);
-    for (size_t i = 0; i < mounts->n && !found; i++)
-        found = strcmp(mounts->point[i], path) == 0;
+    for (size_t i = 0; i < mounts->points.n && !found; i++)
+        found = strcmp(mounts->points.text[i], path) == 0;
     return found;
-}
-
-static void free_image_mounts(struct image_mounts *mounts) {
-    for (size_t i = 0; i < mounts->n; i++)
-        free(mounts->point[i]);
-    free(mounts->point);
 }
 
 static bool is_same_mapped_file(const struct hl_region *a, const struct hl_region *b) {
@@ -182,7 +172,7 @@ static void find_images(struct hl_process *process) {
         if (region->of_image)
             image = region;
     }
-    free_image_mounts(&mounts);
+    hl_free_texts(&mounts.points);
 }
 
 /* What the image that REGION maps was made of, by the link beside it; NULL if that is not there to be read, as

@@ -25,11 +25,6 @@ static bool is_shared(int file, const struct hl_options *options) {
     return image >= 0;
 }
 
-static void add_list_entry(struct hl_libraries *wanted, const char *path) {
-    wanted->path = hl_xrealloc(wanted->path, (wanted->n + 1) * sizeof *wanted->path);
-    wanted->path[wanted->n++] = hl_xasprintf("%s", path);
-}
-
 /* False: the next file would fail for the same reason. */
 static bool add_missing(const struct hl_store *store, const char *path, bool tells) {
     struct hl_add_outcome outcome;
@@ -62,33 +57,32 @@ static bool is_wanted(const char *path, const struct hl_elf_file *file, bool is_
            (is_anywhere || is_put_on_boundary(path, file));
 }
 
-static void list_wanted(struct hl_libraries *wanted, const struct hl_program *program,
-                        struct hl_string patterns, const struct hl_options *options,
-                        enum hl_use_of_images use) {
-    struct hl_libraries libraries = {0};
+static void list_wanted(struct hl_texts *wanted, const struct hl_program *program, struct hl_string patterns,
+                        const struct hl_options *options, enum hl_use_of_images use) {
+    struct hl_texts libraries = {0};
     if (is_wanted(program->executable, &program->file, true, patterns, options, use))
-        add_list_entry(wanted, program->executable);
+        hl_add_to_texts(wanted, program->executable);
     if (hl_selects_other_objects(patterns))
-        hl_list_libraries(&libraries, program->executable, &program->file, true);
+        free(hl_list_libraries(&libraries, program->executable, &program->file, true));
     for (size_t i = 0; i < libraries.n; i++) {
         struct hl_elf_file file;
-        if (hl_open_elf(&file, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)
+        if (hl_open_elf(&file, AT_FDCWD, libraries.text[i]) != HL_ELF_FINE)
             continue;
-        if (is_wanted(libraries.path[i], &file, false, patterns, options, use))
-            add_list_entry(wanted, libraries.path[i]);
+        if (is_wanted(libraries.text[i], &file, false, patterns, options, use))
+            hl_add_to_texts(wanted, libraries.text[i]);
         hl_close_elf(&file);
     }
-    hl_free_libraries(&libraries);
+    hl_free_texts(&libraries);
 }
 
-static bool add_wanted(const struct hl_libraries *wanted, const char *executable,
+static bool add_wanted(const struct hl_texts *wanted, const char *executable,
                        const struct hl_options *options) {
     struct hl_store store;
     bool tells = options->verbose >= 1, has_hope = true;
     char *path = hl_choose_store(options);
     int result = hl_make_store(&store, path, NULL, false);
     for (size_t i = 0; i < wanted->n && result == 0 && has_hope; i++)
-        has_hope = add_missing(&store, wanted->path[i], tells);
+        has_hope = add_missing(&store, wanted->text[i], tells);
     if (result == 0)
         hl_close_store(&store);
     else if (result == -EWOULDBLOCK && tells)
@@ -98,7 +92,7 @@ static bool add_wanted(const struct hl_libraries *wanted, const char *executable
 }
 
 /* Where the images can be charged to a slice of their own, by another process, since this one becomes the program. */
-static bool add_in_slice(const struct hl_libraries *wanted, const char *executable,
+static bool add_in_slice(const struct hl_texts *wanted, const char *executable,
                          const struct hl_options *options) {
     pid_t child = hl_has_slice() ? fork() : -1;
     bool has_hope = true;
@@ -115,7 +109,7 @@ static bool add_in_slice(const struct hl_libraries *wanted, const char *executab
 
 bool hl_share_program(const struct hl_program *program, struct hl_string patterns,
                       const struct hl_options *options, enum hl_use_of_images use) {
-    struct hl_libraries wanted = {0};
+    struct hl_texts wanted = {0};
     if (program->problem != HL_ELF_FINE || program->executable == NULL)
         return true;
     list_wanted(&wanted, program, patterns, options, use);
@@ -124,7 +118,7 @@ bool hl_share_program(const struct hl_program *program, struct hl_string pattern
     sigaction(SIGXFSZ, &ignored, &before);
     bool has_hope = wanted.n == 0 || add_in_slice(&wanted, program->executable, options);
     sigaction(SIGXFSZ, &before, NULL);
-    hl_free_libraries(&wanted);
+    hl_free_texts(&wanted);
     return has_hope;
 }
 

@@ -32,19 +32,6 @@ bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
 
 /* --- values --- */
 
-void hl_free_texts(struct hl_texts *texts) {
-    for (size_t i = 0; i < texts->n; i++)
-        free(texts->text[i]);
-    free(texts->text);
-    *texts = (struct hl_texts){0};
-}
-
-/* Takes TEXT, from malloc, over. */
-static void add_text(struct hl_texts *texts, char *text) {
-    texts->text = hl_xrealloc(texts->text, (texts->n + 1) * sizeof *texts->text);
-    texts->text[texts->n++] = text;
-}
-
 bool hl_is_unit(const char *name) {
     size_t length = strlen(name), suffix = strlen(".service");
     return strchr(name, '/') == NULL && length > suffix && strcmp(name + length - suffix, ".service") == 0;
@@ -55,7 +42,7 @@ bool hl_is_unit(const char *name) {
 static const char *parse_enabled(void *entries, const char *value) {
     if (value[0] != '/' && !hl_is_unit(value))
         return "it is neither an absolute path nor a unit of systemd, as in name.service";
-    add_text(entries, hl_xasprintf("%s", value));
+    hl_add_to_texts(entries, value);
     return NULL;
 }
 
@@ -68,7 +55,7 @@ static const char *parse_switch(void *is_on, const char *value) {
 static const char *parse_pattern(void *patterns, const char *value) {
     if (value[0] != '/')
         return "it is not a pattern of absolute paths";
-    add_text(patterns, hl_xasprintf("%s", value));
+    hl_add_to_texts(patterns, value);
     return NULL;
 }
 
@@ -251,7 +238,7 @@ int hl_read_configuration(struct hl_configuration *configuration, const char *pa
     }
     bool is_named = fresh.eligible.n > 0;
     for (size_t i = 0; !is_named && i < sizeof eligible / sizeof eligible[0]; i++)
-        add_text(&fresh.eligible, hl_xasprintf("%s", eligible[i]));
+        hl_add_to_texts(&fresh.eligible, eligible[i]);
     if (error != 0 && error != -ENOENT) {
         hl_free_configuration(&fresh);
         return error;
@@ -276,8 +263,9 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
     if (hl_is_unit(entry)) {
         char *program = hl_find_unit_program(entry, "enable");
         if (program != NULL)
-            add_text(files, program);
-        return program != NULL;
+            hl_add_to_texts(files, program);
+        free(program);
+        return files->n > 0;
     }
     bool is_found = hl_glob_local(&local, entry, &found) == 0, is_whole = true;
     for (size_t i = 0; i < found.gl_pathc; i++) {
@@ -286,7 +274,7 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
         bool is_left_out = result == -EREMOTE || result == -EPERM;
         is_whole &= !is_left_out;
         if (!is_left_out)
-            add_text(files, hl_xasprintf("%s", found.gl_pathv[i]));
+            hl_add_to_texts(files, found.gl_pathv[i]);
     }
     hl_close_local(&local);
     if (local.is_remote)

@@ -4,8 +4,7 @@
 #ifndef HL_CONFIGURATION_H
 #define HL_CONFIGURATION_H
 
-#include <stdbool.h>
-#include <stddef.h>
+#include "command/base/basics.h"
 
 #define HL_CONFIGURATION "/etc/hugeld/hugeld.conf"
 
@@ -15,11 +14,6 @@
 #define HL_SERVICE_STOP HL_SERVICE_FOLDER "/stop"
 
 bool hl_is_service_stopped(void);
-
-struct hl_texts {
-    size_t n;
-    char **text;
-};
 
 struct hl_configuration {
     struct hl_texts enabled; /* absolute paths, globs of these, and units of systemd ("name.service") */
@@ -50,7 +44,6 @@ _Static_assert(HL_ENABLED_NAMES_MAX == 65536, "as the sentence says");
 /* The files that ENTRY of the enabled ones means now.  False, and one line says it: there are none, or one is left out.  The
    caller frees them by hl_free_texts in each case. */
 bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration);
-void hl_free_texts(struct hl_texts *texts);
 
 /* Whether NAME is a unit's, as in name.service. */
 bool hl_is_unit(const char *name);

@@ -381,10 +381,10 @@ static bool has_name(const struct hl_process *process, const char *name) {
 }
 
 /* Whether PATH is EXECUTABLE or linked with it. */
-static bool is_linked(const struct hl_libraries *libraries, const char *executable, const char *path) {
+static bool is_linked(const struct hl_texts *libraries, const char *executable, const char *path) {
     bool found = strcmp(executable, path) == 0;
     for (size_t i = 0; i < libraries->n && !found; i++)
-        found = strcmp(libraries->path[i], path) == 0;
+        found = strcmp(libraries->text[i], path) == 0;
     return found;
 }
 
@@ -407,13 +407,13 @@ static void add_loaded(struct request *request, const struct hl_store *store, co
    lies on a file system of the kernel's own is looked at again.  False: there is no store, which was said. */
 static bool add_objects(struct request *request, const char *store_path, struct hl_process *process,
                         bool is_named) {
-    struct hl_libraries libraries = {0};
+    struct hl_texts libraries = {0};
     struct hl_store store;
     struct hl_elf_file file;
     char executable[PATH_MAX];
     read_executable(process, executable);
     if (!is_named && hl_open_elf(&file, process->folder, "exe") == HL_ELF_FINE) {
-        hl_list_libraries(&libraries, executable, &file, false);
+        free(hl_list_libraries(&libraries, executable, &file, false));
         hl_close_elf(&file);
     }
     char **problem = hl_xmalloc((process->n_loaded + 1) * sizeof *problem);
@@ -434,7 +434,7 @@ static bool add_objects(struct request *request, const char *store_path, struct 
     if (is_open)
         hl_close_store(&store);
     free(problem);
-    hl_free_libraries(&libraries);
+    hl_free_texts(&libraries);
     return is_open;
 }
 

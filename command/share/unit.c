@@ -44,14 +44,8 @@
 struct request {
     bool begins, ends;
     char *unit;
-    size_t n_files;
-    char **file;
+    struct hl_texts files;
 };
-
-static void add_file(struct request *request, const char *path) {
-    request->file = hl_xrealloc(request->file, (request->n_files + 1) * sizeof *request->file);
-    request->file[request->n_files++] = hl_xasprintf("%s", path);
-}
 
 /* As systemctl reads a name: what has no type is a service.  The caller frees it. */
 static char *name_unit(const char *text) {
@@ -65,7 +59,7 @@ static int add_argument(void *request_, const char *text) {
     if (request->unit == NULL)
         request->unit = name_unit(text);
     else
-        add_file(request, text);
+        hl_add_to_texts(&request->files, text);
     return 0;
 }
 
@@ -217,20 +211,21 @@ static bool can_be_named(const char *path) {
 }
 
 static void print_files(const struct request *request) {
-    for (size_t i = 0; i < request->n_files; i++)
-        printf(" %s", request->file[i]);
+    for (size_t i = 0; i < request->files.n; i++)
+        printf(" %s", request->files.text[i]);
     printf("\n");
 }
 
 /* Finds the program where no file was named, and for each what is executed in the end.  False: it was said what is wrong. */
 static bool resolve_files(struct request *request) {
     char *command = hl_xasprintf("share unit %s", request->unit);
-    char *program = request->n_files == 0 ? find_named_program(request->unit, command) : NULL;
+    char *program = request->files.n == 0 ? find_named_program(request->unit, command) : NULL;
     if (program != NULL)
-        add_file(request, program);
-    bool done = request->n_files > 0;
-    for (size_t i = 0; i < request->n_files && done; i++)
-        done = resolve_file(&request->file[i], request->unit, command) && can_be_named(request->file[i]);
+        hl_add_to_texts(&request->files, program);
+    bool done = request->files.n > 0;
+    for (size_t i = 0; i < request->files.n && done; i++)
+        done = resolve_file(&request->files.text[i], request->unit, command) &&
+               can_be_named(request->files.text[i]);
     free(program);
     free(command);
     return done;
@@ -238,15 +233,15 @@ static bool resolve_files(struct request *request) {
 
 static int print_unit(struct request *request) {
     char self[PATH_MAX] = "";
-    if ((request->n_files > 0 && has_own_files(request->unit)) || !resolve_files(request) ||
+    if ((request->files.n > 0 && has_own_files(request->unit)) || !resolve_files(request) ||
         readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !can_be_named(self))
         return HL_EXIT_NO;
     printf("# /etc/systemd/system/%s.d/hugeld-image.conf\n[Service]\n", request->unit);
     printf("ExecStartPre=-+" REMOVE "\n");
     printf("ExecStartPre=-+%s share unit --begin %%n", self);
     print_files(request);
-    for (size_t i = 0; i < request->n_files; i++)
-        printf("BindReadOnlyPaths=-" LINKS "/%%n/%zu:%s\n", i, request->file[i]);
+    for (size_t i = 0; i < request->files.n; i++)
+        printf("BindReadOnlyPaths=-" LINKS "/%%n/%zu:%s\n", i, request->files.text[i]);
     printf("ExecStartPost=-+%s share unit --end %%n", self);
     print_files(request);
     printf("ExecStopPost=-+" REMOVE "\n");
@@ -277,11 +272,11 @@ static int begin(const struct request *request) {
     hl_default_options(&options);
     if (!make_folder(request))
         return HL_EXIT_NO;
-    for (size_t i = 0; i < request->n_files; i++) {
+    for (size_t i = 0; i < request->files.n; i++) {
         char *link = link_of(request, i), *image = NULL, *reason;
         struct hl_elf_file file;
-        if (hl_open_elf(&file, AT_FDCWD, request->file[i]) == HL_ELF_FINE) {
-            reason = hl_look_for_image(&file, request->file[i], &options, &image);
+        if (hl_open_elf(&file, AT_FDCWD, request->files.text[i]) == HL_ELF_FINE) {
+            reason = hl_look_for_image(&file, request->files.text[i], &options, &image);
             hl_close_elf(&file);
         } else {
             reason = hl_xasprintf("it cannot be found or read");
@@ -290,7 +285,7 @@ static int begin(const struct request *request) {
         if (reason == NULL && symlink(image, link) != 0)
             reason = hl_xasprintf("%s: %s", link, strerror(errno));
         if (reason != NULL) {
-            hl_warn("%s: not from an image: %s", request->file[i], reason);
+            hl_warn("%s: not from an image: %s", request->files.text[i], reason);
             code = HL_EXIT_NO;
         }
         free(reason);
@@ -323,9 +318,9 @@ static void wait_for_mount(const char *path, const char *link) {
 
 static int end(const struct request *request) {
     char *folder = folder_of(request);
-    for (size_t i = 0; i < request->n_files; i++) {
+    for (size_t i = 0; i < request->files.n; i++) {
         char *link = link_of(request, i);
-        wait_for_mount(request->file[i], link);
+        wait_for_mount(request->files.text[i], link);
         unlink(link);
         free(link);
     }
@@ -342,9 +337,9 @@ static const char *find_misuse(const struct request *request) {
         return "the service is named, not its file";
     if (request->begins && request->ends)
         return "--begin and --end exclude each other";
-    if ((request->begins || request->ends) && request->n_files == 0)
+    if ((request->begins || request->ends) && request->files.n == 0)
         return "--begin and --end take the FILEs of the service";
-    return request->n_files > LINKS_MAX ? "too many FILEs" : NULL;
+    return request->files.n > LINKS_MAX ? "too many FILEs" : NULL;
 }
 
 int hl_share_unit(int argc, char **argv) {
@@ -364,9 +359,7 @@ int hl_share_unit(int argc, char **argv) {
         else
             code = request.begins ? begin(&request) : request.ends ? end(&request) : print_unit(&request);
     }
-    for (size_t i = 0; i < request.n_files; i++)
-        free(request.file[i]);
-    free(request.file);
+    hl_free_texts(&request.files);
     free(request.unit);
     return code;
 }

@@ -234,17 +234,17 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
                              const struct hl_elf_file *file, const struct hl_options *options, bool is_ours) {
-    struct hl_libraries libraries;
+    struct hl_texts libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
     uint64_t most = count_text_bytes(executable, file, options);
-    hl_list_libraries(&libraries, executable, file, is_ours);
+    free(hl_list_libraries(&libraries, executable, file, is_ours));
     for (size_t i = 0; i < libraries.n; i++) {
-        if (hl_open_elf(&library, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)
+        if (hl_open_elf(&library, AT_FDCWD, libraries.text[i]) != HL_ELF_FINE)
             continue;
-        uint64_t bytes = count_text_bytes(libraries.path[i], &library, options);
+        uint64_t bytes = count_text_bytes(libraries.text[i], &library, options);
         hl_close_elf(&library);
-        larger = bytes > most ? libraries.path[i] : larger;
+        larger = bytes > most ? libraries.text[i] : larger;
         most = bytes > most ? bytes : most;
     }
     bool is_judged = larger != NULL && hl_open_elf(&library, AT_FDCWD, larger) == HL_ELF_FINE;
@@ -253,7 +253,7 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
         hl_set_program(verdict, executable);
         hl_close_elf(&library);
     }
-    hl_free_libraries(&libraries);
+    hl_free_texts(&libraries);
     bool is_worth_it =
         is_judged && verdict->best != HL_WAY_NOTHING && !(verdict->best == HL_WAY_PLACE && verdict->is_made);
     if (is_judged && !is_worth_it)
