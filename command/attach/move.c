@@ -272,9 +272,8 @@ static int prepare_piece(const struct mover *m, unsigned i) {
 /* Where pagemap doesn't tell. */
 static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t end) {
     struct hl_process again = {.folder = -1};
-    int result = hl_open_process(&again, m->attachment->process.pid);
-    if (result == 0)
-        result = hl_read_process(&again);
+    struct hl_address_range range = {start, end};
+    int result = hl_read_some_regions(&again, &m->attachment->process, &range, 1);
     const struct hl_region *region = result == 0 ? hl_find_region(&again, start) : NULL;
     if (result == 0 && (region == NULL || region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
         result = HL_SKIP_THP_UNAVAILABLE;
@@ -526,8 +525,8 @@ static void move_texts(const struct work *work, struct hl_threads *threads, stru
 
 /* The highest real-time priority that a thread of PROCESS has now; 0: none has one.  One with a deadline comes before all. */
 static int find_highest_priority(const struct hl_process *process) {
-    int fd = openat(process->folder, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC), highest = 0;
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    int highest = 0;
+    DIR *folder = hl_open_list(process->folder, "task");
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         pid_t tid = hl_parse_pid(entry->d_name);
         struct sched_param priority = {0};

@@ -59,14 +59,9 @@ static int check_status_line(const char *line) {
 /* Whether it can open enough files while some of ours are in it.  The kernel lists their numbers in ascending order. */
 static int check_files(const struct hl_process *process) {
     uint64_t limit = hl_read_limit(process, "Max open files"), n = 0;
-    int fd = openat(process->folder, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
-    if (folder == NULL) {
-        int error = errno;
-        if (fd >= 0)
-            close(fd);
-        return -error;
-    }
+    DIR *folder = hl_open_list(process->folder, "fd");
+    if (folder == NULL)
+        return -errno;
     for (struct dirent *entry; n + SPARE_FILES <= limit && (entry = readdir(folder)) != NULL;) {
         if (entry->d_name[0] == '.')
             continue;

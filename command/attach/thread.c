@@ -179,8 +179,7 @@ static bool is_there(const struct hl_thread *thread, const struct hl_threads *th
 
 /* Finds all threads that there are now, and looks at them; not ALL: at those that are new. */
 static void look_at_threads(struct hl_threads *threads, bool all) {
-    int fd = openat(threads->process->folder, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *folder = hl_open_list(threads->process->folder, "task");
     unsigned before = threads->round++;
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         pid_t tid = hl_parse_pid(entry->d_name);

@@ -82,6 +82,14 @@ FILE *hl_open_text(int folder, const char *name) {
     return text;
 }
 
+DIR *hl_open_list(int folder, const char *name) {
+    int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    if (list == NULL && fd >= 0)
+        close(fd);
+    return list;
+}
+
 static void *check_memory(void *at) {
     if (at == NULL) {
         hl_warn("out of memory; free some and try again");

@@ -9,6 +9,7 @@
 #include "elf/hugeld.h"
 #include "elf/options.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -46,6 +47,8 @@ void hl_free_texts(struct hl_texts *texts);
 
 /* Opens NAME in FOLDER to be read as text; NULL: it cannot be opened (errno). */
 FILE *hl_open_text(int folder, const char *name);
+/* The same for the folder NAME, which is no symbolic link, to be listed. */
+DIR *hl_open_list(int folder, const char *name);
 
 /* Whether no user but OWNER and root can write what has STATUS.  An access control list shows in the group's bit. */
 static inline bool hl_only_writable_by(const struct stat *status, uint64_t owner) {

@@ -7,8 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether PATH still leads to the open FILE. */
-static bool is_at(int file, const char *path) {
+bool hl_is_at(int file, const char *path) {
     struct stat a, b;
     return fstat(file, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
@@ -26,7 +25,7 @@ int hl_take_lock(const char *path, bool waits) {
         if (lock < 0)
             return -errno;
         int result = hl_lock_file(lock, waits);
-        if (result == 0 && is_at(lock, path))
+        if (result == 0 && hl_is_at(lock, path))
             return lock;
         close(lock); /* the process that had it has removed it */
         if (result != 0)

@@ -5,6 +5,9 @@
 
 #include <stdbool.h>
 
+/* Whether PATH still leads to the open FILE, and is no symbolic link. */
+bool hl_is_at(int file, const char *path);
+
 /* Locks the open FILE (flock), which no other user can open; WAITS: until it is free.  0; -EWOULDBLOCK: another process has it; or
    another negated errno. */
 int hl_lock_file(int file, bool waits);

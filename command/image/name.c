@@ -148,11 +148,8 @@ static bool has_library(int store, const char *folder, struct hl_string patterns
 
 static bool has_any_library(const char *path, uint64_t owner, struct hl_string patterns) {
     long store = hl_open_store(path, owner);
-    int again = store >= 0 ? openat((int)store, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    DIR *entries = again >= 0 ? fdopendir(again) : NULL;
+    DIR *entries = store >= 0 ? hl_open_list((int)store, ".") : NULL;
     bool has = false;
-    if (entries == NULL && again >= 0)
-        close(again);
     for (struct dirent *entry; entries != NULL && !has && (entry = readdir(entries)) != NULL;)
         has = entry->d_name[0] != '.' && has_library((int)store, entry->d_name, patterns);
     if (entries != NULL)

@@ -167,13 +167,6 @@ static int open_mount_point(struct hl_store *store, const char *path) {
     return 0;
 }
 
-/* Whether PATH still leads to the open STORE: another process may have mounted a store over the folder meanwhile. */
-static bool is_at(const struct hl_store *store, const char *path) {
-    struct stat a, b;
-    return fstat(store->folder, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
-           a.st_ino == b.st_ino;
-}
-
 /* Whether the system's store is only the empty folder that a mount was on. */
 static bool is_bare(const struct hl_store *store) {
     return is_system_store(store->path) && is_mount(store->folder) == 0;
@@ -303,8 +296,8 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
         return result;
     }
     result = say_no_lock(store, take_lock(store, waits));
-    if (result == 0 && !is_at(store, path))
-        result = -ESTALE;
+    if (result == 0 && !hl_is_at(store->folder, path))
+        result = -ESTALE; /* another process has mounted a store over the folder meanwhile */
     if (result == 0 && mounts && is_mount(store->folder) == 0) {
         result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);
         result = result == 0 ? -ESTALE : result;
@@ -365,24 +358,22 @@ uint64_t hl_store_room(const struct hl_store *store) {
 
 /* Removes everything in the folder NAME of FOLDER, one folder deep, and itself. */
 static int remove_tree(int folder, const char *name, bool deep) {
-    int inside = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (inside < 0)
-        return -errno;
-    DIR *entries = fdopendir(inside);
+    DIR *entries = hl_open_list(folder, name);
     int result = 0;
-    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+    if (entries == NULL)
+        return -errno;
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
-        if (unlinkat(inside, entry->d_name, 0) != 0) {
+        if (unlinkat(dirfd(entries), entry->d_name, 0) != 0) {
             int error = errno;
             int below = deep && (error == EISDIR || error == EPERM)
-                            ? remove_tree(inside, entry->d_name, false)
+                            ? remove_tree(dirfd(entries), entry->d_name, false)
                             : -error;
             result = result != 0 ? result : below;
         }
     }
-    if (entries != NULL)
-        closedir(entries);
+    closedir(entries);
     if (unlinkat(folder, name, AT_REMOVEDIR) != 0 && errno != ENOENT && result == 0)
         result = -errno;
     return result;
@@ -520,10 +511,7 @@ static bool add_replica(const struct hl_store *store, struct hl_store_item *item
 /* Reads the names in the folder of an image.  False: that is not possible. */
 static bool read_names(const struct hl_store *store, struct hl_store_item *item, int folder, bool *whole,
                        struct timespec *time) {
-    int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = again >= 0 ? fdopendir(again) : NULL;
-    if (entries == NULL && again >= 0)
-        close(again);
+    DIR *entries = hl_open_list(folder, ".");
     if (entries == NULL)
         return false;
     errno = 0;
@@ -611,8 +599,7 @@ static int compare_items(const void *a, const void *b) {
 
 static bool read_store(const struct hl_store *store, struct hl_local *local, struct hl_store_item **items,
                        size_t *n) {
-    int again = openat(store->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = again >= 0 ? fdopendir(again) : NULL;
+    DIR *entries = hl_open_list(store->folder, ".");
     *items = NULL;
     *n = 0;
     errno = entries != NULL ? 0 : errno;
@@ -626,8 +613,6 @@ static bool read_store(const struct hl_store *store, struct hl_local *local, str
     int error = errno;
     if (entries != NULL)
         closedir(entries);
-    else if (again >= 0)
-        close(again);
     if (*n > 0)
         qsort(*items, *n, sizeof **items, compare_items);
     if (error != 0)

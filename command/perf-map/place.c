@@ -134,17 +134,13 @@ static int open_own_map(const struct hl_map_place *place, struct stat *stat) {
 /* Whether the process has the file open and does not append to it. */
 static bool is_overwritten(const struct hl_process *process, const struct stat *map) {
     bool found = false;
-    int fd = openat(process->folder, "fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
-    if (folder == NULL) {
-        if (fd >= 0)
-            close(fd);
+    DIR *folder = hl_open_list(process->folder, "fd");
+    if (folder == NULL)
         return false;
-    }
     for (struct dirent *entry = readdir(folder); entry != NULL && !found; entry = readdir(folder)) {
         struct stat stat;
         unsigned flags = O_APPEND;
-        if (fstatat(fd, entry->d_name, &stat, 0) != 0 || stat.st_ino != map->st_ino ||
+        if (fstatat(dirfd(folder), entry->d_name, &stat, 0) != 0 || stat.st_ino != map->st_ino ||
             stat.st_dev != map->st_dev)
             continue;
         char *name = hl_xasprintf("fdinfo/%s", entry->d_name), *line = NULL;

@@ -36,13 +36,8 @@ int hl_open_process_file(const struct hl_process *process, const char *name) {
 /* One text at a time: the kernel makes a page of it in each call, and stdio would ask for a quarter of that. */
 static FILE *open_text(const struct hl_process *process, const char *name) {
     static _Thread_local char buffer[4096];
-    int fd = hl_open_process_file(process, name);
-    if (fd < 0)
-        return NULL;
-    FILE *text = fdopen(fd, "r");
-    if (text == NULL)
-        close(fd);
-    else
+    FILE *text = hl_open_text(process->folder, name);
+    if (text != NULL)
         setvbuf(text, buffer, _IOFBF, sizeof buffer);
     return text;
 }

@@ -110,13 +110,12 @@ static bool is_only_epoll(const struct hl_call *call, const struct sleeper *slee
     (void)call;
 #if defined __aarch64__
     char *path = sleeper != NULL ? hl_xasprintf("task/%d/fd", sleeper->tid) : NULL;
-    int fd = path != NULL ? openat(sleeper->process->folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    DIR *folder = path != NULL ? hl_open_list(sleeper->process->folder, path) : NULL;
     unsigned n = 0;
     free(path);
     for (struct dirent *entry; folder != NULL && n < 2 && (entry = readdir(folder)) != NULL;) {
         char name[64];
-        ssize_t bytes = readlinkat(fd, entry->d_name, name, sizeof name - 1);
+        ssize_t bytes = readlinkat(dirfd(folder), entry->d_name, name, sizeof name - 1);
         name[bytes > 0 ? bytes : 0] = '\0';
         n += strcmp(name, "anon_inode:[eventpoll]") == 0;
     }
