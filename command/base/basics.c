@@ -193,6 +193,11 @@ const char *hl_flags_text(uint32_t flags) {
     return texts[flags & (PF_R | PF_W | PF_X)];
 }
 
+bool hl_ends_in(const char *text, const char *end) {
+    size_t length = strlen(text), bytes = strlen(end);
+    return length > bytes && strcmp(text + length - bytes, end) == 0;
+}
+
 unsigned hl_permille(uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : (unsigned)((long double)part * 1000 / (long double)whole);
 }

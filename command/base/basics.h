@@ -76,6 +76,9 @@ char *hl_join_options(const char *a, const char *b);
 /* "r-x" for PF_R | PF_X; static. */
 const char *hl_flags_text(uint32_t flags);
 
+/* Whether TEXT ends in END, and has something before that. */
+bool hl_ends_in(const char *text, const char *end);
+
 /* "s" behind a noun of which there are N, unless that is one; and "page" or "pages". */
 static inline const char *hl_plural(uint64_t n) { return n == 1 ? "" : "s"; }
 static inline const char *hl_pages_word(uint64_t n) { return n == 1 ? "page" : "pages"; }

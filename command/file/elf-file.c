@@ -111,13 +111,12 @@ static bool is_swapped(const struct hl_elf_file *file) {
 
 /* --- */
 
-/* BYTES of the file from OFFSET.  False: they are not all there, or cannot be read. */
-static bool read_exactly(const struct hl_elf_file *file, uint64_t offset, void *to, size_t bytes) {
+bool hl_read_exactly(int file, uint64_t offset, void *to, size_t bytes) {
     size_t done = 0;
     if (offset > INT64_MAX - bytes)
         return false;
     while (done < bytes) {
-        ssize_t n = pread(file->fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+        ssize_t n = pread(file, (char *)to + done, bytes - done, (off_t)(offset + done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -158,7 +157,7 @@ static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
     file->phdr = calloc(file->phnum + 1, sizeof *file->phdr);
     if (file->phdr == NULL)
         return HL_ELF_UNREADABLE;
-    if (!read_exactly(file, file->header.e_phoff, file->phdr, file->phnum * sizeof *file->phdr))
+    if (!hl_read_exactly(file->fd, file->header.e_phoff, file->phdr, file->phnum * sizeof *file->phdr))
         return HL_ELF_TRUNCATED;
     for (size_t i = 0; i < file->phnum; i++) {
         Elf64_Phdr *ph = &file->phdr[i];
@@ -181,7 +180,7 @@ static void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_
         return NULL;
     *got = (size_t)(bytes < size - offset ? bytes : size - offset);
     void *chunk = malloc(*got);
-    if (chunk != NULL && read_exactly(file, offset, chunk, *got))
+    if (chunk != NULL && hl_read_exactly(file->fd, offset, chunk, *got))
         return chunk;
     free(chunk);
     return NULL;

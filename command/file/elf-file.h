@@ -53,6 +53,9 @@ enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path,
 /* hl_open_elf for the open FD, which FILE owns after HL_ELF_FINE alone.  Else FILE->stat is filled if that was possible. */
 enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd);
 
+/* Reads BYTES of the open FILE from OFFSET.  False: they are not all there, or cannot be read. */
+bool hl_read_exactly(int file, uint64_t offset, void *to, size_t bytes);
+
 /* The path in FILE's PT_INTERP, an absolute one; NULL if there is none.  The caller frees it. */
 char *hl_read_interpreter(const struct hl_elf_file *file);
 

@@ -38,24 +38,11 @@ struct writer {
 
 /* --- bytes --- */
 
-/* Reads BYTES at OFFSET of FILE. */
-static int read_bytes(int file, void *to, size_t bytes, uint64_t offset) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(file, (char *)to + done, bytes - done, (off_t)(offset + done));
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return HL_SKIP_SOURCE_UNREADABLE;
-        done += (size_t)got;
-    }
-    return 0;
-}
-
 /* Compares BYTES with those at OFFSET of what has been written. */
 static int compare_bytes(const struct writer *w, const char *with, size_t bytes, uint64_t offset) {
     for (size_t done = 0, n; done < bytes; done += n) {
         n = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
-        if (read_bytes(w->out, w->chunk + CHUNK_BYTES, n, offset + done) != 0 ||
+        if (!hl_read_exactly(w->out, offset + done, w->chunk + CHUNK_BYTES, n) ||
             memcmp(w->chunk + CHUNK_BYTES, with + done, n) != 0)
             return HL_SKIP_IMAGE_MISMATCH;
     }
@@ -124,11 +111,10 @@ static int write_piece(const struct writer *w, const struct hl_piece *piece) {
         bytes = piece->bytes - done < room ? piece->bytes - done : room;
         if (piece->from == HL_TRAPS)
             make_traps(w->chunk, bytes, w->image->trap, to);
-        else
-            result = read_bytes(w->from, w->chunk, bytes, piece->from + done);
+        else if (!hl_read_exactly(w->from, piece->from + done, w->chunk, bytes))
+            return HL_SKIP_SOURCE_UNREADABLE;
         lay_headers_over(w, to, bytes);
-        if (result == 0)
-            result = write_bytes(w, w->chunk, bytes, to);
+        result = write_bytes(w, w->chunk, bytes, to);
     }
     return result;
 }

@@ -12,15 +12,14 @@
 
 static bool has_name(const struct hl_process *process, const char *name) {
     char path[PATH_MAX];
-    static const char deleted[] = " (deleted)";
     if (process->name != NULL && strcmp(process->name, name) == 0)
         return true;
     ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
     if (bytes <= 0)
         return false;
     path[bytes] = '\0';
-    if ((size_t)bytes > strlen(deleted) && strcmp(path + bytes - strlen(deleted), deleted) == 0)
-        path[(size_t)bytes - strlen(deleted)] = '\0';
+    if (hl_ends_in(path, HL_DELETED))
+        path[(size_t)bytes - strlen(HL_DELETED)] = '\0';
     return strcmp(hl_base_name(path), name) == 0;
 }
 

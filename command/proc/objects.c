@@ -49,18 +49,12 @@ struct hl_process_file {
 
 /* --- images --- */
 
-static bool is_deleted(const char *name) {
-    static const char mark[] = " (deleted)";
-    size_t bytes = strlen(name);
-    return bytes >= sizeof mark && strcmp(name + bytes - (sizeof mark - 1), mark) == 0;
-}
-
 /* The length of the path components with which AT begins if they are the folder of an image: the name that
    hl_set_image_key gives, or of what was removed the folder that it was in at last; else 0.  A slash follows. */
 static size_t folder_bytes(const char *at) {
     static const char *const removed[] = {HL_NEW_FOLDER "/", HL_OLD_FOLDER "/"};
     int bytes = 0;
-    for (unsigned i = 0; i < 2 && is_deleted(at); i++)
+    for (unsigned i = 0; i < 2 && hl_ends_in(at, HL_DELETED); i++)
         if (strncmp(at, removed[i], strlen(removed[i])) == 0)
             return strlen(removed[i]) - 1;
     sscanf(at, "0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f].0x%*[0-9a-f]%n", &bytes);
@@ -152,7 +146,7 @@ bool hl_is_own_image(const struct hl_region *region) {
 
 /* Whether REGION is of an image that was mounted over a file, and both have been replaced: of such a mount no path is left. */
 static bool is_removed_mount(const struct hl_region *region) {
-    return strcmp(region->name, "/ (deleted)") == 0 && region->shmem_pmd_bytes > 0;
+    return strcmp(region->name, "/" HL_DELETED) == 0 && region->shmem_pmd_bytes > 0;
 }
 
 /* Sets of_image.  Only what may lie on a tmpfs is looked for among the mounts: such a file system has no disk, and so the major
@@ -390,7 +384,7 @@ static int find_executable(struct hl_process *process, const struct hl_geometry 
             is_image = is_image || process->region[i].of_image;
             if (is_image && file->origin == NULL)
                 file->origin = is_removed_mount(&process->region[i])
-                                   ? hl_xasprintf("%s (deleted)", process->name)
+                                   ? hl_xasprintf("%s" HL_DELETED, process->name)
                                    : read_image_origin(process, &process->region[i]);
         }
     }

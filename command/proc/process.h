@@ -36,6 +36,9 @@ struct hl_region {
 
 struct hl_loaded;
 
+/* How the kernel marks the name of a file that has none any more. */
+#define HL_DELETED " (deleted)"
+
 /* Whether this process is in the machine's own PID namespace, and not in a container's. */
 bool hl_is_outermost(void);
 

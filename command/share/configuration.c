@@ -32,10 +32,7 @@ bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
 
 /* --- values --- */
 
-bool hl_is_unit(const char *name) {
-    size_t length = strlen(name), suffix = strlen(".service");
-    return strchr(name, '/') == NULL && length > suffix && strcmp(name + length - suffix, ".service") == 0;
-}
+bool hl_is_unit(const char *name) { return strchr(name, '/') == NULL && hl_ends_in(name, ".service"); }
 
 /* Each of these reads VALUE into a field: what is wrong with it, or NULL. */
 
@@ -60,9 +57,8 @@ static const char *parse_pattern(void *patterns, const char *value) {
 }
 
 static const char *parse_metrics(void *metrics, const char *value) {
-    size_t length = strlen(value), suffix = strlen(".prom");
     char **path = metrics;
-    if (value[0] != '/' || length <= suffix || strcmp(value + length - suffix, ".prom") != 0)
+    if (value[0] != '/' || !hl_ends_in(value, ".prom"))
         return "write the absolute path of a file NAME.prom";
     free(*path);
     *path = hl_xasprintf("%s", value);

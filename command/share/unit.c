@@ -49,9 +49,8 @@ struct request {
 
 /* As systemctl reads a name: what has no type is a service.  The caller frees it. */
 static char *name_unit(const char *text) {
-    size_t bytes = strlen(text), suffix = strlen(".service");
-    bool is_whole = bytes > suffix && strcmp(text + bytes - suffix, ".service") == 0;
-    return hl_xasprintf("%s%s", text, is_whole || text[0] == '\0' ? "" : ".service");
+    bool is_whole = hl_ends_in(text, ".service") || text[0] == '\0';
+    return hl_xasprintf("%s%s", text, is_whole ? "" : ".service");
 }
 
 static int add_argument(void *request_, const char *text) {
