@@ -167,11 +167,18 @@ bool hl_has_huge_pages(const struct hl_process *process) {
     return hl_huge_bytes(&sum) > 0;
 }
 
+/* Takes over what REGION points to. */
+static void add_region(struct hl_process *process, const struct hl_region *region) {
+    if (process->n_regions % 64 == 0)
+        process->region = hl_xrealloc(process->region, (process->n_regions + 64) * sizeof *region);
+    process->region[process->n_regions++] = *region;
+}
+
 static int read_text_of_regions(struct hl_process *process, const char *name) {
     FILE *text = open_text(process, name);
     if (text == NULL)
         return -errno;
-    size_t size = 0, room = 0;
+    size_t size = 0;
     char *line = NULL;
     while (getline(&line, &size, text) >= 0) {
         struct hl_region region;
@@ -182,11 +189,7 @@ static int read_text_of_regions(struct hl_process *process, const char *name) {
             continue;
         }
         region.name = hl_xasprintf("%s", region.name);
-        if (process->n_regions == room) {
-            room = room > 0 ? 2 * room : 64;
-            process->region = hl_xrealloc(process->region, room * sizeof region);
-        }
-        process->region[process->n_regions++] = region;
+        add_region(process, &region);
     }
     int result = ferror(text) ? -EIO : process->n_regions == 0 ? -ENODATA : 0;
     free(line);
@@ -339,11 +342,6 @@ static int open_again(struct hl_process *process, const struct hl_process *opene
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
     int result = open_again(process, opened);
     return result == 0 ? read_text_of_regions(process, "maps") : result;
-}
-
-static void add_region(struct hl_process *process, const struct hl_region *region) {
-    process->region = hl_xrealloc(process->region, (process->n_regions + 1) * sizeof *region);
-    process->region[process->n_regions++] = *region;
 }
 
 static void add_answer(struct hl_process *process, const struct hl_process *opened,
