@@ -18,10 +18,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#ifndef HL_VERSION
-#define HL_VERSION "0.1.0"
-#endif
-
 static const struct command {
     const char *name;
     int (*function)(int argc, char **argv);

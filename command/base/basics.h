@@ -61,12 +61,8 @@ char *hl_read_link(int folder, const char *name);
 /* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
 char *hl_find_file_path(int file);
 
-#ifndef HL_LIBDIR
-#define HL_LIBDIR "/usr/local/lib/hugeld"
-#endif
-
 /* The file NAME of hugeld's own that may be accessed in MODE (access(2)): beside the running command, in ../lib/hugeld, or where
-   it was installed; where BUILT is not NULL, first at this path from the command's folder, as it is built.  NULL if it is in
+   it was installed (HL_LIBDIR); where BUILT is not NULL, first at this path from the command's folder, as it is built.  NULL if it is in
    none of them; else without symbolic links, and the caller frees it. */
 char *hl_find_part(const char *name, const char *built, int mode);
 

@@ -299,16 +299,13 @@ static int check_original(struct planner *p) {
 
 /* --- what is loaded --- */
 
-static uint64_t largest_alignment(const struct planner *p) {
-    return hl_load_alignment(p->file, p->geometry->huge_page_bytes);
-}
-
 /* Finds the base, and where the segment that has the ELF header puts it.  The bytes before such a segment's
    own, in its first page, are mapped with it, so they are taken for its own. */
 static void choose_base(struct planner *p) {
     struct hl_image *image = p->image;
     struct hl_segment *holder = NULL;
-    image->base = hl_round_down(hl_find_image_base(&p->object, p->geometry), largest_alignment(p));
+    image->base = hl_round_down(hl_find_image_base(&p->object, p->geometry),
+                                hl_load_alignment(p->file, p->geometry->huge_page_bytes));
     for (unsigned i = 0; i < p->object.n_segments && holder == NULL; i++) {
         struct hl_segment *segment = &p->object.segment[i];
         if (segment->offset == 0 && segment->file_end > segment->start)

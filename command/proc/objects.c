@@ -134,10 +134,6 @@ static bool is_mounted_over(struct image_mounts *mounts, const struct hl_process
     return found;
 }
 
-static bool is_same_mapped_file(const struct hl_region *a, const struct hl_region *b) {
-    return a->inode == b->inode && a->device == b->device;
-}
-
 bool hl_is_own_image(const struct hl_region *region) {
     static const char memory_file[] = "/memfd:" HL_OWN_IMAGE, file[] = "/" HL_OWN_IMAGE;
     return strncmp(region->name, memory_file, sizeof memory_file - 1) == 0 ||
@@ -159,10 +155,10 @@ static void find_images(struct hl_process *process) {
         bool may_be = major(region->device) == 0;
         if (region->inode == 0 || region->name[0] != '/')
             continue;
-        region->of_image = find_image_folder(region->name) != NULL || hl_is_own_image(region) ||
-                           (image != NULL && is_same_mapped_file(image, region)) ||
-                           is_removed_mount(region) ||
-                           (may_be && is_mounted_over(&mounts, process, region->name));
+        region->of_image =
+            find_image_folder(region->name) != NULL || hl_is_own_image(region) ||
+            (image != NULL && image->inode == region->inode && image->device == region->device) ||
+            is_removed_mount(region) || (may_be && is_mounted_over(&mounts, process, region->name));
         if (region->of_image)
             image = region;
     }

@@ -47,14 +47,11 @@ static const char *explain_no_library(const char *library) {
     return NULL;
 }
 
-/* The folder LIBRARY is in, as a printf precision. */
-static int folder_bytes(const char *library) { return (int)(hl_base_name(library) - library); }
-
 /* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of
    program, and each dynamic linker takes its own ($LIB): 32-bit children complain of nothing. */
 static void set_preload(const char *library) {
     const char *inherited = getenv("LD_PRELOAD");
-    char *folder = hl_xasprintf("%.*spreload", folder_bytes(library), library);
+    char *folder = hl_xasprintf("%.*spreload", (int)(hl_base_name(library) - library), library);
     char *name = access(folder, X_OK) == 0 ? hl_xasprintf("%s/$LIB/libhugeld.so", folder)
                                            : hl_xasprintf("%s", library);
     char *both = hl_xasprintf("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
