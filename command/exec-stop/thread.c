@@ -45,30 +45,11 @@
 /* The process runs, and may have this one's errno. */
 int hl_seize_exec_thread(pid_t pid) { return (int)HL_CALL(__NR_ptrace, PTRACE_SEIZE, pid, 0, OPTIONS, 0, 0); }
 
-/* Resumes PID by REQUEST until it is at the stop that is WANTED, with whatever signals it gets meanwhile. */
-static int run_to(pid_t pid, int request, int wanted) {
-    int status;
-    for (uintptr_t signal = 0;;) {
-        int result = hl_trace(pid, request, 0, signal);
-        while (result == 0 && waitpid(pid, &status, __WALL) != pid)
-            result = errno == EINTR ? 0 : -errno;
-        if (result != 0)
-            return result;
-        if (!WIFSTOPPED(status))
-            return -ESRCH;
-        if (status >> 8 == wanted)
-            return 0;
-        /* A stop for the whole process takes effect when it is let go. */
-        signal = status >> 16 != 0 || WSTOPSIG(status) == (SIGTRAP | 0x80) ? 0 : (uintptr_t)WSTOPSIG(status);
-    }
-}
-
-/* It runs meanwhile, so the first stop is waited for without a resumption. */
-int hl_await_exec_stop(struct hl_exec_thread *thread) {
-    const int wanted = SIGTRAP | PTRACE_EVENT_EXEC << 8;
+/* Waits for the stop that is WANTED.  From others PID is resumed by REQUEST, with whatever signals it gets meanwhile. */
+static int await_stop(pid_t pid, int request, int wanted) {
     int status, result = 0;
     while (result == 0) {
-        if (waitpid(thread->pid, &status, __WALL) != thread->pid) {
+        if (waitpid(pid, &status, __WALL) != pid) {
             if (errno != EINTR)
                 return -errno;
             continue;
@@ -77,9 +58,22 @@ int hl_await_exec_stop(struct hl_exec_thread *thread) {
             return -ESRCH;
         if (status >> 8 == wanted)
             return 0;
-        result = hl_trace(thread->pid, PTRACE_CONT, 0, status >> 16 != 0 ? 0 : (uintptr_t)WSTOPSIG(status));
+        /* A stop for the whole process takes effect when it is let go. */
+        bool is_signal = status >> 16 == 0 && WSTOPSIG(status) != (SIGTRAP | 0x80);
+        result = hl_trace(pid, request, 0, is_signal ? (uintptr_t)WSTOPSIG(status) : 0);
     }
     return result;
+}
+
+/* To where it enters or leaves a system call. */
+static int run_to_call(pid_t pid) {
+    int result = hl_trace(pid, PTRACE_SYSCALL, 0, 0);
+    return result == 0 ? await_stop(pid, PTRACE_SYSCALL, SIGTRAP | 0x80) : result;
+}
+
+/* It runs meanwhile, so the first stop is waited for without a resumption. */
+int hl_await_exec_stop(struct hl_exec_thread *thread) {
+    return await_stop(thread->pid, PTRACE_CONT, SIGTRAP | PTRACE_EVENT_EXEC << 8);
 }
 
 int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes) {
@@ -121,7 +115,7 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread) {
     struct user_regs_struct registers;
     struct hl_frame frame;
     uint64_t mask = 0;
-    int result = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80); /* the end of execve(2) */
+    int result = run_to_call(thread->pid); /* the end of execve(2) */
     if (result == 0)
         result = hl_read_registers(thread->pid, &registers);
     if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
@@ -161,7 +155,7 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
     struct user_regs_struct registers;
     int error = set_call(thread, number, argument);
     for (int i = 0; i < 2 && error == 0; i++) /* there, and back */
-        error = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80);
+        error = run_to_call(thread->pid);
     if (error == 0)
         error = hl_read_registers(thread->pid, &registers);
     *result = error == 0 ? hl_get_result(&registers) : -1;
