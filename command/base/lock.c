@@ -7,25 +7,26 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-bool hl_is_at(int file, const char *path) {
+bool hl_is_at(int file, int folder, const char *name) {
     struct stat a, b;
-    return fstat(file, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    return fstat(file, &a) == 0 && fstatat(folder, name, &b, AT_SYMLINK_NOFOLLOW) == 0 &&
+           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-int hl_lock_file(int file, bool waits) {
+static int lock_file(int file, bool waits) {
     while (flock(file, LOCK_EX | (waits ? 0 : LOCK_NB)) != 0)
         if (errno != EINTR)
             return -errno;
     return 0;
 }
 
-int hl_take_lock(const char *path, bool waits) {
+int hl_take_lock(int folder, const char *name, bool waits) {
     for (;;) {
-        int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        int lock = openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (lock < 0)
             return -errno;
-        int result = hl_lock_file(lock, waits);
-        if (result == 0 && hl_is_at(lock, path))
+        int result = lock_file(lock, waits);
+        if (result == 0 && hl_is_at(lock, folder, name))
             return lock;
         close(lock); /* the process that had it has removed it */
         if (result != 0)

@@ -5,16 +5,13 @@
 
 #include <stdbool.h>
 
-/* Whether PATH still leads to the open FILE, and is no symbolic link. */
-bool hl_is_at(int file, const char *path);
+/* Whether NAME in FOLDER (or AT_FDCWD) still leads to the open FILE, and is no symbolic link. */
+bool hl_is_at(int file, int folder, const char *name);
 
-/* Locks the open FILE (flock), which no other user can open; WAITS: until it is free.  0; -EWOULDBLOCK: another process has it; or
-   another negated errno. */
-int hl_lock_file(int file, bool waits);
-
-/* Opens the file PATH, which lies where no other user can write, or makes it, and locks it (flock).  WAITS: until it is free.  A
-   descriptor for hl_drop_lock; -EWOULDBLOCK: another process has it; or another negated errno.  Nothing is said. */
-int hl_take_lock(const char *path, bool waits);
+/* Opens the file NAME in FOLDER (or AT_FDCWD), where no other user can write, or makes it, which no other user can open, and locks it
+   (flock).  WAITS: until it is free.  A descriptor; -EWOULDBLOCK: another process has it; or another negated errno.  Nothing is
+   said. */
+int hl_take_lock(int folder, const char *name, bool waits);
 
 /* Removes the file PATH that LOCK is of, and gives it back.  LOCK may be negative: then nothing is done. */
 void hl_drop_lock(const char *path, int lock);

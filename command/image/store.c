@@ -247,20 +247,9 @@ static int resize(const struct hl_store *store, const char *size) {
 
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
 static int take_lock(struct hl_store *store, bool waits) {
-    for (;;) {
-        struct stat status;
-        int lock = openat(store->folder, HL_LOCK_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (lock < 0)
-            return -errno;
-        int result = hl_lock_file(lock, waits);
-        if (result == 0 && fstat(lock, &status) == 0 && status.st_nlink > 0) {
-            store->lock = lock;
-            return 0;
-        }
-        close(lock); /* the process that had it has removed it */
-        if (result != 0)
-            return result;
-    }
+    int lock = hl_take_lock(store->folder, HL_LOCK_FILE, waits);
+    store->lock = lock < 0 ? -1 : lock;
+    return lock < 0 ? lock : 0;
 }
 
 static int say_no_lock(const struct hl_store *store, int result) {
@@ -296,7 +285,7 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
         return result;
     }
     result = say_no_lock(store, take_lock(store, waits));
-    if (result == 0 && !hl_is_at(store->folder, path))
+    if (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path))
         result = -ESTALE; /* another process has mounted a store over the folder meanwhile */
     if (result == 0 && mounts && is_mount(store->folder) == 0) {
         result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);

@@ -33,7 +33,7 @@
 /* Takes the lock of the service, which would make anew what is taken away.  A descriptor, or a negated errno, which was said. */
 static int keep_service_out(void) {
     mkdir(HL_SERVICE_FOLDER, 0755);
-    int lock = hl_take_lock(HL_SERVICE_LOCK, false);
+    int lock = hl_take_lock(AT_FDCWD, HL_SERVICE_LOCK, false);
     if (lock == -EWOULDBLOCK)
         hl_warn(
             "reset: the service runs, and would make everything anew; stop it first: systemctl disable --now "

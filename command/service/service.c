@@ -413,7 +413,7 @@ static int serve(struct service *service) {
     if (service->only_says)
         return tell(service);
     mkdir(HL_SERVICE_FOLDER, 0755);
-    int result = service->lock = hl_take_lock(HL_SERVICE_LOCK, false); /* only one can be there */
+    int result = service->lock = hl_take_lock(AT_FDCWD, HL_SERVICE_LOCK, false); /* only one can be there */
     if (result == -EWOULDBLOCK)
         hl_warn("service: another one runs already; stop it first: systemctl stop hugeld");
     else if (result < 0)
