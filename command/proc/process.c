@@ -174,27 +174,44 @@ static void add_region(struct hl_process *process, const struct hl_region *regio
     process->region[process->n_regions++] = *region;
 }
 
-static int read_text_of_regions(struct hl_process *process, const char *name) {
+/* Reads of the text NAME, maps or smaps, the regions that overlap the N RANGEs, which ascend, and no more than is needed; with LITTLE
+   little at a time: of what a call of ours asks for, the kernel looks at all. */
+static int search_ranges(struct hl_process *process, const char *name, const struct hl_address_range *range,
+                         size_t n, bool little) {
     FILE *text = open_text(process, name);
+    struct hl_region region;
+    size_t size = 0, i = 0;
+    bool is_wanted = false;
+    char *line = NULL, few[256];
     if (text == NULL)
         return -errno;
-    size_t size = 0;
-    char *line = NULL;
-    while (getline(&line, &size, text) >= 0) {
-        struct hl_region region;
+    if (little)
+        setvbuf(text, few, _IOFBF, sizeof few);
+    while (i < n && getline(&line, &size, text) >= 0) {
         line[strcspn(line, "\n")] = '\0';
         if (!parse_region(&region, line)) {
-            if (process->n_regions > 0)
+            if (is_wanted)
                 parse_field(&process->region[process->n_regions - 1], line);
             continue;
         }
+        while (i < n && range[i].end <= region.start)
+            i++;
+        is_wanted = i < n && region.end > range[i].start;
+        if (!is_wanted)
+            continue;
         region.name = hl_xasprintf("%s", region.name);
         add_region(process, &region);
     }
-    int result = ferror(text) ? -EIO : process->n_regions == 0 ? -ENODATA : 0;
+    int result = ferror(text) ? -EIO : 0;
     free(line);
     fclose(text);
     return result;
+}
+
+static int read_text_of_regions(struct hl_process *process, const char *name) {
+    const struct hl_address_range all = {0, UINT64_MAX};
+    int result = search_ranges(process, name, &all, 1, false);
+    return result == 0 && process->n_regions == 0 ? -ENODATA : result;
 }
 
 int hl_read_regions(struct hl_process *process) { return read_text_of_regions(process, "smaps"); }
@@ -383,40 +400,6 @@ static int query_range(struct hl_process *process, const struct hl_process *open
     return 0;
 }
 
-/* Reads the text NAME, maps or smaps, as far as that is needed, and little at a time: of what a call of ours asks for, the kernel
-   looks at all. */
-static int search_ranges(struct hl_process *process, const char *name, const struct hl_address_range *range,
-                         size_t n) {
-    FILE *text = open_text(process, name);
-    struct hl_region region;
-    size_t size = 0, i = 0;
-    bool is_wanted = false;
-    char *line = NULL, few[256];
-    if (text == NULL)
-        return -errno;
-    if (strcmp(name, "smaps") == 0)
-        setvbuf(text, few, _IOFBF, sizeof few);
-    while (i < n && getline(&line, &size, text) >= 0) {
-        line[strcspn(line, "\n")] = '\0';
-        if (!parse_region(&region, line)) {
-            if (is_wanted)
-                parse_field(&process->region[process->n_regions - 1], line);
-            continue;
-        }
-        while (i < n && range[i].end <= region.start)
-            i++;
-        is_wanted = i < n && region.end > range[i].start;
-        if (!is_wanted)
-            continue;
-        region.name = hl_xasprintf("%s", region.name);
-        add_region(process, &region);
-    }
-    int result = ferror(text) ? -EIO : 0;
-    free(line);
-    fclose(text);
-    return result;
-}
-
 static int compare_ranges(const void *a, const void *b) {
     const struct hl_address_range *x = a, *y = b;
     return x->start < y->start ? -1 : x->start > y->start;
@@ -426,7 +409,7 @@ int hl_read_some_regions(struct hl_process *process, const struct hl_process *op
                          struct hl_address_range *range, size_t n) {
     int result = open_again(process, opened);
     qsort(range, n, sizeof *range, compare_ranges);
-    return result == 0 ? search_ranges(process, "smaps", range, n) : result;
+    return result == 0 ? search_ranges(process, "smaps", range, n, true) : result;
 }
 
 int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
@@ -439,7 +422,7 @@ int hl_read_some_mappings(struct hl_process *process, const struct hl_process *o
     for (size_t i = 0; i < n && result == 0; i++)
         result = query_range(process, opened, maps, &range[i]);
     close(maps);
-    return result == -ENOTTY ? search_ranges(process, "maps", range, n) : result;
+    return result == -ENOTTY ? search_ranges(process, "maps", range, n, false) : result;
 }
 
 const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at) {
