@@ -5,7 +5,6 @@
 #include "command/image/store.h"
 #include "command/proc/process.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -152,20 +151,22 @@ static bool is_writing_container(int folder, dev_t device) {
 /* A container that has the store of STATE mounted so that its root can write to it, and with that code which this
    machine's processes execute: the ID of a process in it, or 0. */
 static pid_t find_writing_container(const struct hl_store_state *state) {
-    DIR *processes = state->result == 0 && state->is_system && geteuid() == 0 ? opendir("/proc") : NULL;
-    pid_t found = 0;
-    for (struct dirent *entry; processes != NULL && found == 0 && (entry = readdir(processes)) != NULL;) {
-        pid_t pid = hl_parse_pid(entry->d_name);
-        int folder =
-            pid != 0 ? openat(dirfd(processes), entry->d_name, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-        if (folder < 0)
-            continue;
-        found = is_writing_container(folder, state->device) ? pid : 0;
-        close(folder);
+    DIR *proc = NULL;
+    pid_t pid = 0;
+    bool found = false;
+    if (state->result != 0 || !state->is_system || geteuid() != 0)
+        return 0;
+    while (!found && (pid = hl_next_process(&proc)) != 0) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", pid);
+        int folder = openat(dirfd(proc), name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        found = folder >= 0 && is_writing_container(folder, state->device);
+        if (folder >= 0)
+            close(folder);
     }
-    if (processes != NULL)
-        closedir(processes);
-    return found;
+    if (proc != NULL)
+        closedir(proc);
+    return pid;
 }
 
 /* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */

@@ -36,7 +36,6 @@
 #include "command/image/store.h"
 #include "elf/thp.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -436,22 +435,20 @@ static bool count_mappers(const struct work *work, double ms_max) {
     struct hl_region own;
     char *own_line = NULL;
     struct limit limit = find_limit(ms_max);
-    bool in_time = true;
-    DIR *folder =
-        map_chunk(work, &place->chunk[0]) && find_own_line(work, &own, &own_line) ? opendir("/proc") : NULL;
+    bool in_time = map_chunk(work, &place->chunk[0]) && find_own_line(work, &own, &own_line);
     bool is_hidden = false;
+    DIR *proc = NULL;
     place->is_mapped = false;
     for (size_t i = 0; i < place->n_chunks; i++)
         place->chunk[i].mappers = 0;
-    for (struct dirent *entry; folder != NULL && in_time && (errno = 0, entry = readdir(folder)) != NULL;) {
-        pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid())
+    for (pid_t pid; in_time && (pid = hl_next_process(&proc)) != 0;) {
+        if (pid == getpid())
             continue;
         if (!hl_begin_reading(pid)) {
             is_hidden = true;
             continue;
         }
-        char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
+        char *path = hl_xasprintf("/proc/%d/maps", pid);
         FILE *maps = fopen(path, "re");
         int error = maps == NULL ? errno : 0;
         free(path);
@@ -464,11 +461,10 @@ static bool count_mappers(const struct work *work, double ms_max) {
         }
         hl_end_reading();
     }
-    bool is_whole = folder != NULL && in_time && errno == 0;
+    bool is_whole = in_time && errno == 0;
     free(own_line);
-    if (folder == NULL)
-        return false;
-    closedir(folder);
+    if (proc != NULL)
+        closedir(proc);
     return is_whole && (!(is_hidden || has_hidden(work)) || add_hidden(work));
 }
 

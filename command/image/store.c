@@ -669,12 +669,11 @@ static void count_process(struct hl_store_item *items, size_t n, FILE *maps) {
 }
 
 void hl_count_processes(struct hl_store_item *items, size_t n) {
-    DIR *folder = n > 0 ? opendir("/proc") : NULL;
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || !hl_begin_reading(pid))
+    DIR *proc = NULL;
+    for (pid_t pid; n > 0 && (pid = hl_next_process(&proc)) != 0;) {
+        if (!hl_begin_reading(pid))
             continue;
-        char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
+        char *path = hl_xasprintf("/proc/%d/maps", pid);
         FILE *maps = fopen(path, "re");
         free(path);
         if (maps != NULL) {
@@ -683,6 +682,4 @@ void hl_count_processes(struct hl_store_item *items, size_t n) {
         }
         hl_end_reading();
     }
-    if (folder != NULL)
-        closedir(folder);
 }

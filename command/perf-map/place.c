@@ -308,16 +308,12 @@ struct numbers {
 };
 
 static int read_numbers(struct numbers *numbers) {
-    DIR *folder = opendir("/proc");
-    if (folder == NULL)
-        return -errno;
+    DIR *proc = NULL;
     size_t size = 0;
     char *line = NULL;
-    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
-        if (hl_parse_pid(entry->d_name) == 0)
-            continue;
-        char *name = hl_xasprintf("%s/status", entry->d_name);
-        FILE *text = hl_open_text(dirfd(folder), name);
+    for (pid_t process; (process = hl_next_process(&proc)) != 0;) {
+        char *name = hl_xasprintf("%d/status", process);
+        FILE *text = hl_open_text(dirfd(proc), name);
         free(name);
         while (text != NULL && getline(&line, &size, text) >= 0) {
             if (strncmp(line, "NSpid:", 6) != 0)
@@ -333,9 +329,9 @@ static int read_numbers(struct numbers *numbers) {
         if (text != NULL)
             fclose(text);
     }
+    int result = -errno;
     free(line);
-    closedir(folder);
-    return 0;
+    return result;
 }
 
 static bool is_gone(const struct numbers *numbers, pid_t pid) {

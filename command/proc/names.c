@@ -23,14 +23,29 @@ static bool has_name(const struct hl_process *process, const char *name) {
     return strcmp(hl_base_name(path), name) == 0;
 }
 
+pid_t hl_next_process(DIR **proc) {
+    struct dirent *entry;
+    pid_t pid = 0;
+    if (*proc == NULL)
+        *proc = opendir("/proc");
+    while (*proc != NULL && pid == 0 && (errno = 0, entry = readdir(*proc)) != NULL)
+        pid = hl_parse_pid(entry->d_name);
+    if (*proc != NULL && pid == 0) {
+        int error = errno;
+        closedir(*proc);
+        *proc = NULL;
+        errno = error;
+    }
+    return pid;
+}
+
 size_t hl_find_named(pid_t **pids, const char *name) {
-    DIR *folder = opendir("/proc");
+    DIR *proc = NULL;
     size_t n = 0;
     *pids = NULL;
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
         struct hl_process process = {0};
-        pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
+        if (pid == getpid() || hl_open_process(&process, pid) != 0)
             continue;
         if (has_name(&process, name)) {
             *pids = hl_xrealloc(*pids, (n + 1) * sizeof **pids);
@@ -38,8 +53,6 @@ size_t hl_find_named(pid_t **pids, const char *name) {
         }
         hl_close_process(&process);
     }
-    if (folder != NULL)
-        closedir(folder);
     if (n == 0)
         hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
     return n;
@@ -90,17 +103,13 @@ int hl_add_processes(struct hl_pids *pids, const char *text, const char *command
 
 void hl_add_children(struct hl_pids *pids) {
     for (size_t before = 0; before < pids->n;) {
-        DIR *folder = opendir("/proc");
+        DIR *proc = NULL;
         before = pids->n;
-        for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
             struct hl_usage usage;
-            pid_t pid = hl_parse_pid(entry->d_name);
-            if (pid != 0 && pid != getpid() && hl_read_usage(pid, &usage) == 0 &&
-                is_among(pids, usage.parent))
+            if (pid != getpid() && hl_read_usage(pid, &usage) == 0 && is_among(pids, usage.parent))
                 hl_add_pid(pids, pid);
         }
-        if (folder != NULL)
-            closedir(folder);
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "command/file/elf-file.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <sys/types.h>
 
@@ -85,6 +86,10 @@ bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *s
 /* Opens /proc/PID.  0, or a negated errno. */
 int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
+
+/* The next process in /proc, which the first call, with *PROC NULL, opens.  0: there is no more, and errno is 0, or why no more can be
+   read; *PROC is NULL again.  Who stops before that closes it. */
+pid_t hl_next_process(DIR **proc);
 
 /* The processes that have this name (comm, or the base name of the executable), but not this one: how many, and *PIDS, which the
    caller frees.  If there are none, it says so. */

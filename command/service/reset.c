@@ -12,7 +12,6 @@
 #include "command/image/store.h"
 #include "command/base/subprocess.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -97,12 +96,14 @@ static void print_detached(const char *answer) {
     json_decref(json);
 }
 
-static void detach(const char *pid) {
-    const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", pid, NULL};
+static void detach(pid_t pid) {
+    char *number = hl_xasprintf("%d", pid);
+    const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", number, NULL};
     struct hl_answer answer;
     hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
     print_detached(answer.output);
     hl_free_answer(&answer);
+    free(number);
 }
 
 /* What cannot be detached keeps its pages until it ends; unmount_store says so.  A process may be stuck, so it gets 30 seconds. */
@@ -113,10 +114,9 @@ static void detach_processes(void) {
     bool has_store = path != NULL && stat(path, &store) == 0;
     free(path);
     signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would take the exit status away */
-    DIR *folder = opendir("/proc");
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid())
+    DIR *proc = NULL;
+    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
+        if (pid == getpid())
             continue;
         if (lost_ms >= LOST_MS_MAX) {
             hl_warn("reset: no other process is looked at after a minute of that; they keep what they have "
@@ -131,12 +131,12 @@ static void detach_processes(void) {
                 "a FUSE that does not answer; end it",
                 pid, LOOK_SECONDS_MAX);
         else if (maps)
-            detach(entry->d_name);
+            detach(pid);
         double ms = hl_now_ms() - begin;
         lost_ms += ms >= LOOK_SECONDS_MAX * 1e3 ? ms : 0;
     }
-    if (folder != NULL)
-        closedir(folder);
+    if (proc != NULL)
+        closedir(proc);
 }
 
 bool hl_remove_all_images(void) {

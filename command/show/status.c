@@ -28,7 +28,6 @@
 #include "command/image/store.h"
 #include "command/verdict/verdict.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -645,23 +644,20 @@ static void report_pid(struct request *request, pid_t pid) {
 
 /* Reports every process that has huge pages. */
 static int report_huge(struct request *request) {
-    DIR *folder = opendir("/proc");
-    if (folder == NULL) {
-        hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
-        return HL_EXIT_NO;
-    }
-    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+    DIR *proc = NULL;
+    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
         struct picture picture = {0};
-        pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid() || hl_open_process(&picture.process, pid) != 0)
+        if (pid == getpid() || hl_open_process(&picture.process, pid) != 0)
             continue;
         if (hl_has_huge_pages(&picture.process))
             report_process(request, &picture);
         else
             hl_close_process(&picture.process);
     }
-    closedir(folder);
-    return 0;
+    if (errno == 0)
+        return 0;
+    hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
+    return HL_EXIT_NO;
 }
 
 static void report_named(struct request *request, const char *name) {

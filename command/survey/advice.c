@@ -8,7 +8,6 @@
 #include "command/file/program.h"
 #include "elf/skip.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,20 +223,19 @@ static bool find_prospects_of_files(struct prospects *prospects, const struct hl
 /* Another process of PROGRAM, where the one that was watched has ended: compilers are run again and again.  False: there
    is none. */
 static bool find_another(struct hl_surveyed *program) {
-    DIR *folder = opendir("/proc");
+    DIR *proc = NULL;
     bool found = false;
-    for (struct dirent *entry; !found && folder != NULL && (entry = readdir(folder)) != NULL;) {
+    for (pid_t pid; !found && (pid = hl_next_process(&proc)) != 0;) {
         struct stat executable;
-        pid_t pid = hl_parse_pid(entry->d_name);
         char *path = hl_xasprintf("/proc/%d/exe", pid);
-        found = pid != 0 && pid != program->pid && stat(path, &executable) == 0 &&
+        found = pid != program->pid && stat(path, &executable) == 0 &&
                 executable.st_dev == program->id.device && executable.st_ino == program->id.inode;
         free(path);
         if (found)
             program->pid = pid;
     }
-    if (folder != NULL)
-        closedir(folder);
+    if (proc != NULL)
+        closedir(proc);
     return found;
 }
 

@@ -5,7 +5,6 @@
    of each program that was seen, maps.  Everything of one process is read through one descriptor of /proc/PID. */
 #include "command/survey/watch.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,20 +111,13 @@ static bool is_selected(const struct hl_survey_filter *filter, pid_t pid, const 
 
 void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, const struct hl_process *)) {
     struct hl_survey *survey = watch->survey;
-    DIR *folder = opendir("/proc");
-    if (folder == NULL) {
-        hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
-        watch->code = HL_EXIT_NO;
-        return;
-    }
+    DIR *proc = NULL;
     survey->kernel_threads = survey->zombies = survey->others = survey->refused = survey->too_large = 0;
-    for (struct dirent *entry = readdir(folder); entry != NULL && watch->code == 0; entry = readdir(folder)) {
+    for (pid_t pid; watch->code == 0 && (pid = hl_next_process(&proc)) != 0;) {
         struct hl_process process;
         struct hl_usage usage;
-        pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid() || hl_read_usage(pid, &usage) != 0 ||
-            !is_selected(watch->filter, pid, &usage) || hl_find_watched(watch, pid, usage.started) != NULL ||
-            hl_open_process(&process, pid) != 0)
+        if (pid == getpid() || hl_read_usage(pid, &usage) != 0 || !is_selected(watch->filter, pid, &usage) ||
+            hl_find_watched(watch, pid, usage.started) != NULL || hl_open_process(&process, pid) != 0)
             continue;
         if (usage.flags & HL_KERNEL_THREAD)
             survey->kernel_threads++;
@@ -138,7 +130,12 @@ void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, 
         hl_close_process(&process);
         hl_tell_progress(watch, "%zu processes found", watch->n, 0);
     }
-    closedir(folder);
+    if (proc != NULL) {
+        closedir(proc);
+    } else if (errno != 0) {
+        hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
+        watch->code = HL_EXIT_NO;
+    }
 }
 
 void hl_refuse_process(struct hl_watch *watch) {
