@@ -6,6 +6,7 @@
 #include "command/base/common.h"
 #include "command/file/remedy.h"
 #include "command/base/flags.h"
+#include "command/base/progress.h"
 #include "elf/kernel.h"
 #include "command/attach/attachment.h"
 #include "elf/skip.h"
@@ -16,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct request {
@@ -27,7 +27,7 @@ struct request {
     struct hl_pids pids;
     /* what comes out */
     json_t *processes;
-    bool failed, shows_progress;
+    bool failed;
 };
 
 /* A process ID, or a name, of which there may be several processes. */
@@ -245,23 +245,6 @@ static void report(struct request *request, const struct hl_attachment *attachme
 
 /* --- the commands --- */
 
-/* Says how far it is, on a terminal, when it has taken a second; N processes are done. */
-static void show_progress(struct request *request, time_t began, size_t n) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (!isatty(STDERR_FILENO) || now.tv_sec - began <= 1)
-        return;
-    fprintf(stderr, "\r\033[K%zu of %zu processes", n, request->pids.n);
-    fflush(stderr);
-    request->shows_progress = true;
-}
-
-static void hide_progress(struct request *request) {
-    if (request->shows_progress)
-        fputs("\r\033[K", stderr);
-    request->shows_progress = false;
-}
-
 static int run(struct request *request) {
     if (!request->is_asked) {
         hl_warn("%s: give a PID or NAME, or several", request->name);
@@ -271,17 +254,15 @@ static int run(struct request *request) {
     request->attachment.options.objects = (struct hl_string){request->patterns, strlen(request->patterns)};
     request->processes = json_array();
     hl_raise_file_limit(); /* a process may have mapped more than the soft one */
-    struct timespec began;
-    clock_gettime(CLOCK_MONOTONIC, &began);
     if (request->children)
         hl_add_children(&request->pids);
     for (size_t i = 0; i < request->pids.n; i++) {
         struct hl_attachment attachment;
-        show_progress(request, began.tv_sec, i);
+        hl_show_progress(1000, "%zu of %zu processes", i, request->pids.n);
         hl_plan_attachment(&attachment, &request->attachment, request->pids.pid[i]);
         if (!request->attachment.dry_run)
             hl_move_attachment(&attachment, &request->attachment);
-        hide_progress(request);
+        hl_hide_progress();
         report(request, &attachment);
         hl_free_attachment(&attachment);
     }

@@ -87,11 +87,6 @@ json_t *hl_json_share(uint64_t part, uint64_t whole) {
     return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
 }
 
-void hl_clear_progress(void) {
-    if (isatty(STDERR_FILENO))
-        fputs("\r\033[K", stderr);
-}
-
 int hl_compare_doubles(const void *a, const void *b) {
     const double *x = a, *y = b;
     return (*x > *y) - (*x < *y);

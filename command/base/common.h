@@ -29,9 +29,6 @@ json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
 void hl_print_json(json_t *value);
 
-/* On a terminal, takes away the line of progress that standard error ends with. */
-void hl_clear_progress(void);
-
 /* For qsort(3) of doubles, ascending. */
 int hl_compare_doubles(const void *a, const void *b);
 

@@ -12,6 +12,7 @@
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/html.h"
+#include "command/base/progress.h"
 #include "command/file/launcher.h"
 #include "command/file/program.h"
 #include "command/verdict/verdict.h"
@@ -284,7 +285,7 @@ static void tell_progress(const struct hl_bench *bench, struct progress *progres
                                       : hl_xasprintf("pair %zu of %zu, %.3f of the time so far, %.0f s to go",
                                                      done, bench->pairs, ratio, rest / 1e3);
     if (terminal)
-        fprintf(stderr, "\r\033[K%s", line);
+        hl_show_progress(0, "%s", line);
     else
         hl_warn("%s", line);
     free(line);
@@ -352,7 +353,7 @@ static int measure_pairs(struct hl_bench *bench) {
         if (code == 0)
             tell_progress(bench, &progress, ++done);
     }
-    hl_clear_progress();
+    hl_hide_progress();
     bench->pairs = done;
     return code;
 }

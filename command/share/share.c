@@ -5,6 +5,7 @@
 #include "command/base/flags.h"
 #include "command/base/local.h"
 #include "command/base/pin.h"
+#include "command/base/progress.h"
 #include "command/share/configuration.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
@@ -27,7 +28,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct request {
@@ -45,9 +45,6 @@ struct request {
     bool failed;
     unsigned made, in_place, present, nothing;
     uint64_t huge_pages;
-    /* how far it is */
-    struct timespec began;
-    bool shows_progress;
 };
 
 /* "64M", "2G", "1000000" or "25%", as mount(8) takes it; NULL if it is none. */
@@ -114,26 +111,9 @@ static const struct hl_flag command_flags[] = {
 /* Milliseconds of the processor in which refresh finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
 #define COUNT_MS 1000
 
-/* --- progress --- */
-
-/* Says what is being done, on a terminal, when it has taken a second. */
-static void show_progress(struct request *request, const char *path) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    if (!isatty(STDERR_FILENO) || now.tv_sec - request->began.tv_sec < 1)
-        return;
-    const char *base = strrchr(path, '/');
-    request->shows_progress = true;
-    fprintf(stderr, "\r\033[K%u images, %" PRIu64 " huge pages; %.60s", request->made, request->huge_pages,
-            base != NULL ? base + 1 : path);
-    fflush(stderr);
-}
-
-static void hide_progress(struct request *request) {
-    if (request->shows_progress)
-        fputs("\r\033[K", stderr);
-    fflush(stderr);
-    request->shows_progress = false;
+static void show_progress(const struct request *request, const char *path) {
+    hl_show_progress(1000, "%u images, %" PRIu64 " huge pages; %.60s", request->made, request->huge_pages,
+                     hl_base_name(path));
 }
 
 /* --- what was done with a file --- */
@@ -195,7 +175,7 @@ static void report_outcome(struct request *request, const struct hl_store *store
     static const char *const results[] = {"made", "present", "nothing", "failed"};
     const char *name = outcome->path != NULL ? outcome->path : path;
     bool is_made = outcome->result == HL_SHARE_MADE;
-    hide_progress(request);
+    hl_hide_progress();
     switch (outcome->result) {
     case HL_SHARE_MADE:
         *(outcome->is_in_place ? &request->in_place : &request->made) += 1;
@@ -280,7 +260,7 @@ static void add_file(struct request *request, const struct hl_store *store, cons
 
 /* Says that PATH, or what is in that folder, is not added, for ERROR. */
 static void leave_out(struct request *request, const char *path, int error) {
-    hide_progress(request);
+    hl_hide_progress();
     if (error == EPERM)
         hl_warn("%s " HL_LOCAL_EXPOSED, path);
     else if (error == EREMOTE)
@@ -529,7 +509,7 @@ static int add(struct request *request, const char *path) {
         add_running(request, path, request->names.word[i]);
     if (!request->running)
         add_named(request, path);
-    hide_progress(request);
+    hl_hide_progress();
     print_sum(request);
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
@@ -638,7 +618,7 @@ static void check_store(struct request *request, const struct hl_store *store) {
         show_progress(request, items[i].origin);
         enum hl_fault fault;
         char *problem = hl_check_store_item(store, &items[i], 0, &fault);
-        hide_progress(request);
+        hl_hide_progress();
         if (problem != NULL) {
             request->failed = true;
             hl_warn("%s: %s %s: %s; run hugeld share refresh", items[i].origin,
@@ -857,7 +837,7 @@ static int refresh(struct request *request, const char *path) {
             hl_warn("share refresh: " HL_SERVICE_STOP " is there, so the rest is not made; remove it");
             request->failed = true;
         }
-        hide_progress(request);
+        hl_hide_progress();
         print_sum(request);
         hl_close_store(&store);
     }
@@ -935,7 +915,6 @@ static int act(struct request *request) {
     if (request->configuration == NULL)
         request->configuration = HL_CONFIGURATION;
     request->files = json_array();
-    clock_gettime(CLOCK_MONOTONIC, &request->began);
     int code = action->function(request, path);
     if (request->json)
         hl_print_json(json_pack("{s:O}", action->answer, request->files));

@@ -4,6 +4,7 @@
    Of a process that is sampled nothing is read but what takes none of its locks: stat, exe, and at the end, of one process
    of each program that was seen, maps.  Everything of one process is read through one descriptor of /proc/PID. */
 #include "command/survey/watch.h"
+#include "command/base/progress.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,11 +17,10 @@
 #define PROGRESS_MS 100
 
 void hl_tell_progress(struct hl_watch *watch, const char *format, size_t done, size_t all) {
-    if (!isatty(STDERR_FILENO) || hl_now_ms() - watch->told_ms < PROGRESS_MS)
+    if (hl_now_ms() - watch->told_ms < PROGRESS_MS)
         return;
     watch->told_ms = hl_now_ms();
-    hl_clear_progress();
-    fprintf(stderr, format, done, all);
+    hl_show_progress(0, format, done, all);
 }
 
 /* --- which processes --- */
@@ -263,7 +263,7 @@ int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *
         hl_watch_exactly(&watch, seconds);
     else
         hl_watch_by_samples(&watch, seconds);
-    hl_clear_progress();
+    hl_hide_progress();
     make_programs(&watch);
     return watch.code;
 }
