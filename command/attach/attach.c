@@ -261,7 +261,7 @@ static int run(struct request *request) {
         hl_show_progress(1000, "%zu of %zu processes", i, request->pids.n);
         hl_plan_attachment(&attachment, &request->attachment, request->pids.pid[i]);
         if (!request->attachment.dry_run)
-            hl_move_attachment(&attachment, &request->attachment);
+            hl_move_attachment(&attachment);
         hl_hide_progress();
         report(request, &attachment);
         hl_free_attachment(&attachment);

@@ -67,6 +67,8 @@ struct hl_attach_request {
 
 /* One process. */
 struct hl_attachment {
+    struct hl_geometry geometry;
+    bool takes_running, suspends_filters; /* as it was requested */
     struct hl_process process;
     int maps; /* /proc/PID/maps of the memory that it had at first; below 0: it had none, or that cannot be read */
     int skip;              /* why nothing of it changes: as of a text */
@@ -108,9 +110,9 @@ int hl_compare_attached_text(const struct hl_attachment *attachment, const struc
 /* Whether TEXT's pieces are mapped NOW as they were when ATTACHMENT was planned, and were not written to.  0, or
    why not. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                           const struct hl_process *now, const struct hl_geometry *geometry);
+                           const struct hl_process *now);
 
 /* Does what was planned.  Of what does not move, the texts' skip say why, and the process's. */
-void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach_request *request);
+void hl_move_attachment(struct hl_attachment *attachment);
 
 #endif

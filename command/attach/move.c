@@ -58,7 +58,6 @@
 
 struct mover {
     struct hl_attachment *attachment;
-    const struct hl_geometry *geometry;
     struct hl_attached_text *text;
     struct hl_tracee *tracee;
     uint64_t room, room_bytes;
@@ -226,7 +225,7 @@ static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece
 /* mlockall(MCL_FUTURE) is seen at what is mapped then: the new text would be locked into memory, and count so.  Where RLIMIT_MEMLOCK
    forbids that, mmap fails with EAGAIN. */
 static int reserve_room(struct mover *m) {
-    uint64_t unit = m->geometry->huge_page_bytes, bytes = unit;
+    uint64_t unit = m->attachment->geometry.huge_page_bytes, bytes = unit;
     uint64_t locked_kib = hl_read_locked(&m->attachment->process);
     long room;
     for (unsigned i = 0; i < m->text->n_pieces; i++)
@@ -322,7 +321,7 @@ static int check_again(const struct mover *m) {
     if (result == 0)
         result = check_scratch(m, &now);
     if (result == 0)
-        result = hl_check_attached_text(m->attachment, m->text, &now, m->geometry);
+        result = hl_check_attached_text(m->attachment, m->text, &now);
     hl_close_process(&now);
     return result;
 }
@@ -356,7 +355,7 @@ static int map_in_place(const struct mover *m, const struct hl_piece_of_text *pi
 
 static int move_piece(struct mover *m, unsigned i) {
     const struct hl_piece_of_text *piece = &m->text->piece[i];
-    uint64_t unit = PAGES_AT_ONCE * m->geometry->huge_page_bytes;
+    uint64_t unit = PAGES_AT_ONCE * m->attachment->geometry.huge_page_bytes;
     for (uint64_t at = piece->start, next; at < piece->end; at = next) {
         long moved;
         next = hl_round_down(at, unit) + unit;
@@ -461,24 +460,15 @@ static void replace(struct mover *m) {
 
 /* --- the process --- */
 
-struct work {
-    struct hl_attachment *attachment;
-    const struct hl_attach_request *request;
-};
-
 /* Prepares up to LIBRARIES_AT_ONCE of the texts from *NEXT on that are the executable's, or are not.  How many. */
-static size_t prepare_texts(struct mover *all, size_t *next, const struct work *work,
+static size_t prepare_texts(struct mover *all, size_t *next, struct hl_attachment *attachment,
                             struct hl_tracee *tracee, bool is_main) {
     size_t n = 0;
-    while (n < LIBRARIES_AT_ONCE && *next < work->attachment->n_texts) {
-        struct hl_attached_text *text = &work->attachment->text[(*next)++];
+    while (n < LIBRARIES_AT_ONCE && *next < attachment->n_texts) {
+        struct hl_attached_text *text = &attachment->text[(*next)++];
         if (text->skip != 0 || text->loaded->object.is_main != is_main)
             continue;
-        all[n] = (struct mover){.attachment = work->attachment,
-                                .geometry = &work->request->geometry,
-                                .text = text,
-                                .tracee = tracee,
-                                .file = -1};
+        all[n] = (struct mover){.attachment = attachment, .text = text, .tracee = tracee, .file = -1};
         int result = why_gone(tracee);
         if (result == 0)
             result = prepare(&all[n]);
@@ -498,12 +488,12 @@ static void leave_rest(const struct hl_attachment *attachment, size_t next, int 
 }
 
 /* The other threads stand still while libraries are replaced, and no longer. */
-static void move_texts(const struct work *work, struct hl_threads *threads, struct hl_tracee *tracee,
+static void move_texts(struct hl_attachment *attachment, struct hl_threads *threads, struct hl_tracee *tracee,
                        bool is_main) {
     struct mover all[LIBRARIES_AT_ONCE];
-    for (size_t next = 0; next < work->attachment->n_texts;) {
+    for (size_t next = 0; next < attachment->n_texts;) {
         unsigned n_others = 0;
-        size_t n = prepare_texts(all, &next, work, tracee, is_main);
+        size_t n = prepare_texts(all, &next, attachment, tracee, is_main);
         int result = n > 0 && !is_main ? hl_stop_others(threads, tracee, &n_others) : 0;
         for (size_t i = 0; i < n; i++)
             if (result == 0)
@@ -514,10 +504,10 @@ static void move_texts(const struct work *work, struct hl_threads *threads, stru
         for (size_t i = 0; i < n; i++)
             if (all[i].text->skip == 0)
                 finish(&all[i]);
-        if (n_others >= work->attachment->stopped_threads)
-            work->attachment->stopped_threads = n_others + 1;
+        if (n_others >= attachment->stopped_threads)
+            attachment->stopped_threads = n_others + 1;
         if (result == HL_SKIP_ATTACH_BUSY) { /* they would only stand still once more */
-            leave_rest(work->attachment, next, result);
+            leave_rest(attachment, next, result);
             return;
         }
     }
@@ -562,11 +552,10 @@ static void allow_large_stacks(void) {
 }
 
 static void *work_in_thread(void *data) {
-    struct work *work = data;
-    struct hl_attachment *attachment = work->attachment;
+    struct hl_attachment *attachment = data;
     struct hl_threads threads = {.process = &attachment->process,
-                                 .takes_running = work->request->takes_running,
-                                 .suspends_filters = work->request->suspends_filters,
+                                 .takes_running = attachment->takes_running,
+                                 .suspends_filters = attachment->suspends_filters,
                                  .lock = -1};
     struct hl_tracee *tracee = NULL;
     attachment->skip = hurry(&attachment->process);
@@ -578,8 +567,8 @@ static void *work_in_thread(void *data) {
     if (attachment->skip == 0) {
         double stopped_ms = tracee->stopped_ms;
         attachment->stopped_threads = 1;
-        move_texts(work, &threads, tracee, true);
-        move_texts(work, &threads, tracee, false);
+        move_texts(attachment, &threads, tracee, true);
+        move_texts(attachment, &threads, tracee, false);
         hl_release_tracee(tracee);
         attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
     }
@@ -588,8 +577,7 @@ static void *work_in_thread(void *data) {
 }
 
 /* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that. */
-void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach_request *request) {
-    struct work work = {attachment, request};
+void hl_move_attachment(struct hl_attachment *attachment) {
     struct hl_tracing before;
     pthread_t thread;
     bool any = false;
@@ -598,7 +586,7 @@ void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach
     if (attachment->skip != 0 || !any)
         return;
     hl_begin_tracing(&before);
-    int error = pthread_create(&thread, NULL, work_in_thread, &work);
+    int error = pthread_create(&thread, NULL, work_in_thread, attachment);
     if (error == 0)
         pthread_join(thread, NULL);
     else

@@ -498,14 +498,14 @@ static int check_flags_again(const struct hl_attachment *attachment, const struc
 }
 
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                           const struct hl_process *now, const struct hl_geometry *geometry) {
+                           const struct hl_process *now) {
     int result =
         is_same_file(attachment, text, now) ? check_flags_again(attachment, text) : HL_SKIP_MAPPING_CHANGED;
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++) {
         const struct hl_piece_of_text *piece = &text->piece[i];
         if (!is_as_planned(attachment, now, piece->start, piece->end))
             return HL_SKIP_MAPPING_CHANGED;
-        result = check_written(attachment, piece->start, piece->end, geometry);
+        result = check_written(attachment, piece->start, piece->end, &attachment->geometry);
     }
     return result;
 }
@@ -655,6 +655,9 @@ int hl_or_ended(const struct hl_attachment *attachment, int result) {
 
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
     memset(attachment, 0, sizeof *attachment);
+    attachment->geometry = request->geometry;
+    attachment->takes_running = request->takes_running;
+    attachment->suspends_filters = request->suspends_filters;
     attachment->process.folder = attachment->maps = -1;
     attachment->process.pid = pid;
     attachment->skip = look_at(attachment, request, pid);

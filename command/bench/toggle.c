@@ -63,7 +63,7 @@ static bool set(struct toggle *toggle, bool attach) {
     for (unsigned tries = 0; tries < 5; tries++) {
         struct hl_attachment attachment;
         hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
-        hl_move_attachment(&attachment, &toggle->request);
+        hl_move_attachment(&attachment);
         skip = find_obstacle(&attachment);
         hl_free_attachment(&attachment);
         if (skip == 0) {
