@@ -114,10 +114,10 @@ static bool is_beside_the_point(const struct request *request, const struct hl_a
 
 static void print_joined(const struct request *request, const struct hl_attachment *attachment,
                          const struct hl_attached_text *text) {
-    hl_print("%d %s: %s: %son %" PRIu64 " huge %s of its own file", attachment->process.pid,
+    hl_print("%d %s: %s: %son %" PRIu64 " huge page%s of its own file", attachment->process.pid,
              attachment->process.name, text->loaded->object.path,
              request->attachment.dry_run ? "would be " : "", text->joined_pages,
-             hl_pages_word(text->joined_pages));
+             hl_plural(text->joined_pages));
 }
 
 /* No whole huge page lies in the text of LOADED at the address that it has.  The caller frees it. */
@@ -161,8 +161,8 @@ static void print_text(const struct request *request, const struct hl_attachment
     else if (request->attachment.is_detach)
         what = hl_xasprintf("%sback on its own file", would);
     else
-        what = hl_xasprintf("%son %" PRIu64 " huge %s of %s%s", would, text->huge_pages,
-                            hl_pages_word(text->huge_pages),
+        what = hl_xasprintf("%son %" PRIu64 " huge page%s of %s%s", would, text->huge_pages,
+                            hl_plural(text->huge_pages),
                             text->image != NULL ? "the image " : "a copy made for it",
                             text->image != NULL ? text->image : "");
     hl_print("%d %s: %s: %s", attachment->process.pid, attachment->process.name, path, what);

@@ -75,9 +75,8 @@ const char *hl_flags_text(uint32_t flags);
 /* Whether TEXT ends in END, and has something before that. */
 bool hl_ends_in(const char *text, const char *end);
 
-/* "s" behind a noun of which there are N, unless that is one; and "page" or "pages". */
+/* "s" behind a noun of which there are N, unless that is one. */
 static inline const char *hl_plural(uint64_t n) { return n == 1 ? "" : "s"; }
-static inline const char *hl_pages_word(uint64_t n) { return n == 1 ? "page" : "pages"; }
 
 /* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
 unsigned hl_permille(uint64_t part, uint64_t whole);

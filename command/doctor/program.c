@@ -341,7 +341,7 @@ void hl_free_needs(struct hl_needs *needs) {
 static void print_row(const char *name, uint64_t min, uint64_t max, const char *words) {
     char *least = min < max ? hl_xasprintf("%" PRIu64 " to ", min) : hl_xasprintf("%s", "");
     char *pages = hl_xasprintf("%s%" PRIu64, least, max);
-    hl_print("  %-10s %12s %-5s  %s", name, pages, hl_pages_word(max), words);
+    hl_print("  %-10s %12s page%-1s  %s", name, pages, hl_plural(max), words);
     free(pages);
     free(least);
 }
@@ -366,16 +366,16 @@ static void print_verdict(const struct hl_needs *needs) {
         return;
     if (needs->enough && missing > 0)
         hl_print("yes: the pool has %" PRIu64
-                 " %s fewer than hugeld could take; it takes other memory, or leaves the text "
+                 " page%s fewer than hugeld could take; it takes other memory, or leaves the text "
                  "where it is",
-                 missing, hl_pages_word(missing));
+                 missing, hl_plural(missing));
     else if (needs->enough)
         hl_print("yes");
     else if (needs->own.problem != NULL)
         hl_print("no: what the program takes for itself cannot be found out; state it with %s",
                  needs->remedy);
     else
-        hl_print("no: %" PRIu64 " %s missing; fix: %s", missing, hl_pages_word(missing), needs->remedy);
+        hl_print("no: %" PRIu64 " page%s missing; fix: %s", missing, hl_plural(missing), needs->remedy);
     if (needs->our_pages_max > 0 && needs->own.pages > needs->options.reserve_pages)
         hl_print("set reserve_pages=%" PRIu64 ", so that hugeld never takes the program's own",
                  needs->own.pages);
@@ -436,8 +436,8 @@ static void print_larger_library(const struct hl_needs *needs) {
 
 void hl_print_needs(const struct hl_needs *needs) {
     if (needs->target.followed)
-        hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->program.path,
-                 needs->our_pages_max, hl_pages_word(needs->our_pages_max));
+        hl_print("%s starts another program: %" PRIu64 " page%s for each process of it", needs->program.path,
+                 needs->our_pages_max, hl_plural(needs->our_pages_max));
     hl_print("%s, huge pages of %" PRIu64 " KiB", needs->executable, needs->geometry.huge_page_bytes / 1024);
     for (size_t i = 0; i < needs->n_objects; i++)
         if (needs->object[i].pages_max > 0)

@@ -221,8 +221,8 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
         return hl_xasprintf("%s cannot be used: %s", state->path, strerror(-state->result));
     }
     char *room = describe_room(state);
-    char *text = hl_xasprintf("%s: %" PRIu64 " %s, %" PRIu64 " stale; %s%s", state->path, state->images,
-                              state->images == 1 ? "image" : "images", state->stale, room,
+    char *text = hl_xasprintf("%s: %" PRIu64 " image%s, %" PRIu64 " stale; %s%s", state->path, state->images,
+                              hl_plural(state->images), state->stale, room,
                               state->noexec ? ", noexec: no process can map text from it" : "");
     free(room);
     *remedy = find_remedy(state, geometry);

@@ -84,9 +84,9 @@ static bool seize(struct hl_exec_stop *stop) {
 }
 
 static char *count_pages(const char *kind, uint64_t pages) {
-    return pages == 0 ? hl_xasprintf("%s", "")
-                      : hl_xasprintf("%s %llu page%s image, ", kind, (unsigned long long)pages,
-                                     pages == 1 ? "" : "s");
+    return pages == 0
+               ? hl_xasprintf("%s", "")
+               : hl_xasprintf("%s %llu page%s image, ", kind, (unsigned long long)pages, hl_plural(pages));
 }
 
 /* As libhugeld.so says it. */

@@ -279,7 +279,7 @@ static int clean_up(void) {
         hl_warn("perf-map: --clean: %s; check /tmp and /proc", strerror((int)-removed));
         return HL_EXIT_NO;
     }
-    hl_print("%ld %s removed from /tmp", removed, removed == 1 ? "map" : "maps");
+    hl_print("%ld map%s removed from /tmp", removed, hl_plural((uint64_t)removed));
     return HL_EXIT_DONE;
 }
 

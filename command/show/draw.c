@@ -173,7 +173,7 @@ static void print_legend(const struct hl_drawing *drawing, size_t index, bool co
     fputs("      ", stdout);
     put_marks(&first->mark, 1, colour);
     if (first->huge_bytes > 0)
-        hl_print("  %" PRIu64 " %s: %s", pages, hl_pages_word(pages), first->words);
+        hl_print("  %" PRIu64 " page%s: %s", pages, hl_plural(pages), first->words);
     else
         hl_print("  %" PRIu64 " KiB %s: %s", bytes / 1024 + (bytes % 1024 != 0),
                  first->mark == HL_MARK_UNTOUCHED ? "not touched yet" : "small", first->words);

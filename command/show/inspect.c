@@ -95,8 +95,8 @@ static void print_span(const struct hl_file_plan *report, const struct hl_span *
         segments = longer;
     }
     uint64_t pages = (span->end - span->start) / report->geometry.huge_page_bytes;
-    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %6" PRIu64 " %-5s of segment %s", span->start,
-             span->end, hl_flags_text(span->flags), hl_kind_name(span->kind), pages, hl_pages_word(pages),
+    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %6" PRIu64 " page%-1s of segment %s", span->start,
+             span->end, hl_flags_text(span->flags), hl_kind_name(span->kind), pages, hl_plural(pages),
              segments);
     free(segments);
 }

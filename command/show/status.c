@@ -389,9 +389,9 @@ static char *format_nodes(const uint64_t *node_bytes) {
 static void print_range(const struct range *range) {
     const struct hl_region *region = range->region;
     char *nodes = format_nodes(region->node_bytes);
-    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %-7s %6" PRIu64 " %-5s  %s", region->start,
+    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %-7s %6" PRIu64 " page%-1s  %s", region->start,
              region->end, hl_flags_text(region->flags), hl_kind_name(range->kind),
-             backend_names[range->backend], range->pages, hl_pages_word(range->pages), nodes);
+             backend_names[range->backend], range->pages, hl_plural(range->pages), nodes);
     free(nodes);
 }
 
