@@ -224,7 +224,7 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
     if (!has_two && subject->run.via == HL_VIA_AUTO && subject->run.options == NULL &&
         find_pages(bench->maps[HL_ON_HUGE]) == of_copies) {
         char *inspect = hl_xasprintf("hugeld inspect");
-        hl_add_word(&inspect, subject->path);
+        hl_add_word(&inspect, subject->program.path);
         hl_print("hugeld run makes private copies only with --copy; '%s' says what is best", inspect);
         free(inspect);
     }

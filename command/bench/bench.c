@@ -164,34 +164,28 @@ static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, co
 }
 
 /* What to do with SUBJECT, of which nothing moved though LINE was said; the caller frees it. */
-static char *find_remedy(const struct hl_subject *subject, const char *line) {
-    struct hl_program program;
-    struct hl_target target;
+static char *find_remedy(struct hl_subject *subject, const char *line) {
     struct hl_verdict verdict;
     struct hl_options options;
     char *remedy = NULL;
     if (strstr(line, HL_IN_PLACE_SENTENCE) != NULL)
         return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld share add");
-    if (!hl_open_program(&program, subject->path))
-        return hl_xasprintf("check %s", subject->path);
-    hl_follow_launchers(&target, &program, subject->argv);
+    const struct hl_target *target = hl_follow_launchers(&subject->program, subject->argv);
     hl_default_options(&options);
     hl_parse_options(&options, subject->run.options, NULL);
-    if (target.is_unknown) {
+    if (target->is_unknown) {
         remedy = hl_xasprintf("which programs it starts is not known: measure one of those");
-    } else if (!hl_read_program(target.program)) {
-        const char *reason = hl_explain_plain_run(target.program);
+    } else if (!hl_read_program(target->program)) {
+        const char *reason = hl_explain_plain_run(target->program);
         remedy =
             hl_xasprintf("leave it as it is%s%s", reason != NULL ? ": " : "", reason != NULL ? reason : "");
     } else {
-        hl_judge_file(&verdict, target.program->executable, &target.program->file, true, &options);
+        hl_judge_file(&verdict, target->program->executable, &target->program->file, true, &options);
         char *best = hl_format_best(&verdict);
         remedy = hl_xasprintf("best: %s", best);
         free(best);
         hl_free_verdict(&verdict);
     }
-    hl_free_target(&target);
-    hl_close_program(&program);
     return remedy;
 }
 
@@ -515,15 +509,15 @@ int hl_measure_program(int argc, char **argv) {
         goto out;
     }
     request.subject.argv = request.program;
-    request.subject.path = hl_find_program(request.subject.argv[0]);
-    code = request.subject.path == NULL ? hl_refuse_program(request.subject.argv[0])
-                                        : hl_check_report(request.report);
+    code = hl_open_program(&request.subject.program, request.subject.argv[0])
+               ? hl_check_report(request.report)
+               : hl_refuse_program(request.subject.argv[0]);
     if (code == 0) {
         find_input(&request.subject);
         code = measure_program(&request);
     }
 out:
-    free(request.subject.path);
+    hl_close_program(&request.subject.program);
     free(request.subject.run.options);
     free(request.subject.against);
     return code;

@@ -27,7 +27,7 @@ enum hl_side { HL_PLAIN, HL_ON_HUGE, HL_SIDES, HL_AS_IS = HL_SIDES };
 /* The program and how it runs on huge pages. */
 struct hl_subject {
     char **argv;
-    char *path; /* hl_find_program's */
+    struct hl_program program;
     struct hl_run run;
     char *against; /* options: the other side is on huge pages too, with these; NULL: it is plain */
     int input;     /* what it reads: a file, from where the command's standard input stood; or -1 */
@@ -134,7 +134,7 @@ json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, double s
 
 /* What is measured: PAIRS values of each metric for each side, in the order of the pairs. */
 struct hl_bench {
-    const struct hl_subject *subject;
+    struct hl_subject *subject;
     size_t pairs;
     bool at_once;              /* both sides of a pair at the same time */
     int processors[HL_SIDES];  /* on which, in the first pair */

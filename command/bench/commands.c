@@ -37,8 +37,7 @@ static char **read_variant(struct variant *variant, char **words, size_t rounds)
     }
     if (*words != NULL)
         *words++ = NULL;
-    variant->subject.path = hl_find_program(variant->subject.argv[0]);
-    if (variant->subject.path == NULL) {
+    if (!hl_open_program(&variant->subject.program, variant->subject.argv[0])) {
         hl_refuse_program(variant->subject.argv[0]);
         return NULL;
     }
@@ -141,7 +140,7 @@ int hl_time_commands(char **words, size_t rounds, bool at_once) {
     for (size_t i = 1; i < n && code == HL_EXIT_DONE; i++)
         print_ratio(&variants[0], &variants[i], rounds);
     for (size_t i = 0; i < n; i++) {
-        free(variants[i].subject.path);
+        hl_close_program(&variants[i].subject.program);
         free(variants[i].value);
         free(variants[i].cpu);
     }

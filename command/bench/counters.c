@@ -126,8 +126,8 @@ static json_t *run_perf(const struct hl_counters *counters, const struct hl_subj
     perf.argv = hl_xmalloc((sizeof own / sizeof own[0] + n + 1) * sizeof *perf.argv);
     memcpy(perf.argv, own, sizeof own);
     memcpy(perf.argv + sizeof own / sizeof own[0], words, n * sizeof *words);
-    perf.path = hl_find_program("perf");
-    if (log >= 0 && perf.path != NULL && hl_try_program(&perf, HL_AS_IS, NULL, log, &trial) == 0) {
+    if (hl_open_program(&perf.program, "perf") && log >= 0 &&
+        hl_try_program(&perf, HL_AS_IS, NULL, log, &trial) == 0) {
         size_t bytes = fstat(log, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0;
         char *text = hl_xmalloc(bytes + 1);
         if (pread(log, text, bytes, 0) == (ssize_t)bytes)
@@ -137,7 +137,7 @@ static json_t *run_perf(const struct hl_counters *counters, const struct hl_subj
     }
     if (log >= 0)
         close(log);
-    free(perf.path);
+    hl_close_program(&perf.program);
     free(perf.argv);
     free(number);
     return counts;

@@ -94,14 +94,12 @@ static void redirect(int input, off_t input_from, const int *stream) {
 __attribute__((noreturn)) static void run_child(const struct hl_subject *subject, enum hl_side side,
                                                 const int *stream, int log, int go, struct stamp *stamp) {
     struct hl_way way = {0};
-    struct hl_program program;
+    struct hl_program program = subject->program;
     char byte;
     int code = 0;
     redirect(subject->input, subject->input_from, stream);
     if (log >= 0)
         fcntl(log, F_SETFD, 0);
-    if (!hl_open_program(&program, subject->path))
-        _exit(hl_refuse_program(subject->argv[0]));
     const struct hl_run run = hl_run_of_side(subject, side);
     if (hl_is_plain(subject, side))
         make_plain();

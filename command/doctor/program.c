@@ -275,12 +275,10 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
             return HL_EXIT_USAGE;
         }
     }
-    if (needs->is_running) {
-        hl_read_program(&needs->program);
-        needs->target = (struct hl_target){.program = &needs->program, .argv = program};
-    } else {
-        hl_follow_launchers(&needs->target, &needs->program, program);
-    }
+    hl_read_program(&needs->program);
+    needs->target = (struct hl_target){.program = &needs->program, .argv = program};
+    if (!needs->is_running)
+        needs->target = *hl_follow_launchers(&needs->program, program);
     needs->executable = needs->target.program->executable;
     if (needs->executable == NULL) {
         hl_warn("%s: %s", name, explain_no_program(needs->target.program));
@@ -328,7 +326,6 @@ void hl_free_needs(struct hl_needs *needs) {
         free_need(&needs->object[i]);
     free(needs->object);
     hl_free_store_state(&needs->store);
-    hl_free_target(&needs->target);
     hl_close_program(&needs->program);
     free(needs->reason);
     free(needs->options_text);

@@ -101,7 +101,10 @@ static char *find_next(struct hl_target *target) {
     return next != NULL ? hl_xasprintf("%s", *next) : NULL;
 }
 
-void hl_follow_launchers(struct hl_target *target, struct hl_program *program, char *const *argv) {
+const struct hl_target *hl_follow_launchers(struct hl_program *program, char *const *argv) {
+    if (program->target != NULL)
+        return program->target;
+    struct hl_target *target = program->target = hl_xmalloc(sizeof *target);
     *target = (struct hl_target){.program = program, .argv = argv};
     hl_read_program(program);
     char *name;
@@ -112,17 +115,14 @@ void hl_follow_launchers(struct hl_target *target, struct hl_program *program, c
         hl_read_program(&next);
         if (next.executable == NULL) {
             hl_close_program(&next);
-            return;
+            break;
         }
-        hl_close_program(&target->own);
-        target->own = next;
-        target->program = &target->own;
+        if (target->followed)
+            hl_close_program(target->program);
+        else
+            target->program = hl_xmalloc(sizeof next);
+        *target->program = next;
         target->followed = true;
     }
-}
-
-void hl_free_target(struct hl_target *target) {
-    if (target->program == &target->own)
-        hl_close_program(&target->own);
-    target->program = NULL;
+    return target;
 }

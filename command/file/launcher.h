@@ -6,17 +6,15 @@
 #include "command/file/program.h"
 
 struct hl_target {
-    struct hl_program *program; /* the one that was given, or OWN */
-    struct hl_program own;
-    char *const *argv; /* PROGRAM's, as far as it is part of the one that was given */
-    bool followed;     /* what was given is a launcher, and starts PROGRAM */
-    bool is_unknown;   /* PROGRAM is a shell, env, nice or the like, and what that starts cannot be told */
+    struct hl_program *program; /* the one that was given, or another, which is closed with it */
+    char *const *argv;          /* PROGRAM's, as far as it is part of the one that was given */
+    bool followed;              /* what was given is a launcher, and starts PROGRAM */
+    bool is_unknown; /* PROGRAM is a shell, env, nice or the like, and what that starts cannot be told */
 };
 
 /* Follows the open PROGRAM with the argv ARGV: "#!" lines of env(1), env itself, and shell scripts whose last exec names a file
-   without a variable.  Nothing is run.  TARGET->program has been read (hl_read_program); TARGET must stay where it is, and is to be
-   freed with hl_free_target before PROGRAM is closed. */
-void hl_follow_launchers(struct hl_target *target, struct hl_program *program, char *const *argv);
-void hl_free_target(struct hl_target *target);
+   without a variable.  Nothing is run.  The result's program has been read (hl_read_program).  It is found the first time, and is
+   good until PROGRAM, which must stay where it is, is closed. */
+const struct hl_target *hl_follow_launchers(struct hl_program *program, char *const *argv);
 
 #endif

@@ -10,6 +10,7 @@
 #include "command/base/basics.h"
 #include "command/base/pin.h"
 #include "command/file/elf-file.h"
+#include "command/file/launcher.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -194,6 +195,11 @@ void hl_close_program(struct hl_program *program) {
         close(program->fd);
     if (program->is_script)
         close(program->script);
+    if (program->target != NULL && program->target->followed) {
+        hl_close_program(program->target->program);
+        free(program->target->program);
+    }
+    free(program->target);
     free(program->executable);
     free(program->path);
     memset(program, 0, sizeof *program);

@@ -19,6 +19,7 @@ struct hl_program {
     struct hl_elf_file file; /* FD's, if PROBLEM is HL_ELF_FINE */
     char *
         executable; /* if it is an ELF file, its path without symbolic links, as /proc/PID/exe will name it; else NULL */
+    struct hl_target *target; /* hl_follow_launchers' */
 };
 
 /* Finds NAME as execvp(3) does, and opens it.  False: there is no such program, and errno is EACCES if it was there but can't be

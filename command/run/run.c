@@ -175,27 +175,25 @@ static char *explain_unknown(const struct hl_program *program, const struct hl_t
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                          struct hl_program *program, char *const *argv) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
-    struct hl_target target;
     bool others = hl_selects_other_objects(patterns);
-    hl_follow_launchers(&target, program, argv);
+    const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_is_privileged(program))
         way->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
-    else if (is_script_unknown(&target))
-        way->no_image = explain_unknown(program, &target);
-    else if (!hl_read_program(target.program))
-        way->no_image = explain_unread(target.program);
-    else if (!hl_selects_main(patterns, target.program->executable))
+    else if (is_script_unknown(target))
+        way->no_image = explain_unknown(program, target);
+    else if (!hl_read_program(target->program))
+        way->no_image = explain_unread(target->program);
+    else if (!hl_selects_main(patterns, target->program->executable))
         way->no_image = hl_xasprintf("the objects that were named leave out the program itself");
     else
         way->no_image =
-            hl_mount_image(&target.program->file, target.program->executable, options, &way->image);
+            hl_mount_image(&target->program->file, target->program->executable, options, &way->image);
     if (way->image != NULL && others)
         hl_exclude_main(patterns);
     if (way->image == NULL || others)
         hl_choose_preload(way, program);
     if (way->image != NULL)
         way->reason = NULL;
-    hl_free_target(&target);
 }
 
 /* One line about a program that does not run as it should; the exit code. */
@@ -245,21 +243,19 @@ static void tell_of_no_library(const char *name, struct hl_string patterns) {
 /* The same for PROGRAM with the argv ARGV, which may be a script. */
 static void tell_of_start(struct hl_program *program, char *const *argv, struct hl_string patterns,
                           const struct hl_options *options) {
-    struct hl_target target;
-    hl_follow_launchers(&target, program, argv);
+    const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_selects_other_objects(patterns))
         hl_warn("%s: started as it is, because nothing of it is shared; 'hugeld doctor -p \"%.*s\" -- %s' "
                 "says what "
                 "is best for each object",
                 argv[0], (int)patterns.bytes, patterns.at, argv[0]);
-    else if (target.program->executable == NULL || target.is_unknown)
+    else if (target->program->executable == NULL || target->is_unknown)
         hl_warn(
             "%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "
             "execute",
             argv[0]);
     else
-        tell_of_best(argv[0], target.program, options);
-    hl_free_target(&target);
+        tell_of_best(argv[0], target->program, options);
 }
 
 /* strict=on, for PROGRAM with the argv ARGV: why nothing of it can be on huge pages, wherever the kernel loads it; NULL: something
@@ -269,15 +265,13 @@ static const char *explain_never(const struct hl_options *options, struct hl_pro
                                  char *const *argv) {
     struct hl_file_plan file_plan;
     struct hl_starts starts = {.pages_max = 1};
-    struct hl_target target;
-    hl_follow_launchers(&target, program, argv);
-    const struct hl_program *last = target.program;
-    bool is_known = !target.followed && !target.is_unknown;
-    if (hl_read_program(target.program) && is_known && hl_acts_in(options, last->executable)) {
+    const struct hl_target *target = hl_follow_launchers(program, argv);
+    const struct hl_program *last = target->program;
+    bool is_known = !target->followed && !target->is_unknown;
+    if (hl_read_program(target->program) && is_known && hl_acts_in(options, last->executable)) {
         hl_plan_file(&file_plan, last->executable, &last->file, options, 0);
         hl_measure_starts(&starts, &file_plan, options);
     }
-    hl_free_target(&target);
     return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
 }
 
@@ -425,16 +419,14 @@ static void tell_of_larger_library(const char *name, const struct hl_program *pr
 static void advise_library(const struct hl_run *run, struct hl_program *program, char *const *argv,
                            const struct hl_options *options) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
-    struct hl_target target;
     if (options->verbose == 0 || options->backend == HL_BACKEND_FILE ||
         (patterns != NULL && strcmp(patterns, "main") != 0))
         return;
-    hl_follow_launchers(&target, program, argv);
-    const struct hl_program *last = target.program;
-    if (hl_read_program(target.program) && !target.is_unknown && hl_acts_in(options, last->executable) &&
+    const struct hl_target *target = hl_follow_launchers(program, argv);
+    const struct hl_program *last = target->program;
+    if (hl_read_program(target->program) && !target->is_unknown && hl_acts_in(options, last->executable) &&
         hl_explain_plain_file(HL_ELF_FINE, &last->file) == NULL)
         tell_of_larger_library(argv[0], last, options);
-    hl_free_target(&target);
 }
 
 /* Where something of the program called NAME is on huge pages by WAY, and these reach the TLB in pieces, as was measured before: what
@@ -465,33 +457,31 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
    preloader, which it inherits, maps the images of what was named. */
 static void share_missing(const struct hl_run *run, struct hl_program *program, char *const *argv,
                           const struct hl_options *options, bool is_first_use) {
-    struct hl_target target;
     double began = hl_now_ms();
     bool has_hope = true;
-    hl_follow_launchers(&target, program, argv);
-    if (is_first_use && target.program->executable != NULL)
+    const struct hl_target *target = hl_follow_launchers(program, argv);
+    if (is_first_use && target->program->executable != NULL)
         (void)!chdir("/"); /* what the program began in can be unmounted meanwhile */
     enum hl_use_of_images use = find_use(run);
-    bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
+    bool is_out_of_reach = target->followed && run->via == HL_VIA_AUTO;
     bool is_any = hl_acts_in(options, program->path) && hl_uses_images(options->backend);
-    bool is_unknown = is_script_unknown(&target);
+    bool is_unknown = is_script_unknown(target);
     if (is_any && (is_unknown || is_out_of_reach) &&
         !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
         if (!is_first_use && is_unknown) {
-            char *why = explain_unknown(program, &target);
+            char *why = explain_unknown(program, target);
             hl_warn("%s: no image: %s", argv[0], why);
             free(why);
         } else if (!is_first_use)
             hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "
                     "or run that program",
-                    argv[0], target.program->executable);
+                    argv[0], target->program->executable);
     } else if (is_any) {
-        has_hope = hl_share_program(target.program, hl_find_patterns(run->patterns), options,
+        has_hope = hl_share_program(target->program, hl_find_patterns(run->patterns), options,
                                     is_out_of_reach ? HL_USE_ON_BOUNDARY : use);
     }
     if (is_first_use)
         hl_note_sharing(options, has_hope ? hl_now_ms() - began : HOPELESS_MS);
-    hl_free_target(&target);
 }
 
 /* Has images made for the next start of PROGRAM, before this process becomes it by WAY. */

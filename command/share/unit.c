@@ -157,22 +157,20 @@ static void say_unknown(const char *path, const char *executable, const char *un
 /* The file that is executed in the end for PATH of UNIT, if a drop-in can name it. */
 static bool resolve_file(char **path, const char *unit, const char *command) {
     struct hl_program program;
-    struct hl_target target = {0};
     char *const argv[] = {*path, NULL};
     if (!hl_open_program(&program, *path)) {
         hl_warn("%s: %s: %s", unit, *path, errno == EREMOTE ? HL_LOCAL_PROBLEM : strerror(errno));
         return false;
     }
-    hl_follow_launchers(&target, &program, argv);
-    const char *executable = target.program != NULL ? target.program->executable : NULL;
-    bool is_known = executable != NULL && !target.is_unknown;
+    const struct hl_target *target = hl_follow_launchers(&program, argv);
+    const char *executable = target->program->executable;
+    bool is_known = executable != NULL && !target->is_unknown;
     if (is_known) {
         free(*path);
         *path = hl_xasprintf("%s", executable);
     } else {
         say_unknown(*path, executable, unit, command);
     }
-    hl_free_target(&target);
     hl_close_program(&program);
     return is_known;
 }
