@@ -37,7 +37,7 @@ _hugeld() {
         _arguments -S $help $json $options $objects $loader '(-i --ignore-failure)'{-i,--ignore-failure}'[any exit status]' \
             '--against=[compare with these options]:option:_hugeld_options' \
             '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
-            '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[count in a process]:process:_pids' \
+            '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
             '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
             '--metric=[prints the work done]:command:' '--keep[leave it attached]' '--running-threads[interrupt threads that run, too]' '(-)1:program:_command_names -e' \
             '*::argument:_normal'

@@ -62,10 +62,9 @@ static const struct hl_flag command_flags[] = {
     {"ignore-failure", 'i', NULL, "Accept a non-zero exit status", HL_SWITCH(struct request, ignore_failure)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a page with a plot of all runs", HL_STRING(struct request, report)},
-    {"pid", 0, "PID", "Run nothing; count in a running process", HL_PID(struct request, pid)},
-    {"seconds", 0, "S", "With --pid: for S seconds (10)", HL_SECONDS(struct request, seconds)},
-    {"toggle", 0, NULL, "With --pid: attach and detach in turns, every S seconds",
-     HL_SWITCH(struct request, toggles)},
+    {"pid", 0, "PID", "With --toggle: measure a running process", HL_PID(struct request, pid)},
+    {"toggle", 0, NULL, "With --pid: attach and detach in turns", HL_SWITCH(struct request, toggles)},
+    {"seconds", 0, "S", "With --toggle: every S seconds (10)", HL_SECONDS(struct request, seconds)},
     {"metric", 0, "COMMAND", "With --toggle: it prints the work done so far",
      HL_STRING(struct request, settings.metric)},
     {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
@@ -433,7 +432,6 @@ static int measure_program(struct request *request) {
 
 /* 0, or the exit code after one line. */
 static int check_request(const struct request *request) {
-    bool toggle = request->pairs > 0 || request->subject.run.patterns != NULL;
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
                request->subject.run.via != HL_VIA_AUTO || request->subject.against != NULL ||
                request->at_once || request->precision > 0;
@@ -441,13 +439,16 @@ static int check_request(const struct request *request) {
         hl_warn("bench: --commands: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... "
                 "for each command, with -- between them");
     else if (request->program == NULL && request->pid == 0)
-        hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
+        hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
         hl_warn("bench: give a program or --pid, not both");
-    else if (request->pid != 0 && (run || (toggle && !request->toggles)))
+    else if (request->pid != 0 && !request->toggles)
         hl_warn(
-            "bench: --pid runs nothing: it goes with --seconds and --json alone, and with --toggle also with "
-            "-n, -p, --metric, --running-threads and --keep");
+            "bench: --pid goes with --toggle, which attaches and detaches in turns; 'perf stat -p' counts "
+            "in a process as it is");
+    else if (request->pid != 0 && run)
+        hl_warn(
+            "bench: --toggle goes with --json, --seconds, -n, -p, --metric, --running-threads and --keep");
     else if ((request->settings.metric != NULL || request->settings.keep ||
               request->settings.takes_running) &&
              !request->toggles)
@@ -455,7 +456,7 @@ static int check_request(const struct request *request) {
     else if (request->toggles && request->pid == 0)
         hl_warn("bench: --toggle goes with --pid");
     else if (request->program != NULL && request->seconds > 0)
-        hl_warn("bench: --seconds goes with --pid; -n says how many runs");
+        hl_warn("bench: --seconds goes with --toggle; -n says how many runs");
     else
         return 0;
     return HL_EXIT_USAGE;
@@ -502,10 +503,6 @@ int hl_measure_program(int argc, char **argv) {
         request.settings.patterns =
             request.subject.run.patterns != NULL ? request.subject.run.patterns : "main";
         code = hl_bench_toggle(request.pid, &request.settings, request.json);
-        goto out;
-    }
-    if (request.pid != 0) {
-        code = hl_bench_process(request.pid, request.seconds > 0 ? request.seconds : 10, request.json);
         goto out;
     }
     request.subject.argv = request.program;

@@ -59,8 +59,8 @@ struct hl_trial {
     char *said;                /* hugeld's lines */
 };
 
-/* Runs SUBJECT once, to its end.  MAPS: it is traced, and gets a row (hl_map_process) for each executable
-   that it ran; NULL: it is left alone.  LOG: a descriptor that the program inherits under its number, or -1.
+/* Runs SUBJECT once, to its end.  MAPS: it is traced, and gets a row (map_process in trace.c) for each
+   executable that it ran; NULL: it is left alone.  LOG: a descriptor that the program inherits under its number, or -1.
    0, or a negated errno; then nothing ran.  hl_free_trial frees what TRIAL has. */
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial);
@@ -88,11 +88,6 @@ int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
 
 /* The huge pages in MAPS, of which hl_try_program made them. */
 uint64_t hl_count_mapped_pages(const json_t *maps);
-
-/* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
-   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}, of the
-   executable and the objects that have something on huge pages.  0, or a negated errno, and *MAP is NULL. */
-int hl_map_process(json_t **map, pid_t pid);
 
 /* The mean of the middle half of the pairs' ratios, HUGE over PLAIN, with its 95 % interval.  Pairs without a
    plain time are left out; unknown if that is half of them. */
@@ -160,9 +155,6 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
    ratio to the first, as hl_compare_pairs finds it, both ends of the interval, and the medians of the first and of itself.  WORDS
    are changed.  The exit code; one that fails ends it. */
 int hl_time_commands(char **words, size_t rounds, bool at_once);
-
-/* Counts in the process PID for SECONDS and prints it; the exit code. */
-int hl_bench_process(pid_t pid, double seconds, bool json);
 
 /* Attaches to the process PID and detaches in turns, and says what a unit of its work takes; the exit code. */
 struct hl_toggle_settings {

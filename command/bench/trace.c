@@ -62,28 +62,28 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
                      (json_int_t)text_huge, "ranges", ranges);
 }
 
-int hl_map_process(json_t **map, pid_t pid) {
+/* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
+   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}, of the
+   executable and the objects that have something on huge pages.  NULL if it cannot be read. */
+static json_t *map_process(pid_t pid) {
     struct hl_process process;
     struct hl_geometry geometry;
-    *map = NULL;
+    json_t *map = NULL;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    int result = hl_open_process(&process, pid);
-    if (result != 0)
-        return result;
-    result = hl_read_process(&process);
-    if (result == 0)
-        result = process.executable != NULL ? hl_find_loaded(&process, &geometry) : -ENODATA;
-    if (result == 0) {
+    if (hl_open_process(&process, pid) != 0)
+        return NULL;
+    if (hl_read_process(&process) == 0 && process.executable != NULL &&
+        hl_find_loaded(&process, &geometry) == 0) {
         json_t *objects = json_array();
         for (size_t i = 0; i < process.n_loaded; i++) {
             json_t *object = map_object(&process, &process.loaded[i].object);
             if (object != NULL)
                 json_array_append_new(objects, object);
         }
-        *map = json_pack("{s:o, s:o}", "executable", hl_json_text(process.executable), "objects", objects);
+        map = json_pack("{s:o, s:o}", "executable", hl_json_text(process.executable), "objects", objects);
     }
     hl_close_process(&process);
-    return result;
+    return map;
 }
 
 uint64_t hl_count_mapped_pages(const json_t *maps) {
@@ -134,9 +134,7 @@ static bool is_own(const json_t *map) {
 }
 
 static void look_at(pid_t pid, json_t *maps) {
-    json_t *map = NULL;
-    if (is_process(pid) && json_array_size(maps) < MAPS_MAX)
-        hl_map_process(&map, pid);
+    json_t *map = is_process(pid) && json_array_size(maps) < MAPS_MAX ? map_process(pid) : NULL;
     if (map != NULL && !is_own(map) && !has_map(maps, map))
         json_array_append(maps, map);
     json_decref(map);

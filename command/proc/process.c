@@ -450,9 +450,9 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
     const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
     if (at != NULL && sscanf(at,
                              ") %c %d %*d %*d %*d %*d %u %lu %*u %lu %*u %lu %lu %*d %*d %*d %*d %*d %*d "
-                             "%" SCNu64 " %*u %ld",
+                             "%" SCNu64,
                              &usage->state, &usage->parent, &usage->flags, &usage->minor_faults,
-                             &usage->major_faults, &user, &kernel, &usage->started, &usage->rss_pages) == 9)
+                             &usage->major_faults, &user, &kernel, &usage->started) == 8)
         result = 0;
     double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
     usage->user_ms = (double)user * tick_ms;

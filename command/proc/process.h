@@ -139,7 +139,6 @@ struct hl_usage {
     unsigned long minor_faults, major_faults;
     double user_ms, system_ms;
     uint64_t started; /* ticks since boot: with the process ID it names one process */
-    long rss_pages;
 };
 
 /* The kernel's own threads have this in their flags (include/linux/sched.h). */

@@ -16,7 +16,6 @@ import pytest
 import helpers
 from helpers import hugeld
 from reports import Drawing, answer_of
-from smaps import read_smaps
 
 HERE = pathlib.Path(__file__).resolve().parent
 METRICS = ["wall_ms", "user_ms", "system_ms", "minor_faults", "major_faults", "peak_rss_kib", "pages"]
@@ -79,7 +78,7 @@ def test_bench_wrong_use(arguments):
 def test_bench_program_that_cannot_run(tmp_path):
     one_line(hugeld("bench", "no-such-program-here"), 127, "no-such-program-here", "PATH")
     one_line(hugeld("bench", tmp_path), 126)
-    one_line(hugeld("bench", "--pid", 2**31 - 1, "--seconds", "1"), 1, "no such process")
+    one_line(hugeld("bench", "--pid", 2**31 - 1, "--toggle"), 1, "no such process")
 
 
 def test_bench_help():
@@ -377,7 +376,7 @@ def test_bench_plain_is_plain(bench_json, library):
 # --- counters ---
 
 PERF = """#!/bin/sh
-# perf stat -x, [--log-fd N] -e LIST [-p PID] -- COMMAND
+# perf stat -x, [--log-fd N] -e LIST -- COMMAND
 shift 2
 out=2
 [ "$1" != --log-fd ] || { out=$2; shift 2; }
@@ -425,24 +424,6 @@ def test_bench_no_counters(bench_json, tmp_path):
     perf.chmod(0o755)
     answer = bench_json("spin", "1", "1", env=helpers.environment(PATH=f"{tmp_path}:/usr/bin:/bin"))
     assert answer["counters"] is None and "on this machine" in answer["no_counters"]
-
-
-@pytest.mark.check_all
-def test_bench_pid(worker, pool, fake_perf):
-    pool(16)
-    with subprocess.Popen([helpers.HUGELD, "run", "--copy", worker, "wait"], env=helpers.environment()) as process:
-        try:
-            helpers.wait_until(lambda: sum(m.hugetlb_bytes for m in read_smaps(process.pid)) == 3 << 21)
-            result = hugeld("bench", "--pid", process.pid, "--seconds", "0.5", "--json", env=fake_perf)
-            answer = json.loads(result.stdout)
-            assert result.returncode == 0 and answer["counters"] == {"cycles": 500, "iTLB-load-misses": 500}
-            assert answer["seconds"] == 0.5
-            assert answer["pid"] == process.pid and answer["name"] == "worker" and answer["user_ms"] == 0
-            assert answer["map"]["objects"][0]["text_huge_bytes"] > 0.9 * (6 << 20)
-            text = hugeld("bench", "--pid", process.pid, "--seconds", "0.5").stdout
-            assert " worker, 0.5 s\n" in text and "of text on huge pages" in text
-        finally:
-            process.kill()
 
 
 # --- two settings ---

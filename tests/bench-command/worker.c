@@ -12,8 +12,7 @@
      die                ends by SIGSEGV if it is on huge pages
      copy               prints what it reads
      fork               lets a child that has become /proc/self/exe spin
-     daemon FILE        leaves a child behind that adds to FILE and waits for a signal
-     wait               waits for a signal */
+     daemon FILE        leaves a child behind that adds to FILE and waits for a signal */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
@@ -113,8 +112,6 @@ int main(int argc, char **argv) {
         execl("/proc/self/exe", "worker", "spin", "1", "1", NULL);
     else if (strcmp(what, "daemon") == 0)
         return leave_behind(argv[2]);
-    else if (strcmp(what, "wait") == 0)
-        pause();
     while (wait(NULL) > 0)
         ;
     return 0;

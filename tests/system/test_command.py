@@ -778,9 +778,6 @@ def test_root_that_may_not_read_a_process_in_json(library, sleeper_of_nobody, ri
 def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
     """What can count without that does, and says it."""
     command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld"]
-    result = helpers.run([*command, "bench", "--json", "--seconds=0.1", "--pid", sleeper_of_nobody])
-    assert result.returncode == 0 and json.loads(result.stdout)["map"] is None
-    assert "root may not read it without CAP_SYS_PTRACE; " in result.stderr
     result = helpers.run([*command, "survey", "--exact", "--all-users", "--seconds=0.1"])
     assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
 

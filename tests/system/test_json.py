@@ -95,14 +95,6 @@ def test_bench(builder, pool):
 
 
 @pytest.mark.check_all
-def test_bench_pid(builder, library, pause_library, pool):
-    pool(64)
-    app = builder.executable("nopie")
-    with helpers.paused([app], helpers.preload(library, pause_library), app.name) as process:
-        compare("bench-pid", [hugeld_json("bench", "--pid", process.pid, "--seconds", "1")])
-
-
-@pytest.mark.check_all
 def test_survey(tmp_path, curve):
     calls = build_calls(tmp_path / "calls")
     sampled, exact = (json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", *way, "--", calls, "1000000000000").stdout)
