@@ -7,8 +7,8 @@
    PostgreSQL 15 and later tell the number exactly (shared_memory_size_in_huge_pages), while they are not
    running and not as root: then the owner of the data directory asks.
 
-   MariaDB only tells its buffers' sizes.  What a buffer takes at most was measured with 10.11.19 (strace and smaps;
-   tests/pool proves it again), and is in a table.  Where there are not enough for the buffer pool, InnoDB stays on small pages
+   MariaDB only tells its buffers' sizes: each is rounded up to whole pages, and their sum is the most that it takes (10.11.19,
+   by strace and smaps; tests/pool proves it again).  Where there are not enough for the buffer pool, InnoDB stays on small pages
    altogether, silently.  Index builds take more for a while.  Servers without the variable innodb_buffer_pool_size_max (MySQL,
    older MariaDB) allocate the pool in chunks by other rules, which were not measured: for them nothing is guessed. */
 #include "command/doctor/own-pages.h"
@@ -22,18 +22,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What MariaDB has on large pages, unless that is smaller than one. */
-static const struct buffer {
-    const char *bytes,
-        *segments; /* the variables with its size, and with how many mappings share that; or NULL */
-    unsigned n;    /* how many such buffers there are */
-    uint64_t unit_bytes,
-        more_bytes; /* its size is rounded up to that, and there is so much more where the kernel's address is
-                                        no multiple of it */
-} buffers[] = {{"innodb-buffer-pool-size", NULL, 1, 8 << 20, 6 << 20},
-               {"innodb-log-buffer-size", NULL, 2, 1, 0},
-               {"key-buffer-size", "key-cache-segments", 1, 1, 0},
-               {"aria-pagecache-buffer-size", "aria-pagecache-segments", 1, 1, 0}};
+/* What InnoDB's buffer pool takes over its size, at most: it is rounded up to 8 MiB, and takes up to 6 MiB more where the
+   kernel's address is no multiple of that. */
+#define POOL_MORE_BYTES ((uint64_t)14 << 20)
 
 static void set_problem(struct hl_own_pages *own, char *problem) {
     own->pages = 0;
@@ -176,17 +167,20 @@ static uint64_t find_number(const char *text, const char *name) {
     return value != NULL ? strtoull(value, NULL, 10) : 0;
 }
 
-/* Each segment may end in a page of its own. */
+/* The pages of the buffer whose size is in the variable NAME.  One that is smaller than a page is on small pages. */
+static uint64_t count_pages(const char *text, const char *name, uint64_t more_bytes, uint64_t page) {
+    uint64_t bytes = find_number(text, name);
+    return page > 0 && bytes >= page ? hl_round_up(bytes + more_bytes, page) / page : 0;
+}
+
+/* There are two log buffers, and each segment of a cache may end in a page of its own. */
 static void count_mariadb(struct hl_own_pages *own, const char *text, const struct hl_geometry *geometry) {
     uint64_t page = geometry->huge_page_bytes;
-    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
-        const struct buffer *buffer = &buffers[i];
-        uint64_t bytes = hl_round_up(find_number(text, buffer->bytes), buffer->unit_bytes);
-        uint64_t more_bytes = page < buffer->unit_bytes ? buffer->more_bytes : 0;
-        if (page > 0 && bytes >= page)
-            own->pages += buffer->n * (hl_round_up(bytes + more_bytes, page) / page) +
-                          (buffer->segments != NULL ? find_number(text, buffer->segments) : 0);
-    }
+    own->pages = count_pages(text, "innodb-buffer-pool-size", POOL_MORE_BYTES, page) +
+                 count_pages(text, "innodb-log-buffer-size", 0, page) * 2 +
+                 count_pages(text, "key-buffer-size", 0, page) +
+                 count_pages(text, "aria-pagecache-buffer-size", 0, page) +
+                 find_number(text, "key-cache-segments") + find_number(text, "aria-pagecache-segments");
     own->source = hl_xasprintf("large-pages: at most %" PRIu64 " for the buffers of InnoDB, MyISAM and Aria",
                                own->pages);
 }

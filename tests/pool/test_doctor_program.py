@@ -429,11 +429,11 @@ large-pages                       TRUE
 
 
 @pytest.mark.parametrize("change, pages", [
-    ((), 12 + 3 + 0 + 5 + 2),
-    (("key-cache-segments                0", "key-cache-segments 2"), 12 + 3 + 0 + 5 + 2 + 2),
-    (("1048576\n", "2097153\n"), 12 + 3 + 2 * 2 + 5 + 2),
-    (("17825792", "16777216"), 8 + 3 + 0 + 5 + 2),
-    (("key-buffer-size                   10485760", "key-buffer-size 0"), 12 + 3 + 0 + 0 + 2),
+    ((), 16 + 0 + 5 + 2),
+    (("key-cache-segments                0", "key-cache-segments 2"), 16 + 0 + 5 + 2 + 2),
+    (("1048576\n", "2097153\n"), 16 + 2 * 2 + 5 + 2),
+    (("17825792", "16777216"), 15 + 0 + 5 + 2),
+    (("key-buffer-size                   10485760", "key-buffer-size 0"), 16 + 0 + 0 + 2),
     (("TRUE", "FALSE"), 0),
 ])
 def test_mariadb_tells(pretender, tmp_path, monkeypatch, change, pages):
