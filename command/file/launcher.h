@@ -12,9 +12,8 @@ struct hl_target {
     bool is_unknown; /* PROGRAM is a shell, env, nice or the like, and what that starts cannot be told */
 };
 
-/* Follows the open PROGRAM with the argv ARGV: "#!" lines of env(1), env itself, and shell scripts whose last exec names a file
-   without a variable.  Nothing is run.  The result's program has been read (hl_read_program).  It is found the first time, and is
-   good until PROGRAM, which must stay where it is, is closed. */
+/* Follows the open PROGRAM with the argv ARGV, if it is env(1) or a script of that.  Nothing is run.  The result's program has been
+   read (hl_read_program).  It is found the first time, and is good until PROGRAM, which must stay where it is, is closed. */
 const struct hl_target *hl_follow_launchers(struct hl_program *program, char *const *argv);
 
 #endif

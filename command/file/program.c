@@ -147,8 +147,6 @@ static int open_regular(const char *path) {
 /* Puts what the kernel runs for the script PROGRAM in its place. */
 static void follow_script(struct hl_program *program) {
     char line[sizeof program->first_line];
-    program->script = program->fd;
-    program->fd = -1;
     memcpy(line, program->first_line, sizeof line);
     for (int i = 0; strncmp(line, "#!", 2) == 0; i++) {
         char *interpreter = i < INTERPRETERS_MAX ? hl_find_interpreter(line) : NULL;
@@ -193,8 +191,6 @@ void hl_close_program(struct hl_program *program) {
         hl_close_elf(&program->file);
     else if (program->path != NULL && program->fd >= 0)
         close(program->fd);
-    if (program->is_script)
-        close(program->script);
     if (program->target != NULL && program->target->followed) {
         hl_close_program(program->target->program);
         free(program->target->program);

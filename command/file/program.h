@@ -10,7 +10,6 @@ struct hl_program {
     int fd; /* what the kernel runs for it, open for reading: that file, or the interpreter of a script, the interpreter's
                    interpreter, and so on; -1: there is none, or it cannot be read */
     bool is_script;
-    int script; /* the file at PATH, open for reading, if it is a script */
     char first_line
         [256]; /* of the file at PATH, if it is a script: as much as the kernel reads (BINPRM_BUF_SIZE) */
     /* After hl_read_program: */
