@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: what it says at the end. */
-#include "command/bench/bench.h"
+#include "command/bench/answer.h"
+#include "command/bench/statistics.h"
 #include "command/base/html.h"
 #include "command/tlb/tlb.h"
 

@@ -8,7 +8,13 @@
 
    With --against both sides are on huge pages, with different options: what is called plain here is the side
    that the other one is compared with. */
-#include "command/bench/bench.h"
+#include "command/bench/answer.h"
+#include "command/bench/commands.h"
+#include "command/bench/counters.h"
+#include "command/bench/statistics.h"
+#include "command/bench/toggle.h"
+#include "command/bench/trace.h"
+#include "command/bench/trial.h"
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/html.h"
@@ -18,7 +24,6 @@
 #include "command/verdict/verdict.h"
 #include "elf/skip.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,12 +82,6 @@ static const struct hl_flag command_flags[] = {
 };
 
 /* --- what each run must be --- */
-
-char *hl_describe_status(int status) {
-    if (WIFSIGNALED(status))
-        return hl_xasprintf("signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    return hl_xasprintf("exit status %d", WEXITSTATUS(status));
-}
 
 static bool says(const char *line, size_t bytes, enum hl_skip skip) {
     const char *sentence = hl_skip_sentence(skip);
@@ -349,20 +348,6 @@ static int measure_pairs(struct hl_bench *bench) {
     hl_hide_progress();
     bench->pairs = done;
     return code;
-}
-
-bool hl_find_processors(int processors[HL_SIDES]) {
-    cpu_set_t set;
-    int n = 0;
-    CPU_ZERO(&set);
-    sched_getaffinity(0, sizeof set, &set);
-    for (int i = 0; i < CPU_SETSIZE && n < HL_SIDES; i++)
-        if (CPU_ISSET((size_t)i, &set))
-            processors[n++] = i;
-    if (n == HL_SIDES)
-        return true;
-    hl_warn("bench: --at-once needs two processors; leave it out, and both sides take turns");
-    return false;
 }
 
 /* Where the measured runs could not say what they moved: whether the program still is on huge pages. */

@@ -4,7 +4,9 @@
 
    Every round runs each command once, beginning with another one each time; with --at-once there are two, which run at the same
    time.  The first tenth of the rounds is warm-up and does not count. */
-#include "command/bench/bench.h"
+#include "command/bench/commands.h"
+#include "command/bench/statistics.h"
+#include "command/bench/trial.h"
 
 #include <stdio.h>
 #include <stdlib.h>

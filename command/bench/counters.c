@@ -7,7 +7,8 @@
 
    The runs that are counted are not the ones that are measured.  Both sides go through `hugeld run`, the
    plain one with no object named. */
-#include "command/bench/bench.h"
+#include "command/bench/counters.h"
+#include "command/bench/trial.h"
 #include "command/base/subprocess.h"
 #include "command/file/program.h"
 

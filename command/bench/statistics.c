@@ -7,7 +7,7 @@
    RESAMPLES times, and of the means that come out the middle 95 % is the interval.  The numbers are drawn
    from a fixed seed: the same runs give the same interval.  Pairs that are of the same processes are drawn
    together: what such a process has of its own, like its addresses, is in all of them. */
-#include "command/bench/bench.h"
+#include "command/bench/statistics.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,7 +8,10 @@
    count them, and what that takes is cycles.  Else context switches have to do, which depend on more than work.
 
    The process is left as it was found, unless it is to stay attached. */
-#include "command/bench/bench.h"
+#include "command/bench/toggle.h"
+#include "command/bench/counters.h"
+#include "command/bench/answer.h"
+#include "command/bench/statistics.h"
 #include "elf/kernel.h"
 #include "command/attach/attachment.h"
 #include "elf/skip.h"

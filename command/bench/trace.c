@@ -3,7 +3,7 @@
 
    The warm-up runs are traced: as a process exits it stops once more (PTRACE_EVENT_EXIT), with its memory as
    it was, and smaps says what is on huge pages.  The runs that are measured are not traced. */
-#include "command/bench/bench.h"
+#include "command/bench/trace.h"
 #include "elf/kernel.h"
 #include "command/proc/process.h"
 #include "command/trace/tracee.h"

@@ -9,7 +9,8 @@
    With --at-once both sides run at the same time, each on a processor of its own.  A process of ours waits on
    the same processor, which is free when the program ends: one that waited for both elsewhere would have to
    push the other program aside first, and would see both end at once. */
-#include "command/bench/bench.h"
+#include "command/bench/trial.h"
+#include "command/bench/trace.h"
 #include "command/file/elf-file.h"
 
 #include <errno.h>
@@ -325,4 +326,24 @@ void hl_free_trial(struct hl_trial *trial) {
     free(trial->stream[1].at);
     free(trial->said);
     memset(trial, 0, sizeof *trial);
+}
+
+char *hl_describe_status(int status) {
+    if (WIFSIGNALED(status))
+        return hl_xasprintf("signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return hl_xasprintf("exit status %d", WEXITSTATUS(status));
+}
+
+bool hl_find_processors(int processors[HL_SIDES]) {
+    cpu_set_t set;
+    int n = 0;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    for (int i = 0; i < CPU_SETSIZE && n < HL_SIDES; i++)
+        if (CPU_ISSET((size_t)i, &set))
+            processors[n++] = i;
+    if (n == HL_SIDES)
+        return true;
+    hl_warn("bench: --at-once needs two processors; leave it out, and both sides take turns");
+    return false;
 }

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: its answer. */
+#ifndef HL_BENCH_ANSWER_H
+#define HL_BENCH_ANSWER_H
+
+#include "command/bench/bench.h"
+#include "command/bench/statistics.h"
+
+/* Prints what was measured, as JSON or for people, and writes the page to REPORT if that is not NULL; the
+   exit code. */
+int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
+
+/* "faster", "slower" or "no difference"; static. */
+const char *hl_name_ratio(const struct hl_ratio *ratio);
+json_t *hl_json_ratio(const struct hl_ratio *ratio);
+
+#endif

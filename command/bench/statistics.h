@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: how much faster, and how sure that is. */
+#ifndef HL_BENCH_STATISTICS_H
+#define HL_BENCH_STATISTICS_H
+
+#include "command/base/common.h"
+
+/* The mean of the middle half of the pairs' ratios, HUGE over PLAIN, with its 95 % interval.  Pairs without a
+   plain time are left out; unknown if that is half of them. */
+struct hl_ratio {
+    bool known;
+    double ratio, low, high;
+};
+double hl_median(const double *value, size_t n);
+
+/* Half of the interval's width, in per cent of the ratio. */
+static inline double hl_half_width(const struct hl_ratio *ratio) {
+    return ratio->ratio > 0 ? 50 * (ratio->high - ratio->low) / ratio->ratio : 0;
+}
+
+struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n);
+
+/* Reads pairs of numbers from the standard input, the plain one first, of which BLOCK after each other belong together, and prints
+   six numbers: the mean of the middle half of their ratios, as above, and both ends of its interval; the same of their differences.
+   "nan": a pair without a plain time has no ratio, and fewer than six blocks have no interval.  The exit code; what is no pair
+   ends it, with one line. */
+int hl_compare_values(size_t block);
+
+#endif

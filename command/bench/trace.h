@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: a run that is traced, to see what is on huge pages. */
+#ifndef HL_BENCH_TRACE_H
+#define HL_BENCH_TRACE_H
+
+#include "command/bench/bench.h"
+
+#include <sys/resource.h>
+
+/* Waits for CHILD, which waits for GO to be closed, and describes it and its children as they exit.  Where
+   tracing is not allowed it only waits. */
+int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
+
+/* The huge pages in MAPS, of which hl_try_program made them. */
+uint64_t hl_count_mapped_pages(const json_t *maps);
+
+#endif
