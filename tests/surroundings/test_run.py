@@ -101,10 +101,20 @@ def test_program_that_cannot_be_read(asan_program, root, shared_folder, library,
     assert (strict.returncode, strict.stdout) == (127, "") and "cannot be read" in strict.stderr, strict
 
 
-def test_shared_address_sanitizer_of_clang(builder):
-    """Its runtime is a library, and aborts as gcc's does."""
+def need_clang_sanitizer(builder, *flags):
+    """clang, and the library of its AddressSanitizer that FLAGS choose, which is a package of its own."""
     if not shutil.which("clang"):
         pytest.skip("clang is not installed")
+    source = builder.write("empty.c", "int main(void) { return 0; }\n")
+    built = helpers.run(["clang", "-fsanitize=address", *flags, "-o", builder.folder / "empty", source])
+    missing = re.search(r"libclang_rt[\w.-]+", built.stderr)
+    if built.returncode != 0 and missing:
+        pytest.skip(f"{missing[0]} is not installed")
+
+
+def test_shared_address_sanitizer_of_clang(builder):
+    """Its runtime is a library, and aborts as gcc's does."""
+    need_clang_sanitizer(builder, "-shared-libasan")
     source = builder.write("shared-asan.c", '#include <stdio.h>\nint main(void) { puts("sanitized"); return 6; }\n')
     folder = helpers.run(["clang", "-print-runtime-dir"]).stdout.strip()
     app = builder.once("shared-asan", lambda to: builder.compile(
@@ -116,8 +126,7 @@ def test_shared_address_sanitizer_of_clang(builder):
 
 def test_address_sanitizer_of_clang(builder, pool):
     """Its runtime is in the executable, with a __tls_get_addr that is not the dynamic linker's."""
-    if not shutil.which("clang"):
-        pytest.skip("clang is not installed")
+    need_clang_sanitizer(builder)
     pool(64)
     source = builder.write("clang-asan.c", '__asm__(".text\\n.fill 6 << 20, 1, 0x90\\n");\n#include <stdio.h>\n'
                            'int main(void) { puts("sanitized"); return 6; }\n')
