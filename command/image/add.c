@@ -691,6 +691,15 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
         hl_free_image(&job.image);
 }
 
+void hl_note_no_object(struct hl_add_outcome *outcome, enum hl_elf_problem problem, unsigned flags) {
+    const char *sentence = hl_elf_problem_sentence(problem);
+    bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
+    memset(outcome, 0, sizeof *outcome);
+    outcome->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
+    outcome->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
+    outcome->sentence = hl_xasprintf("%s", sentence);
+}
+
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags) {
     struct hl_elf_file file;
@@ -700,11 +709,7 @@ void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, c
         hl_close_elf(&file);
         return;
     }
-    bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
-    memset(outcome, 0, sizeof *outcome);
-    outcome->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
-    outcome->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
-    outcome->sentence = hl_xasprintf("%s", hl_elf_problem_sentence(problem));
+    hl_note_no_object(outcome, problem, flags);
 }
 
 void hl_free_add_outcome(struct hl_add_outcome *outcome) {

@@ -221,6 +221,8 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
 /* The same for the file at PATH. */
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags);
+/* What hl_add_path does where hl_open_elf_soon finds PROBLEM; errno is as that left it. */
+void hl_note_no_object(struct hl_add_outcome *outcome, enum hl_elf_problem problem, unsigned flags);
 void hl_free_add_outcome(struct hl_add_outcome *outcome);
 
 /* How thoroughly an image is looked at. */

@@ -346,6 +346,22 @@ static bool is_left_out(struct request *request, const char *store_path, const c
     return is_left_out;
 }
 
+/* Whether PATH is a folder, or a file that may get an image; says so if it is neither, before a store is made for nothing. */
+static bool is_object(struct request *request, const char *store_path, const char *path) {
+    const struct hl_store store = {.path = (char *)store_path};
+    struct hl_elf_file file;
+    struct hl_add_outcome outcome;
+    enum hl_elf_problem problem = hl_open_elf_soon(&file, path, true);
+    if (problem == HL_ELF_FINE)
+        hl_close_elf(&file);
+    if (problem == HL_ELF_FINE || problem == HL_ELF_DIRECTORY)
+        return true;
+    hl_note_no_object(&outcome, problem, request->way);
+    report_outcome(request, &store, path, &outcome, false);
+    hl_free_add_outcome(&outcome);
+    return false;
+}
+
 /* Where PROCESS's executable is; "" where that cannot be read. */
 static void read_executable(const struct hl_process *process, char path[PATH_MAX]) {
     ssize_t bytes = readlinkat(process->folder, "exe", path, PATH_MAX - 1);
@@ -481,7 +497,8 @@ static void add_named(struct request *request, const char *store_path) {
     struct hl_list paths = {0};
     for (size_t i = 0; i < request->names.n; i++) { /* before the store is locked */
         char *path = hl_find_named_file(request->names.word[i]);
-        if (!is_left_out(request, store_path, path))
+        if (store_path == NULL ||
+            (!is_left_out(request, store_path, path) && is_object(request, store_path, path)))
             hl_add_to_list(&paths, path);
         else
             free(path);
@@ -566,16 +583,24 @@ static json_t *make_json_store(const struct hl_store *store, const struct hl_sto
                      store->for_all, "images", images);
 }
 
+/* Not with --json, whose answer is empty then.  OTHER may be NULL. */
+static void say_no_store(const struct request *request, const char *path, const char *other) {
+    if (!request->json)
+        hl_print("there is no store at %s%s%s", path, other != NULL ? " or " : "",
+                 other != NULL ? other : "");
+}
+
 /* Calls VISIT for the named store, or for those that processes of this user look into.  False: one that should
    be there is not. */
 static bool visit_stores(struct request *request, void (*visit)(struct request *, const struct hl_store *)) {
     char *mine = hl_default_store();
     const char *const paths[] = {request->store_path != NULL ? request->store_path : HL_SYSTEM_STORE,
                                  request->store_path == NULL && geteuid() != 0 ? mine : NULL};
-    bool fine = true;
+    bool fine = true, is_none = true;
     for (unsigned i = 0; i < 2 && paths[i] != NULL; i++) {
         struct hl_store store;
         int result = hl_find_store(&store, paths[i]);
+        is_none &= result == -ENOENT;
         if (result == 0) {
             visit(request, &store);
             hl_close_store(&store);
@@ -585,6 +610,8 @@ static bool visit_stores(struct request *request, void (*visit)(struct request *
                 hl_warn("%s: there is no store; make one: hugeld share add FILE", paths[i]);
         }
     }
+    if (is_none && fine)
+        say_no_store(request, paths[0], paths[1]);
     free(mine);
     return fine;
 }
@@ -733,9 +760,11 @@ static int remove_some(struct request *request, const char *path) {
     if (path == NULL)
         hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root can remove what "
                 "is in " HL_SYSTEM_STORE);
-    else if (result == -ENOENT && (request->all || request->unused))
+    else if (result == -ENOENT && (request->all || request->unused)) {
+        if (!request->force) /* else it is reset, or of no interest */
+            say_no_store(request, path, NULL);
         return HL_EXIT_DONE;
-    else if (result == -ENOENT)
+    } else if (result == -ENOENT)
         hl_warn("%s: there is no store, so nothing can be removed from it", path);
     if (result != 0)
         return HL_EXIT_NO;

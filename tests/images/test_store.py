@@ -112,6 +112,30 @@ def test_folder_and_link(world):
         refused(world.share("add", path), path, words)
 
 
+def test_no_store_for_what_does_not_open(world):
+    """A store that holds nothing would be left behind."""
+    (world.path("/run/programs/text")).write_text("no object\n")
+    for path, result, words in ("/run/none", "failed", "No such file"), ("/run/programs/text", "nothing", "no ELF file"):
+        refused(world.share("add", path), f"{path}: no image: ", words)
+        [file] = json.loads(world.share("add", "--json", path).stdout)["files"]
+        assert (file["path"], file["store"], file["result"]) == (path, SYSTEM, result) and words in file["sentence"]
+    assert not world.path(SYSTEM).exists()
+    result = world.share("add", "/run/none", APP)
+    assert result.returncode == 1 and "/run/none: no image: " in result.stderr and f"{APP}: image, " in result.stdout
+    assert [i["path"] for i in world.list()] == [APP]
+
+
+@pytest.mark.parametrize("action", [["list"], ["check"], ["remove", "--unused"], ["remove", "--all"]])
+def test_says_that_there_is_no_store(world, action):
+    """It is nothing wrong that there is none, and a user has another one than root."""
+    for user, stores in (None, SYSTEM), (USER, f"/run/user/{USER}/hugeld"):
+        result = world.share(*action, user=user)
+        both = f"{SYSTEM} or {stores}" if user and action[0] != "remove" else stores
+        assert (result.returncode, result.stdout, result.stderr) == (0, f"there is no store at {both}\n", ""), result
+        answer = json.loads(world.share(*action, "--json", user=user).stdout)
+        assert answer == {"stores" if action == ["list"] else "files": []}
+
+
 def test_json_of_add(world):
     shutil.copy("/bin/true", world.path("/run/programs/true"))
     result = world.share("add", "--json", APP, "/run/programs/true")
