@@ -31,6 +31,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -230,7 +231,7 @@ static int compare_with_path(pid_t pid) {
 }
 
 /* Whether NAME is a process's number: then its executable is judged, as it would be started again.  0 or a negated errno; -ESTALE: its
-   path leads elsewhere from here. */
+   path leads elsewhere from here; -ESRCH: there is no such process; -ENODATA: it executes no file. */
 static int find_process(struct hl_needs *needs, const char *name) {
     pid_t pid = hl_parse_pid(name);
     if (pid == 0)
@@ -238,9 +239,11 @@ static int find_process(struct hl_needs *needs, const char *name) {
     char *link = hl_xasprintf("/proc/%d/exe", pid), *path = hl_read_link(AT_FDCWD, link);
     int result = path != NULL ? compare_with_path(pid) : -errno;
     free(link);
+    if (result == -ENOENT)
+        result = kill(pid, 0) != 0 && errno == ESRCH ? -ESRCH : -ENODATA;
     needs->is_running = result == 0 && hl_open_program(&needs->program, path);
     free(path);
-    return needs->is_running ? 0 : result != 0 ? result : -ENOENT;
+    return needs->is_running ? 0 : result != 0 ? result : -ESTALE;
 }
 
 /* Why PROGRAM has no executable; static. */
@@ -265,7 +268,7 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
                 name);
             return HL_EXIT_USAGE;
         }
-        if (result == -EACCES) {
+        if (result != 0 && result != -ENOENT) {
             hl_say_unreadable(hl_parse_pid(name), result);
             return HL_EXIT_USAGE;
         }

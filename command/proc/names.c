@@ -54,7 +54,7 @@ size_t hl_find_named(pid_t **pids, const char *name) {
         hl_close_process(&process);
     }
     if (n == 0)
-        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
+        hl_warn("%s: no process has this name; ps -e lists all", name);
     return n;
 }
 

@@ -507,8 +507,7 @@ void hl_say_unreadable(pid_t pid, int result) {
     switch (-result) {
     case ENOENT:
     case ESRCH:
-        hl_warn("%d: no such process, or it has ended; 'hugeld status --all' lists those with huge pages",
-                pid);
+        hl_warn("%d: no such process, or it has ended; ps -e lists all", pid);
         break;
     case EACCES:
     case EPERM:

@@ -540,11 +540,18 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     free(text);
 }
 
+/* What hugeld has not done for text that is on small pages. */
+static const char *explain_small(const struct hl_verdict *verdict) {
+    if (verdict->now != HL_NOW_SMALL)
+        return "";
+    return verdict->has_image ? "; not attached to its image" : "; no image, not attached";
+}
+
 static void print_verdict(const struct hl_verdict *verdict) {
     bool is_disabled = verdict->obstacle != HL_MOVED;
     char *now = hl_describe_now(verdict);
     hl_print(
-        "    now: %s%s%s%s", now, is_disabled ? "; " : "",
+        "    now: %s%s%s%s%s", now, explain_small(verdict), is_disabled ? "; " : "",
         is_disabled ? hl_skip_sentence(verdict->obstacle) : "",
         verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
             ? "; no whole huge page of text lies in the image; start it with hugeld run without --via=image"

@@ -217,6 +217,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
         consider_image(&judging, &is_image_there);
         consider_place(&judging, made == HL_WAY_PLACE);
     }
+    verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason == NULL)
         verdict->skip =

@@ -21,6 +21,7 @@ struct hl_verdict {
     uint64_t pages[HL_WAYS]; /* the huge pages that it takes; of a private copy in each process, at most */
     enum hl_way_name best;
     bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
+    bool has_image;           /* a store has one of the file, whether or not it is best */
     bool is_gone;             /* the file that a process has loaded is not found by its path from here */
     bool is_to_be_executed;   /* the image helps only where it is executed itself (--via=image) */
     const char *plain_reason; /* why nothing can be preloaded; or NULL */

@@ -129,6 +129,19 @@ def test_status(app_of_image):
     assert row.split()[4:8] == ["0", "0", str(pages), "0"]
 
 
+def test_status_of_what_does_not_use_its_image(builder, store, pause_library):
+    """It was started before its image was made, or without hugeld."""
+    app = builder.executable("nopie")
+    image = store.add(app)
+    env = helpers.environment(LD_PRELOAD=pause_library, LD_HUGEPAGES_OPTIONS=store.options())
+    with helpers.paused([*store.inside, app], env, app.name) as process:
+        before = store.hugeld("status", process.pid).stdout
+        store.done("rm", "-r", pathlib.Path(image).parent)
+        after = store.hugeld("status", process.pid).stdout
+    assert "    now: on small pages; not attached to its image\n" in before, before
+    assert "    now: on small pages; no image, not attached\n" in after, after
+
+
 def test_status_tells_untouched_text_from_small(builder, store, library, pause_library):
     """An image's pages come as they are touched: of a program that has not begun, none has yet."""
     app = builder.executable("nopie")
@@ -412,7 +425,7 @@ def test_doctor_of_process(app_of_image, store, pool):
     assert told["path"] == main["path"] == str(app) and main["image"]["path"] == image and told["image_pages"] == 6
     assert "--own-pages" in told["own_source"]
     none = store.hugeld("doctor", 2**31 - 1)
-    assert none.returncode == 2 and none.stderr.startswith("hugeld: 2147483647: ")
+    assert none.returncode == 2 and none.stderr.startswith("hugeld: 2147483647: no such process")
 
 
 # --- bench ---

@@ -670,6 +670,7 @@ def test_status_of_nothing():
     try:
         result = hugeld("status", process.pid)
         assert (result.returncode, result.stderr) == (1, "")
+        assert "    now: on small pages; no image, not attached\n" in result.stdout
     finally:
         helpers.end_process(process)
 
@@ -717,9 +718,11 @@ def ended_pid():
 
 def test_vanished_process():
     pid = ended_pid()
-    one_line(hugeld("status", pid), 1, str(pid))
+    one_line(hugeld("status", pid), 1, f"{pid}: no such process, or it has ended; ps -e lists all")
     one_line(hugeld("inspect", "--pid", pid, "/bin/true"), 1, str(pid))
-    one_line(hugeld("status", "no-such-name-anywhere"), 1, "no-such-name-anywhere")
+    one_line(hugeld("doctor", pid), 2, f"{pid}: no such process, or it has ended; ps -e lists all")
+    one_line(hugeld("doctor", 2), 2, "2: the process has no memory: it is a kernel thread")
+    one_line(hugeld("status", "no-such-name-anywhere"), 1, "no-such-name-anywhere: no process has this name; ps -e lists all")
 
 
 def test_zombie():
