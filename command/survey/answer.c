@@ -101,13 +101,14 @@ static void print_sampling(const struct hl_survey *survey) {
     uint64_t unknown = survey->samples_ended + survey->samples_refused;
     if (survey->of_threads && survey->hz == HL_SAMPLER_HZ)
         print_wrapped(hl_xasprintf(
-            "samples are of what ran already, and of what that started; fix: run hugeld as root"));
+            "samples are of processes that ran already, and of their children; fix: run hugeld as root"));
     if (sampled->threads_refused > 0)
         print_wrapped(
             hl_xasprintf("%zu threads were not sampled: too many files would have been open (ulimit -n)",
                          sampled->threads_refused));
     if (!sampled->has_page_bytes)
-        print_wrapped(hl_xasprintf("what is on huge pages already is not known: that takes Linux 5.11"));
+        print_wrapped(
+            hl_xasprintf("text on huge pages is not told from text on small ones: that takes Linux 5.11"));
     if (sampled->left_out > 0)
         print_wrapped(hl_xasprintf("%u processors are isolated or without a tick, and were left alone",
                                    sampled->left_out));
@@ -231,7 +232,7 @@ static void print_sampled_details(const struct hl_surveyed *program) {
         print_object(program, &program->object[i]);
 }
 
-static void print_details(const struct hl_surveyed *program, bool exact) {
+static void print_details(const struct hl_survey *survey, const struct hl_surveyed *program) {
     const struct hl_advice *advice = &program->advice;
     const struct hl_event_counts *counts = &program->counts;
     hl_print("%s", "");
@@ -243,7 +244,10 @@ static void print_details(const struct hl_surveyed *program, bool exact) {
     if (counts->known && counts->has_walks && counts->cycles > 0)
         print_wrapped(hl_xasprintf("  %.1f %% of its cycles in walks for text",
                                    100 * counts->walk_cycles / counts->cycles));
-    if (exact)
+    if (advice->gain > 0 && !advice->by_walks)
+        print_wrapped(
+            hl_xasprintf("  its gain is a guess, since no counter says how often it jumps to another page"));
+    if (survey->exact)
         print_exact_details(program);
     else
         print_sampled_details(program);
@@ -342,7 +346,7 @@ void hl_print_survey(const struct hl_survey *survey) {
     print_left_out(survey);
     for (size_t i = 0; i < survey->n_programs; i++)
         if (is_shown(survey, &survey->program[i]))
-            print_details(&survey->program[i], survey->exact);
+            print_details(survey, &survey->program[i]);
 }
 
 /* --- JSON --- */

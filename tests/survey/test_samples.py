@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld survey by samples, its default: they rank the text of a known program, say what is on huge pages, and cannot be
-pushed out by anybody; nothing of a process is walked, and where nothing can be sampled one line says what would help."""
+pushed out by any user; nothing of a process is walked, and where nothing can be sampled one line says what would help."""
 
 import contextlib
 import errno
@@ -275,7 +275,7 @@ def test_without_privileges(calls, library, root):
     assert answer["sampling"]["of_threads"] is True and answer["sampling"]["hz"] == 97
     assert found["processes"] == 1 and found["pid"] == process.pid
     assert result.stderr == "" and ("run hugeld as root" in result.stdout or "no program" in result.stdout)
-    one_line(refused, 1, "belongs to someone else")
+    one_line(refused, 1, "another user's process; run hugeld as its owner or as root")
     assert 0 < everybody["processes"]["refused"] < 1.5 * there  # each counts once
 
 
@@ -340,6 +340,8 @@ def test_text(calls, uneven):
         if " in 2 MiB from 0x" in result.stdout:
             break
     assert re.search(r"^  of \d+ samples \d+ % on huge pages; at least .* executed on small ones$", result.stdout, re.M)
+    no_counters = "no counters here: " in result.stdout
+    assert ("  its gain is a guess, since no counter says how often it jumps to another page\n" in result.stdout) == no_counters
     assert re.search(r"^    \d+ % in 2 MiB from 0x[0-9a-f]+00000$", result.stdout, re.M)
     result = hugeld("survey", "--seconds", "1", "--", uneven[0])
     assert result.returncode == 1 and result.stdout == "no program here executes more text than the TLB reaches\n"
