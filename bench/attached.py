@@ -164,7 +164,7 @@ def live_postgres(plan, rounds):
     """The longest transaction of one client, and of four, who leave no processor idle."""
     if not has_pgbench():
         return
-    folder = data_folder("postgres-live")
+    folder = data_folder("postgres-attached")
     plain, work, attached = (Way(name, ["postgres"]) for name in ("plain", "other work", "attached and detached"))
     try:
         postgres = databases.make_postgres(folder)
@@ -198,7 +198,7 @@ def live_jvm(plan, rounds):
     """The longest pause in a JVM's own log; all of its threads stand still while libjvm.so, a library, is moved."""
     if not find_jvm() or not shutil.which("javac"):
         return
-    java, folder = find_jvm()[0], OUT / "java-live"
+    java, folder = find_jvm()[0], OUT / "java-attached"
     subprocess.run(["javac", "-d", folder, helpers.ROOT / "harness/Pulse.java"], check=True)
     log = folder / "log"
     argv = [java, f"-Xlog:gc,safepoint:file={log}", "-Xmx64m", "-cp", folder, "Pulse"]

@@ -11,8 +11,8 @@
    later, too, until the last one has enough.
 
    No other address covers more of the text, so this way in never gives less than the preloader, which takes
-   an object where it lies.  backend=file maps nothing anew: there addresses have to go with the offsets in
-   the file. */
+   an object where it lies.  backend=file maps nothing anew: there addresses and file offsets have to be
+   equal modulo a huge page. */
 #include "load-address.h"
 #include "plan.h"
 

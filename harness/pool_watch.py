@@ -93,9 +93,9 @@ class Watch(threading.Thread):
             if (pid, name) not in now:
                 self.noticed[f"{name} ({pid})"] = f"gave back {pages} pages"
         if self.total not in (None, NR_HUGEPAGES.read_text()):
-            self.noticed["somebody"] = f"set vm.nr_hugepages from {self.total.strip()} to {NR_HUGEPAGES.read_text().strip()}"
+            self.noticed["another process"] = f"set vm.nr_hugepages from {self.total.strip()} to {NR_HUGEPAGES.read_text().strip()}"
         if not self.noticed and moves_by_itself():
-            self.noticed["somebody unseen"] = "takes huge pages and gives them back"
+            self.noticed["a process that was not seen"] = "takes huge pages and gives them back"
         return "; ".join(f"{who} {what}" for who, what in self.noticed.items())
 
 

@@ -55,7 +55,7 @@ def pytest_runtest_makereport(item, call):
     report = outcome.get_result()
     reason = call.excinfo and str(call.excinfo.value)
     if report.failed and ("pool" in item.fixturenames or report.when == "teardown") and (who := WATCH.judge()):
-        reason = f"somebody else took huge pages: {who}; without that it is: {reason}"
+        reason = f"another process took huge pages: {who}; without that it is: {reason}"
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] + 1, f"Skipped: {reason}")
     fail_if_skipped(item, report, reason)

@@ -64,7 +64,7 @@ def thief(builder):
 def test_other_process_takes_some(among, thief):
     found = among("counters", thief)  # the test and its end
     assert {outcome for outcome, _ in found} == {"SKIPPED"}, found
-    assert all(re.search(r"somebody else took huge pages: thief \(\d+\) holds 3 pages", reason) for _, reason in found), found
+    assert all(re.search(r"another process took huge pages: thief \(\d+\) holds 3 pages", reason) for _, reason in found), found
 
 
 @pytest.mark.parametrize("neighbour", [False, True])

@@ -408,7 +408,7 @@ static int plan_detach(const struct hl_attachment *attachment, struct hl_attache
 
 /* --- once more --- */
 
-/* Whether [start, end) is mapped in NOW as it was when LIVE was planned. */
+/* Whether [start, end) is mapped in NOW as it was when ATTACHMENT was planned. */
 static bool is_as_planned(const struct hl_attachment *attachment, const struct hl_process *now,
                           uint64_t start, uint64_t end) {
     for (uint64_t at = start; at < end;) {

@@ -23,7 +23,7 @@
 #define SECONDS_MAX 30
 #define NOBODY 65534
 
-/* For good: real, effective and saved IDs, and the groups. */
+/* With no way back: real, effective and saved IDs, and the groups. */
 static bool become_user(uid_t uid) {
     const struct passwd *user = getpwuid(uid);
     if (user == NULL)

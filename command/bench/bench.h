@@ -71,7 +71,7 @@ struct hl_bench {
     int processors[HL_SIDES];  /* on which, in the first pair */
     double precision;          /* the half of the interval's width that is asked for, in per cent; or 0 */
     struct hl_trial reference; /* the first plain run */
-    bool comparable;           /* plainly it writes the same each time */
+    bool comparable;           /* without hugeld it writes the same each time */
     uint64_t
         unsaid_pages; /* on huge pages in the traced run, of which no line of hugeld's came through; or 0 */
     double *value[HL_SIDES][HL_METRICS];

@@ -47,7 +47,7 @@ static void note_interruption(int number) { interrupted = number; }
 
 /* --- on and off --- */
 
-/* Why nothing of LIVE moved; 0: something did, or was there. */
+/* Why nothing of ATTACHMENT moved; 0: something did, or was there. */
 static int find_obstacle(const struct hl_attachment *attachment) {
     int skip = attachment->skip != 0 ? attachment->skip : HL_SKIP_NO_IMAGE;
     for (size_t i = 0; i < attachment->n_texts && attachment->skip == 0; i++) {
@@ -179,11 +179,12 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
 static void say_too_few(const struct toggle *toggle, double units, double ms) {
     double seconds = toggle->settings->seconds;
     bool counts_switches = toggle->settings->metric == NULL, is_busy = ms > seconds * 1000 / 2;
-    const char *remedy =
-        !counts_switches ? "give it more time (--seconds), or let --metric count smaller units"
-        : is_busy ? "it computes and waits for nothing, so say by --metric=COMMAND what it has done so far"
-                  : "give it work or more time (--seconds), or say by --metric=COMMAND what it has "
-                    "done so far";
+    const char *remedy = !counts_switches
+                             ? "give it more time (--seconds), or let --metric count smaller units"
+                         : is_busy ? "it computes and waits for nothing, so give --metric=COMMAND, which "
+                                     "prints how much work it has done"
+                                   : "give it work or more time (--seconds), or --metric=COMMAND, which "
+                                     "prints how much work it has done";
     hl_warn("bench: %d did %.0f %s in %g s, too few to measure by; %s", toggle->pid, units,
             counts_switches ? "context switches" : "units of work", seconds, remedy);
 }

@@ -40,7 +40,7 @@ int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {
     return result != 0 ? result : bytes;
 }
 
-/* Makes the huge page at AT of one that are small.  0, or a negated errno. */
+/* Collapses the small pages at AT into one huge page.  0, or a negated errno. */
 static int collapse(char *at, uint64_t bytes) {
     for (unsigned try = 0; try < COLLAPSE_TRIES; try++) {
         if (madvise(at, bytes, MADV_COLLAPSE) == 0)

@@ -9,7 +9,7 @@
    hugeld.slice yet. */
 bool hl_has_slice(void);
 
-/* Moves this process for good into a scope in hugeld.slice, which has no limit of its own, so that no session and no service pays
+/* Moves this process into a scope in hugeld.slice, which has no limit of its own, so that no session and no service pays
    for what it writes.  Where that does not work it stays where it is, and the limits there apply.  Nothing is said. */
 void hl_enter_slice(void);
 

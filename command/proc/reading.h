@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Looks at what processes have mapped, without being stopped by one of them for good.
+/* Looks at what processes have mapped, without being stopped by one of them for ever.
 
    A process can have its memory map locked (mmap_lock) for as long as it likes, by a FUSE that does not answer.  Who reads its maps
    then waits, and only death ends that.  So a service notes in a file whose maps it reads, and a clock ends it; after two such ends it

@@ -369,7 +369,7 @@ static bool is_stolen(word start, word end) {
     return false;
 }
 
-/* The same for everybody's calls. */
+/* The same for the calls of every thread. */
 static void check_thief(const struct __ptrace_syscall_info *info) {
     const __typeof__(info->entry.args[0]) *a = info->entry.args;
     word number = info->entry.nr;
@@ -413,7 +413,7 @@ static void note_call(pid_t thread, bool is_ours, const struct user_regs_struct 
         }
 }
 
-/* What a call has changed.  A mapping that MODULE brings into an object, or anybody makes, is not MODULE's.
+/* What a call has changed.  A mapping that MODULE brings into an object, or that other code makes, is not MODULE's.
  */
 static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
     static struct pieces rest;

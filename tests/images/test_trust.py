@@ -151,7 +151,7 @@ FOREIGN = "belongs to a user that this user namespace does not map"
 
 
 def test_roots_store(place):
-    """What the others are measured by: everybody takes what is in root's."""
+    """What the others are measured by: every user takes what is in root's."""
     place.make_store("/run/hugeld", 0)
     assert place.outcome()[0] == place.outcome(prefix=AS_USER)[0] == FROM_IMAGE
     assert place.outcome(effective=USER)[0] == FROM_IMAGE

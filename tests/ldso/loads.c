@@ -34,7 +34,7 @@ static int use(void *handle) {
     return use_features();
 }
 
-/* What it computes with is everybody's. */
+/* All threads compute with the same data. */
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
 static void *use_in_thread(void *result) {

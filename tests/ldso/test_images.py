@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The patched linker opens an object's image in the place of its file: nothing is copied or moved, and to the program and
-to everybody who looks at the object it is the file.  What executables do that the kernel maps, tests/images proves."""
+to every tool that looks at the object it is the file.  What executables do that the kernel maps, tests/images proves."""
 
 import contextlib
 import os

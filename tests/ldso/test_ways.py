@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The ways to use our ld.so: as a command, as PT_INTERP (by the linker, by patchelf), and over the interpreter in a
-mount namespace of its own, made by root and by anybody."""
+mount namespace of its own, made by root and by any user."""
 
 import shutil
 import subprocess

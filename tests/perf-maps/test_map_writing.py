@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""perf_map=on: the process writes its own map.  What is in it, that nothing else changes, and what happens when somebody
+"""perf_map=on: the process writes its own map.  What is in it, that nothing else changes, and what happens when another user
 planted something under its name."""
 
 import contextlib

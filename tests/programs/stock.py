@@ -114,7 +114,7 @@ def wait_for(process, condition, what):
 
 
 def make_gate(run):
-    """A FIFO that anybody may read."""
+    """A FIFO that every user may read."""
     path = run.folder / "gate"
     os.mkfifo(path)
     path.chmod(0o644)

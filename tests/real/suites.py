@@ -6,7 +6,7 @@ printed, and there should be none.  sqlite3 and every library it is linked again
 these nothing can move, and it is that nothing breaks; of redis-server only libcrypto can, of perl and git something at
 some addresses, or with the patched dynamic linker.
 
-Each suite is a function of (over, folder, long): OVER(objects) gives the command prefix, FOLDER is empty and anybody's,
+Each suite is a function of (over, folder, long): OVER(objects) gives the command prefix, FOLDER is empty and open to all,
 LONG says whether there is time.  It gives the result as text without times and addresses.
 """
 

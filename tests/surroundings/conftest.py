@@ -29,7 +29,7 @@ def surround(library, empty_library, pause_library):
 
     FIRST: libraries whose constructors run before libhugeld.so's; PREFIX: a command that becomes ARGV, PLAIN_PREFIX the
     same for the plain run if it differs; PRELOAD: false if libraries come in some other way than LD_PRELOAD;
-    ROUTE: what the name of a text span's mapping begins with; REPAIR: called when the program has stopped, before anybody
+    ROUTE: what the name of a text span's mapping begins with; REPAIR: called when the program has stopped, before a process
     reads its files; INTACT: where to read the plan of an executable that is not PIE and cannot be read.  Standard error
     is the caller's to judge."""
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A debugger writes into the parent's text while the pool is empty.  The write needs a page; where the mapping owns a
 reservation the kernel takes it from the children and kills them.  Ours own none: the debugger gets an error, if the
-kernel has no page for it, and everybody lives."""
+kernel has no page for it, and every process lives."""
 
 import subprocess
 

@@ -36,7 +36,7 @@ def known_curve(curve):
 
 @pytest.fixture(scope="module")
 def roots_folder():
-    """Where root alone can write and everybody can read, so that the system's store takes files from it."""
+    """Where root alone can write and every user can read, so that the system's store takes files from it."""
     if os.geteuid() != 0:
         pytest.skip("only root has such a folder")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hugeld-", dir="/var/lib"))
