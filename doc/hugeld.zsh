@@ -18,11 +18,11 @@ _hugeld() {
     help=('(- *)'{-h,--help}'[print help]')
     if ((CURRENT == 2)); then
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
-            'status[what is on huge pages now]' 'doctor[what this machine can do]' \
+            'status[show which parts are on huge pages now]' 'doctor[test this machine]' \
             'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
-            'survey[which of the programs that run would gain]' 'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]' \
-            'attach[move text of what runs]' 'detach[move it back]' 'service[keep the images as they should be]' \
-            'enable[share a program from now on]' 'disable[and no longer]' 'reset[give back what hugeld holds]'
+            'survey[find running programs that could gain]' 'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]' \
+            'attach[move the text of running processes]' 'detach[move it back]' 'service[keep the images up to date]' \
+            'enable[share a program from now on]' 'disable[stop sharing it]' 'reset[give back everything]'
         return
     fi
     local command=$words[2]
@@ -30,7 +30,7 @@ _hugeld() {
     ((CURRENT--))
     case $command in
     run)
-        _arguments -S $help $options $objects $loader '--copy[make a private copy of what is not shared]' '--share[make missing images first]' \
+        _arguments -S $help $options $objects $loader '--copy[make private copies of objects that are not shared]' '--share[make missing images first]' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     bench)
@@ -44,31 +44,31 @@ _hugeld() {
         ;;
     survey)
         _arguments -S $help $json '--all-users[of other users too]' '*--program=[only this executable]:file:_files' \
-            '--pid=[only this process]:process:_pids' '--exact[count pages]' '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure what jumps cost]' \
+            '--pid=[only this process]:process:_pids' '--exact[count pages]' '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure the cost of jumps]' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;
     doctor)
-        _arguments -S $help $json $options $objects '--copy[count a private copy]' '--own-pages[what it takes itself]:number:' \
+        _arguments -S $help $json $options $objects '--copy[count a private copy]' '--own-pages[huge pages of its own]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     share)
         _arguments -S $help $json '--store=[another store]:folder:_files -/' '--way=[in place or an image]:way:(place image)' \
             '--any-disk[files on disks that may be exchanged, too]' \
-            '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[what processes have mapped]' \
-            '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what no process maps]' '--force[remove what is mapped, too]' \
+            '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[files that processes have mapped]' \
+            '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove images that no process maps]' '--force[remove mapped images, too]' \
             '--config=[another configuration]:file:_files' '--unattended[as the service does it]' \
             '1:action:(add list check remove refresh unit)' '*:file:_files'
         ;;
-    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only say what would be made]' '--once[make what is enabled, and end]' '--keep-only[only hold and watch]' ;;
+    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only show what would be made]' '--once[put everything enabled on huge pages, and end]' '--keep-only[only hold and watch]' ;;
     enable | disable) _arguments -S $help '*:program:_command_names -e' ;;
     reset) _arguments -S $help ;;
     attach | detach)
         local -a store
         [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/')
         _arguments -S $help $json $objects $store '(-c --children)'{-c,--children}'[children too]' \
-            '--dry-run[only say what would be done]' '--running-threads[interrupt threads that run, too]' '*:process:_pids'
+            '--dry-run[only show what would be done]' '--running-threads[interrupt threads that run, too]' '*:process:_pids'
         ;;
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)

@@ -402,7 +402,7 @@ void hl_report_name(const struct hl_context *context, const struct hl_pattern *n
     if (hl_has_comma(name))
         hl_add_text(&line, "; names are separated by colons");
     else if (!hl_is_strict(context))
-        hl_add_text(&line, "; what is opened later is still looked at");
+        hl_add_text(&line, "; objects that are opened later are still looked at");
     if (hl_is_strict(context))
         hl_add_text(&line, "; strict=on ends the program");
     hl_write_line(context, &line);
@@ -410,7 +410,7 @@ void hl_report_name(const struct hl_context *context, const struct hl_pattern *n
 
 void hl_report_unwatched(const struct hl_context *context, enum hl_skip skip) {
     struct hl_line line;
-    hl_set_line(&line, "hugeld: what comes by dlopen");
+    hl_set_line(&line, "hugeld: everything that dlopen loads");
     add_reason(&line, skip);
     add_remedy(&line, hl_skip_remedy(skip));
     hl_write_line(context, &line);

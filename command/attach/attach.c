@@ -54,7 +54,7 @@ static int set_store(void *request_, const char *path) {
         {"objects", 'p', "PATTERNS", "Which objects, as in LD_HUGEPAGES (" objects ")",                      \
          HL_STRING(struct request, patterns)},                                                               \
         {"children", 'c', NULL, "Their children, and theirs, too", HL_SWITCH(struct request, children)},     \
-        {"dry-run", 0, NULL, "Only say what would be done", HL_SWITCH(struct request, attachment.dry_run)},  \
+        {"dry-run", 0, NULL, "Only show what would be done", HL_SWITCH(struct request, attachment.dry_run)}, \
     {                                                                                                        \
         "running-threads", 0, NULL, "Interrupt threads that run, too",                                       \
             HL_SWITCH(struct request, attachment.takes_running)                                              \
@@ -237,7 +237,7 @@ static void report(struct request *request, const struct hl_attachment *attachme
     else if (!done && !request->failed)
         hl_warn("%d %s: nothing to do: %s", attachment->process.pid, attachment->process.name,
                 request->attachment.is_detach ? hl_skip_sentence(HL_SKIP_ATTACH_DETACHED)
-                                              : "no object that -p names has text for a huge page");
+                                              : "no object matching -p contains a whole huge page of text");
     request->failed |= attachment->skip != 0 || !done;
     if (request->json)
         json_array_append_new(request->processes, make_json(request, attachment));

@@ -226,7 +226,7 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
         find_pages(bench->maps[HL_ON_HUGE]) == of_copies) {
         char *inspect = hl_xasprintf("hugeld inspect");
         hl_add_word(&inspect, subject->program.path);
-        hl_print("hugeld run makes private copies only with --copy; '%s' says what is best", inspect);
+        hl_print("hugeld run makes private copies only with --copy; '%s' names the best way", inspect);
         free(inspect);
     }
     const char *restless = json_string_value(json_object_get(answer, "restless"));

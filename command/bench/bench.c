@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: is it worth it?
 
-   The program runs plainly and on huge pages in turns, so that whatever else the machine does falls on both
+   The program runs without hugeld and on huge pages in turns, so that whatever else the machine does falls on both
    alike, or, with --at-once, at the same time.  Two runs of each side come first and don't count.  They are
    traced once each: smaps, read as the program exits, says what really was on huge pages.  Each later run on
    huge pages must have reported some, and write what the plain one wrote.
@@ -130,12 +130,12 @@ static int check_status(const struct hl_bench *bench, enum hl_side side, const s
         return 0;
     char *plain = hl_describe_status(bench->reference.status), *now = hl_describe_status(trial->status);
     char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
-    const char *plainly = bench->subject->against != NULL ? "with --against's options" : "plainly";
+    const char *without = bench->subject->against != NULL ? "with --against's options" : "without hugeld";
     if (side == HL_PLAIN)
         hl_warn("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
                 name, plain, now);
     else
-        hl_warn("%s: %s on huge pages, %s %s; hugeld said: %s", name, now, plain, plainly, line);
+        hl_warn("%s: %s on huge pages, %s %s; hugeld said: %s", name, now, plain, without, line);
     free(plain);
     free(now);
     free(line);
@@ -240,7 +240,7 @@ static int try_first(struct hl_bench *bench, bool ignore_failure) {
         return HL_EXIT_NO;
     }
     char *how = hl_describe_status(trial.status);
-    hl_warn("%s: %s when run plainly; give it work that succeeds, or --ignore-failure",
+    hl_warn("%s: %s when run without hugeld; give it work that succeeds, or --ignore-failure",
             bench->subject->argv[0], how);
     free(how);
     return HL_EXIT_NO;
@@ -460,10 +460,10 @@ static void find_input(struct hl_subject *subject) {
 int hl_measure_program(int argc, char **argv) {
     static const struct hl_command command = {
         "bench",
-        "Runs PROGRAM plainly and on huge pages in turns, and says whether it is faster.\v"
+        "Runs PROGRAM with and without huge pages in turns, and says whether it is faster.\v"
         "Its standard input is read anew for each run if it is a file, and is empty otherwise; its output is "
-        "compared, "
-        "not shown.  Exit status: 0 when it is faster, 1 when it isn't or nothing could be measured.",
+        "compared, not shown.  Exit status: 0 when it is faster, 1 when it isn't or nothing could be "
+        "measured.",
         command_flags, true};
     struct request request = {0};
     int code = HL_EXIT_USAGE;

@@ -243,7 +243,7 @@ static void find_breakpoints(struct request *request, enum hl_answer_of_kernel a
         [HL_YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
     };
     add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
-                answer == HL_NO ? "run what is to be debugged with backend=thp, or boot Linux 6.18 or newer"
+                answer == HL_NO ? "run programs that you debug with backend=thp, or boot Linux 6.18 or newer"
                                 : NULL);
 }
 
@@ -275,10 +275,8 @@ static void find_multihit(struct request *request) {
     if (is_guest())
         add_finding(
             request, "itlb_multihit", WARN,
-            hl_xasprintf(
-                "the processor has the flaw iTLB multihit, so the host may split the huge pages that "
-                "this guest "
-                "executes; 'tlb' above is what was measured"),
+            hl_xasprintf("the processor has the flaw iTLB multihit, so the host may split the huge pages "
+                         "that this guest executes; 'tlb' above shows the measurement"),
             "on the host, if all guests are trusted: echo N > /sys/module/kvm/parameters/nx_huge_pages");
     else
         add_finding(
@@ -438,14 +436,12 @@ static int report_program(struct request *request) {
 int hl_examine_machine(int argc, char **argv) {
     static const struct hl_command command = {
         "doctor",
-        "Prints what this machine can do, and the command that fixes what it cannot.\v"
+        "Tests this machine for huge pages, and prints a command for each problem.\v"
         "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
         "those (postgres -C, mariadbd --help), not started.  With PID: for the program that this process "
         "runs.\n"
         "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "
-        "else "
-        "1. "
-        "2: wrong use, or no such PROGRAM.",
+        "else 1. 2: wrong use, or no such PROGRAM.",
         command_flags, true};
     struct request request = {.program.own_pages = HL_OWN_PAGES_UNKNOWN};
     int code = HL_EXIT_USAGE;

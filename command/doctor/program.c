@@ -353,7 +353,7 @@ static bool print_idleness(const struct hl_needs *needs) {
     else if (needs->idle)
         hl_print("hugeld does nothing here, because %s", needs->reason);
     else if (!needs->fits && needs->reason == NULL)
-        hl_print("hugeld moves no text here, because no whole huge page lies inside what is selected%s",
+        hl_print("hugeld moves no text here, because no whole huge page lies inside the selected objects%s",
                  selects_just_main(needs) ? "; see all of its libraries with -p '*'" : "");
     else
         return false;
@@ -372,8 +372,7 @@ static void print_verdict(const struct hl_needs *needs) {
     else if (needs->enough)
         hl_print("yes");
     else if (needs->own.problem != NULL)
-        hl_print("no: what the program takes for itself cannot be found out; state it with %s",
-                 needs->remedy);
+        hl_print("no: the program's own huge pages are unknown; give them with %s", needs->remedy);
     else
         hl_print("no: %" PRIu64 " page%s missing; fix: %s", missing, hl_plural(missing), needs->remedy);
     if (needs->our_pages_max > 0 && needs->own.pages > needs->options.reserve_pages)
@@ -447,7 +446,8 @@ void hl_print_needs(const struct hl_needs *needs) {
     print_larger_library(needs);
     if ((needs->our_pages_max == 0 && needs->image_pages == 0) || needs->reason != NULL)
         print_row("hugeld", needs->our_pages_min, needs->our_pages_max,
-                  needs->reason != NULL ? needs->reason : "no whole huge page lies inside what is selected");
+                  needs->reason != NULL ? needs->reason
+                                        : "no whole huge page lies inside the selected objects");
     if (needs->own.problem != NULL)
         hl_print("  %-10s %12s %-5s  %s", "own", "?", "pages", needs->own.problem);
     else

@@ -246,7 +246,7 @@ static bool is_calm(struct job *job) {
 /* Before anything is written, since memory that is not there is killed for. */
 static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
-    const char *remedy = "remove what no process uses: hugeld share remove --unused, or give it more: --size";
+    const char *remedy = "remove unused images: hugeld share remove --unused, or enlarge the store: --size";
     uint64_t needed = find_bytes_needed(job);
     struct hl_status status;
     struct hl_placement placement;
@@ -306,10 +306,9 @@ static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
         return refuse(job, (enum hl_skip)result);
     if (result == -ENOSPC || result == -EDQUOT)
-        return fail(
-            job, HL_SHARE_FAILED,
-            hl_xasprintf("the store is full; remove what no process uses: hugeld share remove --unused, or "
-                         "give it more: --size"));
+        return fail(job, HL_SHARE_FAILED,
+                    hl_xasprintf("the store is full; remove unused images: hugeld share remove --unused, or "
+                                 "enlarge the store: --size"));
     return fail(job, HL_SHARE_FAILED,
                 hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
                              result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"

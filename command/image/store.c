@@ -90,10 +90,9 @@ static void say_unusable(const char *path, int result) {
             path);
         break;
     case ENOEXEC:
-        hl_warn(
-            "%s: it is mounted noexec, so no program can use what is in it; mount -o remount,exec its file "
-            "system, or name another store with --store",
-            path);
+        hl_warn("%s: it is mounted noexec, so no program can use its images; mount -o remount,exec its file "
+                "system, or name another store with --store",
+                path);
         break;
     default:
         hl_warn("%s: the store cannot be opened: %s; name another with --store", path, strerror(-result));

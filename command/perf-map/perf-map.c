@@ -100,7 +100,7 @@ static const char *error_sentence(int result) {
     case ELOOP:
         return "a file or link of another user is in the way; remove it, or use --output";
     case EBUSY:
-        return "hugeld did not write what is there (a JIT did?); add to it with --append, or use --force";
+        return "hugeld did not write this map (a JIT did?); add to it with --append, or use --force";
     case EISDIR:
         return "a folder has its name; remove it";
     case ENOSPC:
@@ -196,9 +196,8 @@ static void say_not_moved(const struct hl_process *process) {
             "hugeld run)",
             process->pid, process->pid);
     else if (has_shared_text(process))
-        hl_warn("%d: nothing is written: perf needs no map file for what is mapped from images, and no other "
-                "text "
-                "was moved",
+        hl_warn("%d: nothing is written: text that is mapped from images needs no map file, and no other "
+                "text was moved",
                 process->pid);
     else
         hl_warn("%d: none of its text was moved, perf names it without a map; 'hugeld status %d' shows more",

@@ -495,12 +495,12 @@ const char *hl_explain_denial(pid_t pid) {
         return hl_read_users(pid, &real, &effective) && effective == geteuid()
                    ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
                      "root"
-                   : "the process belongs to someone else; run hugeld as its owner or as root";
+                   : "another user's process; run hugeld as its owner or as root";
     if (!hl_has_capability(CAP_SYS_PTRACE))
-        return "root may not read it without CAP_SYS_PTRACE; run hugeld with that capability "
-               "(in a container: --cap-add=SYS_PTRACE)";
-    return "root may not read it: a security policy or a user namespace forbids it; run hugeld outside of "
-           "that";
+        return "root may not read it without CAP_SYS_PTRACE; run hugeld with that capability (in a "
+               "container: --cap-add=SYS_PTRACE)";
+    return "permission denied: a security policy or a user namespace denies root access to the process; run "
+           "hugeld outside of it";
 }
 
 void hl_say_unreadable(pid_t pid, int result) {

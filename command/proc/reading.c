@@ -71,13 +71,12 @@ static void count_end(void) {
     }
     if (++entry->times < 2 && note->n < LEFT_OUT_MAX)
         return;
-    hl_warn(
-        "service: it has ended %s while it looked at what process %d of user %u has mapped, as after %d s "
-        "of a FUSE that does not answer; %s left out until the service is stopped",
-        entry->times > 1 ? "twice" : "once more", note->read.process, entry->user, SECONDS_MAX,
-        note->n == LEFT_OUT_MAX ? "after very many of these, all processes are"
-        : entry->user == 0      ? "it is"
-                                : "all processes of this user are");
+    hl_warn("service: it has ended %s while it read the mappings of process %d of user %u, as after %d s of "
+            "a FUSE that does not answer; %s left out until the service is stopped",
+            entry->times > 1 ? "twice" : "once more", note->read.process, entry->user, SECONDS_MAX,
+            note->n == LEFT_OUT_MAX ? "after very many of these, all processes are"
+            : entry->user == 0      ? "it is"
+                                    : "all processes of this user are");
 }
 
 void hl_limit_readings(void) {

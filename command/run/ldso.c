@@ -82,14 +82,14 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
     if (access(linker, X_OK) != 0) /* also where nothing may be executed: a mount with noexec */
         return hl_xasprintf("%s may not be executed (%s)", linker, strerror(errno));
     if (file == NULL)
-        return hl_xasprintf("what it runs cannot be found");
+        return hl_xasprintf("the program that it runs cannot be found");
     *interpreter = hl_read_interpreter(file);
     if (*interpreter == NULL)
         return hl_xasprintf("%s names no dynamic linker", path);
     origin = read_origin(linker);
     installed = read_build_id(*interpreter);
     if (origin == NULL)
-        reason = hl_xasprintf("%s is not what 'make ldso' makes", linker);
+        reason = hl_xasprintf("%s was not made by 'make ldso'", linker);
     else if (installed == NULL || strcmp(origin, installed) != 0)
         reason = hl_xasprintf("%s was not made for %s and its libc (upgraded since?), run 'make ldso'",
                               linker, *interpreter);

@@ -62,7 +62,8 @@ static const struct hl_flag command_flags[] = {
     HL_RUN_FLAGS(struct request, run),
     {"share", 0, NULL, "Make the images that are missing first (hugeld share)",
      HL_SWITCH(struct request, shares)},
-    {"copy", 0, NULL, "Make a private copy of what is not shared", HL_SWITCH(struct request, copies)},
+    {"copy", 0, NULL, "Make private copies of objects that are not shared",
+     HL_SWITCH(struct request, copies)},
     {HL_FIRST_USE, 0, NULL, NULL, HL_SWITCH(struct request, is_first_use)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
@@ -155,7 +156,7 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
 static char *explain_unread(struct hl_program *program) {
     const char *reason = hl_explain_plain_run(program);
     return hl_xasprintf("%s%s", reason != NULL ? "it is " : "",
-                        reason != NULL ? reason : "what it runs cannot be found or read");
+                        reason != NULL ? reason : "the program that it runs cannot be found or read");
 }
 
 /* Whether TARGET is a script, itself or by way of env(1), and what it starts cannot be told. */
@@ -233,11 +234,9 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
 
 /* The program called NAME is on huge pages, and nothing is preloaded for what PATTERNS select besides. */
 static void tell_of_no_library(const char *name, struct hl_string patterns) {
-    hl_warn(
-        "%s: there is no image of a library that is named; 'hugeld doctor -p \"%.*s\" -- %s' says what is "
-        "best for "
-        "each object",
-        name, (int)patterns.bytes, patterns.at, name);
+    hl_warn("%s: there is no image of a library that is named; 'hugeld doctor -p \"%.*s\" -- %s' names the "
+            "best way for each object",
+            name, (int)patterns.bytes, patterns.at, name);
 }
 
 /* The same for PROGRAM with the argv ARGV, which may be a script. */
@@ -246,14 +245,12 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
     const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_selects_other_objects(patterns))
         hl_warn("%s: started as it is, because nothing of it is shared; 'hugeld doctor -p \"%.*s\" -- %s' "
-                "says what "
-                "is best for each object",
+                "names the best way for each object",
                 argv[0], (int)patterns.bytes, patterns.at, argv[0]);
     else if (target->program->executable == NULL || target->is_unknown)
-        hl_warn(
-            "%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "
-            "execute",
-            argv[0]);
+        hl_warn("%s: started as it is, because the programs that it starts are not known; 'hugeld survey' "
+                "finds them",
+                argv[0]);
     else
         tell_of_best(argv[0], target->program, options);
 }

@@ -148,8 +148,8 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
     }
     sentence = hl_explain_busy(&actor->placer);
     if (actor->placer.is_pressure_unknown && !actor->psi_said)
-        hl_warn("service: the kernel does not tell what programs wait for, so only free memory decides when "
-                "files are put in place; boot with psi=1");
+        hl_warn("service: the kernel does not tell whether programs wait for memory or disks, so only free "
+                "memory decides when files are put in place; boot with psi=1");
     actor->psi_said |= actor->placer.is_pressure_unknown;
     return sentence != NULL ? sentence : explain_memory(actor, configuration);
 }

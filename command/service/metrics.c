@@ -44,7 +44,7 @@ static void print_samples(FILE *out, const struct hl_observed_counts *counts) {
                  counts->windows_lost);
     print_number(out, "windows_cut_total", "counter", "Windows that were ended early, being too costly.",
                  counts->windows_cut);
-    print_number(out, "samples_total", "counter", "Samples of what processors execute.", counts->samples);
+    print_number(out, "samples_total", "counter", "Samples of processors in user mode.", counts->samples);
     print_number(out, "samples_lost_total", "counter", "Samples that the kernel could not keep.",
                  counts->lost);
     print_number(out, "samples_huge_total", "counter", "Samples on huge pages.", counts->huge);

@@ -119,17 +119,16 @@ static void detach_processes(void) {
         if (pid == getpid())
             continue;
         if (lost_ms >= LOST_MS_MAX) {
-            hl_warn("reset: no other process is looked at after a minute of that; they keep what they have "
+            hl_warn("reset: no other process is looked at after a minute of that; they keep their huge pages "
                     "until they end");
             break;
         }
         bool maps;
         double begin = hl_now_ms();
         if (!answers_in_time(pid, has_store ? &store : NULL, &maps))
-            hl_warn(
-                "reset: process %d keeps what it has: to see what it has mapped took more than %d s, as with "
-                "a FUSE that does not answer; end it",
-                pid, LOOK_SECONDS_MAX);
+            hl_warn("reset: process %d keeps its huge pages: to read its mappings took more than %d s, as "
+                    "with a FUSE that does not answer; end it",
+                    pid, LOOK_SECONDS_MAX);
         else if (maps)
             detach(pid);
         double ms = hl_now_ms() - begin;
@@ -257,12 +256,10 @@ int hl_reset_machine(int argc, char **argv) {
     static const struct hl_flag command_flags[] = {{NULL, 0, "", "none", .kind = HL_FLAG_NONE}};
     static const struct hl_command command = {
         "reset",
-        "Gives back what hugeld holds.\v"
-        "It detaches processes, removes all images, unmounts the store, and forgets what was measured of "
-        "this "
-        "machine.  Programs that were executed from an image keep it until they end.  As root it is about "
-        "the "
-        "system's store, otherwise about your own.",
+        "Gives back everything that hugeld holds.\v"
+        "It detaches processes, removes all images, unmounts the store, and forgets the measurements of this "
+        "machine.  Programs that were executed from an image keep it until they end.  For root it acts on "
+        "the system's store, for other users on their own.",
         command_flags, false};
     int code = hl_read_flags(&command, argc, argv, NULL);
     return code == 0 ? reset() : code;

@@ -61,8 +61,8 @@ struct service {
 };
 
 static const struct hl_flag command_flags[] = {
-    {"once", 0, NULL, "Make what is enabled, and end", HL_SWITCH(struct service, once)},
-    {"dry-run", 0, NULL, "Say what would be made, change nothing, and end",
+    {"once", 0, NULL, "Put everything enabled on huge pages, and end", HL_SWITCH(struct service, once)},
+    {"dry-run", 0, NULL, "Show what would be made, change nothing, and end",
      HL_SWITCH(struct service, only_says)},
     {"config", 0, "FILE", "This configuration, not " HL_CONFIGURATION, HL_STRING(struct service, path)},
     {"json", 'j', NULL, "status: print JSON", HL_SWITCH(struct service, json)},
@@ -132,7 +132,7 @@ static bool refresh_all(struct service *service) {
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
-        hl_warn("service: share refresh was ended: to see what a process has mapped took more than half a "
+        hl_warn("service: share refresh was ended: to read the mappings of a process took more than half a "
                 "minute, as with a FUSE that does not answer");
     notify(service, "");
     return status == 0;
@@ -444,15 +444,15 @@ static const char *find_misuse(const struct service *service) {
     if (!undoes && service->seconds > 0)
         return "--seconds is for undo";
     if (undoes && service->path != NULL)
-        return "undo goes by what is there, not by a configuration";
+        return "undo takes back everything, so it reads no configuration";
     return NULL;
 }
 
 int hl_serve(int argc, char **argv) {
     static const struct hl_command command = {
         "service",
-        "Keeps on huge pages what " HL_CONFIGURATION " enables.\v"
-        "It makes them at its start and at SIGHUP, holds them in memory, and watches the files that they "
+        "Keeps everything that " HL_CONFIGURATION " enables on huge pages.\v"
+        "It makes images at its start and at SIGHUP, holds them in memory, and watches the files that they "
         "were made of: "
         "a file that has changed gets a new image, and one that not all users can read any more loses its "
         "image.  "

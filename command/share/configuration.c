@@ -230,7 +230,7 @@ int hl_read_configuration(struct hl_configuration *configuration, const char *pa
     }
     if (error == 0 && fresh.acts && !fresh.observes) {
         error = -EINVAL;
-        hl_warn("%s: act: only what is observed is acted on; write observe = yes", path);
+        hl_warn("%s: act: it needs observations; write observe = yes", path);
     }
     bool is_named = fresh.eligible.n > 0;
     for (size_t i = 0; !is_named && i < sizeof eligible / sizeof eligible[0]; i++)

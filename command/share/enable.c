@@ -196,7 +196,7 @@ static int change(int argc, char **argv, bool disables) {
          "after upgrades and at boot, once you enable it.",
          command_flags, false},
         {"disable",
-         "Takes back what enable did.\v"
+         "Undoes enable.\v"
          "Programs that run keep their pages until they end.",
          command_flags, false},
     };

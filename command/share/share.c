@@ -93,11 +93,11 @@ static const struct hl_flag command_flags[] = {
     {"size", 0, "BYTES|PERCENT", "add, refresh: how much root lets the store hold (25% of the memory)",
      HL_CALL(set_size)},
     {"per-node", 0, NULL, "add: an image on each NUMA node", HL_SWITCH(struct request, per_node)},
-    {"running", 0, NULL, "add: what processes of these names or PIDs have mapped",
+    {"running", 0, NULL, "add: the files that processes of these names or PIDs have mapped",
      HL_SWITCH(struct request, running)},
     {"all", 'a', NULL, "remove: everything", HL_SWITCH(struct request, all)},
-    {"unused", 0, NULL, "remove: what no process maps", HL_SWITCH(struct request, unused)},
-    {"force", 0, NULL, "remove: what processes map, too", HL_SWITCH(struct request, force)},
+    {"unused", 0, NULL, "remove: the images that no process maps", HL_SWITCH(struct request, unused)},
+    {"force", 0, NULL, "remove: images that processes map, too", HL_SWITCH(struct request, force)},
     {"config", 0, "FILE", "refresh: this configuration, not " HL_CONFIGURATION,
      HL_STRING(struct request, configuration)},
     {"unattended", 0, NULL, "refresh: as the service does it, with its switch and limits",
@@ -746,7 +746,7 @@ static void remove_images(struct request *request, const struct hl_store *store)
             continue;
         char *path = find_path(name);
         if (path == NULL || !remove_named(request, store, items, n, path)) {
-            hl_warn("%s: the store has no image of it; 'hugeld share list' shows what it has", name);
+            hl_warn("%s: the store has no image of it; 'hugeld share list' shows its images", name);
             request->failed = true;
         }
         free(path);
@@ -758,8 +758,8 @@ static int remove_some(struct request *request, const char *path) {
     struct hl_store store;
     int result = hl_find_store(&store, path);
     if (path == NULL)
-        hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root can remove what "
-                "is in " HL_SYSTEM_STORE);
+        hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root can remove images "
+                "from " HL_SYSTEM_STORE);
     else if (result == -ENOENT && (request->all || request->unused)) {
         if (!request->force) /* else it is reset, or of no interest */
             say_no_store(request, path, NULL);
@@ -931,7 +931,7 @@ static int act(struct request *request) {
         return HL_EXIT_USAGE;
     }
     if (action == NULL) {
-        hl_warn("share: say what to do: add, list, check, remove, refresh or unit; 'hugeld share --help' "
+        hl_warn("share: give an action: add, list, check, remove, refresh or unit; 'hugeld share --help' "
                 "says more");
         return HL_EXIT_USAGE;
     }
@@ -962,7 +962,7 @@ int hl_share_files(int argc, char **argv) {
         "have changed, and those that " HL_CONFIGURATION
         " enables; unit prints a drop-in with which a service of systemd runs from its image.  Root's are "
         "for "
-        "all users; each other user has a store of his own.",
+        "all users; each other user has a store of their own.",
         command_flags, false};
     struct request request = {0};
     int code = HL_EXIT_USAGE;

@@ -63,9 +63,9 @@ static int add_argument(void *request_, const char *text) {
 }
 
 static const struct hl_flag command_flags[] = {
-    {"begin", 'b', NULL, "Link the images of FILEs (what the drop-in calls before the service starts)",
+    {"begin", 'b', NULL, "Link the images of FILEs (the drop-in calls this before the service starts)",
      HL_SWITCH(struct request, begins)},
-    {"end", 'e', NULL, "Remove the links (what it calls when the service has started)",
+    {"end", 'e', NULL, "Remove the links (the drop-in calls this when the service has started)",
      HL_SWITCH(struct request, ends)},
     {NULL, 0, "NAME[.service] [FILE...]", NULL, HL_CALL(add_argument)},
 };
@@ -181,8 +181,7 @@ static char *find_named_program(const char *unit, const char *command) {
         return NULL;
     char *program = find_start(unit);
     if (program == NULL)
-        hl_warn("%s: systemd does not say what its ExecStart= is; name the program: hugeld %s FILE", unit,
-                command);
+        hl_warn("%s: systemd names no ExecStart= of it; name the program: hugeld %s FILE", unit, command);
     return program;
 }
 

@@ -497,7 +497,7 @@ static void inspect_file(struct request *request, const char *name) {
     if (loaded != NULL)
         report_file(request, path, loaded->file, loaded);
     else if (request->pid != 0)
-        report_problem(request, path, "the process has not loaded it; 'hugeld status' lists what it has");
+        report_problem(request, path, "the process has not loaded it; 'hugeld status' lists its objects");
     else
         report_file(request, path, &file, NULL);
     hl_close_elf(&file);

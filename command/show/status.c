@@ -714,10 +714,9 @@ static int report_all(struct request *request) {
 int hl_show_status(int argc, char **argv) {
     static const struct hl_command command = {
         "status",
-        "Shows what is on huge pages now, as the kernel counts it.\v"
+        "Shows which parts of a process are on huge pages now, as the kernel counts them.\v"
         "NAME is a process's name or the base name of its executable.  Exit status: 0 when something of an "
-        "object is "
-        "on huge pages, 1 when nothing is.",
+        "object is on huge pages, 1 when nothing is.",
         command_flags, false};
     struct request request = {0};
     if (hl_read_flags(&command, argc, argv, &request) != 0)

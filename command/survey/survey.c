@@ -45,7 +45,7 @@ static const struct hl_flag command_flags[] = {
     {"exact", 0, NULL, "Count pages, which makes processes wait", HL_SWITCH(struct request, exact)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a page", HL_STRING(struct request, report)},
-    {"calibrate", 0, NULL, "Measure what jumps cost on this machine, and keep that",
+    {"calibrate", 0, NULL, "Measure the cost of jumps on this machine, and store it",
      HL_SWITCH(struct request, calibrate)},
     {NULL, 0, "[-- PROGRAM [ARGUMENT...]]", NULL, HL_PROGRAM(struct request, program)},
 };
@@ -240,13 +240,11 @@ static int survey_processes(const struct request *request) {
 int hl_survey_programs(int argc, char **argv) {
     static const struct hl_command command = {
         "survey",
-        "Says which of the programs that run execute more text than the TLB reaches, and what hugeld would "
-        "do for "
-        "them.\v"
-        "With PROGRAM: it is started, and only it and what it starts are looked at; its output goes to "
-        "standard "
-        "error, and it is ended afterwards.  Exit status: 0 when hugeld would do something for a program, "
-        "else 1.",
+        "Finds running programs that execute more text than the TLB reaches, and names the best way for "
+        "each.\v"
+        "With PROGRAM: it is started, and only it and its children are looked at; its output goes to "
+        "standard error, and it is ended afterwards.  Exit status: 0 when hugeld would do something for a "
+        "program, else 1.",
         command_flags, false};
     struct request request = {.seconds = SECONDS_DEFAULT};
     int code = HL_EXIT_USAGE;

@@ -99,7 +99,7 @@ def test_what_cannot_be_done_is_told(workshop, later, strace, pool, short):
         expected = ["libtable1.so: text stays: the huge page pool cannot serve it; "] * 2
     else:
         process = later([*strace("pwrite64", "EPERM", "1+"), *argv], "libtable*", "verbose=1,exe=open-close")
-        expected = ["what comes by dlopen stays: /proc/self/mem cannot be written"]
+        expected = ["everything that dlopen loads stays: /proc/self/mem cannot be written"]
     stdout, stderr = process.communicate(timeout=60)
     helpers.end_process(process)
     assert process.returncode == 0 and "least 0, most 0" in stdout

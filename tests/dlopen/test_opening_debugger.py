@@ -39,7 +39,7 @@ def test_gdb_first(workshop, library, pool, gdb):
                 "set breakpoint pending on", "break dlclose", "run", "info sharedlibrary", "delete", "continue"]
     argv = ["--args", workshop / "open-close", "1", workshop / "libtable1.so"]
     told = gdb(argv, commands, stderr=subprocess.STDOUT)
-    assert "what comes by dlopen stays: the dynamic linker's call for debuggers is unknown, or has a breakpoint" in told
+    assert "everything that dlopen loads stays: the dynamic linker's call for debuggers is unknown, or has a breakpoint" in told
     assert re.search(r"Yes.*libtable1\.so", told) and "exited normally" in told, told
 
 

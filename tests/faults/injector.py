@@ -282,7 +282,7 @@ def unexplained(told, spans, moved):
     said = {(s.name, s.kind) for s in read_spans(told)}
     for name, kind in {(s.name, s.kind) for s in spans}:
         is_moved = any((s.name, s.kind) == (name, kind) for s in moved)
-        reason = re.search(rf"^hugeld: (?:{re.escape(name)}: (?:{kind}|text)|what comes by dlopen) stays: .", told, re.M)
+        reason = re.search(rf"^hugeld: (?:{re.escape(name)}: (?:{kind}|text)|everything that dlopen loads) stays: .", told, re.M)
         if is_moved != ((name, kind) in said) or not (is_moved or reason):
             wrong.append(f"{name}: {kind} {'moved' if is_moved else 'stays'}, and nothing says so")
     return wrong

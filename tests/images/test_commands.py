@@ -235,7 +235,7 @@ def test_perf_map(app_of_image):
     process, _, _ = app_of_image
     result = helpers.hugeld("perf-map", process.pid)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (f"hugeld: {process.pid}: nothing is written: perf needs no map file for what is mapped from images, "
+    assert result.stderr == (f"hugeld: {process.pid}: nothing is written: text that is mapped from images needs no map file, "
                              "and no other text was moved\n")
     assert not os.path.exists(f"/tmp/perf-{process.pid}.map")
 

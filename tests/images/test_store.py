@@ -472,7 +472,7 @@ def test_no_place_for_a_store(world):
     refused(result, "XDG_RUNTIME_DIR is not set", "--store")
     for which in ("--all", "--unused", APP):
         result = world.run("env", "-u", "XDG_RUNTIME_DIR", "/run/bin/hugeld", "share", "remove", which, user=USER)
-        refused(result, "XDG_RUNTIME_DIR is not set", "only root can remove what is in /run/hugeld")
+        refused(result, "XDG_RUNTIME_DIR is not set", "only root can remove images from /run/hugeld")
     best = world.run("env", "-u", "XDG_RUNTIME_DIR", "/run/bin/hugeld", "inspect", APP, user=USER).stdout
     assert f"(root can make it, or a user with XDG_RUNTIME_DIR set); hugeld share add {APP}, then hugeld run -- {APP}" in best
 
@@ -1132,7 +1132,7 @@ sys.stdin.read()
 
 
 def test_roots_umask(world):
-    """What root adds is for everybody all the same."""
+    """What root adds is for every user all the same."""
     result = world.run("sh", "-c", f"umask 077; exec /run/bin/hugeld share add {APP}")
     assert result.returncode == 0, result
     [image] = world.list(user=USER)
@@ -1153,7 +1153,7 @@ def test_folder_became_private(world):
 
 @pytest.mark.parametrize("name", ["SIGSTOP", "SIGKILL"])
 def test_signals_of_nobody(world, name):
-    """Whose number a child would have could stop it, and with it everybody who waits for the store."""
+    """Whose number a child would have could stop it, and with it every process that waits for the store."""
     script = f"import os, signal\nprint(1, flush=True)\nwhile True:\n try: os.kill(-1, signal.{name})\n except OSError: pass"
     # In a PID namespace of its own, where the child is visible, too: no other processes are hit.
     wrapped = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", "sh", "-c",

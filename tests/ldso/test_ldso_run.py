@@ -54,7 +54,7 @@ def test_another_libc(folder, builder, pool, installed):
     app = builder.executable("nopie")
     done = run(folder, "--ld-so", installed, "-o", "verbose=2", "--", app)
     assert done.returncode == 3
-    assert done.stderr == (f"hugeld: {app}: {installed} is not what 'make ldso' makes; libhugeld.so is preloaded instead\n"
+    assert done.stderr == (f"hugeld: {app}: {installed} was not made by 'make ldso'; libhugeld.so is preloaded instead\n"
                            "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n")
 
 

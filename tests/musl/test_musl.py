@@ -158,7 +158,7 @@ def test_no_room_for_a_jump(musl, library, pool, tmp_path):
     plain, _ = stopped(argv, helpers.preload())
     moved, told = stopped(argv, helpers.preload(library, patterns="lib*", options="verbose=1"))
     assert moved == plain
-    assert told.startswith("hugeld: what comes by dlopen stays: the dynamic linker's call for debuggers is unknown"), told
+    assert told.startswith("hugeld: everything that dlopen loads stays: the dynamic linker's call for debuggers is unknown"), told
 
 
 def test_openblas(musl, openblas, library, empty_library, pool):

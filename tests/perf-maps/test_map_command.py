@@ -257,7 +257,7 @@ def test_planted(stopped, what, option):
 def test_by_another_user(stopped, library):
     with stopped("true") as process:
         command = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", library.parent / "hugeld"]
-        one_line(helpers.run([*command, "perf-map", process.pid]), 1, "belongs to someone else")
+        one_line(helpers.run([*command, "perf-map", process.pid]), 1, "another user's process; run hugeld as its owner or as root")
 
 
 def test_by_its_own_user(own_tmp, named, pool, library, clean_tmp):
@@ -288,7 +288,7 @@ def test_not_ours(moved_app, clean_tmp, what):
     end = text_ranges(process.pid, app)[1][-1][1]
     there = OTHERS[what].format(first=ours.splitlines()[1] + "\n", last=end - 1)
     path.write_text(there)
-    one_line(hugeld("perf-map", process.pid), 1, f"{path.name} is not written: hugeld did not write what is there",
+    one_line(hugeld("perf-map", process.pid), 1, f"{path.name} is not written: hugeld did not write this map",
              "add to it with --append, or use --force")
     assert path.read_text() == there and leftovers(path.parent, process.pid) == []
     assert write_map_text(process, "--append").startswith(there)
@@ -329,7 +329,7 @@ def test_map_that_a_jit_has_begun(builder, pool, library, pause_library, clean_t
     process = helpers.start([app], helpers.preload(library, options="backend=hugetlb"), stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline() == "ready\n"
-        one_line(hugeld("perf-map", process.pid), 1, "hugeld did not write what is there")
+        one_line(hugeld("perf-map", process.pid), 1, "hugeld did not write this map")
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.stdout.readline() == "done\n"

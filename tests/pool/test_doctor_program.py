@@ -248,7 +248,7 @@ def test_script_that_starts_something_unknown(tmp_path, text):
 
 def test_little_text(builder):
     result = hugeld("doctor", "--", "true")
-    last = "hugeld moves no text here, because no whole huge page lies inside what is selected"
+    last = "hugeld moves no text here, because no whole huge page lies inside the selected objects"
     assert result.stdout.splitlines()[-1] == f"{last}; see all of its libraries with -p '*'"
     assert hugeld("doctor", "-p", "libc.so.6", "--", "true").stdout.splitlines()[-1] == last
 

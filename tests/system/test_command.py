@@ -734,8 +734,8 @@ def test_zombie():
 
 def test_process_of_someone_else(root, library):
     command = library.parent / "hugeld"
-    one_line(helpers.run([*NOBODY, command, "status", os.getpid()]), 1, "someone else")
-    one_line(helpers.run([*NOBODY, command, "inspect", "--pid", os.getpid(), "/bin/true"]), 1, "someone else")
+    one_line(helpers.run([*NOBODY, command, "status", os.getpid()]), 1, "another user's process; run hugeld as its owner or as root")
+    one_line(helpers.run([*NOBODY, command, "inspect", "--pid", os.getpid(), "/bin/true"]), 1, "another user's process; run hugeld as its owner or as root")
     result = helpers.run([*NOBODY, command, "status", "--all"])
     assert result.stderr == ""
 
@@ -830,7 +830,7 @@ def test_root_of_a_user_namespace(library, sleeper_of_nobody):
         result = helpers.run(["unshare", "--map-root-user", library.parent / "hugeld", *words, sleeper_of_nobody])
         if "unshare failed" in result.stderr:
             pytest.skip("no user namespaces here")
-        one_line(result, 1, "a security policy or a user namespace forbids it; run hugeld outside of that")
+        one_line(result, 1, "a security policy or a user namespace denies root access to the process; run hugeld outside of it")
 
 
 @pytest.mark.parametrize("kind", ["static", "dynamic"])

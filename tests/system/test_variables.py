@@ -159,7 +159,7 @@ def test_nothing_selected(builder, pool, patterns):
 # --- names ---
 
 NOBODY = "hugeld: LD_HUGEPAGES: {}: no object that is loaded at startup has this name{}\n"
-LATER = "; what is opened later is still looked at"
+LATER = "; objects that are opened later are still looked at"
 
 
 def names(app, patterns, options):
