@@ -60,7 +60,7 @@ def calls_ways(size, place, words, thp=True):
     """Every way to run the program of SIZE with WORDS."""
     stock, aligned = [calls(size, place), *words], [calls(size, place, True), *words]
     ways = [Way("plain", stock), hugeld("hugetlb", stock, "backend=hugetlb"),
-            hugeld("keep", stock, "backend=hugetlb,edges=small")]
+            hugeld("edges=small", stock, "backend=hugetlb,edges=small")]
     ways += [hugeld("thp", stock, "backend=thp")] if thp else []
     ways += [Way("linked", aligned), hugeld("linked-auto", aligned, base="linked"),
              hugeld("linked-hugetlb", aligned, "backend=hugetlb", base="linked")]
@@ -306,7 +306,7 @@ def group_defaults(plan):
             continue
         ways = [hugeld("default", argv, "backend=hugetlb", objects),
                 hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects),
-                hugeld("keep", argv, "backend=hugetlb,edges=small", objects),
+                hugeld("edges=small", argv, "backend=hugetlb,edges=small", objects),
                 hugeld("data-off", argv, "backend=hugetlb,data=off", objects)]
         with_own_output(ways)
         huge = {way.name: pages_moved(way) for way in ways}

@@ -23,7 +23,7 @@ LAYOUTS = {
     "plain": "small pages, scattered in memory",
     "contiguous": "small pages that lie in memory side by side, which some processors coalesce",
     "private": "hugeld's private copy, by default",
-    "keep": "the same with edges=small",
+    "edges=small": "the same with edges=small",
     "image": "from an image",
     "linked": "all text of the same objects on huge pages, as if it were relinked at 2 MiB",
 }
@@ -75,7 +75,7 @@ def make_plan(objects):
     lines = [f"layout {name} {'contiguous' if name == 'contiguous' else 'separate'}" for name in LAYOUTS]
     shares = {}
     for path in objects:
-        options = {"private": "backend=hugetlb", "keep": "backend=hugetlb,edges=small",
+        options = {"private": "backend=hugetlb", "edges=small": "backend=hugetlb,edges=small",
                    "image": "backend=hugetlb,segments=text+rodata,sparse_text=on"}
         plans = {layout: inspect(path, words) for layout, words in options.items()}
         # An image has no spans in the JSON; it is planned with these options.
@@ -132,7 +132,7 @@ def table(found):
         lines.append(f"| {layout} | " + " | ".join(in_thousand(found, layout, name) for name in processors) + " |")
     shares = []
     for name, share in found["shares"].items():
-        words = [f"{layout} {share[layout]:.0%}" for layout in ("private", "keep", "image")]
+        words = [f"{layout} {share[layout]:.0%}" for layout in ("private", "edges=small", "image")]
         if "anywhere" in share:
             low, high = share["anywhere"]
             words[0] += f" ({low:.0%} to {high:.0%}, wherever it is loaded)" if low != high else ""

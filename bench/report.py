@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""RESULTS.md, the page of all tables, and the tables of the README, from the JSON that was measured.  No number is written by hand."""
+"""RESULTS.md, the page of all tables, and the table of the README, from the JSON that was measured.  No number is written by hand."""
 
 import json
 import math
@@ -11,8 +11,9 @@ from measure import compare
 
 HEAD = """# Results
 
-Made by `make bench` (bench/run); bench/README.md says how to read it. This page has what decides; bench/results has what was found of
-everything, and `bench/run --render --publish` makes build/bench/TABLES.md of it. {machine[kernel]}, {machine[cpu]},
+Made by `make bench` (bench/run); bench/README.md says how to read it. This page has the results to decide by. bench/results has all of them:
+`bench/run --render --publish` makes build/bench/TABLES.md of it, with the same programs beside their files in single pages, and with
+modelled misses of the instruction TLB. {machine[kernel]}, {machine[cpu]},
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Last measured {machine[date]}, load before {machine[load]}{quick}.
 
@@ -20,7 +21,7 @@ The interval is the 95 % one of a bootstrap over the rounds; fewer than six have
 "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
 """
 
-TOP, BEGIN, END = "<!-- some rows of bench/results by bench/run -->", "<!-- from bench/results by bench/run -->", "<!-- end -->"
+TOP, END = "<!-- some rows of bench/results by bench/run -->", "<!-- end -->"
 
 
 def show(value):
@@ -75,7 +76,7 @@ def is_clear(result):
 
 # What a way is in the group misses.
 LAYOUTS = {"plain-again": "plain", "hugetlb": "private", "private": "private", "thp": "private", "rodata": "image",
-           "mapped": "image", "executed": "image", "linked": "linked", "libhugetlbfs": "linked", "iodlr": "keep"}
+           "mapped": "image", "executed": "image", "linked": "linked", "libhugetlbfs": "linked", "iodlr": "edges=small"}
 MODELLED = "zen4"
 
 
@@ -173,52 +174,50 @@ def of_plain(value, plain):
     return f"{value} ({plain})" if value and plain else ""
 
 
-def modelled(way, model):
-    """Misses of a first and of a second level."""
-    return misses.in_thousand(model, LAYOUTS[way], MODELLED) if model and way in LAYOUTS else ""
-
-
 def in_short(found):
     """Its title without how it was measured, which the longer table says."""
     return found["title"].partition(": ")[0].partition(", each ")[0]
 
 
-def deciding_row(found, way, name, model):
+def deciding_row(found, way, name):
     memory, start = found.get("memory", {}), result_of(way, "start")
     return [in_short(found), show(found["folio_kib"]) if "folio_kib" in found else "", name, with_interval(result_of(way)),
             with_interval(result_of(way, "cpu_result")),
-            of_plain(modelled(way["name"], model), modelled("plain-again", model)),
             of_plain(show(memory[way["name"]]), show(memory["plain"])) if memory.get(way["name"]) else "",
             signed(start) if start else ""]
 
 
-def deciding_rows(groups, models):
+def decides(group, found):
+    """Whether FOUND, of GROUP, has a row in the first table.  What lies in single pages is left to TABLES.md."""
+    return (group != "image" or "program" in found) and not found["id"].endswith("-scattered")
+
+
+def deciding_rows(groups):
     """Each program, and each way of running it that a user of hugeld has."""
-    for found in (found for group in DECIDE for found in groups.get(group, []) if group != "image" or "program" in found):
+    for found in (found for group in DECIDE for found in groups.get(group, []) if decides(group, found)):
         for way in found["ways"]:
             if "base_median" in way and way["name"] in WAYS:
-                yield deciding_row(found, way, WAYS[way["name"]], models.get(found.get("program")))
+                yield deciding_row(found, way, WAYS[way["name"]])
 
 
-def alternative_rows(groups, models):
+def alternative_rows(groups):
     """What others do, and what could not be done."""
     for found in groups.get("alternatives", []):
         for way in found["ways"]:
             if way["name"] != "plain-again":
-                yield deciding_row(found, way, WAYS.get(way["name"], way["name"]), models.get(found["program"])) + [
-                    way.get("needs") or "as it is"]
+                yield deciding_row(found, way, WAYS.get(way["name"], way["name"])) + [way.get("needs") or "as it is"]
         for name, why in found["absent"].items():
-            yield [in_short(found), "", name, why, *[""] * 5]
+            yield [in_short(found), "", name, why, *[""] * 4]
 
 
-DECIDING = ["program", "folios, KiB", "way", "time", "processor time", f"misses, {MODELLED}", "memory, MiB", "start, ms"]
+DECIDING = ["program", "folios, KiB", "way", "time", "processor time", "memory, MiB", "start, ms"]
 
 
-def deciding_tables(groups, models):
+def deciding_tables(groups):
     """What was measured at the same time as the plain program: the page's beginning."""
     lines = []
-    for title, rows, head in (("At a glance", list(deciding_rows(groups, models)), DECIDING),
-                              ("Beside others", list(alternative_rows(groups, models)), [*DECIDING, "the program has to be"])):
+    for title, rows, head in (("At a glance", list(deciding_rows(groups)), DECIDING),
+                              ("Beside others", list(alternative_rows(groups)), [*DECIDING, "the program has to be"])):
         if rows:
             lines += [f"## {title}", "", EXPLAINED[title], "", f"| {' | '.join(head)} |", "| --- " * len(head) + "|",
                       *(f"| {' | '.join(row)} |" for row in rows), ""]
@@ -239,16 +238,14 @@ def estimates(found):
 EXPLAINED = {
     "At a glance": """\
 Ratios are to the plain program, which ran at the same time: below 1 is faster, and what is bold is beyond doubt. The second column is
-the mean size of the folios of the page cache in which the plain program's file lay, before and afterwards: 4 KiB are single pages, as
-a program's file may lie on a machine that is short of memory, and a file that was read in order lies in larger ones. In parentheses is
-what the plain program has. Misses are modelled: those of the first and of the second level in a thousand
-instructions, of a short run of the program (group misses). Memory is that of one process at its largest. The last column is
-what is added to a run that ends at once.""",
+the mean size of the folios of the page cache in which the plain program's file lay, before and afterwards: 4 KiB are single pages, and
+a file that was read in order lies in larger ones. Memory is that of one process at its largest, with the plain program's in parentheses.
+The last column is the time added to a run that ends at once.""",
     "Beside others": """\
-The same for others' ways, each as its users would use it. What says why in the place of a time could not be measured.""",
+The same for alternatives to hugeld, each as its users would use it. A row with a sentence in the place of a time could not be measured.""",
     "Modelled misses": """\
 Misses of the first; of the second level of the instruction TLB in a thousand instructions, with the text on huge pages from an image and in
-parentheses on scattered small pages. No AArch64 machine was at hand: what is said of Neoverse is modelled, and no time was measured there.""",
+parentheses on scattered small pages. No AArch64 machine was at hand: the figures of Neoverse are modelled, and no time was measured there.""",
 }
 
 def modelled_table(groups):
@@ -257,7 +254,7 @@ def modelled_table(groups):
     if not found:
         return []
     processors = list(found[0]["misses"]["plain"])
-    lines = ["## Modelled misses", "", EXPLAINED["Modelled misses"], "", f"| program | {' | '.join(processors)} |",
+    lines = [EXPLAINED["Modelled misses"], "", f"| program | {' | '.join(processors)} |",
              "| --- " * (len(processors) + 1) + "|"]
     for e in found:
         cells = [f"{misses.in_thousand(e, 'image', name)} ({misses.in_thousand(e, 'plain', name)})" for name in processors]
@@ -268,7 +265,7 @@ def modelled_table(groups):
 OTHERS = ("libhugetlbfs", "floor", "nm-", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
 
 
-SLOWER_MAX = 20
+SLOWER_MAX = 10
 
 
 def slower(groups):
@@ -283,7 +280,7 @@ def slower(groups):
         return ["Nothing was.", ""]
     rows.sort(reverse=True)
     more = [f"{len(rows) - SLOWER_MAX} more were slower by less.", ""] if len(rows) > SLOWER_MAX else []
-    return ["| what | way | ratio | difference |", "| --- | --- | --- | --- |", *(line for _, line in rows[:SLOWER_MAX]), "", *more]
+    return ["| program | way | ratio | difference |", "| --- | --- | --- | --- |", *(line for _, line in rows[:SLOWER_MAX]), "", *more]
 
 
 # --- the pages ---
@@ -312,7 +309,7 @@ def render(data, path):
     groups, machine = data["groups"], data["machine"]
     quick = ", quick: few rounds" if data["quick"] else ""
     lines = HEAD.format(machine=machine, quick=quick).split("\n") + tlb_lines(machine.get("tlb"))
-    lines += [*elsewhere(data), "", *deciding_tables(groups, models_of(groups)), *modelled_table(groups), "## What was slower", "", *slower(groups)]
+    lines += [*elsewhere(data), "", *deciding_tables(groups), *more_figures(groups), "## Slower than the plain program", "", *slower(groups)]
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -325,7 +322,7 @@ def render_tables(data, path):
     """Writes every table to PATH."""
     lines, models = ["# Every table", "", *elsewhere(data), ""], models_of(data["groups"])
     for name, found in data["groups"].items():
-        lines += [f"## {name}", "", *(estimates(found) if name == "survey" else [])]
+        lines += [f"## {name}", "", *(estimates(found) if name == "survey" else modelled_table(data["groups"]) if name == "misses" else [])]
         for e in found:
             lines += table(e, models.get(e.get("program")))
     path.write_text("\n".join(lines).rstrip() + "\n")
@@ -350,38 +347,19 @@ def in_words(result, of="the time"):
     return words if is_clear(result) else f"no difference seen: {words}"
 
 
-README_ROWS = [
-    ("`cc1plus` of two lines, from an image", "image-cc1plus", "mapped"),
-    ("the same, with the image executed", "image-cc1plus", "executed"),
-    ("the same, with a private copy", "image-cc1plus", "private"),
-    ("the same, in place", "service-start-large", "in-place"),
-    ("twenty small C files, `cc1` in place", "service-build-large", "in-place"),
-    ("`node -e 0`, from an image", "image-node", "mapped"),
-    ("`clang -c`, its libraries from images", "image-clang", "mapped"),
-    ("`java -version`, `libjvm.so` from an image", "image-java", "mapped"),
-    ("`rustc` of one function, its libraries from images", "image-rustc", "mapped"),
-    ("the same, with private copies", "image-rustc", "private"),
-    ("the same, from images, by `hugeld run`", "run-rustc-large", "run"),
-    ("`git --version` by `hugeld run`, which has no image", "run-git", "run"),
-    ("`git --version`, image executed", "image-git", "executed"),
+MORE_ROWS = [
     ("Chromium `--dump-dom`, image executed", "image-chromium", "executed"),
     ("eight `cc1plus` at once on two processors, from an image", "image-many", "mapped"),
     ("the same, with the image executed", "image-many", "executed"),
+    ("the same, with private copies", "many", "hugetlb"),
     ("random calls over 128 MiB of text, from an image", "image-calls", "mapped"),
-    ("memory of ten processes with 32 MiB of text, from an image", "image-memory", "mapped"),
-    ("random calls over 128 MiB of text", "calls-128-disk", "hugetlb"),
+    ("the same, with a private copy", "calls-128-disk", "hugetlb"),
     ("random reads over 1 GiB of `.bss`, `bss=thp`", "arrays-walk", "bss-thp"),
-    ("`cc1plus -O1`, 22 MiB of text", "program-cc1plus", "hugetlb"),
-    ("`node`, 37 MiB of text", "program-node", "hugetlb"),
-    ("eight `cc1plus` at once on two processors", "many", "hugetlb"),
-    ("MariaDB, point selects: the server's processor time", "mariadb:cpu", "hugetlb"),
-    ("the same, with its image executed", "mariadb:cpu", "executed"),
-    ("PostgreSQL, `pgbench -S`: the server's processor time", "postgres:cpu", "hugetlb"),
-    ("the same, with its image executed", "postgres:cpu", "executed"),
+    ("memory of ten processes with 32 MiB of text, from an image", "image-memory", "mapped"),
     ("128 MiB of text from a cold page cache, until all was touched", "cold", "hugetlb"),
     ("99.9th percentile of a request under memory pressure", "pressure-tail", "hugetlb"),
 ]
-README_ADDED = [
+MORE_ADDED = [
     ("start of a small program with nothing to move, over an empty preloaded library", "image-nothing", "hugeld"),
     ("start with 128 MiB of text, from an image", "image-start-128", "mapped"),
     ("start with 512 MiB of text, from an image", "image-start-512", "mapped"),
@@ -392,6 +370,8 @@ README_ADDED = [
 
 
 README_TOP = [
+    ("Chromium `--dump-dom`, its image executed", "image-chromium", "executed"),
+    ("random calls over 128 MiB of text, with a private copy", "calls-128-disk", "hugetlb"),
     ("the C++ compiler (`cc1plus`) on two lines, in place", "service-start-large", "in-place"),
     ("the same from an image, by `hugeld run`", "run-cc1plus-large", "run"),
     ("`rustc` of one function, its libraries from images, by `hugeld run`", "run-rustc-large", "run"),
@@ -409,35 +389,39 @@ def twin(identifier):
     return identifier.removesuffix("-large") + "-scattered"
 
 
-def row_of(groups, what, identifier, name):
-    """[a line of README's tables], or nothing: WHAT was measured of the way NAME, for both states of the plain program's file where
-    both are known; what loses is marked."""
-    results = [find(groups, one, name) for one in (identifier, twin(identifier) if ":" not in identifier else "")]
-    if not results[0]:
-        return []
+def cell_of(result, identifier):
+    """RESULT in words; a loss is marked."""
     of = "the memory" if "memory" in identifier else "the time"
-    cells = [("**slower:** " if of == "the time" and is_clear(result) and result[0] > 1 else "") + in_words(result, of) if result else ""
-             for result in results]
-    return [f"| {what} | {' | '.join(cells)} |"]
+    return ("**slower:** " if of == "the time" and is_clear(result) and result[0] > 1 else "") + in_words(result, of) if result else ""
+
+
+def row_of(groups, what, identifier, name):
+    """[a line of README's table], or nothing: WHAT was measured of the way NAME, for both states of the plain program's file where
+    both are known."""
+    results = [find(groups, one, name) for one in (identifier, twin(identifier) if ":" not in identifier else "")]
+    return [f"| {what} | {' | '.join(cell_of(result, identifier) for result in results)} |"] if results[0] else []
+
+
+def more_figures(groups):
+    """Single figures of programs that were written for them, and of starts."""
+    lines = []
+    for what, identifier, name in MORE_ROWS:
+        result = find(groups, identifier, name)
+        lines += [f"| {what} | {cell_of(result, identifier)} |"] if result else []
+    for what, identifier, name in MORE_ADDED:
+        result = find(groups, identifier, name)
+        lines += [f"| {what} | {result[3]:+.3g} ms{interval(result[4], result[5], '+.3g')} |"] if result else []
+    return ["## More figures", "", "| measured | of the plain program, or added to it |", "| --- | --- |", *lines, ""] if lines else []
 
 
 HEADS = ["| measured | of the plain program | of the same, its file in single pages |", "| --- | --- | --- |"]
 
 
-def between(text, begin, lines):
-    """TEXT with LINES between the comment BEGIN and the next END; as it is where there is no such comment."""
-    block = re.compile(re.escape(begin) + ".*?" + re.escape(END), re.S)
-    return block.sub(lambda _: "\n".join([begin, *lines, END]), text)
-
-
 def write_readme(data, path):
-    """The tables between comments."""
-    groups = data["groups"]
-    top, lines = ([*HEADS, *(line for row in rows for line in row_of(groups, *row))] for rows in (README_TOP, README_ROWS))
-    for what, identifier, name in README_ADDED:
-        result = find(groups, identifier, name)
-        lines += [f"| {what} | {result[3]:+.3g} ms{interval(result[4], result[5], '+.3g')} | |"] if result else []
-    path.write_text(between(between(path.read_text(), TOP, top), BEGIN, lines))
+    """The table between comments; the page stays as it is where there are none."""
+    lines = [*HEADS, *(line for row in README_TOP for line in row_of(data["groups"], *row))]
+    block = re.compile(re.escape(TOP) + ".*?" + re.escape(END), re.S)
+    path.write_text(block.sub(lambda _: "\n".join([TOP, *lines, END]), path.read_text()))
 
 
 def not_yet_measured(names, runs, this):
