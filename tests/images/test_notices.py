@@ -19,7 +19,7 @@ pytestmark = pytest.mark.parallel
 
 HERE = pathlib.Path(__file__).resolve().parent
 DOCUMENT = helpers.ROOT / "doc/images.md"
-HEADING = "| what can be noticed |"
+HEADING = "| trace |"
 # In the order of the table's columns: how hugeld run is called.
 RUN = {"exec stop": [], "preload": ["--via=preload"], "patched linker": ["--via=ldso"], "image executed": ["--via=image"]}
 WAYS = [*RUN, "attach", "in place"]
