@@ -14,7 +14,7 @@ import subprocess
 import pagecache
 from helpers import ROOT
 from installed import cache_folder
-from measure import OUT, Way, compile_c, environment, find_libhugetlbfs, libhugetlbfs
+from measure import OUT, Variant, compile_c, environment, find_libhugetlbfs, libhugetlbfs
 
 ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]
 CACHE = cache_folder()
@@ -122,12 +122,12 @@ def rewrite(program, words):
 
 def iodlr(argv):
     """It writes what it does to standard error."""
-    return Way("iodlr", argv, LD_PRELOAD=find_iodlr())
+    return Variant("iodlr", argv, LD_PRELOAD=find_iodlr())
 
 
 def glibc_thp(name, argv, on=1):
     folder = make_glibc()
-    return Way(name, [folder / "ld.so", "--library-path", folder, *argv], GLIBC_TUNABLES=f"glibc.elf.thp={on}")
+    return Variant(name, [folder / "ld.so", "--library-path", folder, *argv], GLIBC_TUNABLES=f"glibc.elf.thp={on}")
 
 
 def copied(program, folder):
@@ -153,7 +153,7 @@ def ways_of_others(stock, words, linked=None, rewritten=None):
     else:
         absent["iodlr"] = "not measured: no package of Debian has its preload library, and HUGELD_IODLR names none"
     if linked:
-        ways.append(needing(RELINKED, Way("linked", [linked, *words])))
+        ways.append(needing(RELINKED, Variant("linked", [linked, *words])))
     else:
         absent["linked"] = "cannot be done with the stock binary: what it was linked from is needed"
     if not find_libhugetlbfs():
@@ -164,7 +164,7 @@ def ways_of_others(stock, words, linked=None, rewritten=None):
         absent["libhugetlbfs"] = f"does nothing with the stock binary: \"{said_by_libhugetlbfs(stock, words)}\""
     ways += thp_ways(stock, words, linked, absent)
     if rewritten:
-        return ways + [needing(REWRITTEN, Way(name, [file, *words])) for name, file in rewritten.items()], absent
+        return ways + [needing(REWRITTEN, Variant(name, [file, *words])) for name, file in rewritten.items()], absent
     if not find_bolt():
         absent["bolt-hugify"] = "not measured: no llvm-bolt with its runtime library is installed"
         return ways, absent
@@ -172,7 +172,7 @@ def ways_of_others(stock, words, linked=None, rewritten=None):
     if error:
         absent["bolt-hugify"] = f"cannot rewrite the stock binary: \"{error}\""
         return ways, absent
-    return [*ways, Way("bolt-hugify", [rewritten, *words])], absent
+    return [*ways, Variant("bolt-hugify", [rewritten, *words])], absent
 
 
 def thp_ways(stock, words, linked, absent):

@@ -11,7 +11,7 @@ import time
 
 import databases
 import helpers
-from groups import OUT, STORE, Way, calls, data_folder, environment, experiment, find_jvm, has_pgbench, hugeld, share, take_turns
+from groups import OUT, STORE, Variant, calls, data_folder, environment, experiment, find_jvm, has_pgbench, hugeld, share, take_turns
 from helpers import HUGELD
 from installed import find_node
 from more import NODE_SERVER
@@ -54,7 +54,7 @@ def toggle_while(process, pid, *arguments):
 def live_pauses(plan, program, rounds):
     """What a thread sees that is not stopped while another one's stop replaces the text, again and again."""
     argv = [program, "100000" if plan.quick else "1000000", "beside"]
-    ways = [Way("plain", argv), Way("attached and detached", argv)]
+    ways = [Variant("plain", argv), Variant("attached and detached", argv)]
     found = {way.name: [] for way in ways}
 
     def run(way):
@@ -75,8 +75,8 @@ def live_duration(plan, program, rounds):
     """attach altogether, with the image of a store and with one that is made for it, over reading the text once."""
     share(program)
     with waiting([program, "0", "wait"]) as process:
-        ways = [Way("read", [program]), Way("attach-image", [program], "read"), Way("attach-copy", [program], "read"),
-                Way("detach", [program], "read")]
+        ways = [Variant("read", [program]), Variant("attach-image", [program], "read"), Variant("attach-copy", [program], "read"),
+                Variant("detach", [program], "read")]
 
         def run(way):
             if way.name == "read":
@@ -97,8 +97,8 @@ def live_duration(plan, program, rounds):
 def live_calls(plan, program, rounds):
     """Calls after an attach, as fast as when started on huge pages."""
     count = "1000000" if plan.quick else "4000000"
-    ways = [Way("plain", [program, count, "later"]), hugeld("started", [program, count, "later"], "backend=hugetlb"),
-            Way("attached", [program, count, "later"], "started")]
+    ways = [Variant("plain", [program, count, "later"]), hugeld("started", [program, count, "later"], "backend=hugetlb"),
+            Variant("attached", [program, count, "later"], "started")]
 
     def run(way):
         process = subprocess.Popen(way.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=way.env)
@@ -117,7 +117,7 @@ def live_server(plan, rounds):
         return
     script, port = OUT / "server.js", OUT / "port"
     script.write_text(NODE_SERVER)
-    ways = [Way("plain", [os.path.realpath(node), script, port]), Way("attached and detached", [])]
+    ways = [Variant("plain", [os.path.realpath(node), script, port]), Variant("attached and detached", [])]
     found = {way.name: [] for way in ways}
 
     def run(way):
@@ -165,7 +165,7 @@ def live_postgres(plan, rounds):
     if not has_pgbench():
         return
     folder = data_folder("postgres-attached")
-    plain, work, attached = (Way(name, ["postgres"]) for name in ("plain", "other work", "attached and detached"))
+    plain, work, attached = (Variant(name, ["postgres"]) for name in ("plain", "other work", "attached and detached"))
     try:
         postgres = databases.make_postgres(folder)
         with databases.serving(postgres) as words:
@@ -202,7 +202,7 @@ def live_jvm(plan, rounds):
     subprocess.run(["javac", "-d", folder, helpers.ROOT / "harness/Pulse.java"], check=True)
     log = folder / "log"
     argv = [java, f"-Xlog:gc,safepoint:file={log}", "-Xmx64m", "-cp", folder, "Pulse"]
-    ways = [Way("plain", argv), Way("attached and detached", argv)]
+    ways = [Variant("plain", argv), Variant("attached and detached", argv)]
 
     def run(way):
         log.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ import misses
 import pagecache
 from helpers import BUILD, HUGELD, LIBRARY, ROOT
 from installed import find_cc1plus, find_mysqld_with_symbols, find_node
-from measure import (LINKER, OUT, Measured, Way, at_once, at_once_precisely, compare, compile_c, environment,
+from measure import (LINKER, OUT, Measured, Variant, at_once, at_once_precisely, compare, compile_c, environment,
                      experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, pairs_missing,
                      plain_files, plain_pages, take_turns, time_run, watch)
 
@@ -59,10 +59,10 @@ def calls(size, place="disk", aligned=False, pie=True, source="harness/calls.c")
 def calls_ways(size, place, words, thp=True):
     """Every way to run the program of SIZE with WORDS."""
     stock, aligned = [calls(size, place), *words], [calls(size, place, True), *words]
-    ways = [Way("plain", stock), hugeld("hugetlb", stock, "backend=hugetlb"),
+    ways = [Variant("plain", stock), hugeld("hugetlb", stock, "backend=hugetlb"),
             hugeld("edges=small", stock, "backend=hugetlb,edges=small")]
     ways += [hugeld("thp", stock, "backend=thp")] if thp else []
-    ways += [Way("linked", aligned), hugeld("linked-auto", aligned, base="linked"),
+    ways += [Variant("linked", aligned), hugeld("linked-auto", aligned, base="linked"),
              hugeld("linked-hugetlb", aligned, "backend=hugetlb", base="linked")]
     if find_libhugetlbfs():
         ways.append(libhugetlbfs("linked-libhugetlbfs", aligned, base="linked"))
@@ -90,7 +90,7 @@ def group_calls(plan):
         put_large(ways)
         huge = where(ways)
         if LINKER.exists():
-            ways.append(Way("ldso", [HUGELD, "run", "--via=ldso", "-o", "backend=hugetlb", *ways[0].argv]))
+            ways.append(Variant("ldso", [HUGELD, "run", "--via=ldso", "-o", "backend=hugetlb", *ways[0].argv]))
         yield experiment(f"calls-{size}-{place}", f"Random calls over {size} MiB of text, {place}", "ns", ways,
                          pairs(ways, 5 if plan.quick else 9, prints=True), base="plain", huge=huge, size=size, place=place)
 
@@ -103,7 +103,7 @@ def group_start(plan):
     (OUT / "empty.c").write_text("typedef int nothing;\n")
     compile_c(nothing, write_nothing())
     compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
-    ways = [Way("empty", [nothing], LD_PRELOAD=empty), hugeld("hugeld", [nothing], base="empty")]
+    ways = [Variant("empty", [nothing], LD_PRELOAD=empty), hugeld("hugeld", [nothing], base="empty")]
     yield experiment("start-nothing", "Start of a small program, nothing to move, over an empty preloaded library", "ms",
                      ways, pairs(ways, plan.tiny), note="The limit for the difference is 0.10 ms.")
     for size, place in plan.texts:
@@ -112,10 +112,10 @@ def group_start(plan):
         huge = where(ways)
         next(way for way in ways if way.name == "linked").base = None  # another program: it is no faster start
         floor, stock = compile_c(OUT / "floor", "-pthread", ROOT / "bench/floor.c"), calls(size, place)
-        ways += [Way("floor-nothing", [floor], None), Way("floor", [floor, stock], "floor-nothing"),
-                 Way("floor-copy", [floor, "-u", stock], "floor-nothing"),
-                 Way("floor-copy-2", [floor, "-2", stock], "floor-nothing"),
-                 Way("linked-floor-copy", [floor, "-u", calls(size, place, True)], "floor-nothing")]
+        ways += [Variant("floor-nothing", [floor], None), Variant("floor", [floor, stock], "floor-nothing"),
+                 Variant("floor-copy", [floor, "-u", stock], "floor-nothing"),
+                 Variant("floor-copy-2", [floor, "-2", stock], "floor-nothing"),
+                 Variant("linked-floor-copy", [floor, "-u", calls(size, place, True)], "floor-nothing")]
         values = pairs(ways, plan.short if size <= 128 else max(plan.short // 3, 5))
         yield experiment(f"start-{size}-{place}", f"Start with {size} MiB of text in the page cache, {place}", "ms", ways,
                          values, note="What counts is the difference to the base; the ratio is of whole starts.",
@@ -160,8 +160,8 @@ def group_cold(plan):
     for kib, suffix, rounds in (None, "", 15), (128, "-128", 7):
         for name, what, argv in cold_programs():
             share(argv[0])
-            ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), hugeld("auto", argv),
-                    hugeld("thp", argv, "backend=thp"), Way("executed", [image_of(argv[0]), *argv[1:]])]
+            ways = [Variant("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), hugeld("auto", argv),
+                    hugeld("thp", argv, "backend=thp"), Variant("executed", [image_of(argv[0]), *argv[1:]])]
 
             def run(way, program=argv[0]):
                 pagecache.evict(program)
@@ -256,7 +256,7 @@ def measure_starts(plan, ways):
 
 
 def program_ways(argv, objects, files):
-    ways = [Way("plain", argv), Way("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
+    ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
     with contextlib.suppress(RuntimeError):  # too little text
         share(*files)
         ways.append(mapped("mapped", argv, objects))
@@ -336,7 +336,7 @@ def group_many(plan, only_plain=False):
     source, cc1plus = write_short_source(), os.path.realpath(find_cc1plus())
     share(cc1plus)
     four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
-    ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,exe=cc1plus"),
+    ways = [Variant("plain", four), Variant("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,exe=cc1plus"),
             hugeld("thp", four, "backend=thp,exe=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
     put_large(ways)
     yield paired_experiment("many", "Four cc1plus at once on one processor", "ms", ways,
@@ -401,7 +401,7 @@ def two_servers(make, ways, is_ready, stop, generation):
 
 def server_ways(only):
     """Each is a PIE, of which the preloader can't map an image."""
-    return [Way("plain", []), Way("plain-again", []), hugeld("hugetlb", [], f"backend=hugetlb,exe={only}"), Way("executed", []),
+    return [Variant("plain", []), Variant("plain-again", []), hugeld("hugetlb", [], f"backend=hugetlb,exe={only}"), Variant("executed", []),
             hugeld("thp", [], f"backend=thp,exe={only}")]
 
 
@@ -642,7 +642,7 @@ def group_arrays(plan):
     for what, unit, title in (("walk", "ns", "Random walk over 1 GiB of .bss, one read"),
                               ("data", "ns", "Random walk over 64 MiB of .data, one read"),
                               ("triad", "ms", "Triad over 1 GiB of .bss, one pass"), ("start", "ms", "Start, nothing touched"))[:1 if plan.quick else 4]:
-        ways = [Way("plain", [arrays, what]), hugeld("data-thp", [arrays, what]), hugeld("bss-thp", [arrays, what], "bss=thp")]
+        ways = [Variant("plain", [arrays, what]), hugeld("data-thp", [arrays, what]), hugeld("bss-thp", [arrays, what], "bss=thp")]
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", [linked, what], "RW"))
         yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 6, prints=what != "start"))
@@ -655,7 +655,7 @@ def group_dsos(plan):
     """What each loaded object costs: nothing moves, all are looked at."""
     for n in (1, 10, 100) if plan.quick else (1, 10, 100, 1000):
         program = compile_c(OUT / f"dsos-{n}", write_nothing(), "-Wl,--no-as-needed", *small_libraries(n))
-        ways = [Way("plain", [program]), hugeld("main", [program]), hugeld("all", [program], objects="*")]
+        ways = [Variant("plain", [program]), hugeld("main", [program]), hugeld("all", [program], objects="*")]
         yield experiment(f"dsos-{n}", f"Start with {n} small DSOs, nothing to move", "ms", ways,
                          pairs(ways, plan.short if n < 1000 else max(plan.short // 3, 5)), dsos=n)
 
@@ -724,7 +724,7 @@ NM_AWK_SHORT = """nm {table} -n -S --defined-only "$1" | awk '$3 ~ /[tTwWi]/ {{ 
 def nm_awk(name, line, table, file, base=None):
     script = OUT / f"{name}-{os.path.basename(file)}.sh"
     script.write_text(line.format(table=table))
-    return Way(name, ["/bin/sh", script, file, str(0x7f1234567000), OUT / "nm.map"], base)
+    return Variant(name, ["/bin/sh", script, file, str(0x7f1234567000), OUT / "nm.map"], base)
 
 
 def check_line(file, table):
@@ -740,14 +740,14 @@ def check_line(file, table):
 def map_ways(file, table, pid):
     """A map of FILE, inside a process that has just begun and from outside, against what nm and awk make of it."""
     check_line(file, table)
-    inside = [Way("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk"),
-              Way("inside-text", [OUT / "perf-map", "-f", file, "1", OUT / "inside.map"], "nm-awk")]
+    inside = [Variant("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk"),
+              Variant("inside-text", [OUT / "perf-map", "-f", file, "1", OUT / "inside.map"], "nm-awk")]
     for way in inside:
         way.prints = True  # what the process itself sees: its start is no part of it
     outside = [HUGELD, "perf-map", "--output", OUT / "outside.map", str(pid)]
     return [nm_awk("nm-awk", NM_AWK, table, file), *inside, nm_awk("nm-awk-short", NM_AWK_SHORT, table, file, "nm-awk"),
-            Way("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
-            nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Way("command", outside, "nm-C-awk")]
+            Variant("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
+            nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Variant("command", outside, "nm-C-awk")]
 
 
 def mapped_files():
@@ -776,13 +776,13 @@ def group_perf_map(plan):
         only = f"backend=hugetlb,segments=text+rodata,exe={os.path.basename(argv[0])}"
         objects = "main" if argv[0] == file else os.path.basename(file)
         library = f"{LIBRARY}:{file}" if argv[0] != file else LIBRARY
-        moved = Way("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only)
+        moved = Variant("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only)
         with waiting_with(moved) as pid:
             ways = map_ways(file, table, pid)
             values = pairs(ways, plan.short)
         yield experiment(f"map-{name}", f"A perf map of {name}", "ms", ways, values)
-        ways = [moved, Way("map", argv, "moved", LD_PRELOAD=library, LD_HUGEPAGES=objects,
-                           LD_HUGEPAGES_OPTIONS=only + ",perf_map=on")]
+        ways = [moved, Variant("map", argv, "moved", LD_PRELOAD=library, LD_HUGEPAGES=objects,
+                               LD_HUGEPAGES_OPTIONS=only + ",perf_map=on")]
         yield experiment(f"map-move-{name}", f"{name} on huge pages, and perf_map=on", "ms", ways, pairs(ways, plan.short))
         subprocess.run([HUGELD, "perf-map", "--clean"], check=False, stdout=subprocess.DEVNULL)
 
@@ -805,7 +805,7 @@ def group_ldso(plan):
                     subprocess.run(["patchelf", "--set-interpreter", copy, program], check=True)
                 else:
                     compile_c(program, write_nothing(), "-Wl,--no-as-needed", f"-Wl,--dynamic-linker={copy}", *libraries)
-                ways.append(Way(f"{kind}{i}", [program], "without1"))
+                ways.append(Variant(f"{kind}{i}", [program], "without1"))
         yield experiment(f"ldso-{name}", f"{title}, the ld.so with the series and without, LD_HUGEPAGES unset", "ms", ways,
                          pairs(ways, rounds))
 
@@ -820,7 +820,7 @@ def memory_kib(pid):
 def group_memory(plan):
     """Memory of one process and of ten of the same program with 32 MiB of text, all touched."""
     program = calls(32)
-    ways = [Way("plain", [program, "0", "wait"]), hugeld("hugetlb", [program, "0", "wait"], "backend=hugetlb"),
+    ways = [Variant("plain", [program, "0", "wait"]), hugeld("hugetlb", [program, "0", "wait"], "backend=hugetlb"),
             hugeld("thp", [program, "0", "wait"], "backend=thp")]
     for n in (1, 10):
         values = {}
@@ -917,9 +917,9 @@ def pairs_for(plan, seconds):
 def image_programs(plan):
     for name, what, argv, objects, files, executed, seconds in short_programs():
         share(*files)
-        ways = [Way("plain", argv), Way("plain-again", argv), mapped("mapped", argv, objects)]
+        ways = [Variant("plain", argv), Variant("plain-again", argv), mapped("mapped", argv, objects)]
         if executed:
-            ways.append(Way("executed", [image_of(argv[0]), *argv[1:]]))
+            ways.append(Variant("executed", [image_of(argv[0]), *argv[1:]]))
         ways.append(hugeld("private", argv, "backend=hugetlb", objects))
         with_own_output(ways)
         memory = {way.name: watch(way)[0] for way in ways}
@@ -954,11 +954,11 @@ def image_chromium(plan):
     if not os.path.exists(chromium) or os.getuid() != 0:
         return
     share(chromium)
-    page = OUT / "page.html"
-    page.write_text("<p id=p></p><script>p.textContent = 6 * 7</script>")
-    argv = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=/nonexistent", "--dump-dom", f"file://{page}"]
+    document = OUT / "document.html"
+    document.write_text("<p id=p></p><script>p.textContent = 6 * 7</script>")
+    argv = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=/nonexistent", "--dump-dom", f"file://{document}"]
     with namespace_with() as inside, namespace_with(chromium) as inside_with:
-        ways = [Way("plain", [*inside, *argv]), Way("plain-again", [*inside, *argv]), Way("executed", [*inside_with, *argv])]
+        ways = [Variant("plain", [*inside, *argv]), Variant("plain-again", [*inside, *argv]), Variant("executed", [*inside_with, *argv])]
         for way, name in zip(ways, ("a", "b", "c")):
             folder = OUT / f"chromium-{name}"
             way.argv = [word.replace("/nonexistent", str(folder)) for word in way.argv]
@@ -973,15 +973,15 @@ def image_starts(plan):
     (OUT / "empty.c").write_text("typedef int nothing;\n")
     compile_c(nothing, write_nothing())
     compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
-    ways = [Way("empty", [nothing], LD_PRELOAD=empty), Way("empty-again", [nothing], "empty", LD_PRELOAD=empty),
+    ways = [Variant("empty", [nothing], LD_PRELOAD=empty), Variant("empty-again", [nothing], "empty", LD_PRELOAD=empty),
             hugeld("hugeld", [nothing], base="empty")]
     yield paired_experiment("image-nothing", "Start of a small program, nothing to move, over an empty preloaded library",
                             "ms", ways, at_once(ways, plan.tiny), note="The goal for the difference is 0.03 ms.")
     for size in [128] if plan.quick else [128, 512]:
         stock, linked = [calls(size, pie=False), "0"], [calls(size, aligned=True), "0"]
         share(stock[0])
-        ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), Way("executed", [image_of(stock[0]), "0"]),
-                hugeld("private", stock, "backend=hugetlb"), Way("linked", linked, None)]
+        ways = [Variant("plain", stock), Variant("plain-again", stock), mapped("mapped", stock), Variant("executed", [image_of(stock[0]), "0"]),
+                hugeld("private", stock, "backend=hugetlb"), Variant("linked", linked, None)]
         put_large(ways)
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", linked, base="linked"))
@@ -994,12 +994,12 @@ def image_calls(plan):
     stock, linked = [calls(128, pie=False), "1000000"], [calls(128, aligned=True), "1000000"]
     share(stock[0])
     rounds = 12 if plan.quick else 100
-    ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), hugeld("private", stock, "backend=hugetlb"),
-            Way("linked", linked)]
+    ways = [Variant("plain", stock), Variant("plain-again", stock), mapped("mapped", stock), hugeld("private", stock, "backend=hugetlb"),
+            Variant("linked", linked)]
     put_large(ways)
     yield paired_experiment("image-calls", "Random calls over 128 MiB of text", "ns", ways, at_once(ways, rounds, prints=True),
                             huge=where(ways))
-    ways = [hugeld("private", stock, "backend=hugetlb"), mapped("mapped", stock, base="private"), Way("linked", linked, "private")]
+    ways = [hugeld("private", stock, "backend=hugetlb"), mapped("mapped", stock, base="private"), Variant("linked", linked, "private")]
     yield paired_experiment("image-calls-private", "Random calls over 128 MiB of text, over private copies", "ns", ways,
                             at_once(ways, rounds, prints=True), huge=where(ways))
 
@@ -1014,7 +1014,7 @@ def image_many(plan):
     def eight(program):
         return several(8, [program, "-quiet", "-O2", source, "-o", "/dev/null"])
 
-    ways = [Way("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Way("executed", eight(image_of(cc1plus))),
+    ways = [Variant("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Variant("executed", eight(image_of(cc1plus))),
             hugeld("private", eight(cc1plus), "backend=hugetlb,exe=cc1plus")]
     put_large(ways)
     yield experiment("image-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
@@ -1037,8 +1037,8 @@ def image_memory(plan):
     program, values = calls(32, pie=False), {}
     share(program)
     store_kib = os.stat(image_of(program)).st_blocks / 2
-    ways = [Way("plain", [program, "0", "wait"]), mapped("mapped", [program, "0", "wait"]),
-            Way("executed", [image_of(program), "0", "wait"]), hugeld("private", [program, "0", "wait"], "backend=hugetlb")]
+    ways = [Variant("plain", [program, "0", "wait"]), mapped("mapped", [program, "0", "wait"]),
+            Variant("executed", [image_of(program), "0", "wait"]), hugeld("private", [program, "0", "wait"], "backend=hugetlb")]
     for way in ways:
         running = [subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(10)]
         try:
@@ -1059,7 +1059,7 @@ def image_making(plan):
     """An image is made, or the file copied, onto the same tmpfs, and removed."""
     program, folder = calls(128, pie=False), OUT / "huge-tmpfs"
     def make(name, *words):
-        return Way(name, ["/bin/sh", "-ec", '"$@"; rm "$0"', folder / name, *words, program, folder / name], "cp")
+        return Variant(name, ["/bin/sh", "-ec", '"$@"; rm "$0"', folder / name, *words, program, folder / name], "cp")
 
     cp = shutil.which("cp")
     ways = [make("cp", cp), make("cp-again", cp), make("image", HUGELD, "image")]
@@ -1105,8 +1105,8 @@ def group_alternatives(plan):
         def ways_with(words, stock=stock, linked=linked, rewritten=rewritten):
             argv = [stock, *words]
             others, absent = alternatives.ways_of_others(stock, words, linked, rewritten)
-            return [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
-                    mapped("mapped", argv), Way("executed", [image_of(stock), *words]), *others], absent
+            return [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
+                    mapped("mapped", argv), Variant("executed", [image_of(stock), *words]), *others], absent
 
         ways, absent = ways_with(words)
         put_large(ways)
@@ -1164,8 +1164,8 @@ def group_survey(plan):
         surveyed = ask_survey(argv, 3 if plan.quick else 10)
         if surveyed is None:
             raise RuntimeError(f"survey: nothing was seen of {name}")
-        image = mapped("image", argv, objects) if objects else Way("image", [HUGELD, "run", "-o", f"store={STORE}", *argv])
-        ways = with_own_output([Way("plain", argv), image])
+        image = mapped("image", argv, objects) if objects else Variant("image", [HUGELD, "run", "-o", f"store={STORE}", *argv])
+        ways = with_own_output([Variant("plain", argv), image])
         put_large(ways, files)
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "at the exec stop"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: of {surveyed['samples']} samples "
@@ -1218,7 +1218,7 @@ def group_pressure(plan):
     program, requests = calls(64), 1000 if plan.quick else 2000
     argv = [program, str(requests), "requests"]
     share(program)
-    ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), Way("executed", [image_of(program), *argv[1:]])]
+    ways = [Variant("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), Variant("executed", [image_of(program), *argv[1:]])]
     rows = {way.name: [] for way in ways}
     with memory_limit(128) as group:
         join = ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
@@ -1249,7 +1249,7 @@ def group_pressure(plan):
 def measure_self(plan):
     """(what, method, pairs, seconds, result) of plain runs against plain runs: what each method cannot see."""
     for name, argv, *_ in programs():
-        ways = with_own_output([Way("plain", argv), Way("plain-again", argv)])
+        ways = with_own_output([Variant("plain", argv), Variant("plain-again", argv)])
         rounds = pairs_for(plan, time_run(ways[0]) / 1000)
         start = time.monotonic()
         found = at_once_precisely(ways, rounds)["plain-again"]
@@ -1283,9 +1283,9 @@ def group_faults(plan):
     """Page faults of the short programs of group image."""
     for name, what, argv, objects, files, executed, _ in short_programs():
         share(*files)
-        ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects), mapped("mapped", argv, objects)]
+        ways = [Variant("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects), mapped("mapped", argv, objects)]
         if executed:
-            ways.append(Way("executed", [image_of(argv[0]), *argv[1:]]))
+            ways.append(Variant("executed", [image_of(argv[0]), *argv[1:]]))
         with_own_output(ways)
         values = take_turns(ways, 3 if plan.quick else 7, count_faults)
         yield experiment(f"faults-{name}", f"Page faults of {name} {what}", "", ways, values, program=name)
@@ -1311,7 +1311,7 @@ def group_stalls(plan):
     script.write_text(STALL)
     share(library)
     argv, objects = [os.path.realpath(find_node()), script, library], "libLLVM*"
-    ways = [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb", objects),
+    ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb", objects),
             mapped("mapped", argv, objects), hugeld("thp", argv, "backend=thp", objects)]
     title = f"The longest turn of node's event loop while it loads {os.path.basename(library)}"
     yield paired_experiment("stall-node", title, "ms", ways, at_once(ways, 12 if plan.quick else 60, prints=True),
@@ -1345,9 +1345,9 @@ def group_threads(plan):
                                      ("unmaps", "us", "mapping, touching and unmapping 256 KiB, while two threads call", 500)):
         words = [what, str(count // 10 if plan.quick else count)]
         argv = [stock, *words]
-        ways = [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
-                hugeld("thp", argv, "backend=thp"), mapped("mapped", argv), Way("executed", [image_of(stock), *words]),
-                Way("linked", [linked, *words])]
+        ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
+                hugeld("thp", argv, "backend=thp"), mapped("mapped", argv), Variant("executed", [image_of(stock), *words]),
+                Variant("linked", [linked, *words])]
         values = pairs(ways, plan.short, prints=True)
         yield experiment(f"threads-{what}", f"Six threads: {title}", unit, ways, values, base="plain",
                          huge={way.name: watch(way)[1] for way in ways}, note=flushes_in_words(ways))
@@ -1401,8 +1401,8 @@ def run_git(plan):
     """Nothing of it is shared: what `hugeld run` takes before it executes a program as it is."""
     git, empty = [os.path.realpath(shutil.which("git")), "--version"], OUT / "empty.so"
     subprocess.run(["gcc", "-shared", "-nostdlib", "-x", "c", "-o", empty, "/dev/null"], check=True)
-    ways = [Way("empty", git, "empty", LD_PRELOAD=empty), Way("plain", git, "empty"), Way("launcher", [build_launcher(), *git], "empty"),
-            Way("run", [HUGELD, "run", *git], "empty")]
+    ways = [Variant("empty", git, "empty", LD_PRELOAD=empty), Variant("plain", git, "empty"), Variant("launcher", [build_launcher(), *git], "empty"),
+            Variant("run", [HUGELD, "run", *git], "empty")]
     return paired_experiment("run-git", "git --version by hugeld run, beside an empty library that is preloaded", "ms", ways,
                              at_once(ways, plan.short * 8), note="No store has an image of git.")
 
@@ -1412,7 +1412,7 @@ def run_in_both_states(plan):
     for name, argv, files, words in run_programs():
         share(*files)
         run = [HUGELD, "run", "-o", f"store={STORE}", *words, *argv]
-        ways = with_own_output([Way("plain", argv), Way("plain-again", argv), Way("run", run)])
+        ways = with_own_output([Variant("plain", argv), Variant("plain-again", argv), Variant("run", run)])
         for state in pagecache.STATES:
             found = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, max(12, plan.short * 4), files=files))
             yield paired_experiment(f"run-{name}-{state}", f"{name} by hugeld run, its file {state} in the page cache", "ms", ways, found)
@@ -1427,8 +1427,8 @@ def group_run(plan):
         stock = [calls(32, pie=pie), "0"]
         share(stock[0])
         run = [HUGELD, "run", "-o", f"store={STORE},data=off"]
-        ways = [Way("plain", stock), Way("plain-again", stock), Way("launcher", [build_launcher(), *stock]),
-                Way("exec-stop", [*run, *stock], "launcher"), Way("run-preload", [*run, "--via=preload", *stock], "launcher")]
+        ways = [Variant("plain", stock), Variant("plain-again", stock), Variant("launcher", [build_launcher(), *stock]),
+                Variant("exec-stop", [*run, *stock], "launcher"), Variant("run-preload", [*run, "--via=preload", *stock], "launcher")]
         yield paired_experiment(f"run-{kind}", f"Start by hugeld run, {'position-independent' if pie else 'at a fixed address'}", "ms",
                                 ways, at_once(ways, max(12, plan.short * 8)),
                                 note="What counts is the difference to a launcher that only executes; at the exec stop the goal is 0.3 ms.")

@@ -26,7 +26,7 @@ def environment(**changes):
     return env
 
 
-class Way:
+class Variant:
     """One way of running something: NAME, what it is compared with, variables, words; whether it prints its ms itself."""
 
     prints = False
@@ -42,7 +42,7 @@ class Way:
 
 
 def hugeld(name, argv, options="", objects=None, base="plain", **more):
-    return Way(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects, **more)
+    return Variant(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects, **more)
 
 
 # Before `hugeld run --via=image`, which is refused where mounts are private, as in most containers.
@@ -55,7 +55,7 @@ def find_libhugetlbfs():
 
 
 def libhugetlbfs(name, argv, elfmap="R", base="plain"):
-    return Way(name, argv, base, LD_PRELOAD=find_libhugetlbfs(), HUGETLB_ELFMAP=elfmap)
+    return Variant(name, argv, base, LD_PRELOAD=find_libhugetlbfs(), HUGETLB_ELFMAP=elfmap)
 
 
 def compile_c(output, *arguments):

@@ -9,7 +9,7 @@ import subprocess
 
 import groups
 from alternatives import CACHE
-from groups import STORE, Way, at_once, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
+from groups import STORE, Variant, at_once, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
 from helpers import HUGELD, ROOT
 from installed import find_node
 from measure import EXECUTED, OUT
@@ -32,12 +32,12 @@ server.listen(0, '127.0.0.1', () => fs.writeFileSync(process.argv[2], String(ser
 def server_ways(program):
     """PROGRAM's image is executed too, since the preloader can't use one for a PIE."""
     private = hugeld("hugetlb", [], f"backend=hugetlb,exe={os.path.basename(program)}")
-    ways = [Way("plain", []), Way("plain-again", []), private]
+    ways = [Variant("plain", []), Variant("plain-again", []), private]
     try:
         share(program)
     except RuntimeError:  # too little text
         return ways
-    return ways + [mapped("mapped", []), Way("executed", [])]
+    return ways + [mapped("mapped", []), Variant("executed", [])]
 
 
 def measure_server(plan, name, title, program, words, is_ready, work, transactions):
@@ -189,10 +189,10 @@ def python_runs():
 
 
 def run_ways(argv, objects, files, executed, variables):
-    ways = [Way("plain", argv), Way("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
+    ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
     share(*files)
     if executed:
-        ways.append(Way("executed", [image_of(files[0]), *argv[1:]]))
+        ways.append(Variant("executed", [image_of(files[0]), *argv[1:]]))
     else:
         ways.append(mapped("mapped", argv, objects))
     for way in ways:

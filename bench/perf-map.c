@@ -49,7 +49,7 @@ static void load_file(const char *file, struct moved_file *loaded) {
         end = segment[i].p_vaddr + segment[i].p_filesz;
     }
     first &= ~(uint64_t)4095;
-    uint64_t at = (uint64_t)hl_take_huge((end - first + 2 * HL_SCRATCH_HUGE) & -HL_SCRATCH_HUGE);
+    uint64_t at = (uint64_t)hl_map_huge_pages((end - first + 2 * HL_SCRATCH_HUGE) & -HL_SCRATCH_HUGE);
     at += place % 512 * 4096;
     loaded->load_bias = at - first;
     loaded->moved.start = (at + HL_SCRATCH_HUGE - 1) & -HL_SCRATCH_HUGE;

@@ -17,7 +17,7 @@ import helpers
 import pagecache
 from helpers import HUGELD, ROOT
 from installed import find_cc1plus
-from measure import OUT, Way, at_once, compile_c, environment, experiment, paired_experiment, take_turns
+from measure import OUT, Variant, at_once, compile_c, environment, experiment, paired_experiment, take_turns
 
 FOLDER = pathlib.Path("/var/lib/hugeld-bench")  # where root alone can write
 WINDOW = 50  # seconds; the longest that a configuration takes is 60
@@ -64,7 +64,7 @@ def measure_states(name, title, files, argv, rounds):
             for file in files:
                 if not put_in_place(folders["in-place"] / os.path.basename(file), state):
                     raise RuntimeError(f"{file} cannot be put in place on this kernel and file system")
-            ways = [Way("plain", argv(folders[state])), Way("plain-again", argv(folders[state])), Way("in-place", argv(folders["in-place"]))]
+            ways = [Variant("plain", argv(folders[state])), Variant("plain-again", argv(folders[state])), Variant("in-place", argv(folders["in-place"]))]
             here = [folders[state] / os.path.basename(file) for file in files]
             found = pagecache.measure_in(state, here, lambda ways=ways: at_once(ways, rounds, files=here))
             if not is_in_place(folders["in-place"]):
@@ -107,7 +107,7 @@ def measure_acts(plan):
 def measure_short(plan):
     """perl has no whole huge page of text, so nothing of it is put in place: what runs often must not be slower for that."""
     with copies([shutil.which("perl")]) as folders:
-        ways = [Way("plain", short_processes()(folders["scattered"])), Way("plain-again", short_processes()(folders["scattered"]))]
+        ways = [Variant("plain", short_processes()(folders["scattered"])), Variant("plain-again", short_processes()(folders["scattered"]))]
         with observing(folders["scattered"], act=True):
             found = at_once(ways, max(12, plan.short * 2))
         yield paired_experiment("service-short", "Forty processes of perl that end at once, while the service samples", "ms", ways, found,
@@ -148,7 +148,7 @@ def measure_steps(plan):
     compile_c(OUT / "steps", ROOT / "bench/steps.c")
     counts = {"spawn": 512, "fault": 51200, "map": 51200}
     for what, title in ("spawn", "Starting a process that ends at once"), ("fault", "The first touch of a page"), ("map", "mmap and munmap of a page"):
-        ways = [Way("quiet", [OUT / "steps", what, counts[what]]), Way("sampling", [OUT / "steps", what, counts[what]], "quiet")]
+        ways = [Variant("quiet", [OUT / "steps", what, counts[what]]), Variant("sampling", [OUT / "steps", what, counts[what]], "quiet")]
 
         def run(way):
             with observing("/usr") if way.name == "sampling" else contextlib.nullcontext():
@@ -170,7 +170,7 @@ def timer_interrupts():
 def measure_itself(plan):
     """The service's own time, and how often idle processors are woken up, in a window, between windows and without it."""
     seconds, rounds = (2, 6) if plan.quick else (8, 8)
-    ways = [Way("without", []), Way("between", [], "without"), Way("window", [], "without")]
+    ways = [Variant("without", []), Variant("between", [], "without"), Variant("window", [], "without")]
     own, interrupts, memory = {way.name: [] for way in ways}, {way.name: [] for way in ways}, 0.0
     for _ in range(rounds):
         for way in ways:
@@ -211,7 +211,7 @@ def measure_transactions(plan):
     if not groups.has_pgbench():
         return
     folder = groups.data_folder("postgres-service")
-    ways = [Way("quiet", ["postgres"]), Way("sampling", ["postgres"], "quiet")]
+    ways = [Variant("quiet", ["postgres"]), Variant("sampling", ["postgres"], "quiet")]
     try:
         postgres = databases.make_postgres(folder)
         with databases.serving(postgres) as words:

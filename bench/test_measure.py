@@ -86,7 +86,7 @@ def test_at_once_there_are_two():
 @two_processors
 def test_what_programs_print_is_left_out():
     argv = ["/bin/sh", "-c", "echo; echo 'a value'"]
-    found = measure.at_once([measure.Way("plain", argv), measure.Way("again", argv)], 3)
+    found = measure.at_once([measure.Variant("plain", argv), measure.Variant("again", argv)], 3)
     assert list(found) == ["again"] and all(len(values) == 3 for values in found["again"].values())
 
 
@@ -101,7 +101,7 @@ def test_memory_and_huge_pages_of_a_run_and_its_children(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measure, "read_rollup", look)
     script = f"import os, time; x, n = bytearray(64 << 20), 0\nwhile not os.path.exists(\"{seen}\") and n < 6000: time.sleep(0.01); n += 1"
-    memory, huge = measure.watch(measure.Way("plain", ["/bin/sh", "-c", f"/usr/bin/python3 -c '{script}'; :"]))
+    memory, huge = measure.watch(measure.Variant("plain", ["/bin/sh", "-c", f"/usr/bin/python3 -c '{script}'; :"]))
     assert 64 < memory < 200 and "hugetlb" not in huge
     with pytest.raises(RuntimeError, match="again: /bin/false ended with 1"):
-        measure.watch(measure.Way("again", ["/bin/false"]))
+        measure.watch(measure.Variant("again", ["/bin/false"]))

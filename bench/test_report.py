@@ -113,14 +113,14 @@ def test_single_pages_are_left_to_the_long_page():
 
 
 def test_the_table_of_the_readme(tmp_path):
-    page = tmp_path / "README.md"
-    page.write_text(f"before\n{report.TOP}\nold\n{report.END}\nafter\n")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{report.TOP}\nold\n{report.END}\nafter\n")
     one = {**experiment("cc1plus", way("run", 0.9)), "id": "run-cc1plus-large"}
     twin = {**experiment("cc1plus", way("run", 0.8)), "id": "run-cc1plus-scattered"}
     many = {**experiment("many", way("hugetlb", 1.1)), "id": "many"}
     groups = {"run": [one, twin], "many": [many]}
-    report.write_readme({"groups": groups}, page)
-    text = page.read_text()
+    report.write_readme({"groups": groups}, readme)
+    text = readme.read_text()
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert text.count("\n|") == 4 and "by `hugeld run` | 0.90 of the time [" in text and "| 0.80 of the time [" in text
     assert "**slower:** 1.10" in text and "| the same, with private copies | **slower:** 1.10" in "\n".join(report.more_figures(groups))

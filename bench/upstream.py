@@ -17,7 +17,7 @@ import pagecache  # noqa: E402
 import report  # noqa: E402
 from helpers import ROOT  # noqa: E402
 from installed import cache_folder, find_cc1plus, find_node  # noqa: E402
-from measure import OUT, Way, at_once, compile_c, experiment, paired_experiment, take_turns, time_run  # noqa: E402
+from measure import OUT, Variant, at_once, compile_c, experiment, paired_experiment, take_turns, time_run  # noqa: E402
 
 CACHE = cache_folder() / "glibc/2.44-upstream"
 LIBRARIES = ("", "math", "nptl", "dlfcn", "rt", "resolv")
@@ -44,7 +44,7 @@ def ways_of(argv):
     for name, tree, on in WAYS:
         objects = CACHE / tree / "objects"
         path = ":".join([*(str(objects / library) for library in LIBRARIES), *SYSTEM])
-        found.append(Way(name, [objects / "elf/ld.so", "--library-path", path, *argv], "thp=0", GLIBC_TUNABLES=f"glibc.elf.thp={on}"))
+        found.append(Variant(name, [objects / "elf/ld.so", "--library-path", path, *argv], "thp=0", GLIBC_TUNABLES=f"glibc.elf.thp={on}"))
     return found
 
 

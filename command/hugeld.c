@@ -9,7 +9,7 @@
    hugeld-command, which does the same and all the rest. */
 #include "command/base/basics.h"
 #include "command/exec-stop/exec-stop.h"
-#include "command/run/way.h"
+#include "command/run/start.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -68,32 +68,32 @@ static bool read_options(struct hl_options *options, const char *text) {
 }
 
 /* Prepares this process for PROGRAM.  False: something would have to be said. */
-static bool prepare(struct hl_way *way, const struct request *request, const struct hl_options *options,
-                    const char *text, struct hl_program *program) {
-    hl_choose_bare(way, &request->run, options, program, request->program[0]);
-    if (hl_choose_start(way, &request->run, options, text, program) == HL_START_IN_PROCESS)
-        hl_choose_preload(way, program);
-    if (way->reason != NULL)
+static bool prepare(struct hl_start_plan *plan, const struct request *request,
+                    const struct hl_options *options, const char *text, struct hl_program *program) {
+    hl_choose_bare(plan, &request->run, options, program, request->program[0]);
+    if (hl_choose_start(plan, &request->run, options, text, program) == HL_START_IN_PROCESS)
+        hl_choose_preload(plan, program);
+    if (plan->reason != NULL)
         return false;
-    hl_share_missing_later(way, &request->run, options, text, program, request->arguments,
+    hl_share_missing_later(plan, &request->run, options, text, program, request->arguments,
                            request->variables);
     return true;
 }
 
 /* Becomes the program, if that can be done here.  Returns otherwise. */
 static void start_program(const struct request *request) {
-    struct hl_way way = {0};
+    struct hl_start_plan plan = {0};
     struct hl_options options;
     struct hl_program program;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
     if (read_options(&options, text) && hl_open_program(&program, request->program[0])) {
-        if (hl_acts_in(&options, program.path) && prepare(&way, request, &options, text, &program))
+        if (hl_acts_in(&options, program.path) && prepare(&plan, request, &options, text, &program))
             execve(program.path, request->program, environ);
         hl_close_program(&program);
     }
-    if (way.stop != NULL)
-        hl_cancel_exec_stop(way.stop);
-    free(way.library);
+    if (plan.stop != NULL)
+        hl_cancel_exec_stop(plan.stop);
+    free(plan.library);
     free(text);
 }
 

@@ -38,13 +38,13 @@ _hugeld() {
             '--against=[compare with these options]:option:_hugeld_options' \
             '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
-            '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
+            '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
             '--metric=[prints the work done]:command:' '--keep[leave it attached]' '--running-threads[interrupt threads that run, too]' '(-)1:program:_command_names -e' \
             '*::argument:_normal'
         ;;
     survey)
         _arguments -S $help $json '--all-users[of other users too]' '*--program=[only this executable]:file:_files' \
-            '--pid=[only this process]:process:_pids' '--exact[count pages]' '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure the cost of jumps]' \
+            '--pid=[only this process]:process:_pids' '--exact[count pages]' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure the cost of jumps]' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;

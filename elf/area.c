@@ -39,7 +39,7 @@ int hl_grow_area(struct hl_area *area, uint64_t bytes) {
     return hl_is_error(at) ? (int)at : note_area(area, at, bytes);
 }
 
-void hl_leave_area(struct hl_area *area, uint64_t start, uint64_t end) {
+void hl_disown_area(struct hl_area *area, uint64_t start, uint64_t end) {
     area->left_start = start;
     area->left_end = end;
 }

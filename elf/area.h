@@ -26,7 +26,7 @@ int hl_grow_area(struct hl_area *area, uint64_t bytes);
 
 /* [start, end) of AREA is no longer ours: it was moved away, or a call that failed may have unmapped it. Once
    for each area. */
-void hl_leave_area(struct hl_area *area, uint64_t start, uint64_t end);
+void hl_disown_area(struct hl_area *area, uint64_t start, uint64_t end);
 
 /* Unmaps what is still ours.  AREA holds nothing then, and freeing it again does nothing. */
 void hl_free_area(struct hl_area *area);

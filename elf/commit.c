@@ -177,8 +177,8 @@ static int move_aside(struct commit *c, unsigned span) {
 }
 
 /* The span's new memory is not at its scratch address any more. */
-static void leave_memory(struct hl_move *move, const struct hl_span *span) {
-    hl_leave_area(&move->area, move->memory, move->memory + hl_span_bytes(span));
+static void disown_memory(struct hl_move *move, const struct hl_span *span) {
+    hl_disown_area(&move->area, move->memory, move->memory + hl_span_bytes(span));
     move->memory = 0;
 }
 
@@ -192,7 +192,7 @@ static int place_memory(const struct hl_context *context, struct hl_move *move, 
     if (hl_is_error(result))
         return explain_error(result);
     move->placed = true;
-    leave_memory(move, span);
+    disown_memory(move, span);
     return 0;
 }
 
@@ -247,7 +247,7 @@ static int place_over(struct commit *c, unsigned i) {
     if (move->memfd >= 0)
         return place(c->context, c->work, i);
     hl_return_pieces(move->memory, bytes_of(c, i), span->start);
-    leave_memory(move, span);
+    disown_memory(move, span);
     move->placed = true;
     return 0;
 }
@@ -350,7 +350,7 @@ static int commit_new(struct hl_context *context, struct hl_work *work) {
                          &context->config->geometry) != 0)
             result = HL_SKIP_LOST;
         if (result == HL_SKIP_LOST && move->memfd < 0) /* a part may have been moved away */
-            leave_memory(move, span);
+            disown_memory(move, span);
         move->skip = move->placed ? HL_MOVED : (enum hl_skip)result;
         any = any || move->placed;
     }
@@ -379,7 +379,7 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     }
     result = allocate(&c);
     if (result == 0)
-        result = hl_take_ballast(&c.ballast, context->config->geometry.page_bytes);
+        result = hl_reserve_ballast(&c.ballast, context->config->geometry.page_bytes);
     if (result == 0)
         result = claim_gaps(&c);
     if (result == 0 && context->probed.status.has_threads) {

@@ -48,12 +48,12 @@ struct hl_work {
 };
 
 /* What an open descriptor refers to; all 0: nothing. */
-struct hl_file_id {
+struct hl_descriptor_id {
     uint64_t device, inode;
 };
 
-/* How hugeld came into the process. */
-enum hl_way_in {
+/* What has loaded hugeld into the process. */
+enum hl_loader {
     HL_PRELOADER, /* takes main where LD_HUGEPAGES is unset */
     HL_LINKER     /* takes nothing then; knows backend=file, because it can choose addresses */
 };
@@ -61,7 +61,7 @@ enum hl_way_in {
 /* What is wanted, and in what pages: hl_begin writes it, in memory of its caller's, who alone may change it.  Everything else
    sees it through hl_context, where it is const. */
 struct hl_config {
-    enum hl_way_in way_in;
+    enum hl_loader loader;
     struct hl_geometry geometry;
     struct hl_options options;
     bool is_traced; /* hl_trace_line gets what verbose=3 says, whatever verbose= is; hl_begin clears it */
@@ -69,7 +69,7 @@ struct hl_config {
 
 /* What was found out about the process and its kernel, when it was needed first. */
 struct hl_probed {
-    struct hl_file_id standard_error; /* at the start */
+    struct hl_descriptor_id standard_error; /* at the start */
     struct hl_kernel kernel;
     bool knows_hugetlb;   /* what KERNEL says of hugetlb was tried; false again when objects come later: */
     bool knows_execution; /* the process may have restricted itself; the same for executable_memory */

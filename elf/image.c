@@ -106,7 +106,7 @@ long hl_open_image(struct hl_stores *stores, struct hl_context *context, const s
         }
         long image = stores->store[i].folder;
         if (!hl_is_error(image))
-            image = hl_open_stored_image((int)image, stores->store[i].owner, node, state, &context->path);
+            image = hl_open_image_in_store((int)image, stores->store[i].owner, node, state, &context->path);
         if (!hl_is_error(image) && !context->probed.status.thp_disabled)
             return image;
         if (!hl_is_error(image)) {
@@ -461,7 +461,7 @@ int hl_use_image(struct hl_context *context, struct hl_work *work) {
     return result;
 }
 
-void hl_take_image(const struct hl_context *context, struct hl_work *work) {
+void hl_adopt_image(const struct hl_context *context, struct hl_work *work) {
     plan_spans(context, work);
     work->no_image = HL_MOVED;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {

@@ -16,7 +16,7 @@ void hl_set_image_options(struct hl_options *options);
 
 /* For a WORK that the dynamic linker has mapped from an image (object.is_image): plans it, with the same
    options, and takes its read-only spans for placed, without a system call. */
-void hl_take_image(const struct hl_context *context, struct hl_work *work);
+void hl_adopt_image(const struct hl_context *context, struct hl_work *work);
 
 /* After everything else was done for such a WORK: where a span holds more than one segment, all of it is
    mapped with the span's protection, so that its boundary pages are huge ones too.  No other code knows of the

@@ -39,9 +39,9 @@ static bool moves_over(struct hl_area *area, uint64_t bytes, bool has_threads) {
     uint64_t second = area->start + bytes;
     bool moves = !hl_is_error(hl_move_mapping(area->start, bytes, second));
     if (moves)
-        hl_leave_area(area, area->start, second);
+        hl_disown_area(area, area->start, second);
     else if (has_threads && !is_whole(area, second))
-        hl_leave_area(area, second, second + bytes);
+        hl_disown_area(area, second, second + bytes);
     return moves;
 }
 

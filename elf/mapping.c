@@ -67,7 +67,7 @@ long hl_repeat_memory(void *to, size_t bytes, const void *from, size_t unit) {
 
 /* Pages of alternating protection, so that the kernel cannot merge them.  The first and the last may merge
    with a neighbour; they do not count. */
-int hl_take_ballast(struct hl_ballast *ballast, uint64_t page_bytes) {
+int hl_reserve_ballast(struct hl_ballast *ballast, uint64_t page_bytes) {
     uint64_t bytes = (BALLAST_MAPPINGS + 2) * page_bytes;
     ballast->page_bytes = page_bytes;
     if (hl_map_area(&ballast->area, bytes, PROT_NONE, MAP_NORESERVE) != 0)
@@ -85,6 +85,6 @@ void hl_drop_ballast(struct hl_ballast *ballast) {
     if (area->start == area->end)
         return;
     hl_munmap(inner, inner_end - inner);
-    hl_leave_area(area, inner, inner_end);
+    hl_disown_area(area, inner, inner_end);
     hl_free_area(area);
 }

@@ -40,7 +40,7 @@ struct hl_ballast {
 };
 
 /* 0, or HL_SKIP_MAP_COUNT; drop it in either case. */
-int hl_take_ballast(struct hl_ballast *ballast, uint64_t page_bytes);
+int hl_reserve_ballast(struct hl_ballast *ballast, uint64_t page_bytes);
 void hl_drop_ballast(struct hl_ballast *ballast);
 
 #endif

@@ -52,7 +52,7 @@ static void tell_mistake(void *context, struct hl_string option, const char *wha
 
 /* What the table of options has and this way in cannot do. */
 static void drop_unsupported(struct hl_context *context, struct hl_config *config) {
-    if (config->options.backend == HL_BACKEND_FILE && config->way_in != HL_LINKER) {
+    if (config->options.backend == HL_BACKEND_FILE && config->loader != HL_LINKER) {
         tell_mistake(context, (struct hl_string){"backend=file", 12}, "needs the patched linker");
         config->options.backend = HL_BACKEND_AUTO;
     }
@@ -75,7 +75,7 @@ void hl_forget_process(struct hl_context *context) {
 
 static void clear_context(struct hl_context *context, const struct hl_config *config) {
     context->config = config;
-    context->probed.standard_error = (struct hl_file_id){0, 0};
+    context->probed.standard_error = (struct hl_descriptor_id){0, 0};
     context->probed.filters_are_known = context->has_started = context->others_ran = context->is_busy = false;
     context->matched = context->n_small = 0;
     clear_process(context);
@@ -94,14 +94,14 @@ static void read_config(struct hl_context *context, struct hl_config *config, co
     drop_unsupported(context, config);
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
     if (objects == NULL)
-        objects = config->way_in == HL_PRELOADER ? "main" : "";
+        objects = config->loader == HL_PRELOADER ? "main" : "";
     options->objects = (struct hl_string){objects, hl_strlen(objects)};
 }
 
 bool hl_begin(struct hl_context *context, struct hl_config *config, const char *const *envp,
-              const char *executable, enum hl_way_in way_in, uint64_t page_bytes) {
+              const char *executable, enum hl_loader loader, uint64_t page_bytes) {
     const struct hl_options *options = &config->options;
-    config->way_in = way_in;
+    config->loader = loader;
     config->is_traced = false;
     clear_context(context, config);
     read_config(context, config, envp);
@@ -216,7 +216,7 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
     hl_clear_maps(&work->maps);
     hl_clear_moves(work);
     if (result == 0 && object->is_image)
-        hl_take_image(context, work);
+        hl_adopt_image(context, work);
 }
 
 static int read_status(struct hl_context *context) {
@@ -257,7 +257,7 @@ static void prepare_kind(struct hl_context *context, enum hl_kind kind) {
 }
 
 /* Another thread could write between filling and commit; but not to an object that it does not see yet. */
-static void leave_data(const struct hl_context *context, struct hl_work *work) {
+static void skip_data(const struct hl_context *context, struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans && context->probed.status.has_threads && !work->object.is_new;
          i++)
         if (hl_is_writable(&work->plan.span[i]))
@@ -275,9 +275,9 @@ static bool has_data(const struct hl_work *work) {
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->config->options.backend;
     if (hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0) {
-        leave_data(context, work);
+        skip_data(context, work);
     } else {
-        leave_data(context, work);
+        skip_data(context, work);
         if (backend != HL_BACKEND_IMAGE || has_data(work))
             work->skip = (enum hl_skip)hl_check_object(context, work);
     }
@@ -325,7 +325,7 @@ void hl_note_object(struct hl_context *context, const struct hl_object *object) 
     struct hl_pattern pattern;
     if (!speaks_of_names(context))
         return;
-    for (unsigned i = 0; i < PATTERNS_MAX && hl_take_pattern(&patterns, &pattern); i++)
+    for (unsigned i = 0; i < PATTERNS_MAX && hl_next_pattern(&patterns, &pattern); i++)
         if (hl_match_pattern(&pattern, &names))
             context->matched |= (uint64_t)1 << i;
 }
@@ -337,7 +337,7 @@ static int check_names(const struct hl_context *context) {
     int status = 0;
     if (!speaks_of_names(context))
         return 0;
-    for (unsigned i = 0; i < PATTERNS_MAX && hl_take_pattern(&patterns, &pattern); i++) {
+    for (unsigned i = 0; i < PATTERNS_MAX && hl_next_pattern(&patterns, &pattern); i++) {
         bool is_meant = hl_is_name(&pattern) || hl_has_comma(&pattern);
         if (pattern.excludes || !is_meant || (context->matched >> i & 1) != 0)
             continue;

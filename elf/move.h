@@ -18,7 +18,7 @@ bool hl_needs_path(const char *const *envp);
    False if hugeld has nothing to do in this process (exe=, or no patterns); then nothing was taken.  CONFIG and ENVP's
    strings must live as long as CONTEXT is used. */
 bool hl_begin(struct hl_context *context, struct hl_config *config, const char *const *envp,
-              const char *executable, enum hl_way_in way_in, uint64_t page_bytes);
+              const char *executable, enum hl_loader loader, uint64_t page_bytes);
 
 /* N works of the caller's, for the first objects that are added, until hl_end. */
 void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n);

@@ -243,7 +243,7 @@ static bool match_file(struct hl_string pattern, const char *path, const char *s
     return hl_match_glob(pattern, hl_base_name(path)) || (soname != NULL && hl_match_glob(pattern, soname));
 }
 
-bool hl_take_pattern(struct hl_string *patterns, struct hl_pattern *pattern) {
+bool hl_next_pattern(struct hl_string *patterns, struct hl_pattern *pattern) {
     const char *end = patterns->at + patterns->bytes;
     while (patterns->at < end) {
         struct hl_string text = cut_string(patterns->at, end, ':');
@@ -284,7 +284,7 @@ enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_ob
 enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_names *names) {
     enum hl_selection selection = HL_NOT_SELECTED;
     struct hl_pattern pattern;
-    while (hl_take_pattern(&patterns, &pattern)) {
+    while (hl_next_pattern(&patterns, &pattern)) {
         if (!hl_match_pattern(&pattern, names))
             continue;
         if (pattern.excludes)
@@ -299,7 +299,7 @@ enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_nam
 
 bool hl_selects_other_objects(struct hl_string patterns) {
     struct hl_pattern pattern;
-    while (hl_take_pattern(&patterns, &pattern))
+    while (hl_next_pattern(&patterns, &pattern))
         if (!pattern.excludes && !string_is(pattern.text, "main"))
             return true;
     return false;

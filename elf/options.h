@@ -89,7 +89,7 @@ struct hl_pattern {
 };
 
 /* Takes the first one that is not empty off PATTERNS; false: there is none. */
-bool hl_take_pattern(struct hl_string *patterns, struct hl_pattern *pattern);
+bool hl_next_pattern(struct hl_string *patterns, struct hl_pattern *pattern);
 
 /* Whether PATTERN has no wildcard; whether it has a comma; whether it matches NAMES. */
 bool hl_is_name(const struct hl_pattern *pattern);

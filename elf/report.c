@@ -26,11 +26,11 @@ static void begin_line(struct hl_line *line, const struct hl_object *object) {
 }
 
 /* What is open at descriptor 2.  A program that has closed it, as daemons do, may have a data file there. */
-static struct hl_file_id find_stderr(void) {
+static struct hl_descriptor_id find_stderr(void) {
     struct hl_file_state state;
     if (hl_read_file_state(&state, 2) != 0)
-        return (struct hl_file_id){0, 0};
-    return (struct hl_file_id){state.device, state.inode};
+        return (struct hl_descriptor_id){0, 0};
+    return (struct hl_descriptor_id){state.device, state.inode};
 }
 
 void hl_note_stderr(struct hl_context *context) {
@@ -61,7 +61,7 @@ static void write_quietly(const struct hl_context *context, const struct hl_line
 void hl_write_line(const struct hl_context *context, struct hl_line *line) {
     if (context->probed.standard_error.inode == 0)
         return;
-    struct hl_file_id now = find_stderr();
+    struct hl_descriptor_id now = find_stderr();
     if (now.inode != context->probed.standard_error.inode ||
         now.device != context->probed.standard_error.device)
         return;

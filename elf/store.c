@@ -134,8 +134,8 @@ static long open_link(int store, uint64_t owner, unsigned node, const struct hl_
         S_IFREG);
 }
 
-long hl_open_stored_image(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
-                          struct hl_line *path) {
+long hl_open_image_in_store(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
+                            struct hl_line *path) {
     long image = -ENOENT;
     if (node > 0)
         image = open_link(store, owner, node, state, path);

@@ -56,7 +56,7 @@ long hl_open_store(const char *path, uint64_t owner);
 /* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one, in which only OWNER and root
    can have written anything.  A descriptor for reading that the caller closes; or a negated errno as above: -ENOENT where
    there is none.  PATH is room that the caller lends. */
-long hl_open_stored_image(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
-                          struct hl_line *path);
+long hl_open_image_in_store(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
+                            struct hl_line *path);
 
 #endif

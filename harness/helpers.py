@@ -150,7 +150,7 @@ def shown_on_terminal(argv):
     return shown.decode()
 
 
-def curve_file(**changes):
+def jump_costs_file(**changes):
     """The text of a file of `survey --calibrate` for this processor: a jump over 16 MiB costs 44 ns, and 30 on huge pages."""
     processor = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
     value = {"version": 1, "processor": processor[1] if processor else "",

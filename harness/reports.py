@@ -13,9 +13,9 @@ import pytest
 TEMPLATE = helpers.ROOT / "data/report.html"
 
 
-def answer_of(page):
+def answer_of(report):
     """The answer in it; what is around is ours, and nothing is loaded from elsewhere."""
-    text, template = page.read_text(), TEMPLATE.read_text()
+    text, template = report.read_text(), TEMPLATE.read_text()
     assert text.startswith(template) and text.endswith("</script>\n</body>\n</html>\n")
     data = text[len(template):-len("</script>\n</body>\n</html>\n")]
     assert "<" not in data and data.isascii() and "url(" not in text and "src=" not in text and "href=" not in text
@@ -23,14 +23,14 @@ def answer_of(page):
 
 
 class Drawing(html.parser.HTMLParser):
-    """A page as a browser has drawn it: `text` that is seen, and `shapes`, (tag, class) in order."""
+    """A report as a browser has drawn it: `text` that is seen, and `shapes`, (tag, class) in order."""
 
-    def __init__(self, page, folder):
+    def __init__(self, report, folder):
         super().__init__()
         self.text, self.shapes, self.hidden = "", [], False
         browser = shutil.which("chromium") or pytest.skip("chromium is not installed")
         shown = subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/browser", "--dump-dom",
-                                page.as_uri()], capture_output=True, text=True, timeout=120, check=True, env={**os.environ, "HOME": str(folder)})
+                                report.as_uri()], capture_output=True, text=True, timeout=120, check=True, env={**os.environ, "HOME": str(folder)})
         self.feed(shown.stdout)
         assert "<h1>" in shown.stdout, shown.stderr
 

@@ -114,7 +114,7 @@ static bool is_selected(struct hl_object *object, const struct link_map *map) {
 }
 
 /* Says why watch.first and what was added after it stay. */
-static void leave_objects(enum hl_skip skip) {
+static void report_dropped_objects(enum hl_skip skip) {
     struct hl_object object;
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
         if (is_selected(&object, map))
@@ -183,7 +183,7 @@ static void look_at(struct link_namespace *list) {
     hl_forget_process(&watch.context);
     int result = watch.first != NULL ? hl_read_process_status(&watch.context) : 0;
     if (result != 0)
-        leave_objects((enum hl_skip)result);
+        report_dropped_objects((enum hl_skip)result);
     else if (watch.first != NULL)
         hl_call_on_stack(move_objects, NULL, hl_move_stack + sizeof hl_move_stack);
     list->deleting = false;
@@ -208,7 +208,7 @@ static void notice(void) {
 }
 
 /* Writes the jump.  The mapping is not writable, and need not become it. */
-static int take_notification(uint64_t at) {
+static int write_jump(uint64_t at) {
     unsigned char jump[HL_JUMP_BYTES];
     if (!hl_is_empty_function((const unsigned char *)at, 16) || !hl_make_jump(jump, at, (uint64_t)notice))
         return HL_SKIP_NO_NOTICE;
@@ -270,7 +270,7 @@ static int start_watching(const struct hl_context *context) {
     note_options();
     struct link_namespace *base = find_namespace(debug);
     note_last(base);
-    return take_notification(debug->base.r_brk);
+    return write_jump(debug->base.r_brk);
 }
 
 void hl_watch_for_objects(const struct hl_context *context) {

@@ -71,13 +71,13 @@ static int find_first_name(struct dl_phdr_info *info, size_t size, void *data) {
 }
 
 /* What else is loaded is not known, so the executable stands for all that is named. */
-static void leave_executable(struct hl_context *context, const char *path) {
+static void drop_executable(struct hl_context *context, const char *path) {
     struct hl_string patterns = context->config->options.objects;
     struct hl_pattern pattern;
     struct hl_object object;
     object.path = path;
     hl_report_dropped(context, &object, HL_SKIP_OWN_ITERATE);
-    while (hl_take_pattern(&patterns, &pattern))
+    while (hl_next_pattern(&patterns, &pattern))
         context->dropped_named = context->dropped_named || (!pattern.excludes && hl_is_name(&pattern));
 }
 
@@ -119,7 +119,7 @@ static bool find_objects(struct start *start, const char *const *envp) {
     if (start->is_ready)
         dl_iterate_phdr(add_object, &finder);
     else
-        leave_executable(context, finder.executable);
+        drop_executable(context, finder.executable);
     /* glibc's has not been set: that is done by the first constructor but ours. */
     context->others_ran = __environ != NULL || finder.n_first != 1;
     return true;

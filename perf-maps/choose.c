@@ -178,8 +178,8 @@ int hl_choose_symbols(struct hl_symbols *symbols) {
     }
     if (n > INDEX_MASK || (most - least) >> (64 - INDEX_BITS) != 0)
         return -ENOEXEC; /* 64 GiB of text */
-    symbols->chosen = hl_take_scratch(&symbols->scratch, 2 * n * sizeof *symbols->chosen);
-    symbols->open = hl_take_scratch(&symbols->scratch, n * sizeof *symbols->open);
+    symbols->chosen = hl_allocate_scratch(&symbols->scratch, 2 * n * sizeof *symbols->chosen);
+    symbols->open = hl_allocate_scratch(&symbols->scratch, n * sizeof *symbols->open);
     if (symbols->chosen == NULL || symbols->open == NULL)
         return -ENOMEM;
     for (size_t i = 0; i < n; i++) {

@@ -22,14 +22,14 @@ static void *map(uint64_t bytes, int flags) {
     return hl_is_error(at) ? NULL : (void *)at;
 }
 
-void *hl_take_pages(uint64_t bytes) { return map(bytes, MAP_POPULATE); }
+void *hl_map_pages(uint64_t bytes) { return map(bytes, MAP_POPULATE); }
 
 void hl_release_pages(void *at, uint64_t bytes) {
     if (at != NULL)
         hl_munmap((uint64_t)at, bytes);
 }
 
-void *hl_take_huge(uint64_t bytes) {
+void *hl_map_huge_pages(uint64_t bytes) {
     uint64_t at = (uint64_t)map(bytes + HUGE, 0);
     if (at == 0)
         return NULL;
@@ -64,7 +64,7 @@ int hl_reserve_scratch(struct hl_scratch *scratch, uint64_t bytes) {
         return -ENOMEM;
     bytes += used;
     bytes = hl_round_up(bytes, bytes < HUGE_FROM ? BLOCK_MIN : HUGE);
-    struct hl_scratch_block *block = bytes < HUGE ? map(bytes, 0) : hl_take_huge(bytes);
+    struct hl_scratch_block *block = bytes < HUGE ? map(bytes, 0) : hl_map_huge_pages(bytes);
     if (block == NULL)
         return -ENOMEM;
     block->before = scratch->last;
@@ -74,7 +74,7 @@ int hl_reserve_scratch(struct hl_scratch *scratch, uint64_t bytes) {
     return 0;
 }
 
-void *hl_take_scratch(struct hl_scratch *scratch, uint64_t bytes) {
+void *hl_allocate_scratch(struct hl_scratch *scratch, uint64_t bytes) {
     if (bytes > INT64_MAX || hl_reserve_scratch(scratch, hl_round_up(bytes, ALIGNMENT)) != 0)
         return NULL;
     struct hl_scratch_block *block = scratch->last;

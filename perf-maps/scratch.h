@@ -17,13 +17,13 @@ void hl_free_scratch(struct hl_scratch *scratch);
 int hl_reserve_scratch(struct hl_scratch *scratch, uint64_t bytes);
 
 /* BYTES, aligned to 16, whatever they hold; or NULL. */
-void *hl_take_scratch(struct hl_scratch *scratch, uint64_t bytes);
+void *hl_allocate_scratch(struct hl_scratch *scratch, uint64_t bytes);
 
-/* A mapping by itself, zeroed; or NULL.  hl_release_pages takes the same number.  Of hl_take_huge, BYTES is a
+/* A mapping by itself, zeroed; or NULL.  hl_release_pages takes the same number.  Of hl_map_huge_pages, BYTES is a
    multiple of HL_SCRATCH_HUGE, and nothing is there until it is touched. */
 #define HL_SCRATCH_HUGE ((uint64_t)2 << 20)
-void *hl_take_pages(uint64_t bytes);
-void *hl_take_huge(uint64_t bytes);
+void *hl_map_pages(uint64_t bytes);
+void *hl_map_huge_pages(uint64_t bytes);
 void hl_release_pages(void *at, uint64_t bytes);
 
 #endif

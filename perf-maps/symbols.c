@@ -118,7 +118,7 @@ static int read_table(struct hl_symbols *symbols, const struct image *image, uin
         return bytes == 0 ? 0 : -ENOEXEC;
     if (bytes > image->bytes || offset > image->bytes - bytes)
         return -ENOEXEC;
-    char *at = hl_take_scratch(&symbols->scratch, bytes + 1);
+    char *at = hl_allocate_scratch(&symbols->scratch, bytes + 1);
     if (at == NULL)
         return -ENOMEM;
     int result = read_at(image, at, offset, bytes);
@@ -252,7 +252,7 @@ static int reserve_symbols(struct hl_symbols *symbols, uint64_t n) {
     if (symbols->n_max - symbols->n >= n)
         return 0;
     uint64_t wanted = symbols->n + (n > symbols->n ? n : symbols->n);
-    struct hl_symbol *at = hl_take_scratch(&symbols->scratch, wanted * sizeof *at);
+    struct hl_symbol *at = hl_allocate_scratch(&symbols->scratch, wanted * sizeof *at);
     if (at == NULL)
         return -ENOMEM;
     hl_copy_bytes(at, symbols->symbol, symbols->n * sizeof *at);
@@ -360,7 +360,7 @@ static int add_symbols(struct hl_symbols *symbols, const struct image *image, co
     if (section->sh_size > image->bytes || section->sh_size > TABLE_BYTES_MAX)
         return -ENOEXEC;
     int result = reserve_symbols(symbols, n);
-    Elf64_Sym *buffer = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *buffer);
+    Elf64_Sym *buffer = hl_allocate_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *buffer);
     if (buffer == NULL)
         return -ENOMEM;
     for (uint64_t done = 0, some; done < n && result == 0; done += some) {
@@ -524,7 +524,7 @@ static int find_stubs(struct hl_symbols *symbols, struct image *image) {
     }
     if (bytes == 0 || bytes > TABLE_BYTES_MAX)
         return 0;
-    image->stub = hl_take_scratch(&symbols->scratch, bytes);
+    image->stub = hl_allocate_scratch(&symbols->scratch, bytes);
     if (image->stub == NULL)
         return -ENOMEM;
     int result = 0;
@@ -589,7 +589,7 @@ static int read_relocations(const struct hl_symbols *symbols, struct image *imag
 /* The relocations of .plt are in .rela.plt, those of .plt.got in .rela.dyn.  The former is far smaller and
    comes second, so it is read first. */
 static int resolve_stubs(struct hl_symbols *symbols, struct image *image) {
-    Elf64_Rela *piece = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *piece);
+    Elf64_Rela *piece = hl_allocate_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *piece);
     int result = piece != NULL ? 0 : -ENOMEM;
     for (uint64_t i = image->n_sections; i-- > 0 && result == 0;) {
         const Elf64_Shdr *section = section_at(image, i);
@@ -615,7 +615,7 @@ static int read_name(struct hl_symbols *symbols, const struct image *image, cons
         if (bytes < some)
             break;
     }
-    char *to = hl_take_scratch(&symbols->scratch, bytes + 1);
+    char *to = hl_allocate_scratch(&symbols->scratch, bytes + 1);
     if (to == NULL)
         return -ENOMEM;
     hl_copy_bytes(to, buffer, bytes);
@@ -636,7 +636,7 @@ static int begin_dynamic(struct hl_symbols *symbols, const struct image *image, 
     dynamic->names = dynamic->table != NULL ? find_strings(image, dynamic->table) : NULL;
     dynamic->n = dynamic->names != NULL ? dynamic->table->sh_size / sizeof(Elf64_Sym) : 0;
     dynamic->n_read = dynamic->n < ENTRIES_AT_ONCE ? dynamic->n : ENTRIES_AT_ONCE;
-    dynamic->first = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *dynamic->first);
+    dynamic->first = hl_allocate_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *dynamic->first);
     if (dynamic->first == NULL)
         return -ENOMEM;
     return dynamic->n_read == 0 ? 0

@@ -38,7 +38,7 @@ void hl_begin_map(struct hl_map_text *text, int fd) {
     text->fd = fd;
     text->filled = text->written = text->lines = text->high = 0;
     text->allocated_bytes = fd >= 0 ? BUFFER_BYTES : WHOLE_MAP_BYTES;
-    text->at = fd >= 0 ? hl_take_pages(BUFFER_BYTES) : hl_take_huge(WHOLE_MAP_BYTES);
+    text->at = fd >= 0 ? hl_map_pages(BUFFER_BYTES) : hl_map_huge_pages(WHOLE_MAP_BYTES);
     text->result = text->at == NULL ? -ENOMEM : 0;
     long result = HL_CALL(__NR_prlimit64, 0, RLIMIT_FSIZE, 0, limit, 0, 0);
     text->most_bytes = hl_is_error(result) ? UINT64_MAX : limit[0];

@@ -448,5 +448,5 @@ def curve(tmp_path, monkeypatch):
     would measure."""
     folder = tmp_path / "cache/hugeld"
     folder.mkdir(parents=True)
-    (folder / "tlb.json").write_text(helpers.curve_file())
+    (folder / "tlb.json").write_text(helpers.jump_costs_file())
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))

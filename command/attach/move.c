@@ -481,7 +481,7 @@ static size_t prepare_texts(struct mover *all, size_t *next, struct hl_attachmen
 }
 
 /* Nothing becomes of the libraries from the text NEXT on. */
-static void leave_rest(const struct hl_attachment *attachment, size_t next, int result) {
+static void skip_rest(const struct hl_attachment *attachment, size_t next, int result) {
     for (; next < attachment->n_texts; next++)
         if (attachment->text[next].skip == 0 && !attachment->text[next].loaded->object.is_main)
             attachment->text[next].skip = result;
@@ -507,7 +507,7 @@ static void move_texts(struct hl_attachment *attachment, struct hl_threads *thre
         if (n_others >= attachment->stopped_threads)
             attachment->stopped_threads = n_others + 1;
         if (result == HL_SKIP_ATTACH_BUSY) { /* they would only stand still once more */
-            leave_rest(attachment, next, result);
+            skip_rest(attachment, next, result);
             return;
         }
     }
@@ -563,7 +563,7 @@ static void *work_in_thread(void *data) {
     if (attachment->skip == 0 && attachment->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
         attachment->skip = HL_SKIP_MAP_COUNT;
     if (attachment->skip == 0)
-        attachment->skip = hl_or_ended(attachment, hl_take_thread(&threads, &tracee, &attachment->gadgets));
+        attachment->skip = hl_or_ended(attachment, hl_hold_thread(&threads, &tracee, &attachment->gadgets));
     if (attachment->skip == 0) {
         double stopped_ms = tracee->stopped_ms;
         attachment->stopped_threads = 1;

@@ -229,8 +229,8 @@ static void add_part(struct hl_attached_text *text, const struct hl_piece_of_tex
 
 /* Takes the huge page with the headers, of the N PLANNED pieces of TEXT, from where IMAGE has it once more, with those that the process
    has: the image's own may have other segments. */
-static void take_original_headers(struct hl_attached_text *text, const struct hl_piece_of_text *planned,
-                                  unsigned n, int image, const struct hl_geometry *geometry) {
+static void use_original_headers(struct hl_attached_text *text, const struct hl_piece_of_text *planned,
+                                 unsigned n, int image, const struct hl_geometry *geometry) {
     const struct hl_object *object = &text->loaded->object;
     uint64_t header = 0, huge = geometry->huge_page_bytes;
     for (unsigned i = 0; i < object->n_segments; i++)
@@ -254,8 +254,8 @@ static void take_original_headers(struct hl_attached_text *text, const struct hl
 }
 
 /* Takes the image that a store has of TEXT's object, if it fits.  Any doubt makes it none. */
-static bool take_stored_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                              const struct hl_attach_request *request) {
+static bool use_image_of_store(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                               const struct hl_attach_request *request) {
     struct hl_piece_of_text planned[HL_PIECES_MAX];
     unsigned n_planned = text->n_pieces;
     long image = hl_open_image_of(&text->state, &request->options);
@@ -263,7 +263,7 @@ static bool take_stored_image(const struct hl_attachment *attachment, struct hl_
         return false;
     text->file = (int)image;
     memcpy(planned, text->piece, sizeof planned);
-    take_original_headers(text, planned, n_planned, (int)image, &request->geometry);
+    use_original_headers(text, planned, n_planned, (int)image, &request->geometry);
     if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
         !hl_is_noexec((int)image) && hl_compare_attached_text(attachment, text) == 0) {
         text->owns_file = true;
@@ -294,8 +294,8 @@ static int find_source(const struct hl_attachment *attachment, struct hl_attache
     struct stat stat;
     int result = 0;
     text->is_huge = true;
-    if (!take_stored_image(attachment, text,
-                           request)) /* also for --dry-run, which promises nothing that fails */
+    if (!use_image_of_store(attachment, text,
+                            request)) /* also for --dry-run, which promises nothing that fails */
         result = hl_make_own_image(attachment, text, request);
     if (text->file >= 0 && fstat(text->file, &stat) == 0) {
         text->device = stat.st_dev;

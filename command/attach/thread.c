@@ -197,7 +197,7 @@ static void look_at_threads(struct hl_threads *threads, bool all) {
 
 static bool is_first(const struct hl_thread *thread) { return thread->tracee.tid == thread->tracee.pid; }
 
-/* The only one that is taken: the frame lies at the end of its stack (trace/tracee.c), which it could reach while another thread stands
+/* The only one that is held: the frame lies at the end of its stack (trace/tracee.c), which it could reach while another thread stands
    still.  NULL: it has ended, and what the process has mapped cannot be read any more. */
 static struct hl_thread *find_first(const struct hl_threads *threads) {
     for (size_t i = 0; i < threads->n; i++)
@@ -263,7 +263,7 @@ static int read_mappings(struct hl_process *now, const struct hl_process *proces
     return hl_read_some_mappings(now, process, range, 3);
 }
 
-static int take(struct hl_thread *thread, const struct hl_threads *threads,
+static int hold(struct hl_thread *thread, const struct hl_threads *threads,
                 const struct hl_gadgets *gadgets) {
     struct hl_process now = {.folder = -1};
     struct hl_tracee *tracee = &thread->tracee;
@@ -284,14 +284,13 @@ static int take(struct hl_thread *thread, const struct hl_threads *threads,
     return result;
 }
 
-static int take_first(struct hl_threads *threads, struct hl_tracee **taken,
-                      const struct hl_gadgets *gadgets) {
+static int hold_first(struct hl_threads *threads, struct hl_tracee **held, const struct hl_gadgets *gadgets) {
     look_at_threads(threads, true);
     struct hl_thread *first = find_first(threads);
     if (first == NULL)
         return -ESRCH;
-    *taken = &first->tracee;
-    return first->unfit != 0 ? first->unfit : take(first, threads, gadgets);
+    *held = &first->tracee;
+    return first->unfit != 0 ? first->unfit : hold(first, threads, gadgets);
 }
 
 /* Two calls of hugeld that change one process would have their frames in the same place.  Who may open its memory may
@@ -303,12 +302,12 @@ static int lock(struct hl_threads *threads) {
     return flock(threads->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_SKIP_ATTACH_TRACED;
 }
 
-int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets) {
+int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const struct hl_gadgets *gadgets) {
     int result = lock(threads);
     if (result != 0)
         return result;
     for (double begun = hl_now_ms();; pause_for(PAUSE_NS)) {
-        result = take_first(threads, taken, gadgets);
+        result = hold_first(threads, held, gadgets);
         if (result != HL_SKIP_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
             return result;
     }
@@ -317,11 +316,11 @@ int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const s
 /* --- the others --- */
 
 /* Asks those to stop that may be.  *LEFT: how many may not. */
-static int ask_others(const struct hl_threads *threads, const struct hl_tracee *taken, size_t *left) {
+static int ask_others(const struct hl_threads *threads, const struct hl_tracee *held, size_t *left) {
     *left = 0;
     for (size_t i = 0; i < threads->n; i++) {
         struct hl_thread *thread = threads->thread[i];
-        if (!is_there(thread, threads) || &thread->tracee == taken)
+        if (!is_there(thread, threads) || &thread->tracee == held)
             continue;
         int result = interrupt(thread, threads);
         *left += result == HL_SKIP_ATTACH_UNFIT;
@@ -354,13 +353,13 @@ static unsigned count_stopped(const struct hl_threads *threads) {
 
 /* Threads may come while threads are being stopped, until none is left that could make one; and one that cannot be
    interrupted may soon be in another call, since those that it waits for are still there. */
-static int stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
+static int stop_others(struct hl_threads *threads, const struct hl_tracee *held, unsigned *n) {
     double standing = 0;
     size_t left = 0;
     *n = 0;
     for (unsigned round = 0; round < ROUNDS_MAX; round++) {
         look_at_threads(threads, false);
-        int result = ask_others(threads, taken, &left);
+        int result = ask_others(threads, held, &left);
         result = await_others(threads, &left, result);
         unsigned before = *n;
         *n = count_stopped(threads);
@@ -377,11 +376,11 @@ static int stop_others(struct hl_threads *threads, const struct hl_tracee *taken
 }
 
 /* Those that stand still first, since a late one is waited for.  Those that have not stopped then are let go when this thread ends. */
-static void release_others(struct hl_threads *threads, const struct hl_tracee *taken) {
+static void release_others(struct hl_threads *threads, const struct hl_tracee *held) {
     for (int late = 0; late < 2; late++)
         for (size_t i = 0; i < threads->n; i++) {
             struct hl_tracee *tracee = &threads->thread[i]->tracee;
-            if (tracee == taken || (!late && tracee->stage == HL_TRACEE_ASKED))
+            if (tracee == held || (!late && tracee->stage == HL_TRACEE_ASKED))
                 continue;
             hl_release_tracee(tracee);
             tracee->stage = HL_TRACEE_GONE;
@@ -391,7 +390,7 @@ static void release_others(struct hl_threads *threads, const struct hl_tracee *t
 /* Our second thread. */
 struct hl_others {
     struct hl_threads *threads;
-    const struct hl_tracee *taken;
+    const struct hl_tracee *held;
     pthread_t thread;
     sem_t are_stopped, may_run;
     int result;
@@ -400,10 +399,10 @@ struct hl_others {
 
 static void *hold_others(void *data) {
     struct hl_others *others = data;
-    others->result = stop_others(others->threads, others->taken, &others->n);
+    others->result = stop_others(others->threads, others->held, &others->n);
     sem_post(&others->are_stopped);
     sem_wait(&others->may_run);
-    release_others(others->threads, others->taken);
+    release_others(others->threads, others->held);
     return NULL;
 }
 
@@ -415,9 +414,9 @@ static void join_others(struct hl_threads *threads) {
     threads->others = NULL;
 }
 
-int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
+int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *held, unsigned *n) {
     struct hl_others *others = hl_xmalloc(sizeof *others);
-    *others = (struct hl_others){.threads = threads, .taken = taken};
+    *others = (struct hl_others){.threads = threads, .held = held};
     sem_init(&others->are_stopped, 0, 0);
     sem_init(&others->may_run, 0, 0);
     *n = 0;

@@ -25,12 +25,12 @@ struct hl_threads {
    or -ESRCH. */
 int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_running);
 
-/* Stops the first thread, and makes it one that can make calls: *TAKEN.  0, or why not; then it runs on.  -ESRCH: it has ended. */
-int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets);
+/* Stops the first thread, and makes it one that can make calls: *HELD.  0, or why not; then it runs on.  -ESRCH: it has ended. */
+int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const struct hl_gadgets *gadgets);
 
-/* Stops all others than TAKEN, which is not looked at until hl_release_others lets them run again.  0, or why not; that has to be
+/* Stops all others than HELD, which is not looked at until hl_release_others lets them run again.  0, or why not; that has to be
    called either way, and need not be if this was not.  *N: how many. */
-int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n);
+int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *held, unsigned *n);
 void hl_release_others(struct hl_threads *threads);
 
 /* Lets all go, but for those that do not stop: the end of the calling thread does that. */

@@ -130,22 +130,22 @@ void hl_print_json(json_t *value) {
     json_decref(value);
 }
 
-struct beside {
+struct worker {
     void *(*work)(void *);
     void *data;
 };
 
 /* Threads that were made for speed give way to busy programs. */
-static void *run_beside(void *beside_) {
-    const struct beside *beside = beside_;
+static void *run_worker(void *worker_) {
+    const struct worker *worker = worker_;
     setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
-    return beside->work(beside->data);
+    return worker->work(worker->data);
 }
 
 /* The kernel likes to put a new thread behind the one that has made it, and to move it only milliseconds later.  So
    the others may not run where this one does. */
 void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
-    struct beside beside = {work, data};
+    struct worker worker = {work, data};
     pthread_t thread[HL_THREADS_MAX];
     pthread_attr_t elsewhere;
     cpu_set_t cpus;
@@ -158,7 +158,7 @@ void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
         CPU_CLR(here, &cpus);
     pthread_attr_init(&elsewhere);
     pthread_attr_setaffinity_np(&elsewhere, sizeof cpus, &cpus);
-    while (n_more + 1 < n && pthread_create(&thread[n_more], &elsewhere, run_beside, &beside) == 0)
+    while (n_more + 1 < n && pthread_create(&thread[n_more], &elsewhere, run_worker, &worker) == 0)
         n_more++;
     pthread_attr_destroy(&elsewhere);
     work(data);

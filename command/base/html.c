@@ -17,7 +17,7 @@ __asm__(".pushsection .rodata\n"
 extern const char hl_html_start[], hl_html_end[];
 
 static void say_why(const char *path, int error) {
-    hl_warn("%s: the page cannot be written: %s; name another file", path, strerror(error));
+    hl_warn("%s: the report cannot be written: %s; name another file", path, strerror(error));
 }
 
 int hl_check_report(const char *path) {

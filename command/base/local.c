@@ -97,7 +97,7 @@ void hl_close_local(struct hl_local *local) {
 /* --- paths --- */
 
 /* PATH is left out, for others can change it.  -EPERM */
-static int leave_out(struct hl_local *local, const char *path) {
+static int exclude(struct hl_local *local, const char *path) {
     if (local->exposed == NULL)
         local->exposed = hl_xasprintf("%s", path);
     return -EPERM;
@@ -169,7 +169,7 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
         at = next;
         if (part >= 0 && S_ISLNK(status->st_mode) && (follows || !is_last)) {
             bool is_left_out = local->only_roots && status->st_uid != 0;
-            int error = is_left_out           ? leave_out(local, path)
+            int error = is_left_out           ? exclude(local, path)
                         : ++links > LINKS_MAX ? -ELOOP
                                               : follow(part, left, next);
             close(part);
@@ -232,7 +232,7 @@ DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {
     int file = part >= 0 && !is_left_out ? openat(part, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     int error = part < 0 ? -part : is_left_out ? EPERM : errno;
     if (is_left_out && S_ISDIR(status.st_mode) && follows)
-        leave_out(local, path);
+        exclude(local, path);
     if (part >= 0)
         close(part);
     DIR *folder = file >= 0 ? fdopendir(file) : NULL;

@@ -20,7 +20,7 @@ static int lock_file(int file, bool waits) {
     return 0;
 }
 
-int hl_take_lock(int folder, const char *name, bool waits) {
+int hl_lock_path(int folder, const char *name, bool waits) {
     for (;;) {
         int lock = openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (lock < 0)

@@ -11,7 +11,7 @@ bool hl_is_at(int file, int folder, const char *name);
 /* Opens the file NAME in FOLDER (or AT_FDCWD), where no other user can write, or makes it, which no other user can open, and locks it
    (flock).  WAITS: until it is free.  A descriptor; -EWOULDBLOCK: another process has it; or another negated errno.  Nothing is
    said. */
-int hl_take_lock(int folder, const char *name, bool waits);
+int hl_lock_path(int folder, const char *name, bool waits);
 
 /* Removes the file PATH that LOCK is of, and gives it back.  LOCK may be negative: then nothing is done. */
 void hl_drop_lock(const char *path, int lock);

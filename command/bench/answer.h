@@ -6,7 +6,7 @@
 #include "command/bench/bench.h"
 #include "command/bench/statistics.h"
 
-/* Prints what was measured, as JSON or for people, and writes the page to REPORT if that is not NULL; the
+/* Prints what was measured, as JSON or for people, and writes the report to the path REPORT if that is not NULL; the
    exit code. */
 int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
 

@@ -66,7 +66,7 @@ static const struct hl_flag command_flags[] = {
      HL_OPTIONS(struct request, subject.against)},
     {"ignore-failure", 'i', NULL, "Accept a non-zero exit status", HL_SWITCH(struct request, ignore_failure)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
-    {"report", 0, "FILE.html", "Write a page with a plot of all runs", HL_STRING(struct request, report)},
+    {"report", 0, "FILE.html", "Write a report with a plot of all runs", HL_STRING(struct request, report)},
     {"pid", 0, "PID", "With --toggle: measure a running process", HL_PID(struct request, pid)},
     {"toggle", 0, NULL, "With --pid: attach and detach in turns", HL_SWITCH(struct request, toggles)},
     {"seconds", 0, "S", "With --toggle: every S seconds (10)", HL_SECONDS(struct request, seconds)},

@@ -49,7 +49,7 @@ static char **read_variant(struct variant *variant, char **words, size_t rounds)
 }
 
 /* Keeps what TRIAL says as VALUE and CPU and frees it.  Whether it succeeded; if not, one line was said. */
-static bool take_trial(const struct variant *variant, struct hl_trial *trial, double *value, double *cpu) {
+static bool keep_trial(const struct variant *variant, struct hl_trial *trial, double *value, double *cpu) {
     struct hl_bytes *output = &trial->stream[0];
     bool result = trial->status == 0;
     *cpu = trial->value[HL_USER] + trial->value[HL_SYSTEM];
@@ -78,7 +78,7 @@ static bool run_in_turns(const struct variant *variants, size_t n, size_t round,
         int error = hl_try_program(&variants[j].subject, HL_AS_IS, NULL, -1, &trial);
         if (error != 0)
             hl_warn("bench: %s: cannot be started: %s", variants[j].name, strerror(-error));
-        result = take_trial(&variants[j], &trial, &value[j], &cpu[j]) && error == 0;
+        result = keep_trial(&variants[j], &trial, &value[j], &cpu[j]) && error == 0;
     }
     return result;
 }
@@ -91,8 +91,8 @@ static bool run_both(const struct variant *variants, const int *processors, size
     int error = hl_try_pair(runner, round / 2 % 2, trial);
     if (error != 0)
         hl_warn("bench: %s cannot be started: %s", variants[0].name, strerror(-error));
-    bool first = take_trial(&variants[0], &trial[0], &value[0], &cpu[0]);
-    bool second = take_trial(&variants[1], &trial[1], &value[1], &cpu[1]);
+    bool first = keep_trial(&variants[0], &trial[0], &value[0], &cpu[0]);
+    bool second = keep_trial(&variants[1], &trial[1], &value[1], &cpu[1]);
     return first && second && error == 0;
 }
 

@@ -94,7 +94,7 @@ static void redirect(int input, off_t input_from, const int *stream) {
 
 __attribute__((noreturn)) static void run_child(const struct hl_subject *subject, enum hl_side side,
                                                 const int *stream, int log, int go, struct stamp *stamp) {
-    struct hl_way way = {0};
+    struct hl_start_plan way = {0};
     struct hl_program program = subject->program;
     char byte;
     int code = 0;

@@ -24,7 +24,7 @@
 #include "command/file/libraries.h"
 #include "command/proc/process.h"
 #include "command/run/run.h"
-#include "command/run/way.h"
+#include "command/run/start.h"
 #include "elf/skip.h"
 #include "command/image/store.h"
 

@@ -391,7 +391,7 @@ static bool is_there(const struct act *act, const struct hl_piece_of_text *piece
 }
 
 /* PIECE could not be mapped: it stays, or becomes again, what it was.  -ESRCH: it is neither, and the process ends. */
-static int leave(const struct act *act, const struct hl_piece_of_text *piece) {
+static int restore_piece(const struct act *act, const struct hl_piece_of_text *piece) {
     if (!is_there(act, piece) && map_back(act, piece) != 0 && !is_there(act, piece)) {
         hl_warn("%s: its text is lost, so it is ended: no memory for mapping it again",
                 act->plan->executable);
@@ -427,19 +427,19 @@ int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_t
 }
 
 /* With the headers, if it has these. */
-static int map_or_leave(const struct act *act, const struct hl_piece_of_text *piece) {
+static int map_or_restore(const struct act *act, const struct hl_piece_of_text *piece) {
     const struct hl_piece_of_text *header = &act->plan->header;
     long mapped;
     int result = map_piece(act, piece, act->file, &mapped);
     if (result == HL_SKIP_ATTACH_CALL) {
         bool is_refused = mapped == -EPERM || mapped == -EACCES; /* before anything is unmapped */
-        int left = is_refused ? 0 : leave(act, piece);
+        int left = is_refused ? 0 : restore_piece(act, piece);
         return left < 0 ? left : hl_explain_mapping(mapped);
     }
     if (result == 0 && header->start >= piece->start && header->start < piece->end)
         result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);
     /* Where the image's first one is there still, only the headers that debuggers see are not the file's. */
-    return result == HL_SKIP_ATTACH_CALL ? leave(act, header) : result;
+    return result == HL_SKIP_ATTACH_CALL ? restore_piece(act, header) : result;
 }
 
 /* Text first. */
@@ -449,7 +449,7 @@ static int map_over(const struct act *act) {
     for (int prot = PROT_EXEC, pass = 0; pass < 2; pass++, prot = 0)
         for (unsigned i = 0; i < plan->n_pieces && result == 0; i++)
             if ((plan->piece[i].prot & PROT_EXEC) == prot)
-                result = map_or_leave(act, &plan->piece[i]);
+                result = map_or_restore(act, &plan->piece[i]);
     return result;
 }
 

@@ -149,7 +149,7 @@ static int help(void *data) {
     if (result != 0 && stop->plan.is_strict)
         hl_end_exec_thread(&thread, HL_EXIT_NOT_FOUND);
     else
-        hl_leave_exec_thread(&thread, stop->helper);
+        hl_detach_exec_thread(&thread, stop->helper);
     return 0;
 }
 

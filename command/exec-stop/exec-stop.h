@@ -100,7 +100,7 @@ int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound);
 /* Ends it with CODE, before it has run an instruction. */
 void hl_end_exec_thread(const struct hl_exec_thread *thread, int code);
 /* Lets it go, and begin its program as soon as it has waited for CHILD, this process, to end. */
-void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child);
+void hl_detach_exec_thread(const struct hl_exec_thread *thread, pid_t child);
 
 /* Does what PLAN says with THREAD, which is at its exec stop.  PLAN then has the addresses that the program has. */
 int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread);

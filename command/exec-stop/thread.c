@@ -194,7 +194,7 @@ static void unblock_child_signal(pid_t pid) {
     ptrace(PTRACE_SETSIGMASK, pid, sizeof mask, &mask);
 }
 
-void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child) {
+void hl_detach_exec_thread(const struct hl_exec_thread *thread, pid_t child) {
     const uint64_t argument[6] = {(uint64_t)child, 0, __WALL, 0, 0, 0};
     char zeros[HL_EXEC_DATA_BYTES] = {0};
     if (thread->is_armed) {

@@ -613,7 +613,7 @@ static void find_nodes(struct job *job) {
 /* Whether the store has what is asked for already. */
 static bool is_present(const struct job *job) {
     struct hl_line path;
-    long image = hl_open_stored_image(job->store->folder, job->store->owner, 0, &job->state, &path);
+    long image = hl_open_image_in_store(job->store->folder, job->store->owner, 0, &job->state, &path);
     if (image < 0)
         return false;
     close((int)image);
@@ -622,11 +622,11 @@ static bool is_present(const struct job *job) {
     struct hl_store_item *items;
     size_t n;
     hl_read_store(job->store, &items, &n);
-    bool whole = false;
+    bool found = false;
     for (size_t i = 0; i < n; i++)
-        whole |= strcmp(items[i].key, job->outcome->key.at) == 0 && items[i].replicas == job->n_nodes;
+        found |= strcmp(items[i].key, job->outcome->key.at) == 0 && items[i].replicas == job->n_nodes;
     hl_free_store_items(items, n);
-    return whole;
+    return found;
 }
 
 /* How much of the text the image brings onto huge pages, by the way of starting that brings most.  False: nothing, by none. */

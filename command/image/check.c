@@ -79,25 +79,26 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
         return -errno;
     if (unit == 0)
         return -EINVAL;
-    uint64_t whole = hl_round_up((uint64_t)stat.st_size, unit);
+    uint64_t mapped_bytes = hl_round_up((uint64_t)stat.st_size, unit);
     *small = *pages = 0;
-    char *room = mmap(NULL, whole + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *room =
+        mmap(NULL, mapped_bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
         return -errno;
     char *at = (char *)hl_round_up((uint64_t)room, unit);
     int64_t huge;
     int result = 0;
-    if (mmap(at, whole, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
-        result = visit_pages(file, at, whole, unit, false, pages);
-        huge = result != 0 ? result : hl_read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
+    if (mmap(at, mapped_bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
+        result = visit_pages(file, at, mapped_bytes, unit, false, pages);
+        huge = result != 0 ? result : hl_read_huge_bytes((uint64_t)at, (uint64_t)at + mapped_bytes);
         if (huge >= 0 && (uint64_t)huge < *pages * unit && collapses) {
-            result = visit_pages(file, at, whole, unit, true, pages);
-            huge = hl_read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
+            result = visit_pages(file, at, mapped_bytes, unit, true, pages);
+            huge = hl_read_huge_bytes((uint64_t)at, (uint64_t)at + mapped_bytes);
         }
     } else {
         huge = -errno;
     }
-    munmap(room, whole + unit);
+    munmap(room, mapped_bytes + unit);
     if (huge < 0)
         return (int)huge;
     *small = hl_subtract(*pages * unit, (uint64_t)huge) / unit;

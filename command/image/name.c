@@ -86,7 +86,7 @@ bool hl_is_in_store(int file, const struct hl_options *options) {
     return found;
 }
 
-enum hl_way_name hl_find_made(int file, const struct hl_options *options) {
+enum hl_way hl_find_made(int file, const struct hl_options *options) {
     if (options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options))
         return HL_WAY_PLACE;
     return hl_is_in_store(file, options) ? HL_WAY_IMAGE : HL_WAY_NOTHING;
@@ -98,7 +98,7 @@ static bool may_select(struct hl_string patterns, const struct hl_object *object
     struct hl_pattern pattern;
     if (hl_select_object(patterns, object) != HL_NOT_SELECTED)
         return true;
-    while (hl_take_pattern(&patterns, &pattern)) {
+    while (hl_next_pattern(&patterns, &pattern)) {
         size_t base = pattern.text.bytes;
         while (base > 0 && pattern.text.at[base - 1] != '/')
             base--;

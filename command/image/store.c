@@ -245,8 +245,8 @@ static int resize(const struct hl_store *store, const char *size) {
 }
 
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
-static int take_lock(struct hl_store *store, bool waits) {
-    int lock = hl_take_lock(store->folder, HL_LOCK_FILE, waits);
+static int lock_folder(struct hl_store *store, bool waits) {
+    int lock = hl_lock_path(store->folder, HL_LOCK_FILE, waits);
     store->lock = lock < 0 ? -1 : lock;
     return lock < 0 ? lock : 0;
 }
@@ -263,7 +263,7 @@ static int say_no_lock(const struct hl_store *store, int result) {
 }
 
 int hl_lock_store(struct hl_store *store, bool waits) {
-    int result = take_lock(store, waits);
+    int result = lock_folder(store, waits);
     if (waits)
         say_no_lock(store, result);
     if (result == 0)
@@ -283,7 +283,7 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
         say_unusable(path, result);
         return result;
     }
-    result = say_no_lock(store, take_lock(store, waits));
+    result = say_no_lock(store, lock_folder(store, waits));
     if (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path))
         result = -ESTALE; /* another process has mounted a store over the folder meanwhile */
     if (result == 0 && mounts && is_mount(store->folder) == 0) {
@@ -497,8 +497,8 @@ static bool add_replica(const struct hl_store *store, struct hl_store_item *item
 }
 
 /* Reads the names in the folder of an image.  False: that is not possible. */
-static bool read_names(const struct hl_store *store, struct hl_store_item *item, int folder, bool *whole,
-                       struct timespec *time) {
+static bool read_names(const struct hl_store *store, struct hl_store_item *item, int folder,
+                       bool *is_complete, struct timespec *time) {
     DIR *entries = hl_open_list(folder, ".");
     if (entries == NULL)
         return false;
@@ -510,7 +510,7 @@ static bool read_names(const struct hl_store *store, struct hl_store_item *item,
         if (strncmp(entry->d_name, HL_IMAGE_LINK "-", strlen(HL_IMAGE_LINK "-")) != 0)
             continue;
         item->replicas++;
-        *whole &= add_replica(store, item, folder, entry->d_name, time);
+        *is_complete &= add_replica(store, item, folder, entry->d_name, time);
     }
     bool read_all = errno == 0;
     closedir(entries);
@@ -525,18 +525,18 @@ static bool is_open_to_users(const struct hl_store *store, int folder) {
 
 static enum hl_item_state read_image(const struct hl_store *store, struct hl_local *local,
                                      struct hl_store_item *item, int folder, bool is_pending) {
-    bool whole = true;
+    bool is_complete = true;
     struct timespec time = {0};
-    if (!read_names(store, item, folder, &whole, &time))
+    if (!read_names(store, item, folder, &is_complete, &time))
         return HL_ITEM_UNREADABLE;
     if (!is_pending && item->replicas == 0)
-        whole = add_replica(store, item, folder, HL_IMAGE_LINK, &time);
+        is_complete = add_replica(store, item, folder, HL_IMAGE_LINK, &time);
     enum hl_item_state state = compare_origin(local, item, &time);
     if (state == HL_ITEM_REMOTE)
         return state; /* whatever else is wrong: nothing can be made of it now */
     if (is_pending)
         return state == HL_ITEM_GONE ? state : HL_ITEM_PENDING;
-    return whole && is_open_to_users(store, folder) ? state : HL_ITEM_BROKEN;
+    return is_complete && is_open_to_users(store, folder) ? state : HL_ITEM_BROKEN;
 }
 
 /* A file in place is its path, whatever version of it is there. */

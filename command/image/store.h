@@ -131,7 +131,7 @@ void hl_count_processes(struct hl_store_item *items, size_t n);
 void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item);
 
 /* The ways onto huge pages, the mildest first. */
-enum hl_way_name {
+enum hl_way {
     HL_WAY_NOTHING,
     HL_WAY_PLACE,   /* the file's own pages in the page cache (image/in-place.h) */
     HL_WAY_IMAGE,   /* the image of a store */
@@ -145,7 +145,7 @@ bool hl_is_in_store(int file, const struct hl_options *options);
 
 /* What there is of the open FILE already, and `run` therefore takes: HL_WAY_PLACE, where its pages are kept so; HL_WAY_IMAGE,
    where a store knows it, which says who may go on, not what to trust; HL_WAY_NOTHING. */
-enum hl_way_name hl_find_made(int file, const struct hl_options *options);
+enum hl_way hl_find_made(int file, const struct hl_options *options);
 
 /* Whether the stores that a process with OPTIONS looks into have the image of a library that PATTERNS select, which the
    program may then map.  Whether it will cannot be known: it may be one that the program loads later. */

@@ -244,7 +244,7 @@ static void demangle_symbol(struct worker *worker, struct hl_symbol *symbol) {
     if (!may_be_mangled(symbol) || !is_in(symbol, worker->shared->moved) ||
         !demangle_name(worker, symbol->name))
         return;
-    char *name = hl_take_scratch(&worker->scratch, worker->filled + 1);
+    char *name = hl_allocate_scratch(&worker->scratch, worker->filled + 1);
     if (name == NULL)
         return;
     memcpy(name, worker->name, worker->filled);

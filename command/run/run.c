@@ -30,7 +30,7 @@
 #include "command/run/share.h"
 #include "command/image/store.h"
 #include "command/run/run.h"
-#include "command/run/way.h"
+#include "command/run/start.h"
 #include "command/file/file-plan.h"
 #include "command/tlb/jump-costs.h"
 #include "elf/skip.h"
@@ -82,7 +82,7 @@ int hl_refuse_loader(void *request, const char *name) {
     return EINVAL;
 }
 
-int hl_take_linker(void *run_, const char *path) {
+int hl_set_linker(void *run_, const char *path) {
     struct hl_run *run = run_;
     run->via = HL_VIA_LDSO;
     run->linker = path;
@@ -125,7 +125,7 @@ int hl_refuse_program(const char *name) {
 }
 
 /* Tries the patched dynamic linker for PROGRAM, called NAME. */
-static void choose_linker(struct hl_way *way, const struct hl_run *run, const char *name,
+static void choose_linker(struct hl_start_plan *plan, const struct hl_run *run, const char *name,
                           struct hl_program *program) {
     char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker(), *interpreter;
     const struct hl_elf_file *file = hl_read_program(program) ? &program->file : NULL;
@@ -137,12 +137,12 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
         hl_warn(
             "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
             name, linker, program->path, strerror(-result));
-        way->linker = linker;
+        plan->linker = linker;
         linker = NULL;
     }
     if (reason != NULL) {
-        hl_choose_preload(way, program);
-        if (way->reason == NULL)
+        hl_choose_preload(plan, program);
+        if (plan->reason == NULL)
             hl_warn("%s: %s; libhugeld.so is preloaded instead", name, reason);
     } else if (getenv("LD_HUGEPAGES") == NULL) {
         setenv("LD_HUGEPAGES", "main", 1); /* by itself that one takes nothing */
@@ -173,39 +173,39 @@ static char *explain_unknown(const struct hl_program *program, const struct hl_t
 
 /* Executes the image of what PROGRAM runs in the end, if there is one, and preloads for other objects.
    Without an image it preloads. */
-static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                         struct hl_program *program, char *const *argv) {
+static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
+                         const struct hl_options *options, struct hl_program *program, char *const *argv) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool others = hl_selects_other_objects(patterns);
     const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_is_privileged(program))
-        way->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+        plan->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
     else if (is_script_unknown(target))
-        way->no_image = explain_unknown(program, target);
+        plan->no_image = explain_unknown(program, target);
     else if (!hl_read_program(target->program))
-        way->no_image = explain_unread(target->program);
+        plan->no_image = explain_unread(target->program);
     else if (!hl_selects_main(patterns, target->program->executable))
-        way->no_image = hl_xasprintf("the objects that were named leave out the program itself");
+        plan->no_image = hl_xasprintf("the objects that were named leave out the program itself");
     else
-        way->no_image =
-            hl_mount_image(&target->program->file, target->program->executable, options, &way->image);
-    if (way->image != NULL && others)
+        plan->no_image =
+            hl_mount_image(&target->program->file, target->program->executable, options, &plan->image);
+    if (plan->image != NULL && others)
         hl_exclude_main(patterns);
-    if (way->image == NULL || others)
-        hl_choose_preload(way, program);
-    if (way->image != NULL)
-        way->reason = NULL;
+    if (plan->image == NULL || others)
+        hl_choose_preload(plan, program);
+    if (plan->image != NULL)
+        plan->reason = NULL;
 }
 
 /* One line about a program that does not run as it should; the exit code. */
-static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
-    const char *reason = way->no_image != NULL ? way->no_image : way->reason;
+static int tell(struct hl_start_plan *plan, const char *name, bool acts, bool strict) {
+    const char *reason = plan->no_image != NULL ? plan->no_image : plan->reason;
     bool is_refused = strict && reason != NULL;
     if (reason != NULL && acts)
-        hl_warn("%s: %s%s; %s", name, way->no_image != NULL ? "not from an image: " : "", reason,
-                is_refused            ? "strict=on, so it does not run; run it without strict=on"
-                : way->reason != NULL ? "it runs on small pages"
-                                      : "libhugeld.so is preloaded instead");
+        hl_warn("%s: %s%s; %s", name, plan->no_image != NULL ? "not from an image: " : "", reason,
+                is_refused             ? "strict=on, so it does not run; run it without strict=on"
+                : plan->reason != NULL ? "it runs on small pages"
+                                       : "libhugeld.so is preloaded instead");
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
@@ -273,16 +273,16 @@ static const char *explain_never(const struct hl_options *options, struct hl_pro
 }
 
 /* For a program of which nothing is shared. */
-static void start_as_it_is(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
-                           struct hl_program *program, char *const *argv) {
-    if (way->reason != NULL)
+static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *options,
+                           struct hl_string patterns, struct hl_program *program, char *const *argv) {
+    if (plan->reason != NULL)
         return;
     const char *never =
         options->strict && !hl_selects_other_objects(patterns) ? explain_never(options, program, argv) : NULL;
     if (options->strict)
-        way->reason = never != NULL
-                          ? never
-                          : "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
+        plan->reason = never != NULL
+                           ? never
+                           : "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
     else if (options->verbose >= 1)
         tell_of_start(program, argv, patterns, options);
 }
@@ -304,18 +304,18 @@ static bool is_still_in_place(struct hl_program *program) {
 }
 
 /* PROGRAM, called NAME, was put in place, and that is to be said or decides: whether it is still so. */
-static void check_place(struct hl_way *way, const struct hl_options *options, struct hl_program *program,
-                        const char *name) {
-    way->is_in_place = is_still_in_place(program);
-    if (!way->is_in_place)
-        way->reason = "its file was put in place, and the kernel has dropped its huge pages since (hugeld "
-                      "share refresh)";
+static void check_place(struct hl_start_plan *plan, const struct hl_options *options,
+                        struct hl_program *program, const char *name) {
+    plan->is_in_place = is_still_in_place(program);
+    if (!plan->is_in_place)
+        plan->reason = "its file was put in place, and the kernel has dropped its huge pages since (hugeld "
+                       "share refresh)";
     else if (options->verbose >= 1)
         hl_warn("%s: started as it is, because " HL_IN_PLACE_SENTENCE, name);
 }
 
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
-                   struct hl_way *way) {
+                   struct hl_start_plan *plan) {
     const char *name = argv[0];
     struct hl_options options;
     char *text = read_options(&options, run);
@@ -323,30 +323,30 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool names_others = hl_selects_other_objects(patterns);
 
-    hl_choose_bare(way, run, &options, program, name);
-    if (way->is_in_place && (strict || options.verbose >= 1))
-        check_place(way, &options, program, name);
-    enum hl_start start = hl_choose_start(way, run, &options, text, program);
+    hl_choose_bare(plan, run, &options, program, name);
+    if (plan->is_in_place && (strict || options.verbose >= 1))
+        check_place(plan, &options, program, name);
+    enum hl_start start = hl_choose_start(plan, run, &options, text, program);
     if (start == HL_START_BARE && options.verbose >= 1 && names_others)
         tell_of_no_library(name, patterns);
     else if (start == HL_START_AS_IT_IS)
-        start_as_it_is(way, &options, patterns, program, argv);
+        start_as_it_is(plan, &options, patterns, program, argv);
     else if (start == HL_START_IN_PROCESS && run->via == HL_VIA_LDSO && !hl_is_privileged(program))
-        choose_linker(way, run, name, program);
+        choose_linker(plan, run, name, program);
     else if (start == HL_START_IN_PROCESS && run->via == HL_VIA_IMAGE && acts)
-        choose_image(way, run, &options, program, argv);
+        choose_image(plan, run, &options, program, argv);
     else if (start == HL_START_IN_PROCESS)
-        hl_choose_preload(way, program);
-    if (way->image != NULL && options.verbose >= 1)
+        hl_choose_preload(plan, program);
+    if (plan->image != NULL && options.verbose >= 1)
         hl_warn("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
                 "not seen outside",
-                name, way->image);
-    if (acts && options.verbose >= 1 && way->image == NULL)
+                name, plan->image);
+    if (acts && options.verbose >= 1 && plan->image == NULL)
         hl_tell_of_attributes(program, &options);
-    if (strict && !names_others && way->reason == NULL && way->stop == NULL && way->image == NULL &&
-        way->library != NULL)
-        way->reason = explain_never(&options, program, argv);
-    int code = tell(way, name, acts, strict);
+    if (strict && !names_others && plan->reason == NULL && plan->stop == NULL && plan->image == NULL &&
+        plan->library != NULL)
+        plan->reason = explain_never(&options, program, argv);
+    int code = tell(plan, name, acts, strict);
     free(text);
     return code;
 }
@@ -367,14 +367,15 @@ static int become_linker(const char *linker, const char *path, char **program) {
 
 /* The last resort is execvp(3) with the plain environment, since it also takes a later match in PATH.  It gives to the shell what the
    kernel cannot execute: a script without "#!", but another machine's program would end there in syntax errors. */
-int hl_become_program(struct hl_way *way, struct hl_program *program, char **argv, char **plain_variables) {
-    if (way->linker != NULL)
-        return become_linker(way->linker, program->path, argv);
+int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, char **argv,
+                      char **plain_variables) {
+    if (plan->linker != NULL)
+        return become_linker(plan->linker, program->path, argv);
     execv(program->path, argv);
-    if (way->stop != NULL &&
+    if (plan->stop != NULL &&
         plain_variables != NULL) { /* a security module may be against its being traced */
-        hl_cancel_exec_stop(way->stop);
-        way->stop = NULL;
+        hl_cancel_exec_stop(plan->stop);
+        plan->stop = NULL;
         execv(program->path, argv);
     }
     int error = errno;
@@ -382,20 +383,20 @@ int hl_become_program(struct hl_way *way, struct hl_program *program, char **arg
     bool is_text = program->is_script || program->problem == HL_ELF_EMPTY || program->problem == HL_ELF_OTHER;
     if (error != ENOEXEC && plain_variables != NULL)
         environ = plain_variables;
-    if (error == ENOEXEC ? is_text : plain_variables != NULL && way->image == NULL)
+    if (error == ENOEXEC ? is_text : plain_variables != NULL && plan->image == NULL)
         execvp(argv[0], argv);
     else
         errno = error;
     return hl_refuse_program(argv[0]);
 }
 
-static void free_way(struct hl_way *way) {
-    free(way->library);
-    free(way->linker);
-    free(way->image);
-    free(way->no_image);
-    if (way->stop != NULL)
-        hl_cancel_exec_stop(way->stop);
+static void free_plan(struct hl_start_plan *plan) {
+    free(plan->library);
+    free(plan->linker);
+    free(plan->image);
+    free(plan->no_image);
+    if (plan->stop != NULL)
+        hl_cancel_exec_stop(plan->stop);
 }
 
 /* What is best for the library with most text, where that is more than that of PROGRAM, called NAME. */
@@ -428,9 +429,10 @@ static void advise_library(const struct hl_run *run, struct hl_program *program,
 
 /* Where something of the program called NAME is on huge pages by WAY, and these reach the TLB in pieces, as was measured before: what
    that means. */
-static void tell_of_pieces(const struct hl_way *way, const char *name, const struct hl_options *options) {
-    bool is_any = way->is_in_place || way->stop != NULL || way->image != NULL || way->linker != NULL ||
-                  (way->library != NULL && way->reason == NULL);
+static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
+                           const struct hl_options *options) {
+    bool is_any = plan->is_in_place || plan->stop != NULL || plan->image != NULL || plan->linker != NULL ||
+                  (plan->library != NULL && plan->reason == NULL);
     if (is_any && options->verbose >= 1 && hl_load_tlb_verdict() == HL_TLB_PIECES)
         hl_warn("%s: huge pages reach the TLB in pieces here, as hugeld survey --calibrate measured: starts "
                 "gain, "
@@ -482,9 +484,9 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
 }
 
 /* Has images made for the next start of PROGRAM, before this process becomes it by WAY. */
-static void share_later(const struct request *request, const struct hl_way *way,
+static void share_later(const struct request *request, const struct hl_start_plan *plan,
                         const struct hl_program *program, char **arguments) {
-    if (hl_share_missing_later(way, &request->run, &request->options, request->text, program, arguments,
+    if (hl_share_missing_later(plan, &request->run, &request->options, request->text, program, arguments,
                                request->variables) &&
         request->options.verbose >= 1)
         hl_warn("%s: where an image is missing that can be made, it is made meanwhile, for the next start",
@@ -500,7 +502,7 @@ int hl_run_program(int argc, char **argv) {
         "the pattern has a slash; 'main' is the executable; a leading '!' excludes.",
         command_flags, true};
     struct request request = {0};
-    struct hl_way way = {0};
+    struct hl_start_plan plan = {0};
     struct hl_program program = {0};
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
@@ -527,16 +529,16 @@ int hl_run_program(int argc, char **argv) {
     advise_library(&request.run, &program, command_line, &request.options);
     if (request.shares)
         share_missing(&request.run, &program, command_line, &request.options, false);
-    code = hl_prepare_run(&request.run, command_line, &program, &way);
+    code = hl_prepare_run(&request.run, command_line, &program, &plan);
     if (code == 0)
-        tell_of_pieces(&way, command_line[0], &request.options);
+        tell_of_pieces(&plan, command_line[0], &request.options);
     if (code == 0 && !request.shares)
-        share_later(&request, &way, &program, argv + 1);
+        share_later(&request, &plan, &program, argv + 1);
     if (code == 0)
-        code = hl_become_program(&way, &program, command_line,
+        code = hl_become_program(&plan, &program, command_line,
                                  request.options.strict ? NULL : request.variables);
 out:
-    free_way(&way);
+    free_plan(&plan);
     hl_close_program(&program);
     free(request.text);
     free(request.variables);

@@ -5,7 +5,7 @@
 
 #include "command/base/common.h"
 #include "command/base/flags.h"
-#include "command/run/way.h"
+#include "command/run/start.h"
 
 /* The options that both have.  RUN is the field of their request, a TYPE, that is a struct hl_run. */
 #define HL_RUN_FLAGS(type, run)                                                                              \
@@ -19,26 +19,27 @@
          HL_CHOICE(type, run.via, hl_via_names)},                                                            \
         {"loader", 0, "NAME", NULL, HL_CALL(hl_refuse_loader)}, {                                            \
         "ld-so", 'L', "FILE", "The patched dynamic linker, if not the one beside this command",              \
-            HL_CALL_ON(hl_take_linker, type, run)                                                            \
+            HL_CALL_ON(hl_set_linker, type, run)                                                             \
     }
 extern const struct hl_choice hl_via_names[];
 int hl_refuse_loader(void *request, const char *name); /* --loader, as --via was called in snapshots */
-int hl_take_linker(void *run, const char *path);
+int hl_set_linker(void *run, const char *path);
 
 /* Part of the line that verbose=1 prints about a program that is started as it is. */
 #define HL_IN_PLACE_SENTENCE "its file is kept on huge pages in place"
 
 /* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the
-   way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before. */
+   way.  0, or the exit code when strict=on forbids what is left.  PLAN is zeroed before. */
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
-                   struct hl_way *way);
+                   struct hl_start_plan *plan);
 
 /* "auto", "preload", "ldso" or "image"; static. */
 const char *hl_via_name(const struct hl_run *run);
 
 /* Becomes PROGRAM with the argv ARGV.  Where the kernel does not execute it so, as execvp(3) with PLAIN_VARIABLES, unless that is
    NULL.  Returns only when that fails, with the exit code. */
-int hl_become_program(struct hl_way *way, struct hl_program *program, char **argv, char **plain_variables);
+int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, char **argv,
+                      char **plain_variables);
 
 /* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */
 int hl_refuse_program(const char *name);

@@ -296,7 +296,7 @@ static void drop(struct hl_keeper *keeper, struct kept *kept) {
 
 /* An event with a name is of what lies in a folder.  In /tmp any user makes these, and all that is asked of the folders above an
    original is about themselves. */
-static void take_event(struct hl_keeper *keeper, const struct inotify_event *event) {
+static void handle_event(struct hl_keeper *keeper, const struct inotify_event *event) {
     if (event->len > 0 && event->wd != keeper->store)
         return;
     if (event->wd == keeper->store || (event->mask & IN_Q_OVERFLOW)) {
@@ -330,7 +330,7 @@ static void read_events(struct hl_keeper *keeper) {
         keeper->next_events = now + EVENTS_LOOK;
     for (char *at = buffer; at < buffer + bytes; at += sizeof *event + event->len) {
         event = (const struct inotify_event *)(const void *)at;
-        take_event(keeper, event);
+        handle_event(keeper, event);
     }
 }
 
@@ -616,8 +616,8 @@ static void add(struct hl_keeper *keeper, const struct hl_store *store, const ch
     hl_free_add_outcome(&outcome);
 }
 
-/* hl_take_file */
-static bool take_file(void *keeper_, const char *path, const char *entry, bool is_inside, bool was_there) {
+/* hl_handle_file */
+static bool handle_file(void *keeper_, const char *path, const char *entry, bool is_inside, bool was_there) {
     struct hl_keeper *keeper = keeper_;
     struct hl_configuration configuration;
     struct hl_store store;
@@ -725,7 +725,7 @@ void hl_keep(struct hl_keeper *keeper, bool makes) {
         put_off(keeper);
         return;
     }
-    hl_look_out(keeper->lookout, keeper->configuration, take_file, keeper);
+    hl_look_out(keeper->lookout, keeper->configuration, handle_file, keeper);
     struct kept *first = find_next(keeper); /* not before: what is kept may have moved */
     if (first == NULL || first->due > now || keeper->next > now)
         return;

@@ -24,7 +24,7 @@ struct seen {
     uint64_t hash;
     dev_t device;
     double since; /* hl_now_ms */
-    bool was_there, is_taken;
+    bool was_there, is_handled;
 };
 
 /* To be looked at. */
@@ -162,7 +162,7 @@ static enum step find_file(struct hl_lookout *lookout, const struct hl_configura
 
 /* Whether the file was shown, which may take long, so that lookout->local is closed. */
 static bool look_at(struct hl_lookout *lookout, const struct left *file, const struct stat *status,
-                    const char *entry, hl_take_file *take, void *data) {
+                    const char *entry, hl_handle_file *handle, void *data) {
     struct seen seen = {.hash = hash_file(file->path, status),
                         .device = status->st_dev,
                         .since = hl_now_ms(),
@@ -171,10 +171,10 @@ static bool look_at(struct hl_lookout *lookout, const struct left *file, const s
         lookout->old.n > 0 ? bsearch(&seen, lookout->old.at, lookout->old.n, sizeof seen, compare) : NULL;
     if (known != NULL)
         seen = *known;
-    bool shows = !seen.is_taken && hl_now_ms() - seen.since >= SETTLES;
+    bool shows = !seen.is_handled && hl_now_ms() - seen.since >= SETTLES;
     if (shows) {
         hl_close_local(&lookout->local);
-        seen.is_taken = take(data, file->path, entry, file->level > 0, seen.was_there);
+        seen.is_handled = handle(data, file->path, entry, file->level > 0, seen.was_there);
     }
     add(&lookout->now, &seen);
     return shows;
@@ -223,9 +223,9 @@ void hl_look_out_anew(struct hl_lookout *lookout) {
 
 void hl_forget_device(struct hl_lookout *lookout, dev_t device) {
     for (size_t i = 0; i < lookout->old.n; i++)
-        lookout->old.at[i].is_taken &= lookout->old.at[i].device != device;
+        lookout->old.at[i].is_handled &= lookout->old.at[i].device != device;
     for (size_t i = 0; i < lookout->now.n; i++)
-        lookout->now.at[i].is_taken &= lookout->now.at[i].device != device;
+        lookout->now.at[i].is_handled &= lookout->now.at[i].device != device;
 }
 
 void hl_look_out_later(struct hl_lookout *lookout) {
@@ -236,8 +236,8 @@ double hl_find_look(const struct hl_lookout *lookout, const struct hl_configurat
     return configuration->enabled.n > 0 ? lookout->next : INFINITY;
 }
 
-void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *configuration, hl_take_file *take,
-                 void *data) {
+void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *configuration,
+                 hl_handle_file *handle, void *data) {
     double now = hl_now_ms(), began = now, took;
     bool shown = false;
     enum step step;
@@ -250,10 +250,10 @@ void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *conf
         struct left file;
         struct stat status;
         step = find_file(lookout, configuration, &file, &status);
-        took = hl_now_ms() - began; /* which is not what TAKE takes */
+        took = hl_now_ms() - began; /* which is not what HANDLE takes */
         if (step == FOUND) {
-            shown =
-                look_at(lookout, &file, &status, configuration->enabled.text[lookout->entry - 1], take, data);
+            shown = look_at(lookout, &file, &status, configuration->enabled.text[lookout->entry - 1], handle,
+                            data);
             free(file.path);
         }
     } while (step != NO_MORE && !shown && took < STEP);

@@ -16,7 +16,7 @@ struct hl_lookout;
 /* A regular file that ENTRY of the enabled ones means, the same for some seconds now.  IS_INSIDE: of a folder, in which most files
    are no use.  WAS_THERE: when the configuration was read, so what is wrong with it was said then.  False: it is to be shown
    again. */
-typedef bool hl_take_file(void *data, const char *path, const char *entry, bool is_inside, bool was_there);
+typedef bool hl_handle_file(void *data, const char *path, const char *entry, bool is_inside, bool was_there);
 
 struct hl_lookout *hl_start_looking_out(void);
 void hl_stop_looking_out(struct hl_lookout *lookout);
@@ -33,9 +33,9 @@ void hl_look_out_later(struct hl_lookout *lookout);
 /* hl_now_ms, when hl_look_out has something to do. */
 double hl_find_look(const struct hl_lookout *lookout, const struct hl_configuration *configuration);
 
-/* Looks for some milliseconds, if it is time, and calls TAKE with DATA for the next file that is new.  CONFIGURATION may have
+/* Looks for some milliseconds, if it is time, and calls HANDLE with DATA for the next file that is new.  CONFIGURATION may have
    changed only after hl_look_out_anew. */
-void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *configuration, hl_take_file *take,
-                 void *data);
+void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *configuration,
+                 hl_handle_file *handle, void *data);
 
 #endif

@@ -153,7 +153,7 @@ static void count_chunk(struct hl_observed_file *file, uint64_t offset, bool is_
     file->chunk[i].huge += is_huge;
 }
 
-static void take(void *data, const struct hl_sample *sample) {
+static void note_sample(void *data, const struct hl_sample *sample) {
     struct hl_observer *observer = data;
     struct hl_sample_place place;
     bool is_huge = sample->page_bytes >= observer->huge_page_bytes;
@@ -300,7 +300,7 @@ bool hl_observe(struct hl_observer *observer, const struct hl_configuration *con
             observer->begins = hl_now_ms() + draw_pause(observer, configuration);
         return false;
     }
-    int result = hl_read_samples(observer->sampler, HL_SAMPLER_READ_MS, take, observer);
+    int result = hl_read_samples(observer->sampler, HL_SAMPLER_READ_MS, note_sample, observer);
     if (result == 0 && !is_over(observer, configuration, may))
         return false;
     end_window(observer);

@@ -32,7 +32,7 @@
 /* Takes the lock of the service, which would make anew what is taken away.  A descriptor, or a negated errno, which was said. */
 static int keep_service_out(void) {
     mkdir(HL_SERVICE_FOLDER, 0755);
-    int lock = hl_take_lock(AT_FDCWD, HL_SERVICE_LOCK, false);
+    int lock = hl_lock_path(AT_FDCWD, HL_SERVICE_LOCK, false);
     if (lock == -EWOULDBLOCK)
         hl_warn(
             "reset: the service runs, and would make everything anew; stop it first: systemctl disable --now "
@@ -43,7 +43,7 @@ static int keep_service_out(void) {
 }
 
 /* Whether the process whose folder of /proc is the open FOLDER has this mount namespace, and is in no other chroot. */
-static bool is_beside(int folder) {
+static bool has_our_mounts(int folder) {
     return hl_has_same(folder, "ns/mnt") == 1 && hl_has_same(folder, "root") == 1;
 }
 
@@ -58,7 +58,7 @@ static bool maps_images(pid_t pid, const struct stat *store) {
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
         maps = (region->flags & PF_X) &&
-               (hl_is_own_image(region) ? is_beside(process.folder)
+               (hl_is_own_image(region) ? has_our_mounts(process.folder)
                                         : store != NULL && region->device == store->st_dev);
     }
     hl_close_process(&process);
@@ -146,7 +146,7 @@ bool hl_remove_all_images(void) {
 /* Whether this is the mount namespace of process 1. */
 static bool is_of_the_machine(void) {
     int folder = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    bool is = folder >= 0 && is_beside(folder);
+    bool is = folder >= 0 && has_our_mounts(folder);
     if (folder >= 0)
         close(folder);
     return is;

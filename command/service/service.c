@@ -280,7 +280,7 @@ void hl_forget_observed(void) {
 }
 
 /* False: it is to end. */
-static bool take_signals(struct service *service) {
+static bool read_signals(struct service *service) {
     struct signalfd_siginfo info;
     bool goes_on = true;
     while (read(service->signals, &info, sizeof info) == (ssize_t)sizeof info) {
@@ -348,7 +348,7 @@ static int find_wait(const struct service *service) {
 static int stay(struct service *service) {
     notify(service, "READY=1");
     service->next_round = hl_now_ms() + HOUR;
-    while (take_signals(service)) {
+    while (read_signals(service)) {
         feed_watchdog(service);
         /* Found first: if the pause of the keeper's events ends after that, they are polled, and none waits for the next look. */
         int wait = find_wait(service);
@@ -413,7 +413,7 @@ static int serve(struct service *service) {
     if (service->only_says)
         return tell(service);
     mkdir(HL_SERVICE_FOLDER, 0755);
-    int result = service->lock = hl_take_lock(AT_FDCWD, HL_SERVICE_LOCK, false); /* only one can be there */
+    int result = service->lock = hl_lock_path(AT_FDCWD, HL_SERVICE_LOCK, false); /* only one can be there */
     if (result == -EWOULDBLOCK)
         hl_warn("service: another one runs already; stop it first: systemctl stop hugeld");
     else if (result < 0)

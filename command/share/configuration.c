@@ -302,7 +302,7 @@ int hl_lock_configuration(void) {
     for (unsigned i = 0; i < ATTEMPTS && lock == -ENOENT; i++) {
         if (mkdir(FOLDER, 0755) == 0)
             chmod(FOLDER, 0755); /* umask(2) */
-        lock = hl_take_lock(AT_FDCWD, LOCK, true);
+        lock = hl_lock_path(AT_FDCWD, LOCK, true);
     }
     if (lock < 0)
         hl_warn(HL_CONFIGURATION ": it cannot be changed: %s; make its folder writable", strerror(-lock));

@@ -33,8 +33,8 @@
 struct request {
     bool json, running, any_disk, per_node, all, unused, force, unattended;
     const char *store_path, *action, *configuration;
-    char *size;   /* of the store; NULL: as it is */
-    unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE or 0 */
+    char *size;         /* of the store; NULL: as it is */
+    unsigned way_flags; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE or 0 */
     struct hl_list names;
     struct hl_placer placer;
     bool is_enabled;             /* the configuration names the files that are added now; then: */
@@ -87,7 +87,7 @@ static const struct hl_flag command_flags[] = {
     {"store", 0, "FOLDER", "This store, not the system's (root) or your own (other users)",
      HL_STRING(struct request, store_path)},
     {"way", 0, "place|image", "add: in place, or as an image; by itself it takes the mildest that serves",
-     HL_CHOICE(struct request, way, ways_to_add)},
+     HL_CHOICE(struct request, way_flags, ways_to_add)},
     {"any-disk", 0, NULL, "add, refresh: files on disks that may be exchanged, too",
      HL_SWITCH(struct request, any_disk)},
     {"size", 0, "BYTES|PERCENT", "add, refresh: how much root lets the store hold (25% of the memory)",
@@ -165,7 +165,7 @@ static void print_made(const char *name, const struct hl_add_outcome *outcome) {
 static const char *describe_present(const struct request *request, const struct hl_add_outcome *outcome) {
     if (outcome->is_in_place)
         return "in place; --way=image makes an image instead";
-    bool can_be_placed = geteuid() == 0 && request->way == 0;
+    bool can_be_placed = geteuid() == 0 && request->way_flags == 0;
     return can_be_placed ? "as an image; --way=place tries to keep the file in place instead" : "as an image";
 }
 
@@ -213,7 +213,8 @@ static void report_outcome(struct request *request, const struct hl_store *store
 
 static unsigned find_flags(const struct request *request, bool per_node, bool if_worth) {
     return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (per_node ? HL_ADD_PER_NODE | HL_ADD_IMAGE : 0) |
-           (if_worth ? HL_ADD_IF_WORTH : 0) | (request->unattended ? HL_ADD_UNATTENDED : 0) | request->way;
+           (if_worth ? HL_ADD_IF_WORTH : 0) | (request->unattended ? HL_ADD_UNATTENDED : 0) |
+           request->way_flags;
 }
 
 /* Whether no image of the enabled file at PATH could be made just now, by refresh_store and in the same way. */
@@ -259,7 +260,7 @@ static void add_file(struct request *request, const struct hl_store *store, cons
 }
 
 /* Says that PATH, or what is in that folder, is not added, for ERROR. */
-static void leave_out(struct request *request, const char *path, int error) {
+static void say_left_out(struct request *request, const char *path, int error) {
     hl_hide_progress();
     if (error == EPERM)
         hl_warn("%s " HL_LOCAL_EXPOSED, path);
@@ -290,7 +291,7 @@ static void add_folder(struct request *request, const struct hl_store *store, st
     const struct dirent *name;
     DIR *folder = hl_open_folder(local, path, is_named);
     if (folder == NULL && (is_named || errno != EPERM))
-        leave_out(request, path, errno);
+        say_left_out(request, path, errno);
     if (folder == NULL)
         return;
     while ((name = hl_read_folder(local, folder)) != NULL) {
@@ -299,7 +300,7 @@ static void add_folder(struct request *request, const struct hl_store *store, st
         free(inner);
     }
     if (errno != 0)
-        leave_out(request, path, errno);
+        say_left_out(request, path, errno);
     closedir(folder);
 }
 
@@ -313,7 +314,7 @@ static void add_path(struct request *request, const struct hl_store *store, cons
     if (result == 0 && S_ISDIR(status.st_mode))
         add_folder(request, store, &local, path, true);
     else if (request->is_enabled && (result == -EREMOTE || result == -EPERM))
-        leave_out(request, path, -result);
+        say_left_out(request, path, -result);
     else
         add_file(request, store, path, false);
     if (local.is_full)
@@ -335,9 +336,9 @@ static bool is_left_out(struct request *request, const char *store_path, const c
         return false;
     bool is_folder = fstat(file, &status) == 0 && S_ISDIR(status.st_mode);
     struct hl_add_outcome outcome = {.result = HL_SHARE_FAILED,
-                                     .is_for_place = (request->way & HL_ADD_IN_PLACE) != 0};
+                                     .is_for_place = (request->way_flags & HL_ADD_IN_PLACE) != 0};
     if (is_folder)
-        leave_out(request, path, EREMOTE);
+        say_left_out(request, path, EREMOTE);
     else if ((outcome.sentence = hl_explain_unsteady(file, request->any_disk)) != NULL)
         report_outcome(request, &store, path, &outcome, false);
     close(file);
@@ -356,7 +357,7 @@ static bool is_object(struct request *request, const char *store_path, const cha
         hl_close_elf(&file);
     if (problem == HL_ELF_FINE || problem == HL_ELF_DIRECTORY)
         return true;
-    hl_note_no_object(&outcome, problem, request->way);
+    hl_note_no_object(&outcome, problem, request->way_flags);
     report_outcome(request, &store, path, &outcome, false);
     hl_free_add_outcome(&outcome);
     return false;
@@ -517,7 +518,7 @@ static void add_named(struct request *request, const char *store_path) {
 }
 
 static int add(struct request *request, const char *path) {
-    if ((request->way & HL_ADD_IN_PLACE) && geteuid() != 0) {
+    if ((request->way_flags & HL_ADD_IN_PLACE) && geteuid() != 0) {
         hl_warn("share add: only root can put files in place; run hugeld as root, or leave --way=place out");
         return HL_EXIT_NO;
     }
@@ -904,9 +905,9 @@ static const char *find_near(const char *name) {
 /* What is wrong with how it is called, or NULL. */
 static const char *find_misuse(const struct request *request, const struct action *action) {
     bool adds = action->function == add, removes = action->function == remove_some;
-    if (!adds && (request->running || request->per_node || request->way != 0))
+    if (!adds && (request->running || request->per_node || request->way_flags != 0))
         return "--running, --per-node and --way are for add";
-    if (request->per_node && (request->way & HL_ADD_IN_PLACE))
+    if (request->per_node && (request->way_flags & HL_ADD_IN_PLACE))
         return "--per-node makes images, so --way=place cannot be given with it";
     if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
         return "--any-disk and --size are for add and refresh";

@@ -55,7 +55,7 @@ static bool is_at(const char *path, dev_t device, ino_t inode) {
 }
 
 /* Objects that are named: those whose share of the hot text counts. */
-static bool is_named(const struct prospect *prospect, enum hl_way_name way) {
+static bool is_named(const struct prospect *prospect, enum hl_way way) {
     return prospect->covered[way] * prospect->hot >= PART_MIN;
 }
 
@@ -66,7 +66,7 @@ static void add_prospect(struct prospects *prospects, const struct hl_verdict *v
     for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
         prospect.covered[way] = share(prospect.verdict.covered[way], prospect.verdict.text_bytes);
     /* What hugeld share add makes is one way here; the executable of what nothing can be preloaded into is moved by no other. */
-    enum hl_way_name shared = hl_shared_way(&prospect.verdict);
+    enum hl_way shared = hl_shared_way(&prospect.verdict);
     prospect.covered[HL_WAY_IMAGE] = prospect.covered[shared];
     prospect.covered[HL_WAY_PLACE] = 0;
     if (prospects->plain_reason != NULL && !prospect.verdict.is_main)
@@ -74,14 +74,14 @@ static void add_prospect(struct prospects *prospects, const struct hl_verdict *v
     if (prospect.verdict.is_main)
         prospect.covered[HL_WAY_LDSO] = prospect.covered[HL_WAY_PRELOAD];
     for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
-        if (is_named(&prospect, (enum hl_way_name)way))
+        if (is_named(&prospect, (enum hl_way)way))
             prospects->covered[way] += hot * prospect.covered[way];
     prospects->prospect = hl_xrealloc(prospects->prospect, (prospects->n + 1) * sizeof prospect);
     prospects->prospect[prospects->n++] = prospect;
 }
 
 /* The huge pages that WAY takes for PROSPECT. */
-static uint64_t count_pages(const struct prospect *prospect, enum hl_way_name way) {
+static uint64_t count_pages(const struct prospect *prospect, enum hl_way way) {
     const struct hl_verdict *verdict = &prospect->verdict;
     if (way == HL_WAY_IMAGE)
         way = hl_shared_way(verdict);
@@ -109,7 +109,7 @@ static char *format_share(const struct prospects *prospects) {
 }
 
 /* "hugeld run -p main:libLLVM-14.so.1 -- /usr/bin/clang": the arguments are the user's. */
-static char *format_run(const struct prospects *prospects, const char *executable, enum hl_way_name way) {
+static char *format_run(const struct prospects *prospects, const char *executable, enum hl_way way) {
     char *text = hl_xasprintf("hugeld run"), *patterns = hl_xasprintf("%s", "");
     bool executes_image = false;
     unsigned libraries = 0;
@@ -254,8 +254,7 @@ static char *explain_nothing(const struct prospects *prospects) {
 }
 
 /* Whether the commands would name the files that the process has. */
-static bool is_here(const struct prospects *prospects, const struct hl_surveyed *program,
-                    enum hl_way_name way) {
+static bool is_here(const struct prospects *prospects, const struct hl_surveyed *program, enum hl_way way) {
     for (size_t i = 0; i < prospects->n; i++)
         if (is_named(&prospects->prospect[i], way) && !prospects->prospect[i].is_here)
             return false;
@@ -273,7 +272,7 @@ static bool are_in_place(const struct prospects *prospects) {
 
 static void choose_way(struct hl_advice *advice, const struct prospects *prospects,
                        const struct hl_surveyed *program) {
-    enum hl_way_name way = hl_choose_way(prospects->covered);
+    enum hl_way way = hl_choose_way(prospects->covered);
     advice->way = way;
     advice->share = way != HL_WAY_NOTHING ? prospects->covered[way] : 0;
     if (way == HL_WAY_NOTHING) {

@@ -154,7 +154,7 @@ static void close_rings(struct hl_sampler *sampler) {
     sampler->n_rings = 0;
 }
 
-static void read_rings(struct hl_sampler *sampler, void (*take)(void *, const struct hl_sample *),
+static void read_rings(struct hl_sampler *sampler, void (*handle)(void *, const struct hl_sample *),
                        void *data) {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     for (size_t i = 0; i < sampler->n_rings; i++) {
@@ -170,8 +170,8 @@ static void read_rings(struct hl_sampler *sampler, void (*take)(void *, const st
             __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
             sampler->lost_for_good += kind == HL_RECORD_LOST && sampler->counts_lost ? 0 : lost;
             sampler->counts.samples += kind == HL_RECORD_SAMPLE;
-            if (kind == HL_RECORD_SAMPLE && take != NULL)
-                take(data, &sample);
+            if (kind == HL_RECORD_SAMPLE && handle != NULL)
+                handle(data, &sample);
         }
     }
 }
@@ -272,18 +272,18 @@ int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request 
     return 0;
 }
 
-int hl_read_samples(struct hl_sampler *sampler, double ms, void (*take)(void *, const struct hl_sample *),
+int hl_read_samples(struct hl_sampler *sampler, double ms, void (*handle)(void *, const struct hl_sample *),
                     void *data) {
     double rest = fmin(ms, HL_SAMPLER_READ_MS);
     if (sampler->all)
         rest = fmin(rest, sampler->turn_ends_ms - hl_now_ms());
     poll(NULL, 0, rest > 0 ? (int)ceil(rest) : 0);
-    read_rings(sampler, take, data);
+    read_rings(sampler, handle, data);
     if (!sampler->all || hl_now_ms() < sampler->turn_ends_ms)
         return 0;
     for (size_t i = 0; i < sampler->n_rings; i++)
         ioctl(sampler->ring[i].file, PERF_EVENT_IOC_DISABLE, 0);
-    read_rings(sampler, take, data);
+    read_rings(sampler, handle, data);
     count_lost(sampler);
     sampler->lost_for_good = sampler->counts.lost;
     return begin_turn(sampler);

@@ -53,11 +53,11 @@ struct hl_sampler;
    REQUEST is there any more.  REQUEST and its threads are not used afterwards. */
 int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request *request);
 
-/* Waits for MS, HL_SAMPLER_READ_MS at most, and hands each sample that there is to TAKE.  What comes next is read by the
+/* Waits for MS, HL_SAMPLER_READ_MS at most, and hands each sample that there is to HANDLE.  What comes next is read by the
    next call; 16 KiB of samples are kept for each processor meanwhile.  Processors that come and go are followed.  0, or a
    negated errno where no processor can be sampled any more. */
 int hl_read_samples(struct hl_sampler *sampler, double ms,
-                    void (*take)(void *data, const struct hl_sample *sample), void *data);
+                    void (*handle)(void *data, const struct hl_sample *sample), void *data);
 
 /* Until now; those of a turn that has not ended are among them. */
 const struct hl_sampler_counts *hl_count_samples(struct hl_sampler *sampler);

@@ -127,7 +127,7 @@ static void count_place(struct tally *tally, const struct hl_sample_place *place
                               huge, at >> (huge ? HUGE_SHIFT : SMALL_SHIFT), 0});
 }
 
-static void take(void *data, const struct hl_sample *sample) {
+static void count_sample(void *data, const struct hl_sample *sample) {
     struct tally *tally = data;
     struct hl_sample_place place;
     if (sample->process == getpid())
@@ -298,9 +298,9 @@ static void sample_window(struct tally *tally, struct hl_sampler *sampler, doubl
         hl_tell_progress(watch, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
         if (watch->filter->child != 0 && hl_has_child_ended(watch->filter))
             break;
-        result = hl_read_samples(sampler, fmin(rest, LOOK_MS), take, tally);
+        result = hl_read_samples(sampler, fmin(rest, LOOK_MS), count_sample, tally);
     }
-    hl_read_samples(sampler, 0, take, tally);
+    hl_read_samples(sampler, 0, count_sample, tally);
     watch->survey->sampled = *hl_count_samples(sampler);
 }
 

@@ -44,7 +44,7 @@ static const struct hl_flag command_flags[] = {
     {"pid", 0, "PID", "Only this process, with ten times as many samples", HL_PID(struct request, pid)},
     {"exact", 0, NULL, "Count pages, which makes processes wait", HL_SWITCH(struct request, exact)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
-    {"report", 0, "FILE.html", "Write a page", HL_STRING(struct request, report)},
+    {"report", 0, "FILE.html", "Write a report", HL_STRING(struct request, report)},
     {"calibrate", 0, NULL, "Measure the cost of jumps on this machine, and store it",
      HL_SWITCH(struct request, calibrate)},
     {NULL, 0, "[-- PROGRAM [ARGUMENT...]]", NULL, HL_PROGRAM(struct request, program)},

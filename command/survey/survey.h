@@ -40,7 +40,7 @@ struct hl_event_counts {
 
 /* What hugeld would do for a program. */
 struct hl_advice {
-    enum hl_way_name way;
+    enum hl_way way;
     char *reason;       /* why nothing, or why not another way; or NULL */
     char *command[2];   /* as a shell reads them, one after the other; or NULL */
     double share;       /* of the hot text that would be on huge pages, */

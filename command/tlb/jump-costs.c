@@ -74,7 +74,7 @@ static const char *measure_point(struct hl_cost_point *point, unsigned mib,
                                  const struct hl_geometry *geometry) {
     struct hl_field field[2] = {{0}, {0}};
     const char *reason = "no huge pages could be had; fix: enable transparent huge pages, or fill the pool";
-    if (hl_take_small_field(&field[0], mib * MIB, geometry->page_bytes, geometry) &&
+    if (hl_reserve_small_field(&field[0], mib * MIB, geometry->page_bytes, geometry) &&
         map_huge(&field[1], mib * MIB, geometry))
         reason = time_point(point, field, mib) ? NULL : "a policy forbids executable memory here";
     hl_release_field(&field[0]);

@@ -53,8 +53,8 @@ uint64_t hl_fill_field(const struct hl_field *field, uint64_t step) {
     return done;
 }
 
-bool hl_take_small_field(struct hl_field *field, uint64_t bytes, uint64_t step,
-                         const struct hl_geometry *geometry) {
+bool hl_reserve_small_field(struct hl_field *field, uint64_t bytes, uint64_t step,
+                            const struct hl_geometry *geometry) {
     if (!hl_reserve_field(field, bytes, 0, geometry))
         return false;
     madvise(field->base, bytes, MADV_NOHUGEPAGE);

@@ -18,8 +18,8 @@ bool hl_reserve_field(struct hl_field *field, uint64_t bytes, int flags, const s
 void hl_release_field(struct hl_field *field);
 
 /* The same, with a small page at each STEP; what is there is to be released after false, too. */
-bool hl_take_small_field(struct hl_field *field, uint64_t bytes, uint64_t step,
-                         const struct hl_geometry *geometry);
+bool hl_reserve_small_field(struct hl_field *field, uint64_t bytes, uint64_t step,
+                            const struct hl_geometry *geometry);
 
 /* Touches a byte of each STEP by a system call, which reports a missing page instead of raising SIGBUS.  How many
    bytes from BASE on are there. */

@@ -66,8 +66,9 @@ static double elapsed_ms(const struct session *session) { return hl_now_ms() - s
 
 /* A page of 4 KiB at each STEP. */
 static const char *map_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
-    return hl_take_small_field(&memory->field, bytes, step, &session->geometry) ? NULL
-                                                                                : "there is no memory for it";
+    return hl_reserve_small_field(&memory->field, bytes, step, &session->geometry)
+               ? NULL
+               : "there is no memory for it";
 }
 
 /* Half of what is not reserved: another process that looks for pages meanwhile finds some. */

@@ -682,7 +682,7 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
 
 /* After a call of ours: to a stop of ptrace's own, where the kernel looks at what was interrupted.  A signal that
    cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
-static int leave_call(struct hl_tracee *tracee) {
+static int interrupt_call(struct hl_tracee *tracee) {
     int status = 0, result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0), signal = 0;
     while (result == 0) {
         result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)signal);
@@ -699,7 +699,7 @@ static int leave_call(struct hl_tracee *tracee) {
 
 static void restore(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
-    if ((tracee->stage == HL_TRACEE_IN_CALL && leave_call(tracee) != 0) || hl_put_back(tracee) != 0)
+    if ((tracee->stage == HL_TRACEE_IN_CALL && interrupt_call(tracee) != 0) || hl_put_back(tracee) != 0)
         return;
     size_t bytes = (size_t)(state->high - state->low);
     uint64_t *pattern = hl_xmalloc(bytes);

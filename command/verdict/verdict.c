@@ -40,7 +40,7 @@ static const char *const now_sentences[HL_NOWS] = {
     "executed from its image",
 };
 
-const char *hl_way_name(enum hl_way_name way) { return way_names[way]; }
+const char *hl_way_name(enum hl_way way) { return way_names[way]; }
 
 char *hl_describe_now(const struct hl_verdict *verdict) {
     char *text = hl_xasprintf("%s", now_sentences[verdict->now]);
@@ -148,17 +148,17 @@ static void consider_place(struct judging *judging, bool is_kept) {
 
 /* --- the choice --- */
 
-enum hl_way_name hl_choose_way(const double covered[HL_WAYS]) {
+enum hl_way hl_choose_way(const double covered[HL_WAYS]) {
     double most = 0;
     for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
         most = covered[way] > most ? covered[way] : most;
     for (unsigned way = HL_WAY_PLACE; most > 0 && way < HL_WAYS; way++)
         if (covered[way] * CLEARLY_MORE >= most)
-            return (enum hl_way_name)way;
+            return (enum hl_way)way;
     return HL_WAY_NOTHING;
 }
 
-enum hl_way_name hl_shared_way(const struct hl_verdict *verdict) {
+enum hl_way hl_shared_way(const struct hl_verdict *verdict) {
     if (verdict->is_made)
         return verdict->best;
     if (hl_is_place_enough(verdict->covered[HL_WAY_PLACE], verdict->text_bytes))
@@ -166,7 +166,7 @@ enum hl_way_name hl_shared_way(const struct hl_verdict *verdict) {
     return verdict->covered[HL_WAY_IMAGE] > 0 ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
-static void choose(struct hl_verdict *verdict, enum hl_way_name made) {
+static void choose(struct hl_verdict *verdict, enum hl_way made) {
     double covered[HL_WAYS] = {0};
     for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
         covered[way] = (double)verdict->covered[way];
@@ -191,7 +191,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
                    const struct hl_options *options) {
     struct hl_options of_text = *options;
     struct judging judging = {.verdict = verdict, .file = file, .options = &of_text};
-    enum hl_way_name made = hl_find_made(file->fd, options);
+    enum hl_way made = hl_find_made(file->fd, options);
     uint64_t tried = 0;
     bool is_image_there = false;
     of_text.data = HL_DATA_OFF; /* what is asked about is text */

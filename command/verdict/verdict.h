@@ -19,7 +19,7 @@ struct hl_verdict {
         [HL_WAYS]; /* bytes of the text that each way brings onto huge pages; where the address is left to
                                   chance, on average */
     uint64_t pages[HL_WAYS]; /* the huge pages that it takes; of a private copy in each process, at most */
-    enum hl_way_name best;
+    enum hl_way best;
     bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
     bool has_image;           /* a store has one of the file, whether or not it is best */
     bool is_gone;             /* the file that a process has loaded is not found by its path from here */
@@ -67,13 +67,13 @@ enum hl_skip hl_find_obstacle(const struct hl_process *process);
 char *hl_describe_now(const struct hl_verdict *verdict);
 
 /* What hugeld share add has made of the file, or else would make: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
-enum hl_way_name hl_shared_way(const struct hl_verdict *verdict);
+enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
 /* The mildest way of which no other covers clearly more; COVERED may be in any unit. */
-enum hl_way_name hl_choose_way(const double covered[HL_WAYS]);
+enum hl_way hl_choose_way(const double covered[HL_WAYS]);
 
 /* "place", "image", "preload", "ldso", "nothing"; static. */
-const char *hl_way_name(enum hl_way_name way);
+const char *hl_way_name(enum hl_way way);
 
 /* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
 const char *hl_explain_nothing(const struct hl_verdict *verdict);

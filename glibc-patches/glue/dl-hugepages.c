@@ -480,7 +480,7 @@ asks_for_soname (bool excludes)
 {
   struct hl_string patterns = context->config->options.objects;
   struct hl_pattern pattern;
-  while (hl_take_pattern (&patterns, &pattern))
+  while (hl_next_pattern (&patterns, &pattern))
     if (pattern.excludes == excludes && hl_is_like_soname (&pattern))
       return true;
   return false;

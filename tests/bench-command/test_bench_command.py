@@ -475,13 +475,13 @@ def test_bench_table(bench):
 @pytest.mark.check_all
 def test_bench_page(bench, tmp_path):
     """A browser draws every run as a dot, and names that try to be markup stay text."""
-    page = tmp_path / "page.html"
+    report = tmp_path / "report.html"
     hostile = "<!--<script>&\x01</script>"
-    result = bench("print", hostile, hostile, options=["--report", page], n=9)
+    result = bench("print", hostile, hostile, options=["--report", report], n=9)
     assert result.returncode in (0, 1) and "interval" in result.stdout
-    answer = answer_of(page)
+    answer = answer_of(report)
     assert answer["sentence"] == result.stdout.splitlines()[-1] and answer["pairs"] == 9
-    drawn = Drawing(page, tmp_path)
+    drawn = Drawing(report, tmp_path)
     assert drawn.shapes.count(("circle", "plain")) == 9 and drawn.shapes.count(("circle", "huge")) >= 10
     assert drawn.shapes.count(("rect", "hugetlb")) == 1 and ("rect", "small") in drawn.shapes
     assert "huge pages reach the TLB" in drawn.text and hostile.replace("\x01", "?") in drawn.text and answer["sentence"] in drawn.text
@@ -491,7 +491,7 @@ def test_bench_page(bench, tmp_path):
 @pytest.mark.check_all
 def test_bench_page_that_cannot_be_written(bench):
     result = bench("spin", "1", "1", options=["--report", "/dev/full"])
-    assert result.returncode == 1 and "/dev/full: the page cannot be written" in result.stderr and result.stdout
+    assert result.returncode == 1 and "/dev/full: the report cannot be written" in result.stderr and result.stdout
 
 
 def test_bench_progress(worker, pool):

@@ -515,7 +515,7 @@ static void enter_call(pid_t thread, const struct __ptrace_syscall_info *info) {
     ptrace(PTRACE_SETREGS, thread, 0, &regs);
 }
 
-static void leave_call(pid_t thread) {
+static void restore_call(pid_t thread) {
     struct user_regs_struct regs;
     for (unsigned i = 0; i < n_changed && i < THREADS_MAX; i++) {
         struct changed *c = &changed[i];
@@ -539,7 +539,7 @@ static void see_call(pid_t thread) {
         return;
     if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
         settle(thread, &info);
-        leave_call(thread);
+        restore_call(thread);
     }
     if (info.op != PTRACE_SYSCALL_INFO_ENTRY)
         return;

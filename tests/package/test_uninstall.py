@@ -94,7 +94,7 @@ def debian(clean_debian, builder, source_copy):
     add_build(debian.upper / "hugeld")
     debian.install(*PACKAGES)
     (debian.upper / "root").mkdir(exist_ok=True)
-    (debian.upper / "root/tlb.json").write_text(helpers.curve_file())
+    (debian.upper / "root/tlb.json").write_text(helpers.jump_costs_file())
     for path in APP, OTHER:
         debian.do(f"mkdir -p /etc/hugeld; echo 'any_disk = yes' > /etc/hugeld/hugeld.conf; touch {path}")
         shutil.copy(program, debian.folder / "disk" / path.rpartition("/")[2])

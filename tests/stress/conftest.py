@@ -70,8 +70,8 @@ def way(request):
 
 
 @pytest.fixture
-def run_peer(library):
-    """run_peer(argv, way, options, ...): runs ARGV plainly if WAY is None, else with all objects selected by it."""
+def run_side(library):
+    """run_side(argv, way, options, ...): runs ARGV plainly if WAY is None, else with all objects selected by it."""
 
     def run(argv, way=None, options="", preloaded=(), patterns="*", timeout=120, **changes):
         env = helpers.preload(*preloaded, **changes)

@@ -19,11 +19,11 @@ def expect(plain, backend):
 @pytest.mark.check_all
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_family(run_peer, workshop, count_moves, pool, thp, family, backend, way):
+def test_family(run_side, workshop, count_moves, pool, thp, family, backend, way):
     pool(32)
     argv = [workshop / "calls", family]
-    plain = run_peer(argv)
+    plain = run_side(argv)
     assert plain.returncode == 0 and "WRONG" not in plain.stdout and "sum " in plain.stdout, plain
-    moved = run_peer(argv, way, f"backend={backend},verbose=2", patterns="main")
+    moved = run_side(argv, way, f"backend={backend},verbose=2", patterns="main")
     assert (moved.returncode, moved.stdout) == (0, expect(plain.stdout, backend)), moved
     assert count_moves(moved.stderr, "calls", backend) > 0, moved.stderr

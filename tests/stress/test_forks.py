@@ -10,19 +10,19 @@ from rounds import LONG
 ROUNDS = 10000 if LONG else 500
 
 
-def test_exact_pool(run_peer, workshop, pool, way):
+def test_exact_pool(run_side, workshop, pool, way):
     argv = [workshop / "forks", ROUNDS, workshop / "libgap.so"]
-    plain = run_peer(argv)
+    plain = run_side(argv)
     assert (plain.returncode, plain.stderr) == (0, ""), plain
     # With all that it could want, once: the addresses are not random, so the next run wants the same.
     pool(32)
     options = "backend=hugetlb,data=off,segments=text"
     patterns = "main:libgap.so"
-    once = run_peer([argv[0], 0, argv[2]], way, options, patterns=patterns)
+    once = run_side([argv[0], 0, argv[2]], way, options, patterns=patterns)
     pages = int(re.search(r"most (\d+)", once.stdout)[1]) * 1024 // helpers.HUGE
     assert pages >= 4, once
     pool(pages)
-    moved = run_peer(argv, way, options, patterns=patterns, timeout=1800)
+    moved = run_side(argv, way, options, patterns=patterns, timeout=1800)
     assert (moved.returncode, moved.stderr) == (0, ""), moved
     for result in (plain, moved):
         assert result.stdout.startswith(f"opened {ROUNDS}, wrong 0\n"), result.stdout

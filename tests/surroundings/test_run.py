@@ -239,7 +239,7 @@ def test_pieces(curve, tmp_path, kept):
     """What survey --calibrate has found here is said of what runs on huge pages; nothing is measured for that."""
     changes, arguments, is_told = KEPT[kept]
     file = tmp_path / "cache/hugeld/tlb.json"
-    file.write_text(helpers.curve_file(**changes))
+    file.write_text(helpers.jump_costs_file(**changes))
     said = [helpers.hugeld("run", "-o", "verbose=1", *arguments, "--", "/bin/true").stderr]
     file.chmod(0o666)  # others could have written it
     said.append(helpers.hugeld("run", "-o", "verbose=1", *arguments, "--", "/bin/true").stderr)

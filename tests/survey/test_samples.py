@@ -349,11 +349,11 @@ def test_text(calls, uneven):
 
 @pytest.mark.parametrize("name", ["new\nline", "esc\x1b[31m", "<script>&", "bad\udcff", "bidi\u202e"], ids=ascii)
 def test_hostile_names(calls, tmp_path, name):
-    """In text, JSON and the page; of the program, and of a file that it maps."""
-    program, page = tmp_path / name, tmp_path / "page.html"
+    """In text, JSON and the report; of the program, and of a file that it maps."""
+    program, report = tmp_path / name, tmp_path / "report.html"
     shutil.copy(calls, program)
     on_small_pages(program)
-    result = hugeld("survey", "--seconds", "2", "--report", page, "--", program, FOREVER)
+    result = hugeld("survey", "--seconds", "2", "--report", report, "--", program, FOREVER)
     assert result.returncode in (0, 1) and not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.stdout)
     assert result.stdout.isascii()
     for seconds in (1, 3, 9, 27):
@@ -362,16 +362,16 @@ def test_hostile_names(calls, tmp_path, name):
             break
     [found] = answer["programs"]
     assert found["samples"] > 0 and found["objects"][0]["path"].startswith(str(tmp_path))
-    assert answer_of(page)["programs"]
+    assert answer_of(report)["programs"]
 
 
 @pytest.mark.check_all
-def test_page(calls, tmp_path):
+def test_report(calls, tmp_path):
     """A column for each 2 MiB, and what the samples are."""
-    page = tmp_path / "page.html"
+    report = tmp_path / "report.html"
     for seconds in (2, 6, 18):
-        hugeld("survey", "--seconds", seconds, "--report", page, "--", calls, FOREVER)
-        drawn = Drawing(page, tmp_path)
+        hugeld("survey", "--seconds", seconds, "--report", report, "--", calls, FOREVER)
+        drawn = Drawing(report, tmp_path)
         if "of its samples" in drawn.text:
             break
     assert drawn.shapes.count(("rect", "plain")) >= 8 and "samples, 0 lost" in drawn.text and "in each 2 MiB" in drawn.text

@@ -16,7 +16,7 @@ import pytest
 
 import helpers
 from calls import build_calls
-from helpers import curve_file, hugeld, one_line
+from helpers import hugeld, jump_costs_file, one_line
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, SURVEYS, name_of, row, running, ticks
 
@@ -363,14 +363,14 @@ def test_hostile_names(calls, tmp_path, name):
 
 
 @pytest.mark.check_all
-def test_page(calls, roots_folder, tmp_path):
+def test_report(calls, roots_folder, tmp_path):
     """A browser draws it; a path that tries to be markup stays text."""
-    program, page = roots_folder / "<script>&", tmp_path / "page.html"
+    program, report = roots_folder / "<script>&", tmp_path / "report.html"
     shutil.copy(calls, program)
     with running([program, FOREVER]):
-        survey("--program", program, "--report", page)
-    drawn = Drawing(page, tmp_path)
-    assert answer_of(page)["programs"] and drawn.shapes.count(("rect", "huge")) >= 1
+        survey("--program", program, "--report", report)
+    drawn = Drawing(report, tmp_path)
+    assert answer_of(report)["programs"] and drawn.shapes.count(("rect", "huge")) >= 1
     assert "<script>&" in drawn.text and "hugeld share add" in drawn.text and "TLB" in drawn.text
 
 
@@ -414,7 +414,7 @@ def put(text, *more):
 
 
 def test_calibrated(cache):
-    answer = cache(put(curve_file()))
+    answer = cache(put(jump_costs_file()))
     assert answer["calibrated"] is True and answer["curve_problem"] is None
     assert [p["small_ns"] for p in answer["curve"]] == [4.0, 44.0]
 
@@ -427,16 +427,16 @@ def test_not_calibrated(cache):
 @pytest.mark.check_all
 @pytest.mark.parametrize("before, word", [
     (put("{"), "damaged"), (put(""), "damaged"), (put("[]"), "damaged"), (put("{}"), "damaged"),
-    (put(curve_file(processor="another")), "another processor"), (put(curve_file(version=2)), "damaged"),
-    (put(curve_file(points=[])), "damaged"), (put(curve_file(points=7)), "damaged"),
-    (put(curve_file(points=[{"mib": 2, "small_ns": -1, "huge_ns": 1}])), "damaged"),
-    (put(curve_file(points=[{"mib": 2, "small_ns": 1e300, "huge_ns": 1}])), "damaged"),
-    (put(curve_file(points=[{"mib": 2, "small_ns": 1, "huge_ns": 1}] * 1000)), "damaged"),
-    (put(curve_file(points=[{"mib": 4, "small_ns": 1, "huge_ns": 1}, {"mib": 2, "small_ns": 1, "huge_ns": 1}])), "damaged"),
-    (put("[" * 60000), "damaged"), (put(curve_file(), "truncate -s 1G hugeld/tlb.json"), "damaged"),
-    (put(curve_file(), "chmod 666 hugeld/tlb.json"), "others could"), (put(curve_file(), "chmod 777 hugeld"), "others could"),
-    (put(curve_file(), "chown 65534 hugeld/tlb.json"), "others could"), (put(curve_file(), "chown 65534 hugeld"), "others could"),
-    (put(curve_file(), "mv hugeld/tlb.json hugeld/x", "ln -s x hugeld/tlb.json"), "others could"),
+    (put(jump_costs_file(processor="another")), "another processor"), (put(jump_costs_file(version=2)), "damaged"),
+    (put(jump_costs_file(points=[])), "damaged"), (put(jump_costs_file(points=7)), "damaged"),
+    (put(jump_costs_file(points=[{"mib": 2, "small_ns": -1, "huge_ns": 1}])), "damaged"),
+    (put(jump_costs_file(points=[{"mib": 2, "small_ns": 1e300, "huge_ns": 1}])), "damaged"),
+    (put(jump_costs_file(points=[{"mib": 2, "small_ns": 1, "huge_ns": 1}] * 1000)), "damaged"),
+    (put(jump_costs_file(points=[{"mib": 4, "small_ns": 1, "huge_ns": 1}, {"mib": 2, "small_ns": 1, "huge_ns": 1}])), "damaged"),
+    (put("[" * 60000), "damaged"), (put(jump_costs_file(), "truncate -s 1G hugeld/tlb.json"), "damaged"),
+    (put(jump_costs_file(), "chmod 666 hugeld/tlb.json"), "others could"), (put(jump_costs_file(), "chmod 777 hugeld"), "others could"),
+    (put(jump_costs_file(), "chown 65534 hugeld/tlb.json"), "others could"), (put(jump_costs_file(), "chown 65534 hugeld"), "others could"),
+    (put(jump_costs_file(), "mv hugeld/tlb.json hugeld/x", "ln -s x hugeld/tlb.json"), "others could"),
     ("mkdir hugeld && mkfifo hugeld/tlb.json", "others could"), ("mkdir -p hugeld/tlb.json", "others could"),
 ])
 def test_hostile_cache(cache, before, word):

@@ -294,14 +294,14 @@ class Builder:
         on_small_pages(output)
         return output
 
-    def linker_script(self, name, addition, *mode):
-        """The default linker script for MODE with ADDITION inside."""
+    def linker_script(self, name, extra, *mode):
+        """The default linker script for MODE with EXTRA inside."""
         result = subprocess.run(["ld", "-z", "separate-code", *mode, "--verbose"], capture_output=True, text=True)
         script = result.stdout.split("=" * 50)[1]
         place = "  PROVIDE (__etext = .);"
         assert place in script
         path = self.folder / name
-        path.write_text(script.replace(place, addition + place))
+        path.write_text(script.replace(place, extra + place))
         return path
 
     def link_arguments(self, name, arguments, *mode):

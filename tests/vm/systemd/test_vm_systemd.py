@@ -175,9 +175,9 @@ NUMA = {
 def test_numa(unit, program, plain, huge, pool, name):
     """As doc/limits.md says: numa=local takes a call of @resources, and what a list without it does then."""
     pool(64)
-    settings, lives, moved = NUMA[name]
+    settings, runs, moved = NUMA[name]
     one = unit([f"ExecStart={program}", *HARDENED, *settings], [*DROP_IN, "Environment=LD_HUGEPAGES_OPTIONS=verbose=1,numa=local"])
-    if lives:
+    if runs:
         use(one, plain, lambda pid: huge(pid, moved))
         assert bool(moved) != ("its pages cannot be bound to the nodes" in one.journal()), one.journal()
     else:

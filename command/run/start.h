@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* How a program is started, as far as that takes no library: what `run`, `bench` and hugeld.c share. */
-#ifndef HL_RUN_WAY_H
-#define HL_RUN_WAY_H
+#ifndef HL_RUN_START_H
+#define HL_RUN_START_H
 
 #include "command/base/basics.h"
 #include "command/file/program.h"
@@ -22,7 +22,7 @@ struct hl_run {
 };
 
 /* How the program is started, and why not otherwise. */
-struct hl_way {
+struct hl_start_plan {
     const char *reason;        /* why it runs on small pages; or NULL */
     char *library;             /* to be preloaded, or NULL */
     char *linker;              /* to be called with the program as its argument, or NULL */
@@ -47,9 +47,9 @@ bool hl_selects_main(struct hl_string patterns, const char *path);
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
 
 /* Puts the executable of PROGRAM, called NAME, on huge pages without anything of hugeld in it, where that can be: its file is kept
-   so in place (way->is_in_place), or it begins on its image (way->stop).  Otherwise nothing is changed.  At verbose=1 one line says
+   so in place (plan->is_in_place), or it begins on its image (plan->stop).  Otherwise nothing is changed.  At verbose=1 one line says
    why its image is not used. */
-void hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+void hl_choose_bare(struct hl_start_plan *plan, const struct hl_run *run, const struct hl_options *options,
                     struct hl_program *program, const char *name);
 
 enum hl_start {
@@ -60,19 +60,19 @@ enum hl_start {
 };
 
 /* After hl_choose_bare: what remains to be done for PROGRAM, whose OPTIONS were read from TEXT.  Sets the variables where
-   libhugeld.so or the patched linker is to read them.  After HL_START_BARE_MAIN way->reason says why libhugeld.so cannot be
+   libhugeld.so or the patched linker is to read them.  After HL_START_BARE_MAIN plan->reason says why libhugeld.so cannot be
    preloaded, unless the executable begins on its image all the same. */
-enum hl_start hl_choose_start(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                              const char *text, struct hl_program *program);
+enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *run,
+                              const struct hl_options *options, const char *text, struct hl_program *program);
 
 /* After hl_choose_start: has the images made that are missing, for the next start (hl_share_later).  ARGUMENTS and VARIABLES are as
    there.  Whether that was begun. */
-bool hl_share_missing_later(const struct hl_way *way, const struct hl_run *run,
+bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_run *run,
                             const struct hl_options *options, const char *text,
                             const struct hl_program *program, char **arguments, char **variables);
 
-/* Puts libhugeld.so into LD_PRELOAD, unless way->reason says why not. */
-void hl_choose_preload(struct hl_way *way, struct hl_program *program);
+/* Puts libhugeld.so into LD_PRELOAD, unless plan->reason says why not. */
+void hl_choose_preload(struct hl_start_plan *plan, struct hl_program *program);
 
 /* Takes the executable out of the objects: libhugeld.so would not know it again. */
 void hl_exclude_main(struct hl_string patterns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Starting a program with nothing of hugeld in it, in place or on its image at the exec stop, or with libhugeld.so. */
-#include "command/run/way.h"
+#include "command/run/start.h"
 #include "command/base/basics.h"
 #include "command/exec-stop/exec-stop.h"
 #include "command/image/find.h"
@@ -62,13 +62,13 @@ static void set_preload(const char *library) {
     free(folder);
 }
 
-void hl_choose_preload(struct hl_way *way, struct hl_program *program) {
-    way->library = hl_find_library();
-    way->reason = hl_explain_plain_run(program);
-    if (way->reason == NULL)
-        way->reason = explain_no_library(way->library);
-    if (way->reason == NULL)
-        set_preload(way->library);
+void hl_choose_preload(struct hl_start_plan *plan, struct hl_program *program) {
+    plan->library = hl_find_library();
+    plan->reason = hl_explain_plain_run(program);
+    if (plan->reason == NULL)
+        plan->reason = explain_no_library(plan->library);
+    if (plan->reason == NULL)
+        set_preload(plan->library);
 }
 
 void hl_exclude_main(struct hl_string patterns) {
@@ -114,32 +114,33 @@ static bool takes_other_objects(struct hl_string patterns, bool shares_only,
 }
 
 /* For a PROGRAM that is not bare: whether libhugeld.so may find an image of the executable, and PATTERNS select that. */
-static bool may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
+static bool may_preload_shared_main(const struct hl_start_plan *plan, struct hl_string patterns,
                                     const struct hl_options *options, struct hl_program *program) {
-    return !way->is_unknown && hl_read_program(program) && hl_selects_main(patterns, program->executable) &&
+    return !plan->is_unknown && hl_read_program(program) && hl_selects_main(patterns, program->executable) &&
            is_preloadable(&program->file, options);
 }
 
-void hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+void hl_choose_bare(struct hl_start_plan *plan, const struct hl_run *run, const struct hl_options *options,
                     struct hl_program *program, const char *name) {
     if (run->via != HL_VIA_AUTO || !hl_uses_images(options->backend) || !hl_acts_in(options, program->path))
         return;
-    enum hl_way_name made = program->fd >= 0 ? hl_find_made(program->fd, options) : HL_WAY_NOTHING;
-    way->is_unknown = made == HL_WAY_NOTHING || !hl_read_program(program);
-    if (way->is_unknown || !hl_selects_main(hl_find_patterns(run->patterns), program->executable))
+    enum hl_way made = program->fd >= 0 ? hl_find_made(program->fd, options) : HL_WAY_NOTHING;
+    plan->is_unknown = made == HL_WAY_NOTHING || !hl_read_program(program);
+    if (plan->is_unknown || !hl_selects_main(hl_find_patterns(run->patterns), program->executable))
         return;
-    way->is_in_place = made == HL_WAY_PLACE;
+    plan->is_in_place = made == HL_WAY_PLACE;
     if (made == HL_WAY_IMAGE)
-        way->stop = start_exec_stop(program, options, name);
+        plan->stop = start_exec_stop(program, options, name);
 }
 
-/* Puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides the executable.  Where that cannot be done, way->reason says
+/* Puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides the executable.  Where that cannot be done, plan->reason says
    why, unless the executable begins on its image all the same. */
-static void preload_for_others(struct hl_way *way, struct hl_string patterns, struct hl_program *program) {
+static void preload_for_others(struct hl_start_plan *plan, struct hl_string patterns,
+                               struct hl_program *program) {
     hl_exclude_main(patterns);
-    hl_choose_preload(way, program);
-    if (way->stop != NULL)
-        way->reason = NULL;
+    hl_choose_preload(plan, program);
+    if (plan->stop != NULL)
+        plan->reason = NULL;
 }
 
 static bool names_option(const char *text, const char *name) {
@@ -189,30 +190,31 @@ static void set_variables(const struct hl_run *run, const struct hl_options *opt
     free(named);
 }
 
-enum hl_start hl_choose_start(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                              const char *text, struct hl_program *program) {
+enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *run,
+                              const struct hl_options *options, const char *text,
+                              struct hl_program *program) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool shares_only = hl_acts_in(options, program->path) && hl_shares_only(run, options, text);
     bool others = takes_other_objects(patterns, shares_only, options);
-    bool is_bare = way->is_in_place || way->stop != NULL;
+    bool is_bare = plan->is_in_place || plan->stop != NULL;
 
     /* With nothing of hugeld in it a program needs no variables either.  libhugeld.so ends a strict one if what is named stays. */
     if (is_bare && !others && !(options->strict && hl_selects_other_objects(patterns)))
         return HL_START_BARE;
-    if (!is_bare && shares_only && !others && !may_preload_shared_main(way, patterns, options, program))
+    if (!is_bare && shares_only && !others && !may_preload_shared_main(plan, patterns, options, program))
         return HL_START_AS_IT_IS;
     set_variables(run, options, text);
     if (!is_bare)
         return HL_START_IN_PROCESS;
-    preload_for_others(way, patterns, program);
+    preload_for_others(plan, patterns, program);
     return HL_START_BARE_MAIN;
 }
 
-bool hl_share_missing_later(const struct hl_way *way, const struct hl_run *run,
+bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_run *run,
                             const struct hl_options *options, const char *text,
                             const struct hl_program *program, char **arguments, char **variables) {
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
     return hl_acts_in(options, program->path) && hl_shares_only(run, options, text) &&
-           (others || way->is_unknown) &&
-           hl_share_later(options, others ? NULL : program, arguments, variables, way->stop != NULL);
+           (others || plan->is_unknown) &&
+           hl_share_later(options, others ? NULL : program, arguments, variables, plan->stop != NULL);
 }
