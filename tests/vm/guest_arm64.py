@@ -240,7 +240,7 @@ def guest(name, package, image, *suites, **changes):
 GUESTS = [
     guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security", leave="arm64_[ai]*.py",
           leave_in_sample="arm64_[aeil]*.py"),
-    guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security"),
+    guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security", takes_long=True),
     guest("6.12-arm64-16k", "linux-image-arm64-16k", make_image_16k, "trixie", "trixie-security", memory="1536M"),
     guest("newest-arm64-16k", "linux-image-arm64-16k", make_image_16k, "sid", memory="1536M", in_all=False),
     # Building glibc takes minutes.

@@ -54,6 +54,7 @@ class Guest:
     # What is left out then, because another guest has it and it takes long: arm64: a pattern for files; amd64: those of vm_choice.py.
     leave: str = ""
     leave_in_sample: str = ""  # the same with --sample, instead
+    takes_long: bool = False  # it begins before those that do not
     native: str = ""  # the machine (uname -m) on which KVM can run it
     limit: int = 1800  # seconds: several times what it takes on an idle machine
 

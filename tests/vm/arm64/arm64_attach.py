@@ -19,6 +19,10 @@ refused = arm64.load("attach", "test_attach_refused")
 targets, library_target, steps, plain_output = made.targets, made.library_target, made.steps, made.plain_output
 KINDS = ["exec", "pie", "static", "static-pie"]
 
+# A sample has every third.
+KILLS, BACKS = ([n if i % 3 == 0 else pytest.param(n, marks=pytest.mark.check_all) for i, n in enumerate(every)]
+                for every in (range(1, 90, 8), range(0, 60, 6)))
+
 pytestmark = pytest.mark.skipif(not arm64.IS_SMALL, reason="n/a: a hundred MiB for each program")
 
 
@@ -82,13 +86,13 @@ def test_libraries(library_target, plain_output, mode):
 def test_many_times(targets, plain_output):
     """Signals come all the time, which only the call lets through; each has its handler, and ends the call."""
     with attaching.running(targets["exec"], "every_eintr") as target:
-        for command in [kinds.attach, kinds.detach] * 5:
+        for command in [kinds.attach, kinds.detach] * 2:
             helpers.wait_until(lambda: command(target.pid).returncode == 0, what="a moment without a signal")
         assert target.finish() == plain_output
 
 
 @pytest.mark.parametrize("mode", ["registers", "nanosleep", "registers_epoll"])
-@pytest.mark.parametrize("nth", range(1, 90, 8))
+@pytest.mark.parametrize("nth", KILLS)
 def test_killed(targets, steps, plain_output, mode, nth):
     """Before the frame is there, epoll_wait ends with EINTR, as whenever a tracer dies."""
     if mode == "registers_epoll":
@@ -106,12 +110,12 @@ ARMED = 25
 
 
 @pytest.mark.parametrize("kind", ["taken", "stopped"])
-@pytest.mark.parametrize("back", range(0, 60, 6))
+@pytest.mark.parametrize("back", BACKS)
 def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back):
     killed.test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back)
 
 
-@pytest.mark.parametrize("back", range(0, 60, 6))
+@pytest.mark.parametrize("back", BACKS)
 def test_signal(targets, steps, plain_output, back):
     """Its handler ends epoll_wait, whenever it comes."""
     with attaching.running(targets["exec"], "for_eintr") as target:
