@@ -127,14 +127,30 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if item in chosen]
 
 
-@pytest.fixture(scope="session")
-def pool_lock():
-    """The machine's pool for this run alone: the lock that tools/with-pool holds, unless it started us."""
-    if "WITH_POOL_OUTERMOST" in os.environ or os.getuid() != 0:
+@contextlib.contextmanager
+def locked_pool(wanted):
+    """The machine's pool for this run alone: the lock that tools/with-pool holds, unless it started this run."""
+    if not wanted or "WITH_POOL_OUTERMOST" in os.environ or os.getuid() != 0:
         yield
         return
     with open(NR_HUGEPAGES) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtestloop(session):
+    """The pool's lock comes before all others: `make check` has it and waits for those, so a run beside it must not have one of those and
+    wait for the pool."""
+    is_worker = hasattr(session.config, "workerinput")
+    with locked_pool(not is_worker and any("pool_lock" in item.fixturenames for item in session.items)):
+        yield
+
+
+@pytest.fixture(scope="session")
+def pool_lock(request):
+    """Of several workers one has all tests that need it."""
+    with locked_pool(hasattr(request.config, "workerinput")):
         yield
 
 
