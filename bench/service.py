@@ -10,14 +10,15 @@ import signal
 import subprocess
 import time
 
-import attached
 import databases
-import groups
 import helpers
 import pagecache
 from helpers import HUGELD, ROOT
 from installed import find_cc1plus
 from measure import OUT, Variant, at_once, compile_c, environment, experiment, paired_experiment, take_turns
+from memory import memory_kib
+from servers import has_pgbench, pgbench
+from workloads import STORE, data_folder
 
 FOLDER = pathlib.Path("/var/lib/hugeld-bench")  # where root alone can write
 WINDOW = 50  # seconds; the longest that a configuration takes is 60
@@ -38,22 +39,22 @@ def copies(files):
                 shutil.copy(os.path.realpath(file), found[state] / os.path.basename(file))
         yield found
     finally:
-        subprocess.run([HUGELD, "share", "--store", groups.STORE, "remove", "--all"], stdout=subprocess.DEVNULL, check=False)
+        subprocess.run([HUGELD, "share", "--store", STORE, "remove", "--all"], stdout=subprocess.DEVNULL, check=False)
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 def put_in_place(file, state):
     """As an act does it, all of it at once, while all else of FILE lies as STATE says.  False: this kernel and file system cannot."""
-    subprocess.run([HUGELD, "share", "--store", groups.STORE, "remove", "--all"], stdout=subprocess.DEVNULL, check=False)
+    subprocess.run([HUGELD, "share", "--store", STORE, "remove", "--all"], stdout=subprocess.DEVNULL, check=False)
     pagecache.make(file, state)
-    result = subprocess.run([HUGELD, "share", "--store", groups.STORE, "add", "--any-disk", "--way=place", file], capture_output=True,
+    result = subprocess.run([HUGELD, "share", "--store", STORE, "add", "--any-disk", "--way=place", file], capture_output=True,
                             text=True)
     return result.returncode == 0
 
 
 def is_in_place(file):
     """Whether `share check` finds all of it huge."""
-    result = subprocess.run([HUGELD, "share", "--store", groups.STORE, "check"], capture_output=True, text=True)
+    result = subprocess.run([HUGELD, "share", "--store", STORE, "check"], capture_output=True, text=True)
     return result.returncode == 0 and "in place" in result.stdout
 
 
@@ -179,7 +180,7 @@ def measure_itself(plan):
                 time.sleep(seconds)
                 own[way.name].append(((processor_ms(pid) if pid else 0) - before) / seconds)
                 interrupts[way.name].append((timer_interrupts() - ticks) / seconds)
-                memory = max(memory, groups.memory_kib(pid) / 1024 if pid else 0)
+                memory = max(memory, memory_kib(pid) / 1024 if pid else 0)
     note = f"Memory of its own: {memory:.1f} MiB (Pss). The machine is otherwise idle."
     yield experiment("service-own", "The service's processor time in a second", "ms", ways, own, note=note)
     yield experiment("service-wakeups", "Timer interrupts of all processors in a second", "", ways, interrupts)
@@ -208,9 +209,9 @@ def percentile_of(client, share):
 
 def measure_transactions(plan):
     """Of a client of PostgreSQL, while windows are open and without."""
-    if not groups.has_pgbench():
+    if not has_pgbench():
         return
-    folder = groups.data_folder("postgres-service")
+    folder = data_folder("postgres-service")
     ways = [Variant("quiet", ["postgres"]), Variant("sampling", ["postgres"], "quiet")]
     try:
         postgres = databases.make_postgres(folder)
@@ -219,7 +220,7 @@ def measure_transactions(plan):
 
             def run(way):
                 with between_or_in("window" if way.name == "sampling" else "without"):
-                    return percentile_of(attached.pgbench(plan, words, 1), 0.999)
+                    return percentile_of(pgbench(plan, words, 1), 0.999)
 
             yield experiment("service-pgbench", "PostgreSQL under pgbench: the 99.9th percentile of a transaction", "ms", ways,
                              take_turns(ways, 6 if plan.quick else 20, run))

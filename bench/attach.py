@@ -11,10 +11,11 @@ import time
 
 import databases
 import helpers
-from groups import OUT, STORE, Variant, calls, data_folder, environment, experiment, find_jvm, has_pgbench, hugeld, share, take_turns
 from helpers import HUGELD
 from installed import find_node
-from more import NODE_SERVER
+from measure import OUT, Variant, environment, experiment, hugeld, take_turns
+from servers import NODE_SERVER, has_pgbench, pgbench
+from workloads import STORE, calls, data_folder, find_jvm, share
 
 
 @contextlib.contextmanager
@@ -141,15 +142,6 @@ def live_server(plan, rounds):
     values = take_turns(ways, rounds, run)
     yield experiment("attach-ab", "attach and detach, a node server under ab: the longest request", "ms", ways, values,
                      note=f"No request failed; {found[ways[1].name][-1]} pairs in the last run.")
-
-
-def pgbench(plan, words, clients):
-    """PostgreSQL's clients, who write a line for each transaction; none may fail."""
-    for log in OUT.glob("pgbench.*"):
-        log.unlink()
-    return subprocess.Popen(words("pgbench", "-n", "-S", "-c", str(clients), "-j", str(min(clients, 2)),
-                                  "-T", "2" if plan.quick else "5", "-l", "--log-prefix=pgbench", "postgres"),
-                            stdout=subprocess.PIPE, text=True, cwd=OUT)
 
 
 def longest_transaction(client):

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Memory: the time of a call over much text and of a walk over large arrays; how much memory processes take; and what they notice when it
+is scarce, faulted in or unmapped."""
+
+import contextlib
+import glob
+import os
+import pathlib
+import subprocess
+import time
+
+import alternatives
+import pagecache
+from helpers import HUGELD, ROOT
+from installed import find_node
+from measure import (LINKER, OUT, Variant, at_once, compile_c, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
+                     paired_experiment, pairs, take_turns, time_run, watch)
+from workloads import calls, calls_ways, image_of, mapped, put_large, share, short_programs, where, with_own_output
+
+# --- random calls ---
+
+
+def group_calls(plan):
+    for size, place in plan.texts:
+        ways = calls_ways(size, place, ["1000000" if plan.quick else "2000000"])
+        put_large(ways)
+        huge = where(ways)
+        if LINKER.exists():
+            ways.append(Variant("ldso", [HUGELD, "run", "--via=ldso", "-o", "backend=hugetlb", *ways[0].argv]))
+        yield experiment(f"calls-{size}-{place}", f"Random calls over {size} MiB of text, {place}", "ns", ways,
+                         pairs(ways, 5 if plan.quick else 9, prints=True), base="plain", huge=huge, size=size, place=place)
+
+
+# --- large static arrays ---
+
+
+def group_arrays(plan):
+    arrays, linked = OUT / "arrays", OUT / "arrays-2m"
+    compile_c(arrays, ROOT / "bench/arrays.c")
+    # libhugetlbfs remaps three segments at most.
+    compile_c(linked, *alternatives.ALIGNED, "-Wl,-z,noseparate-code", ROOT / "bench/arrays.c")
+    for what, unit, title in (("walk", "ns", "Random walk over 1 GiB of .bss, one read"),
+                              ("data", "ns", "Random walk over 64 MiB of .data, one read"),
+                              ("triad", "ms", "Triad over 1 GiB of .bss, one pass"), ("start", "ms", "Start, nothing touched"))[:1 if plan.quick else 4]:
+        ways = [Variant("plain", [arrays, what]), hugeld("data-thp", [arrays, what]), hugeld("bss-thp", [arrays, what], "bss=thp")]
+        if find_libhugetlbfs():
+            ways.append(libhugetlbfs("linked-libhugetlbfs", [linked, what], "RW"))
+        yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 6, prints=what != "start"))
+
+
+# --- how much of it ---
+
+
+def memory_kib(pid):
+    """What PID takes of the machine: its share of what is shared, and its huge pages."""
+    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    fields = {line.split(":")[0]: int(line.split()[1]) for line in rollup[1:]}
+    return fields["Pss"] + fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
+
+
+def group_memory(plan):
+    """Memory of one process and of ten of the same program with 32 MiB of text, all touched."""
+    program = calls(32)
+    ways = [Variant("plain", [program, "0", "wait"]), hugeld("hugetlb", [program, "0", "wait"], "backend=hugetlb"),
+            hugeld("thp", [program, "0", "wait"], "backend=thp")]
+    for n in (1, 10):
+        values = {}
+        for way in ways:
+            running = [subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                       for _ in range(n)]
+            try:
+                for process in running:
+                    process.stdout.readline()
+                values[way.name] = [sum(memory_kib(p.pid) for p in running) / 1024]
+            finally:
+                for process in running:
+                    process.stdin.close()
+                    process.wait(timeout=60)
+                    process.stdout.close()
+        yield experiment(f"memory-{n}", f"Memory of {n} process{'es' if n > 1 else ''} with 32 MiB of text, all touched", "MiB",
+                         ways, values, note="One reading each: what smaps counts, shared pages by their share.")
+
+
+# --- memory pressure ---
+
+
+@contextlib.contextmanager
+def memory_limit(megabytes):
+    """A memory cgroup's folder with this limit, version 1 or 2."""
+    root = pathlib.Path("/sys/fs/cgroup")
+    first = (root / "memory").is_dir()
+    group = (root / "memory" if first else root) / f"hugeld-bench-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.limit_in_bytes" if first else "memory.max")).write_text(str(megabytes << 20))
+        yield group
+    finally:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.05)
+
+
+HOG = """
+import mmap, sys, time
+memory = mmap.mmap(-1, int(sys.argv[1]) << 20)
+while True:
+    for at in range(0, len(memory), 4096):
+        memory[at] = 1
+    time.sleep(0.05)
+"""
+
+
+def group_pressure(plan):
+    """A server's requests while something else in its group wants the memory: text that was dropped comes back by a major
+    fault; text on hugetlb is never dropped."""
+    if os.getuid() != 0:
+        return
+    program, requests = calls(64), 1000 if plan.quick else 2000
+    argv = [program, str(requests), "requests"]
+    share(program)
+    ways = [Variant("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), Variant("executed", [image_of(program), *argv[1:]])]
+    rows = {way.name: [] for way in ways}
+    with memory_limit(128) as group:
+        join = ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+
+        def run(way):
+            pagecache.evict(program)
+            hog = subprocess.Popen([*join, "/usr/bin/python3", "-c", HOG, "80"])
+            try:
+                time.sleep(1)
+                result = subprocess.run([*join, *map(str, way.argv)], env=way.env, capture_output=True, text=True)
+            finally:
+                hog.kill()
+                hog.wait()
+            if result.returncode != 0:
+                raise RuntimeError(f"pressure: {way.name} ended with {result.returncode}: {result.stderr}")
+            longest, tail, middle, faults = map(float, result.stdout.split())
+            rows[way.name].append((longest, tail, middle, faults))
+            return tail
+
+        take_turns(ways, 2 if plan.quick else 7, run)
+    pagecache.make(program, "large")
+    for i, name, title, unit in ((1, "tail", "99.9th percentile of a request's time", "us"), (2, "median", "its median", "us"),
+                                 (3, "faults", "major faults of the program while it serves", "")):
+        yield experiment(f"pressure-{name}", f"Memory pressure (64 MiB of text, 80 MiB of another's, a limit of 128 MiB): {title}",
+                         unit, ways, {way: [row[i] for row in found[1:]] for way, found in rows.items()})
+
+
+# --- faults, stalls and threads ---
+
+
+def count_faults(way):
+    """Page faults of WAY and its children."""
+    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"{way.name}: {way.argv[0]} ended with {process.returncode}")
+    return usage.ru_minflt + usage.ru_majflt
+
+
+def group_faults(plan):
+    """Page faults of the short programs of group image."""
+    for name, what, argv, objects, files, executed, _ in short_programs():
+        share(*files)
+        ways = [Variant("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects), mapped("mapped", argv, objects)]
+        if executed:
+            ways.append(Variant("executed", [image_of(argv[0]), *argv[1:]]))
+        with_own_output(ways)
+        values = take_turns(ways, 3 if plan.quick else 7, count_faults)
+        yield experiment(f"faults-{name}", f"Page faults of {name} {what}", "", ways, values, program=name)
+
+
+STALL = """
+const library = process.argv[2]; let last = performance.now(), longest = 0, turns = 0;
+function turn() {
+  const now = performance.now(); longest = Math.max(longest, now - last); last = now;
+  if (++turns == 200) { longest = 0; try { process.dlopen({exports: {}}, library); } catch { /* it is no addon */ } }
+  if (turns < 400) setImmediate(turn); else console.log(longest.toFixed(3));
+}
+setImmediate(turn);
+"""
+
+
+def group_stalls(plan):
+    """How long an event loop stands still while a large library is loaded into it."""
+    libraries = sorted(glob.glob("/usr/lib/*/libLLVM-*.so.1"))
+    if not find_node() or not libraries:
+        return
+    script, library = OUT / "stall.js", os.path.realpath(libraries[-1])
+    script.write_text(STALL)
+    share(library)
+    argv, objects = [os.path.realpath(find_node()), script, library], "libLLVM*"
+    ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb", objects),
+            mapped("mapped", argv, objects), hugeld("thp", argv, "backend=thp", objects)]
+    title = f"The longest turn of node's event loop while it loads {os.path.basename(library)}"
+    yield paired_experiment("stall-node", title, "ms", ways, at_once(ways, 12 if plan.quick else 60, prints=True),
+                            huge={way.name: pages_moved(way) for way in ways})
+
+
+def remote_flushes():
+    """How often processors were told to empty their TLBs; None where the kernel was built without CONFIG_DEBUG_TLBFLUSH."""
+    counts = dict(line.split() for line in pathlib.Path("/proc/vmstat").read_text().splitlines())
+    return int(counts["nr_tlb_remote_flush"]) if "nr_tlb_remote_flush" in counts else None
+
+
+def flushes_in_words(ways):
+    """What one run of each way adds to the counter, others' included."""
+    if remote_flushes() is None:
+        return "This kernel does not count TLB flushes (nr_tlb_remote_flush of /proc/vmstat)."
+    said = []
+    for way in ways:
+        before = remote_flushes()
+        time_run(way)
+        said.append(f"{way.name} {remote_flushes() - before:,}")
+    return f"TLB flushes that one run asked other processors for: {', '.join(said)}."
+
+
+def group_threads(plan):
+    """Text on small pages, private huge ones and an image while other threads fault and unmap.  Ways take turns: each takes all
+    processors."""
+    stock, linked = calls(32, pie=False, source="bench/threads.c"), calls(32, aligned=True, source="bench/threads.c")
+    share(stock)
+    for what, unit, title, count in (("calls", "ns", "a call over 32 MiB of text, while four threads fault and unmap", 1000000),
+                                     ("unmaps", "us", "mapping, touching and unmapping 256 KiB, while two threads call", 500)):
+        words = [what, str(count // 10 if plan.quick else count)]
+        argv = [stock, *words]
+        ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
+                hugeld("thp", argv, "backend=thp"), mapped("mapped", argv), Variant("executed", [image_of(stock), *words]),
+                Variant("linked", [linked, *words])]
+        values = pairs(ways, plan.short, prints=True)
+        yield experiment(f"threads-{what}", f"Six threads: {title}", unit, ways, values, base="plain",
+                         huge={way.name: watch(way)[1] for way in ways}, note=flushes_in_words(ways))

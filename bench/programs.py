@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Real programs, in runs of some tenths of a second: one at a time and several at once, with other options than the defaults, and beside
+what others do; and what `hugeld survey` and the model of instruction TLBs say of them."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import alternatives
+import misses
+from alternatives import CACHE
+from helpers import HUGELD, ROOT
+from installed import find_cc1plus
+from measure import (OUT, Variant, at_once, at_once_precisely, environment, experiment, hugeld, pages_moved, paired_experiment, pairs,
+                     plain_pages, time_run, watch)
+from workloads import (STORE, calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, several, share,
+                       short_programs, with_own_output, write_short_source)
+
+# --- programs that all users have ---
+
+STARTS = {"cc1plus": ["--version"], "clang": ["--version"], "rustc": ["--version"], "node": ["-e", "0"],
+          "python3": ["-S", "-c", "0"], "perl": ["-e", "0"]}  # what ends at once
+
+
+def measure_starts(plan, ways):
+    """What at_once finds of these, in a few seconds each."""
+    return at_once(ways, max(12, pairs_for(plan, time_run(ways[0]) / 1000) // 4))
+
+
+def program_ways(argv, objects, files):
+    ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
+    with contextlib.suppress(RuntimeError):  # too little text
+        share(*files)
+        ways.append(mapped("mapped", argv, objects))
+    return with_own_output(ways)
+
+
+def group_programs(plan):
+    """Both of a pair at the same time."""
+    measure_pairs = at_once if plan.quick else at_once_precisely
+    for name, argv, objects, files in programs():
+        if plan.quick and name not in ("cc1plus", "node", "python3"):
+            continue
+        ways = program_ways(argv, objects, files)
+        put_large(ways, files)
+        memory = {way.name: watch(way)[0] for way in ways}
+        huge = {way.name: pages_moved(way) for way in ways}
+        huge["plain-again"] = plain_pages(ways[0])
+        seconds = time_run(ways[0]) / 1000
+        start = measure_starts(plan, program_ways([argv[0], *STARTS[name]], objects, files))
+        yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
+                                measure_pairs(ways, pairs_for(plan, seconds), files=files), huge=huge, program=name, memory=memory,
+                                start=start)
+
+
+def group_defaults(plan):
+    """The defaults against what they could be, in many short runs: of programs whose read-only data is large.  What touches few
+    of its pages has the start's cost in it."""
+    if plan.quick:
+        return
+    source = write_short_source()
+    for name, argv, objects, files in programs():
+        if name == "cc1plus":
+            argv = [argv[0], "-quiet", "-fsyntax-only", source]
+        if name not in ("cc1plus", "rustc", "node", "python3"):
+            continue
+        ways = [hugeld("default", argv, "backend=hugetlb", objects),
+                hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects),
+                hugeld("edges=small", argv, "backend=hugetlb,edges=small", objects),
+                hugeld("data-off", argv, "backend=hugetlb,data=off", objects)]
+        with_own_output(ways)
+        huge = {way.name: pages_moved(way) for way in ways}
+        put_large(ways, files)
+        yield experiment(f"defaults-{name}", f"The defaults and others: {name}, many short runs", "ms", ways,
+                         pairs(ways, plan.short, files=files), base="default", huge=huge, program=name)
+
+
+def group_many(plan, only_plain=False):
+    """More processes than processors: each has a copy of its own, where plain ones share theirs.  Four on each of two processors:
+    those of one way here, those of the other there."""
+    if plan.quick or not find_cc1plus():
+        return
+    source, cc1plus = write_short_source(), os.path.realpath(find_cc1plus())
+    share(cc1plus)
+    four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
+    ways = [Variant("plain", four), Variant("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,exe=cc1plus"),
+            hugeld("thp", four, "backend=thp,exe=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
+    put_large(ways)
+    yield paired_experiment("many", "Four cc1plus at once on one processor", "ms", ways,
+                            at_once_precisely(ways, pairs_for(plan, time_run(ways[0]) * 2 / 1000)),
+                            huge={way.name: pages_moved(way) for way in ways})
+
+
+# --- more of them, as people run them ---
+
+JAVA = """
+import java.util.*;
+import java.util.stream.*;
+public class Work {
+    public static void main(String[] words) {
+        if (words.length == 0) return;
+        Map<String, List<Integer>> found = IntStream.range(0, 60000).boxed()
+            .collect(Collectors.groupingBy(i -> "w" + i * 7919 % 1009));
+        System.out.println(found.entrySet().stream().filter(e -> e.getKey().matches("w[1-7].*[02468]"))
+            .mapToLong(e -> e.getValue().stream().mapToLong(i -> i % 97).sum()).sum());
+    }
+}
+"""
+
+
+def java_runs():
+    """Classes from the archive of Java's own ones and the program's (AppCDS), and without any."""
+    if not find_jvm() or not shutil.which("javac") or not shutil.which("jar"):
+        return
+    java, jvm = find_jvm()
+    folder = OUT / "java"
+    folder.mkdir(exist_ok=True)
+    (folder / "Work.java").write_text(JAVA)
+    jar, classes, archive = folder / "work.jar", folder / "classes", folder / "work.jsa"
+
+    def run(*words):
+        subprocess.run(words, check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    run("javac", "Work.java")
+    run("jar", "cf", jar, *(file.name for file in folder.glob("*.class")))
+    run(java, "-Xshare:off", f"-XX:DumpLoadedClassList={classes}", "-cp", jar, "Work", "run")
+    run(java, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={archive}", "-cp", jar)
+    for name, what, options in (("java", "java, AppCDS off", ["-Xshare:off"]),
+                                ("java-cds", "java, AppCDS on", ["-Xshare:on", f"-XX:SharedArchiveFile={archive}"])):
+        argv = [java, *options, "-cp", jar, "Work"]
+        yield name, what, [*argv, "run"], argv, "main:libjvm.so", [jvm], False, {}
+
+
+COMPILE = 'for file; do "$CLANG" -std=gnu11 -D_GNU_SOURCE -iquote "$ROOT" -iquote "$ROOT/elf" -O1 -c -o /dev/null "$file"; done'
+
+
+def clang_runs():
+    """A tree that is here in any case: this one."""
+    if not shutil.which("clang"):
+        return
+    clang = os.path.realpath(shutil.which("clang"))
+    sources = sorted((ROOT / "elf").glob("*.c"))[::4]  # a second's work
+    files = libraries_of(clang, "libLLVM", "libclang") or [clang]
+    yield ("clang-tree", f"clang on {len(sources)} files of elf/, one after the other",
+           ["/bin/sh", "-ec", COMPILE, "sh", *sources], [clang, "--version"], "main:libLLVM*:libclang*", files, False,
+           {"CLANG": clang, "ROOT": ROOT})
+
+
+def git_runs():
+    git = shutil.which("git")
+    if not git:
+        return
+    tree, files = OUT / "large-repository", 50000
+    if not (tree / ".git/refs/heads/bench").exists():
+        shutil.rmtree(tree, ignore_errors=True)
+        for i in range(files // 250):
+            folder = tree / f"part{i % 20}/folder{i}"
+            folder.mkdir(parents=True)
+            for j in range(250):
+                (folder / f"file{j}.txt").write_text(f"{i} {j}\n")
+        for words in (["init", "-q", "-b", "bench"], ["add", "."],
+                      ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "files"]):
+            subprocess.run([git, "-C", tree, *words], check=True)
+    git = os.path.realpath(git)
+    status = [git, "--no-optional-locks", "-C", tree, "status", "--porcelain"]
+    yield ("git-status", f"git status in a repository of {files} files", status, [git, "--version"], None, [git], True, {})
+
+
+BENCHMARKS = {"deltablue": 60, "json_loads": 500}  # how often: 0.3 s
+
+
+def python_runs():
+    """Python's own benchmarks, each in one process: not in pyperf's many, since pairs are made here."""
+    folder, python = CACHE / "pyperformance", os.path.realpath("/usr/bin/python3")
+    for name, loops in BENCHMARKS.items():
+        script = folder / f"pyperformance/data-files/benchmarks/bm_{name}/run_benchmark.py"
+        if script.exists():
+            once = [python, script, "--worker", "--warmups=0", "--values=1", f"--loops={loops}"]
+            yield (f"python-{name}", f"pyperformance's {name}", once, [python, "-S", "-c", "0"], None, [python], False,
+                   {"PYTHONPATH": folder})
+
+
+def run_ways(argv, objects, files, executed, variables):
+    ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
+    share(*files)
+    if executed:
+        ways.append(Variant("executed", [image_of(files[0]), *argv[1:]]))
+    else:
+        ways.append(mapped("mapped", argv, objects))
+    for way in ways:
+        way.variables |= {key: str(value) for key, value in variables.items()}
+    return ways
+
+
+def measure_run(plan, name, title, argv, start, *how):
+    ways = run_ways(argv, *how)
+    seconds = time_run(ways[0]) / 1000  # and what is only done the first time is done
+    files = how[1]
+    put_large(ways, files)
+    watched = {way.name: watch(way) for way in ways}
+    values = at_once(ways, pairs_for(plan, seconds), files=files)
+    yield paired_experiment(f"more-{name}", f"{title}, a run of {seconds:.1f} s", "ms", ways, values, program=name,
+                            memory={way: memory for way, (memory, _) in watched.items()},
+                            huge={way: huge for way, (_, huge) in watched.items()},
+                            start=measure_starts(plan, run_ways(start, *how)))
+
+
+def group_more(plan):
+    """More of them."""
+    for runs in (java_runs,) if plan.quick else (java_runs, clang_runs, git_runs, python_runs):
+        for run in runs():
+            yield from measure_run(plan, *run)
+
+
+# --- what others do ---
+
+
+def alternative_programs(plan):
+    """(name, title, the stock program, words, words for a start, linked at 2 MiB, rewritten by BOLT)."""
+    yield ("calls", "A million random calls over 32 MiB of text", calls(32, pie=False), ["1000000"], ["0"],
+           calls(32, aligned=True), None)
+    if plan.quick:
+        return
+    stock = alternatives.link_compiler("compile-ir")
+    if stock and shutil.which("clang"):
+        words = [alternatives.write_module()]
+        linked = alternatives.link_compiler("compile-ir-2m", *alternatives.ALIGNED)
+        related = alternatives.link_compiler("compile-ir-relocations", "-no-pie", "-Wl,--emit-relocs")
+        rewritten = alternatives.rewrite(related, words) if alternatives.find_bolt() else None
+        yield "compile-ir", "LLVM at -O2, linked statically", stock, words, [], linked, rewritten
+    if find_cc1plus():
+        cc1plus = pathlib.Path(os.path.realpath(find_cc1plus()))
+        yield ("cc1plus", "cc1plus as Debian has it", cc1plus, ["-quiet", "-O2", write_short_source(), "-o", "/dev/null"],
+               STARTS["cc1plus"], None, None)
+
+
+def group_alternatives(plan):
+    """What others do, beside what hugeld does, each at the same time as the plain program."""
+    for name, title, stock, words, start, linked, rewritten in alternative_programs(plan):
+        share(stock)
+
+        def ways_with(words, stock=stock, linked=linked, rewritten=rewritten):
+            argv = [stock, *words]
+            others, absent = alternatives.ways_of_others(stock, words, linked, rewritten)
+            return [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
+                    mapped("mapped", argv), Variant("executed", [image_of(stock), *words]), *others], absent
+
+        ways, absent = ways_with(words)
+        put_large(ways)
+        watched = {way.name: watch(way) for way in ways}
+        values = at_once(ways, pairs_for(plan, time_run(ways[0]) / 1000))
+        yield paired_experiment(f"alternatives-{name}", title, "ms", ways, values, program=name, absent=absent,
+                                note=alternatives.missing_in_kernel(),
+                                memory={way: memory for way, (memory, _) in watched.items()},
+                                huge={way: huge for way, (_, huge) in watched.items()},
+                                start=measure_starts(plan, ways_with(start)[0]))
+
+
+# --- what hugeld survey estimates ---
+
+
+def survey_programs():
+    """(name, argv, LD_HUGEPAGES, files that get an image): ten real programs, those of group programs first."""
+    yield from programs()
+    recursion = ("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<1000000) "
+                 "SELECT count(*), sum(x*x%7) FROM c")
+    more = [("git", ["git", "-C", ROOT, "log", "--stat", "--oneline"]), ("sqlite3", ["sqlite3", ":memory:", recursion]),
+            ("gdb", ["gdb", "-nx", "-batch", "-ex", "python print(sum(i * i % 7 for i in range(2000000)))"]),
+            ("php", ["php", "-r", "for ($i = $s = 0; $i < 5000000; $i++) $s += strlen($i) * $i % 7; echo $s;"])]
+    for name, argv in more:
+        if shutil.which(name):
+            program = os.path.realpath(shutil.which(name))
+            yield name, [program, *argv[1:]], None, [program]
+    if find_jvm():
+        java, jvm = find_jvm()
+        yield "java", [java, "-version"], "main:libjvm.so", [jvm]
+
+
+def ask_survey(argv, seconds):
+    """What hugeld survey says of the program ARGV, which is run again and again meanwhile."""
+    again = ["sh", "-c", 'while :; do "$@" > /dev/null 2>&1 || exit; done', "sh", *map(str, argv)]
+    result = subprocess.run([HUGELD, "survey", "--json", "--seconds", str(seconds), "--program", argv[0], "--", *again],
+                            env=environment(), capture_output=True, text=True)
+    found = json.loads(result.stdout or "{}").get("programs", [])
+    return found[0] if found else None
+
+
+def group_survey(plan):
+    """The estimate of hugeld survey, calibrated on this machine, against the ratio that is measured, from an image."""
+    if os.getuid() == 0:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", "/var/cache"], check=True)  # bench/run's namespace
+    subprocess.run([HUGELD, "survey", "--calibrate"], check=True, stdout=subprocess.DEVNULL)
+    for name, argv, objects, files in survey_programs():
+        if plan.quick and name not in ("cc1plus", "node", "python3"):
+            continue
+        try:
+            share(*files)
+        except RuntimeError as error:  # too little text
+            print(f" {error};", end="", flush=True)
+            continue
+        surveyed = ask_survey(argv, 3 if plan.quick else 10)
+        if surveyed is None:
+            raise RuntimeError(f"survey: nothing was seen of {name}")
+        image = mapped("image", argv, objects) if objects else Variant("image", [HUGELD, "run", "-o", f"store={STORE}", *argv])
+        ways = with_own_output([Variant("plain", argv), image])
+        put_large(ways, files)
+        huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "at the exec stop"}
+        note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: of {surveyed['samples']} samples "
+                f"{100 * surveyed['huge_samples'] / max(surveyed['samples'], 1):.0f} % are on huge pages already; at least "
+                f"{surveyed['hot_bytes'] / 2**20:.1f} MiB of text on small pages are hot, and likely "
+                f"{surveyed['likely_hot_bytes'] / 2**20:.1f}, of which the plan covers "
+                f"{100 * surveyed['advice']['hot_share']:.0f} %.")
+        yield paired_experiment(f"survey-{name}", f"{name}, the estimate and what is measured", "ms", ways,
+                                at_once(ways, 12 if plan.quick else min(60, pairs_for(plan, time_run(ways[0]) / 1000)), files=files),
+                                note=note, huge=huge, program=name,
+                                estimate=round(1 - surveyed["gain"], 4))
+
+
+# --- what no virtual machine counts ---
+
+
+def group_misses(plan):
+    """Modelled, not measured: what the runs of `image` miss in instruction TLBs, and of `programs` those that have no short run
+    there; QEMU takes too long for the rest.  Without java, whose threads compile whenever they like, so that no two runs are
+    alike."""
+    runs = {name: (f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()}
+    for name, argv, objects, *_ in programs():
+        if not plan.quick:
+            runs.setdefault(name, (f"{name}, the run of `programs`", argv, objects))
+    for name, title, stock, words, *_ in [] if plan.quick else alternative_programs(plan):
+        runs.setdefault(name, (title, [stock, *words], None))
+    plugin = misses.build(OUT)[1]
+    for name, (title, argv, objects) in runs.items():
+        if name != "java":
+            found = misses.trace([str(word).replace("@", "misses") for word in argv], objects, OUT, plugin)
+            yield experiment(f"misses-{name}", title, "", [], {}, program=name, **found)
