@@ -143,7 +143,7 @@ def pytest_runtestloop(session):
     """The pool's lock comes before all others: `make check` has it and waits for those, so a run beside it must not have one of those and
     wait for the pool."""
     is_worker = hasattr(session.config, "workerinput")
-    with locked_pool(not is_worker and any("pool_lock" in item.fixturenames for item in session.items)):
+    with locked_pool(not is_worker and any("pool_lock" in item.fixturenames for item in getattr(session, "items", ()))):
         yield
 
 
