@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld attach, hugeld detach: the text of processes that run is moved onto huge pages of an image, and back.
+/* hugeld attach, hugeld detach: move the text of running processes onto huge pages of an image, and back.
 
-   Nothing of hugeld is loaded into them.  attach/plan.c looks, attach/move.c acts, trace/tracee.c is how. */
+   Nothing of hugeld is loaded into them. attach/plan.c plans, attach/move.c moves, trace/tracee.c makes the calls in the
+   process. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/file/remedy.h"
@@ -25,7 +26,7 @@ struct request {
     const char *patterns;
     bool json, children, is_asked;
     struct hl_pids pids;
-    /* what comes out */
+    /* results */
     json_t *processes;
     bool failed;
 };
@@ -71,9 +72,9 @@ static const struct hl_flag detach_flags[] = {
     {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
 };
 
-/* --- what became of it --- */
+/* --- results --- */
 
-/* SKIP as hl_attachment has it, in skip.def's words; HL_MOVED: it is an errno of which these know nothing. */
+/* Translates SKIP as hl_attachment has it to a reason of skip.def; HL_MOVED: it is an errno for which there is no reason. */
 static enum hl_skip reason_of(int skip) {
     switch (skip) {
     case -EPERM:
@@ -90,7 +91,7 @@ static enum hl_skip reason_of(int skip) {
     }
 }
 
-/* Of the file at PATH, or NULL where that is not known, in the process PID.  Root is told what keeps root from it. */
+/* SKIP as text, for the file at PATH (NULL: unknown) in the process PID.  Root is told what denies it access. */
 static char *format_reason(int skip, pid_t pid, const char *path) {
     enum hl_skip reason = reason_of(skip);
     if (reason == HL_SKIP_ATTACH_DENIED && geteuid() == 0)
@@ -104,7 +105,7 @@ static bool is_there_already(const struct request *request, int skip) {
     return (skip == HL_SKIP_HUGE_ALREADY || skip == HL_SKIP_ATTACH_COPY) && !request->attachment.is_detach;
 }
 
-/* Whether TEXT was only met by a wildcard, and there is nothing to be done with it. */
+/* Whether only a wildcard selects TEXT, and it cannot move. */
 static bool is_beside_the_point(const struct request *request, const struct hl_attached_text *text) {
     return (text->skip == HL_SKIP_TOO_SMALL || text->skip == HL_SKIP_ATTACH_DETACHED ||
             is_there_already(request, text->skip)) &&
@@ -120,7 +121,7 @@ static void print_joined(const struct request *request, const struct hl_attachme
              hl_plural(text->joined_pages));
 }
 
-/* No whole huge page lies in the text of LOADED at the address that it has.  The caller frees it. */
+/* No whole huge page lies in the text of LOADED at its address.  The caller frees the result. */
 static char *explain_too_small(const struct request *request, const struct hl_attachment *attachment,
                                const struct hl_loaded *loaded) {
     struct hl_verdict verdict;
@@ -199,7 +200,7 @@ static json_t *make_json(const struct request *request, const struct hl_attachme
     return json;
 }
 
-/* Nothing more could be done with the whole process. */
+/* Reports why nothing more can be done with the process. */
 static void say_refused(const struct request *request, const struct hl_attachment *attachment) {
     bool is_joined = false;
     bool was_there = attachment->skip == -ESRCH && attachment->maps >= 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld attach and detach: the text of a running process, and what it is to be replaced by. */
+/* hugeld attach and detach: the text of a running process, and its replacement. */
 #ifndef HL_ATTACHMENT_H
 #define HL_ATTACHMENT_H
 
@@ -12,7 +12,7 @@
 
 #define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
 
-/* A range of a process and what it will be mapped from: hl_attached_text.file, from offset on. */
+/* A range of a process and its new mapping: hl_attached_text.file, from offset on. */
 struct hl_piece_of_text {
     uint64_t start, end, offset;
     int prot;
@@ -22,15 +22,15 @@ struct hl_piece_of_text {
 struct hl_attached_text {
     const struct hl_loaded *loaded;
     struct hl_file_state state; /* of its file, as it was planned */
-    int skip;       /* why it stays as it is: an enum hl_skip, or a negated errno; 0: it can move */
-    int file;       /* what the pieces are mapped from, */
-    bool owns_file; /* which hl_free_attachment closes, */
-    dev_t device;   /* and how maps shows that */
+    int skip;                   /* why it stays: an enum hl_skip, or a negated errno; 0: it can move */
+    int file;                   /* the pieces are mapped from this file, */
+    bool owns_file;             /* which hl_free_attachment closes, */
+    dev_t device;               /* and how maps shows that */
     ino_t inode;
-    char *image;           /* the path of a store's image; NULL: one that was made for it, or none */
-    enum hl_now now;       /* where it is */
+    char *image;           /* the path of a store's image; NULL: one made for this process, or none */
+    enum hl_now now;       /* where the text is now */
     bool is_huge;          /* the file is an image, whose pages have to be huge */
-    uint64_t huge_pages;   /* that the pieces are, or were */
+    uint64_t huge_pages;   /* huge pages on which the pieces are, or were */
     uint64_t joined_pages; /* huge pages of its own file that the process maps instead of small ones */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
@@ -57,9 +57,9 @@ struct hl_attach_request {
     struct hl_geometry geometry;
     struct hl_options options; /* objects and store count */
     bool is_detach, dry_run;
-    bool takes_running;      /* a thread that runs may be interrupted, too */
+    bool takes_running;      /* running threads may be interrupted, too */
     bool suspends_filters;   /* a person wants it: filters of system calls (seccomp) are suspended for ours */
-    bool joins;              /* first in the page cache of its own file, which detach does not undo */
+    bool joins;              /* first join it in the page cache of its own file, which detach does not undo */
     struct hl_placer placer; /* hl_free_placer */
     size_t n_own;
     struct hl_own_image *own;
@@ -68,51 +68,50 @@ struct hl_attach_request {
 /* One process. */
 struct hl_attachment {
     struct hl_geometry geometry;
-    bool takes_running, suspends_filters; /* as it was requested */
+    bool takes_running, suspends_filters; /* copied from the request */
     struct hl_process process;
-    int maps; /* /proc/PID/maps of the memory that it had at first; below 0: it had none, or that cannot be read */
-    int skip;              /* why nothing of it changes: as of a text */
-    uint64_t locked_kib;   /* of its memory, before its regions were read */
-    enum hl_skip obstacle; /* what keeps its text from other huge pages than it has; or HL_MOVED */
+    int maps; /* /proc/PID/maps of the process's memory at the beginning; below 0: it had none, or that cannot be read */
+    int skip;              /* why nothing of it changes: a reason or an errno, as for a text */
+    uint64_t locked_kib;   /* locked memory, read before its regions */
+    enum hl_skip obstacle; /* reason why its text cannot get other huge pages than it has; or HL_MOVED */
     size_t n_texts;
     struct hl_attached_text *text; /* one for each object that is selected */
-    struct hl_gadgets gadgets;     /* if anything is to move */
+    struct hl_gadgets gadgets;     /* found if anything is to move */
     uint64_t stopped_us;           /* how long its thread stood still */
     unsigned stopped_threads;
 };
 
-/* Looks at the process PID and plans what REQUEST wants: nothing of it is stopped or changed.  Everything that
-   speaks against it is in ATTACHMENT, which hl_free_attachment frees. */
+/* Plans REQUEST for the process PID, without stopping or changing it.  Every obstacle is noted in ATTACHMENT, which
+   hl_free_attachment frees. */
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid);
 void hl_free_attachment(struct hl_attachment *attachment);
 
-/* RESULT, 0 or why something of ATTACHMENT stays; -ESRCH instead of a reason where its process has ended since it was opened, or
-   executed another program: what could not be read of it since may have led to any. */
+/* RESULT (0, or why something of ATTACHMENT stays), but -ESRCH instead of a reason if the process has ended since it was opened,
+   or executed another program: any reason may come from data that could not be read since then. */
 int hl_or_ended(const struct hl_attachment *attachment, int result);
 
 /* How much of PROCESS's memory is locked, in KiB. */
 uint64_t hl_read_locked(const struct hl_process *process);
 
-/* Joins the text of LOADED, an object of ATTACHMENT's process, in the page cache of its own file, where the kernel does that and the
-   process has it at such addresses.  True: it maps huge pages in JOINED now, and no small one; of a dry run: it would.  REQUEST's
-   placer notes what was found out. */
+/* Joins the text of LOADED, an object of ATTACHMENT's process, in the page cache of its own file, if the kernel can do that and
+   the text lies at suitable addresses.  True: the process maps the huge pages in JOINED now, and no small page there; in a dry
+   run: it would.  REQUEST's placer keeps its findings. */
 bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                            struct hl_attach_request *request, struct hl_range *joined);
 
-/* Takes an image that was made before, or makes one, with the bytes that the process has in TEXT's pieces, at the offsets
-   that these name.  0: TEXT has it; else a reason or a negated errno. */
+/* Takes an image that was made before, or makes one, with the bytes of TEXT's pieces in the process, at the pieces' offsets. 0:
+   TEXT has it; else a reason or a negated errno. */
 int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
                       struct hl_attach_request *request);
 
-/* Whether TEXT's file has the bytes that its object's segments have in the process.  0, or why not. */
+/* Whether TEXT's file has the bytes of its object's segments in the process. 0, or why not. */
 int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text);
 
-/* Whether TEXT's pieces are mapped NOW as they were when ATTACHMENT was planned, and were not written to.  0, or
-   why not. */
+/* Whether NOW still maps TEXT's pieces as they were when ATTACHMENT was planned, and nothing has written to them. 0, or why not. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now);
 
-/* Does what was planned.  Of what does not move, the texts' skip say why, and the process's. */
+/* Carries out the plan.  The skip of each text, and of the process, say why something does not move. */
 void hl_move_attachment(struct hl_attachment *attachment);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Whether a file has the bytes that a running process has.
+/* Whether a file has the same bytes as a running process.
 
-   This is what an attach takes longest for, so that all processors do it, and an image is not copied before.  All that
-   is compared is cut into chunks, of which each thread takes the next. */
+   The comparison takes most of the time of an attach, so all processors take part, and an image is not copied before.  The bytes
+   are cut into chunks, and each thread takes the next one. */
 #include "command/base/common.h"
 #include "command/attach/attachment.h"
 #include "command/trace/tracee.h"
@@ -14,9 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Half of what stays in a processor's cache; reading less at once takes longer. */
+/* Half of a processor's own cache; smaller reads take longer. */
 #define CHUNK_BYTES ((size_t)512 << 10)
-/* A thread is not worth its start for fewer. */
+/* A thread for fewer bytes is not worth its start. */
 #define CHUNKS_AT_LEAST 8
 
 struct chunk {
@@ -29,22 +29,22 @@ struct comparison {
     const char *mapped; /* all of the file, or NULL; */
     uint64_t file_bytes;
     const struct hl_loaded *loaded;
-    uint64_t header; /* where the process has the ELF header; 0: it has not */
+    uint64_t header; /* address of the ELF header in the process; 0: it is not mapped */
     size_t n;
     struct chunk *chunk;
-    atomic_size_t next; /* no thread has taken this one yet */
+    atomic_size_t next; /* the next chunk that no thread has taken */
     atomic_int result;
 };
 
-/* Makes [at, at + bytes) in THERE, the process's chunk, equal to HERE's. */
+/* Makes [at, at + bytes) equal in THERE, the process's bytes of the chunk, and in HERE, the file's. */
 static void pass_over(const struct chunk *chunk, const char *here, char *there, uint64_t at, uint64_t bytes) {
     for (uint64_t i = at; i < at + bytes; i++)
         if (i - chunk->at < chunk->bytes)
             there[i - chunk->at] = here[i - chunk->at];
 }
 
-/* An image's headers say where in the image everything is: these fields are another file's.  What else they say is
-   compared like everything. */
+/* In an image these fields of the headers hold offsets in the image, so they differ from the file's.  All other fields are
+   compared. */
 static void pass_over_offsets(const struct comparison *c, const struct chunk *chunk, const char *here,
                               char *there) {
     uint64_t table = c->header + c->loaded->file->header.e_phoff;
@@ -58,7 +58,7 @@ static void pass_over_offsets(const struct comparison *c, const struct chunk *ch
     }
 }
 
-/* The file's bytes of CHUNK, in ROOM if need be; NULL: it has not got them. */
+/* The file's bytes of CHUNK, in ROOM if they have to be copied; NULL: the file does not have them. */
 static const char *read_file(const struct comparison *c, const struct chunk *chunk, char *room) {
     if (c->mapped != NULL)
         return chunk->offset + chunk->bytes <= c->file_bytes ? c->mapped + chunk->offset : NULL;
@@ -88,7 +88,7 @@ static void *compare_some(void *data) {
     return NULL;
 }
 
-/* --- what there is to compare --- */
+/* --- the chunks --- */
 
 static void add_chunks(struct comparison *c, uint64_t at, uint64_t end, uint64_t offset) {
     c->chunk = hl_xrealloc(c->chunk, (c->n + (end - at) / CHUNK_BYTES + 1) * sizeof *c->chunk);
@@ -98,7 +98,7 @@ static void add_chunks(struct comparison *c, uint64_t at, uint64_t end, uint64_t
     }
 }
 
-/* What lies between segments has no owner. */
+/* Gaps between segments belong to no segment, and are not compared. */
 static void add_piece(struct comparison *c, const struct hl_piece_of_text *piece) {
     const struct hl_object *object = &c->loaded->object;
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -117,7 +117,7 @@ static uint64_t find_header(const struct hl_object *object) {
     return 0;
 }
 
-/* An image is ours or root's: no other user can truncate it while we read what we have mapped. */
+/* An image belongs to us or to root: no other user can truncate it while it is mapped here. */
 static void map_image(struct comparison *c) {
     struct stat stat;
     if (fstat(c->file, &stat) != 0 || stat.st_size <= 0)

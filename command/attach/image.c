@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* An image for a process that runs already, where no store has one that fits.
+/* An image for a running process, if no store has one that fits.
 
-   It is no ELF file: only the ranges of text are in it, with the bytes that the process has there.  So it fits a position-independent program at any address, and text in which the ELF header lies.  It has no name;
-   the kernel frees it when the last process that maps it ends.
+   It is no ELF file: it holds only the ranges of text, with their bytes in the process.  So it fits a position-independent program
+   at any address, and text in which the ELF header lies.  It has no name; the kernel frees it when the last process that maps it
+   ends.
 
-   Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; other users
-   make it in a memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a descriptor that can
-   be read only, of a file system that is read-only or a file that is sealed: none can change what the others
-   execute. */
+   Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; other users make it in a
+   memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a read-only descriptor of a file on a read-only
+   file system, or of a sealed file: none can change the text of the others. */
 #include "command/base/common.h"
 #include "command/attach/attachment.h"
 #include "elf/maps.h"
@@ -28,20 +28,20 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* A copy that is larger than this is made only if one part of so many of the text is in memory. */
+/* A copy that is larger than this is made only if at least this fraction of the text is in memory. */
 #define ANY_USE_BYTES ((uint64_t)64 << 20)
 #define RESIDENT_SHARE 8
 
-/* Read of the file at once. */
+/* The file is read in parts of this size. */
 #define READ_BYTES ((size_t)64 << 10)
 
-/* What is written where, a unit at a time. */
+/* A copy into an image, one unit at a time. */
 struct filling {
     pid_t pid;
     const struct hl_loaded *loaded;
     uint64_t from, bytes, unit;
     char *at;
-    atomic_uint_fast64_t next; /* no thread has taken the unit here yet */
+    atomic_uint_fast64_t next; /* the next unit that no thread has taken */
     atomic_int result;
 };
 
@@ -49,7 +49,7 @@ static bool is_zero(const char *at, size_t bytes) {
     return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
 }
 
-/* Whether BYTES at AT are those of FILE at OFFSET, and what lies behind its end is 0, as in a mapping. */
+/* Whether BYTES at AT are those of FILE at OFFSET, with zeros behind the end of the file, as in a mapping. */
 static bool is_of_file(const char *at, size_t bytes, int file, uint64_t offset) {
     char room[READ_BYTES];
     while (bytes > 0) {
@@ -65,9 +65,9 @@ static bool is_of_file(const char *at, size_t bytes, int file, uint64_t offset) 
     return true;
 }
 
-/* Whether what was read of the process from FROM on is what its file has there.  The process may have executed another program
-   meanwhile whose text lies there, and may execute the first one again before it is looked at for the last time.  What lies between
-   segments has no owner. */
+/* Whether READ, the process's bytes from FROM on, equal the file's.  Meanwhile the process may have executed another program
+   with text at the same address, and may execute the first one again before the last look.  Gaps between segments are not
+   compared. */
 static int check_unit(const struct filling *f, const char *read, uint64_t from, uint64_t bytes) {
     const struct hl_object *object = &f->loaded->object;
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -112,7 +112,7 @@ static bool is_on_huge_pages(const char *at, uint64_t bytes) {
     return is_huge;
 }
 
-/* One piece, through a mapping that huge pages fit into.  *IS_HUGE becomes false if it was not seen to be on them. */
+/* Writes one piece, through a mapping with room for huge pages. *IS_HUGE becomes false unless all of it is seen on huge pages. */
 static int write_piece(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                        const struct hl_piece_of_text *piece, int out, uint64_t unit, bool *is_huge) {
     uint64_t bytes = piece->end - piece->start;
@@ -154,7 +154,7 @@ static int write_pieces(const struct hl_attachment *attachment, const struct hl_
     return result != 0 || small > 0 ? HL_SKIP_THP_UNAVAILABLE : 0;
 }
 
-/* OUT is written to no more: *FILE is a descriptor for reading. */
+/* OUT is complete: *FILE becomes a descriptor for reading it. */
 static int seal(int out, int *file) {
     char *path = hl_xasprintf("/proc/self/fd/%d", out);
     int result = fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -182,8 +182,7 @@ static int write_memory_file(const struct hl_attachment *attachment, const struc
     return result;
 }
 
-/* Writes to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, which no writer may be
-   left for. */
+/* Writes the image to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, for which no writer may be left. */
 static int write_to_mount(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                           const struct hl_geometry *geometry, const char *name, int context, int folder,
                           int *file) {
@@ -202,7 +201,7 @@ static int write_to_mount(const struct hl_attachment *attachment, const struct h
     return result != 0 ? result : -EROFS;
 }
 
-/* Negative: there can be no such file system for us. */
+/* Negative: we cannot make such a file system. */
 static int write_own_tmpfs(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_geometry *geometry, const char *name, int *file) {
     int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1, result = -EPERM;
@@ -218,7 +217,7 @@ static int write_own_tmpfs(const struct hl_attachment *attachment, const struct 
     return result;
 }
 
-/* Whether so much of TEXT is in memory that a copy of all of it is worth its memory: a file can have holes of any size. */
+/* Whether enough of TEXT is in memory to make a copy of all of it worth its memory: a file can have holes of any size. */
 static bool is_in_use(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
     uint64_t bytes = 0, resident = 0;
     for (size_t i = 0; i < attachment->process.n_regions; i++) {
@@ -247,7 +246,7 @@ static int write_image(const struct hl_attachment *attachment, const struct hl_a
     return result;
 }
 
-/* Whether OWN has all that TEXT wants, where it wants it. */
+/* Whether OWN has all pieces of TEXT, at the same offsets. */
 static bool has_pieces(const struct hl_own_image *own, const struct hl_attached_text *text) {
     for (unsigned i = 0; i < own->n_pieces && own->n_pieces == text->n_pieces; i++)
         if (own->piece[i].offset != text->piece[i].offset ||

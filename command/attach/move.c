@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Replaces the text of a process that runs, by system calls that one stopped thread of it makes.
+/* Replaces the text of a running process, by system calls in one stopped thread of it.
 
        socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd(2)
        mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
@@ -7,15 +7,15 @@
        mremap                 from there onto the old text: one call takes away the one and brings the other
        munmap, close
 
-   All other threads run on, in the text that is replaced.  While mremap(2) works they wait for its lock if they
-   have to fault, so it moves a few huge pages at a time: that makes many short waits of a long one.
+   All other threads run on, in the text that is replaced.  A thread that faults during mremap(2) waits for its lock, so each call
+   moves only a few huge pages: the waits are many and short.
 
-   A library could be unloaded meanwhile, and something else be mapped in its place.  So all threads stand still
-   during the last look and the mremap where it is not the executable.
+   A library could be unloaded meanwhile, and something else mapped in its place.  So all threads stand still during the last look
+   and the mremap of a library.
 
-   If a call fails before the first mremap, everything is given back.  If an mremap fails, what was moved before goes
-   back to what was mapped there.  Old kernels may have taken the text away by then; the new one is mapped there, which
-   is tried more than once, since there is nothing else left. */
+   If a call fails before the first mremap, everything is given back.  If an mremap fails, the ranges moved before it get their
+   old mappings again.  An old kernel may have unmapped the text before it failed; then the new text is mapped there, with
+   several tries, since nothing else is left to try. */
 #include "command/attach/thread.h"
 #include "command/base/common.h"
 #include "elf/kernel.h"
@@ -48,12 +48,12 @@
 #define MREMAP_TO_PLACE 3 /* MREMAP_MAYMOVE | MREMAP_FIXED */
 /* How many huge pages one mremap(2) moves. */
 #define PAGES_AT_ONCE 4
-/* How many libraries are replaced in one stop of all threads: until then each has a descriptor, and room. */
+/* How many libraries are replaced in one stop of all threads: until then each holds a descriptor and its room. */
 #define LIBRARIES_AT_ONCE 4
-/* What sends a descriptor has such a stack, and so long. */
+/* The stack of the process that sends a descriptor, and its time limit. */
 #define SENDER_BYTES 32768
 #define SENDER_MS 1000.0
-/* Mappings that the process may get meanwhile, beside ours: two of each piece, and the room. */
+/* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the room. */
 #define SPARE_MAPPINGS 64
 
 struct mover {
@@ -61,15 +61,15 @@ struct mover {
     struct hl_attached_text *text;
     struct hl_tracee *tracee;
     uint64_t room, room_bytes;
-    uint64_t scratch[HL_PIECES_MAX]; /* of each piece, */
-    uint64_t gone[HL_PIECES_MAX];    /* and how much was moved away from there */
-    uint64_t moved_end;              /* of a piece all is in place up to here, */
-    unsigned moved_pieces;           /* and of so many before it */
-    int file;                        /* the process's number of text->file, or -1 */
+    uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
+    uint64_t gone[HL_PIECES_MAX];    /* and the bytes already moved away from there */
+    uint64_t moved_end;              /* the current piece is in place up to here, */
+    unsigned moved_pieces;           /* and so many pieces before it */
+    int file;                        /* the process's descriptor of text->file, or -1 */
 };
 
-/* Makes a call.  0: it succeeded with *RESULT; > 0, < 0: it was not made; HL_SKIP_ATTACH_CALL: it failed, and *RESULT
-   is the negated errno. */
+/* Makes a call. 0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other value:
+   it was not made. */
 static int call(const struct mover *m, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
                 uint64_t d, uint64_t e, uint64_t f) {
     const uint64_t argument[6] = {a, b, c, d, e, f};
@@ -79,7 +79,7 @@ static int call(const struct mover *m, long *result, long number, uint64_t a, ui
     return hl_is_error(*result) ? HL_SKIP_ATTACH_CALL : 0;
 }
 
-/* For what is given back: whatever becomes of it. */
+/* Closes FILE in the process; errors are ignored. */
 static void close_in_tracee(const struct mover *m, int file) {
     long result;
     if (file >= 0)
@@ -88,7 +88,7 @@ static void close_in_tracee(const struct mover *m, int file) {
 
 /* --- the descriptor --- */
 
-/* What recvmsg(2) needs, in the process's memory. */
+/* The arguments of recvmsg(2), in the process's memory. */
 struct passage {
     int pair[2];
     char byte;
@@ -101,7 +101,7 @@ struct passage {
 };
 _Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES, "the thread has room for it");
 
-/* PASSAGE with addresses for where it lies at AT. */
+/* Fills PASSAGE with addresses for its place AT. */
 static void set_passage(struct passage *passage, uint64_t at) {
     memset(passage, 0, sizeof *passage);
     passage->vector = (struct iovec){(void *)(at + offsetof(struct passage, byte)), 1};
@@ -111,8 +111,7 @@ static void set_passage(struct passage *passage, uint64_t at) {
     passage->message.msg_controllen = sizeof passage->control;
 }
 
-/* Whether SOCKET is what was asked for: one end of a pair that the process made, not something that another thread
-   of it has put in its place. */
+/* Whether SOCKET is one end of a pair that the process made, and not a file that another of its threads has put in its place. */
 static bool is_end_of_pair(int socket, pid_t pid) {
     int domain = 0, type = 0;
     struct ucred peer = {0, 0, 0};
@@ -142,7 +141,7 @@ struct sending {
     char stack[SENDER_BYTES] __attribute__((aligned(16)));
 };
 
-/* The exit status: whether it was sent.  errno is shared with who waits for that. */
+/* The exit status: 0 if the descriptor was sent. errno is shared with the waiting process. */
 static int send_in_process(void *data) {
     const struct sending *sending = data;
     int process = (int)syscall(SYS_pidfd_open, sending->pid, 0);
@@ -152,7 +151,7 @@ static int send_in_process(void *data) {
     return !is_sent;
 }
 
-/* 0, or -ETIMEDOUT; then it goes on until it can end. */
+/* 0, or -ETIMEDOUT; then the sender goes on until it can end. */
 static int await_sender(pid_t sender, int *status) {
     for (double begun = hl_now_ms(); waitpid(sender, status, __WALL | __WNOTHREAD | WNOHANG) == 0;) {
         if (hl_now_ms() - begun > SENDER_MS) {
@@ -164,8 +163,8 @@ static int await_sender(pid_t sender, int *status) {
     return 0;
 }
 
-/* Sends FILE through the process's own end NUMBER of its pair.  Another thread of that may have put another file there, and
-   if that is of a FUSE that never answers, closing it never ends, even by SIGKILL.  So a process of its own does that. */
+/* Sends FILE through the process's own end NUMBER of its pair.  Another thread of the process may have put another file there;
+   if that belongs to a FUSE that never answers, closing it never ends, even by SIGKILL.  So a process of its own sends. */
 static int send_through(const struct mover *m, int number, int file) {
     struct sending *sending = hl_xmalloc(sizeof *sending);
     sending->pid = m->attachment->process.pid;
@@ -195,12 +194,12 @@ static int receive_file(struct mover *m, int socket) {
         return result;
     if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
         passage.control.header.cmsg_type != SCM_RIGHTS)
-        return HL_SKIP_ATTACH_DESCRIPTOR; /* a policy, or a limit, has taken it out */
+        return HL_SKIP_ATTACH_DESCRIPTOR; /* a policy, or a limit, has left out the descriptor */
     memcpy(&m->file, CMSG_DATA(&passage.control.header), sizeof m->file);
     return 0;
 }
 
-/* Gives the process FILE, as its m->file. */
+/* Sends FILE to the process, where its number is m->file. */
 static int pass_file(struct mover *m, int file) {
     int pair[2];
     long made;
@@ -222,8 +221,8 @@ static int pass_file(struct mover *m, int file) {
 
 static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece->end - piece->start; }
 
-/* mlockall(MCL_FUTURE) is seen at what is mapped then: the new text would be locked into memory, and count so.  Where RLIMIT_MEMLOCK
-   forbids that, mmap fails with EAGAIN. */
+/* mlockall(MCL_FUTURE) shows in a mapping made now: the new text would be locked into memory, and count as such.  Where
+   RLIMIT_MEMLOCK forbids that, mmap fails with EAGAIN. */
 static int reserve_room(struct mover *m) {
     uint64_t unit = m->attachment->geometry.huge_page_bytes, bytes = unit;
     uint64_t locked_kib = hl_read_locked(&m->attachment->process);
@@ -254,8 +253,7 @@ static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece
     return result == HL_SKIP_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
-/* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as far as the kernel
-   likes). */
+/* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as many as the kernel likes). */
 static int prepare_piece(const struct mover *m, unsigned i) {
     long done;
     int result = map_piece(m, &m->text->piece[i], m->scratch[i], 0);
@@ -268,7 +266,7 @@ static int prepare_piece(const struct mover *m, unsigned i) {
     return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_SOURCE_UNREADABLE : result;
 }
 
-/* Where pagemap doesn't tell. */
+/* For kernels whose pagemap does not tell. */
 static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t end) {
     struct hl_process again = {.folder = -1};
     struct hl_address_range range = {start, end};
@@ -289,7 +287,7 @@ static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
     return result < 0 ? check_huge_in_smaps(m, start, end) : result;
 }
 
-/* Whether what is at the scratch addresses is the file that was sent, on huge pages where that is the point. */
+/* Whether the scratch addresses map the file that was sent, on huge pages where that is required. */
 static int check_scratch(const struct mover *m, const struct hl_process *now) {
     int result = 0;
     for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++) {
@@ -363,7 +361,7 @@ static int move_piece(struct mover *m, unsigned i) {
         int result = call(m, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at, next - at,
                           MREMAP_TO_PLACE, at, 0);
         if (result == HL_SKIP_ATTACH_CALL && !is_mapped(m, at))
-            return map_in_place(m, piece); /* all of it: the text is gone */
+            return map_in_place(m, piece); /* the whole piece: the text is gone */
         if (result != 0)
             return result == HL_SKIP_ATTACH_CALL && moved == -EPERM ? HL_SKIP_SEALED : result;
         m->moved_end = next;
@@ -389,8 +387,8 @@ static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
         call(m, &result, SYS_munmap, start, end - start, 0, 0, 0, 0);
 }
 
-/* Gives back what is aside, and nothing else: where a piece was moved away from, another thread may have mapped
-   something since. */
+/* Gives back the room and the descriptor, but not the places from which pieces were moved: another thread may have mapped
+   something there since. */
 static void finish(struct mover *m) {
     uint64_t at = m->room;
     if (m->tracee->stage == HL_TRACEE_GONE)
@@ -405,7 +403,7 @@ static void finish(struct mover *m) {
     close_in_tracee(m, m->file);
 }
 
-/* What was mapped in [start, end) is mapped there again. */
+/* Maps [start, end) again from its old file. */
 static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
     for (unsigned i = 0; i < m->text->n_back; i++) {
         struct hl_piece_of_text piece = m->text->back[i];
@@ -418,7 +416,7 @@ static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
     }
 }
 
-/* What of the text was moved before something failed. */
+/* Takes back the moves made before something failed. */
 static void undo(struct mover *m) {
     bool any = m->moved_pieces > 0 || m->moved_end > m->text->piece[0].start;
     m->file = -1;
@@ -447,7 +445,7 @@ static int why_gone(const struct hl_tracee *tracee) {
     return tracee->let_go != 0 ? tracee->let_go : -ESRCH;
 }
 
-/* Puts what is prepared into place. */
+/* Puts the prepared pieces into place. */
 static void replace(struct mover *m) {
     int result = why_gone(m->tracee);
     if (result == 0)
@@ -460,7 +458,7 @@ static void replace(struct mover *m) {
 
 /* --- the process --- */
 
-/* Prepares up to LIBRARIES_AT_ONCE of the texts from *NEXT on that are the executable's, or are not.  How many. */
+/* Prepares up to LIBRARIES_AT_ONCE texts from *NEXT on, of the executable or of libraries only.  Returns how many. */
 static size_t prepare_texts(struct mover *all, size_t *next, struct hl_attachment *attachment,
                             struct hl_tracee *tracee, bool is_main) {
     size_t n = 0;
@@ -480,7 +478,7 @@ static size_t prepare_texts(struct mover *all, size_t *next, struct hl_attachmen
     return n;
 }
 
-/* Nothing becomes of the libraries from the text NEXT on. */
+/* Notes RESULT for all libraries from the text NEXT on. */
 static void skip_rest(const struct hl_attachment *attachment, size_t next, int result) {
     for (; next < attachment->n_texts; next++)
         if (attachment->text[next].skip == 0 && !attachment->text[next].loaded->object.is_main)
@@ -506,14 +504,14 @@ static void move_texts(struct hl_attachment *attachment, struct hl_threads *thre
                 finish(&all[i]);
         if (n_others >= attachment->stopped_threads)
             attachment->stopped_threads = n_others + 1;
-        if (result == HL_SKIP_ATTACH_BUSY) { /* they would only stand still once more */
+        if (result == HL_SKIP_ATTACH_BUSY) { /* another try would only stop them once more */
             skip_rest(attachment, next, result);
             return;
         }
     }
 }
 
-/* The highest real-time priority that a thread of PROCESS has now; 0: none has one.  One with a deadline comes before all. */
+/* The highest real-time priority of PROCESS's threads; 0: none has one.  A deadline comes before all priorities. */
 static int find_highest_priority(const struct hl_process *process) {
     int highest = 0;
     DIR *folder = hl_open_list(process->folder, "task");
@@ -531,10 +529,10 @@ static int find_highest_priority(const struct hl_process *process) {
     return highest;
 }
 
-/* Between us and the stopped thread there are some thirty changes, each of which would wait until others leave a
-   processor; so we come first, where we may ask for that.  A real-time priority gains little more, and Linux 6.18 then
-   makes others wait for longer; but where a thread of the process has one and computes, we would not come at all for 0.95 of each
-   second (sched_rt_runtime_us), and the stopped thread would wait for us. */
+/* hugeld and the stopped thread take turns some thirty times, and each turn would wait until other threads leave a processor; so
+   hugeld raises its priority, if it may.  A real-time priority gains little more, and Linux 6.18 then makes others wait for
+   longer; but where a thread of the process has one and computes, hugeld would not run at all for 0.95 of each second
+   (sched_rt_runtime_us), and the stopped thread would wait for it. */
 static int hurry(const struct hl_process *process) {
     int highest = find_highest_priority(process);
     const struct sched_param priority = {highest + 1};
@@ -542,7 +540,7 @@ static int hurry(const struct hl_process *process) {
     return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_SKIP_ATTACH_REALTIME;
 }
 
-/* Whose stack we let grow has a limit of its own, but the kernel holds it to ours. */
+/* The stack of the process has a limit of its own, but when hugeld makes it grow, the kernel applies hugeld's. */
 static void allow_large_stacks(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_STACK, &limit) != 0)
@@ -576,7 +574,8 @@ static void *work_in_thread(void *data) {
     return NULL;
 }
 
-/* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that. */
+/* All of it is done in a thread of its own: when that ends, the kernel lets go of every thread that it still traces.  Ctrl-C has
+   to wait for that. */
 void hl_move_attachment(struct hl_attachment *attachment) {
     struct hl_tracing before;
     pthread_t thread;

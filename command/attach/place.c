@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The text of a process that runs, joined in the page cache of its own file.
+/* The text of a running process, joined in the page cache of its own file.
 
-   Where the kernel does that (ext4 and xfs since Linux 7.2), no thread is stopped, nothing is copied, and every process that
-   maps the file gains.  Only what is no whole huge page of the file is left for an image then. */
+   If the kernel can do that (ext4 and xfs since Linux 7.2), no thread is stopped, nothing is copied, and every process that maps
+   the file gains.  An image is then needed only for text outside the file's whole huge pages. */
 #include "command/base/common.h"
 #include "command/image/in-place.h"
 #include "command/attach/attachment.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Where OBJECT has the byte at OFFSET of its file's text; 0: nowhere. */
+/* The address of the byte at OFFSET of the file, in OBJECT's text; 0: it has none. */
 static uint64_t find_address(const struct hl_object *object, uint64_t offset) {
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
@@ -37,7 +37,7 @@ static bool is_huge(const struct hl_place *place) {
     return hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
 }
 
-/* Whether ATTACHMENT's process maps RUN by huge entries once it has looked at each of them.  Reading a byte of it does that. */
+/* Whether ATTACHMENT's process maps all of RUN by huge entries, after a byte of each has been read, which makes it map them. */
 static bool is_mapped_huge(const struct hl_attachment *attachment, const struct hl_range *run,
                            uint64_t huge_page_bytes) {
     char byte;

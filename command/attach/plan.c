@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Which text of a running process can be replaced, and by what.
+/* Which text of a running process can be replaced, and by which file.
 
-   Everything here only looks.  It takes most of the time of an attach, and the process runs meanwhile; so what is
-   mapped is looked at once more when a thread of it stands still (attach/move.c).
+   Nothing here changes the process.  Planning takes most of the time of an attach, and the process runs meanwhile; so its mappings
+   are looked at once more while a thread of it stands still (attach/move.c).
 
-   The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files,
-   which name what it has mapped, whatever its paths mean; nothing of what it says about itself decides more than
-   what becomes of itself.  Above all, the new text has to have the bytes of the old, one by one (attach/compare.c). */
+   The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files, which name the
+   mapped files, whatever its paths mean; its own data decide about nothing but itself.  Above all, the new text must have the
+   same bytes as the old (attach/compare.c). */
 #include "command/base/common.h"
 #include "elf/image.h"
 #include "command/image/find.h"
@@ -29,13 +29,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* Of the address space that a limit leaves, no more than one part of so many is reserved. */
+/* At most 1/ROOM_SHARE of the address space that a limit leaves is reserved. */
 #define ROOM_SHARE 10
-/* Files that the process can open meanwhile, with those of ours, which are up to six (four libraries and a pair of sockets). */
+/* Files that the process can open meanwhile, including ours, which are up to six (four libraries and a pair of sockets). */
 #define SPARE_FILES 64
-/* Of small pages the kernel counts some 50 MiB in a millisecond or two. */
+/* The kernel counts some 50 MiB of small pages in a millisecond or two. */
 #define BELOW_MAX (UINT64_C(64) << 20)
-/* What a mapping with nothing resident takes, in such bytes: for smaps of 60,000 Linux 6.18 needs 130 ms. */
+/* The cost of a mapping with nothing resident, in such bytes: smaps of 60,000 mappings takes Linux 6.18 130 ms. */
 #define MAPPING_COST (UINT64_C(64) << 10)
 
 /* --- the process --- */
@@ -56,7 +56,7 @@ static int check_status_line(const char *line) {
     return 0;
 }
 
-/* Whether it can open enough files while some of ours are in it.  The kernel lists their numbers in ascending order. */
+/* Whether the process can open enough files while it holds some of ours.  The kernel lists their numbers in ascending order. */
 static int check_files(const struct hl_process *process) {
     uint64_t limit = hl_read_limit(process, "Max open files"), n = 0;
     DIR *folder = hl_open_list(process->folder, "fd");
@@ -73,7 +73,7 @@ static int check_files(const struct hl_process *process) {
     return n + SPARE_FILES <= limit ? 0 : HL_SKIP_ATTACH_FILES;
 }
 
-/* What its status says against it. */
+/* Whether the process's status allows an attach. */
 static int check_status(const struct hl_attachment *attachment) {
     char line[1024];
     int result = 0;
@@ -99,9 +99,9 @@ uint64_t hl_read_locked(const struct hl_process *process) {
 
 /* --- its text --- */
 
-/* Flags of VmFlags that text has: readable and executable, may be made readable, writable and executable, is
-   advised to be on huge pages, was writable for a while (ac), is of a file that may not be written to while it runs (dw,
-   before Linux 5.15); sd is for those who look for changes.  A protection key (pkey_mprotect) would be lost. */
+/* Checks VmFlags against those that text has: readable and executable, may be made readable, writable and executable, is advised
+   to be on huge pages, was writable for a while (ac), is of a file that may not be written to while it runs (dw, before Linux
+   5.15); sd is for programs that track changes.  A protection key (pkey_mprotect) would be lost. */
 static int check_flags(const struct hl_region *region) {
     static const char usual[] = "rd ex mr mw me ac dw sd hg";
     if (region->protection_key != 0)
@@ -118,7 +118,7 @@ static int check_flags(const struct hl_region *region) {
     return 0;
 }
 
-/* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
+/* Whether REGION maps LOADED's file as SEGMENT says; neighbours may map other parts of it. */
 static int check_region(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                         const struct hl_segment *segment, const struct hl_region *region) {
     bool is_left = region->of_image && !region->shared && !(region->flags & PF_W) &&
@@ -166,8 +166,7 @@ static int check_written(const struct hl_attachment *attachment, uint64_t start,
     return result;
 }
 
-/* Adds [start, end) of a span to TEXT's pieces.  0, also where there is nothing to be moved; HL_SKIP_HUGE_ALREADY; or what
-   speaks against it. */
+/* Adds [start, end) of a span to TEXT's pieces. 0, also if there is nothing to move; HL_SKIP_HUGE_ALREADY; or another reason. */
 static int add_piece(const struct hl_attachment *attachment, struct hl_attached_text *text,
                      const struct hl_geometry *geometry, unsigned edges, struct hl_span span) {
     uint64_t base = hl_find_image_base(&text->loaded->object, geometry);
@@ -182,7 +181,7 @@ static int add_piece(const struct hl_attachment *attachment, struct hl_attached_
     return check_written(attachment, span.start, span.end, geometry);
 }
 
-/* Plans TEXT's pieces with EDGES, beside what is JOINED.  What speaks against one span speaks against the object, whose text
+/* Plans TEXT's pieces with EDGES, outside the JOINED range.  An obstacle in one span keeps the whole object, since its text
    moves as a whole. */
 static int plan_pieces(const struct hl_attachment *attachment, struct hl_attached_text *text,
                        const struct hl_attach_request *request, const struct hl_range *joined,
@@ -218,7 +217,7 @@ static int plan_pieces(const struct hl_attachment *attachment, struct hl_attache
     return already > 0 ? HL_SKIP_HUGE_ALREADY : HL_SKIP_TOO_SMALL;
 }
 
-/* --- what replaces it --- */
+/* --- the new text --- */
 
 /* Adds [start, end) of PIECE, which FILE has at OFFSET, to TEXT. */
 static void add_part(struct hl_attached_text *text, const struct hl_piece_of_text *piece, uint64_t start,
@@ -227,8 +226,8 @@ static void add_part(struct hl_attached_text *text, const struct hl_piece_of_tex
         text->piece[text->n_pieces++] = (struct hl_piece_of_text){start, end, offset, piece->prot};
 }
 
-/* Takes the huge page with the headers, of the N PLANNED pieces of TEXT, from where IMAGE has it once more, with those that the process
-   has: the image's own may have other segments. */
+/* Takes the huge page with the headers, of the N PLANNED pieces of TEXT, from IMAGE's second copy of it, which has the process's
+   own headers: those of the image may have other segments. */
 static void use_original_headers(struct hl_attached_text *text, const struct hl_piece_of_text *planned,
                                  unsigned n, int image, const struct hl_geometry *geometry) {
     const struct hl_object *object = &text->loaded->object;
@@ -253,7 +252,7 @@ static void use_original_headers(struct hl_attached_text *text, const struct hl_
     }
 }
 
-/* Takes the image that a store has of TEXT's object, if it fits.  Any doubt makes it none. */
+/* Takes the image that a store has of TEXT's object, if it fits; in doubt none. */
 static bool use_image_of_store(const struct hl_attachment *attachment, struct hl_attached_text *text,
                                const struct hl_attach_request *request) {
     struct hl_piece_of_text planned[HL_PIECES_MAX];
@@ -277,7 +276,7 @@ static bool use_image_of_store(const struct hl_attachment *attachment, struct hl
     return false;
 }
 
-/* Whether the process is limited in its address space so that what is reserved in it meanwhile could be missed. */
+/* Whether the process's address space is not so limited that it could miss the addresses that are reserved meanwhile. */
 static int check_address_space(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                                const struct hl_geometry *geometry) {
     uint64_t limit = hl_read_limit(&attachment->process, "Max address space"), used = 0, room = 0;
@@ -295,7 +294,7 @@ static int find_source(const struct hl_attachment *attachment, struct hl_attache
     int result = 0;
     text->is_huge = true;
     if (!use_image_of_store(attachment, text,
-                            request)) /* also for --dry-run, which promises nothing that fails */
+                            request)) /* also for --dry-run, which must not promise a move that fails */
         result = hl_make_own_image(attachment, text, request);
     if (text->file >= 0 && fstat(text->file, &stat) == 0) {
         text->device = stat.st_dev;
@@ -306,7 +305,7 @@ static int find_source(const struct hl_attachment *attachment, struct hl_attache
 
 /* --- there and back --- */
 
-/* Adds what OBJECT's read-only segments have in [from, to), as its own file has it. */
+/* Adds the parts of OBJECT's read-only segments in [from, to), as its own file has them. */
 static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const struct hl_object *object,
                            uint64_t from, uint64_t to) {
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -347,7 +346,7 @@ static int plan_attach(const struct hl_attachment *attachment, struct hl_attache
     return result == 0 ? find_source(attachment, text, request) : result;
 }
 
-/* Opens what REGION maps, by what it maps: with the right to, which root has. */
+/* Opens the file that REGION maps, through map_files: root may do that. */
 static void open_region(const struct hl_attachment *attachment, struct hl_attached_text *text,
                         const struct hl_region *region) {
     char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
@@ -361,7 +360,7 @@ static void open_region(const struct hl_attachment *attachment, struct hl_attach
         text->back_file = file;
         text->owns_back_file = true;
     } else if (file >= 0) {
-        close(file); /* another one is mapped there by now */
+        close(file); /* another file is mapped there by now */
     }
 }
 
@@ -427,7 +426,7 @@ static bool is_as_planned(const struct hl_attachment *attachment, const struct h
     return true;
 }
 
-/* 0, or a negated errno.  Nothing that the file's file system has to be asked for. */
+/* 0, or a negated errno.  The state is read without asking the file system, which may not answer. */
 static int read_state(int file, struct hl_file_state *state) {
     struct statx found;
     if (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &found) != 0)
@@ -440,7 +439,7 @@ static int read_state(int file, struct hl_file_state *state) {
     return 0;
 }
 
-/* What TEXT's object is mapped from in NOW, or -1: that cannot be opened, as map_files can only by root, or it is an image. */
+/* Opens the file that NOW maps for TEXT's object; -1: that fails, since only root can open map_files, or it is an image. */
 static int open_now(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                     const struct hl_process *now) {
     char name[64];
@@ -456,8 +455,8 @@ static int open_now(const struct hl_attachment *attachment, const struct hl_atta
     return -1;
 }
 
-/* Whether TEXT's object is still mapped from the file that was looked at, and that was not written to since.  A process that has
-   executed another program, and then the first one again, has the same mappings as before. */
+/* Whether TEXT's object is still mapped from the file that was looked at, and that file was not written to since.  A process
+   that has executed another program, and then the first one again, has the same mappings as before. */
 static bool is_same_file(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                          const struct hl_process *now) {
     struct hl_file_state state = {0};
@@ -470,7 +469,7 @@ static bool is_same_file(const struct hl_attachment *attachment, const struct hl
     return is_known && hl_is_same_state(&state, &text->state);
 }
 
-/* Bytes that are resident below ADDRESS, as far as they were counted before, and what the mappings there cost. */
+/* Bytes that were resident below ADDRESS at the last count, and the cost of the mappings there. */
 static uint64_t count_below(const struct hl_process *process, uint64_t address) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < process->n_regions && process->region[i].start < address; i++)
@@ -478,8 +477,8 @@ static uint64_t count_below(const struct hl_process *process, uint64_t address) 
     return bytes;
 }
 
-/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  For that the kernel counts all that is resident below
-   it, while threads stand still; where that is much, nothing else may be locked or unlocked meanwhile. */
+/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  To tell, the kernel counts all resident memory
+   below it, while threads stand still; where that is much, no other memory may be locked or unlocked meanwhile. */
 static int check_flags_again(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];
@@ -570,7 +569,7 @@ static int check_threads(struct hl_attachment *attachment, const struct hl_attac
                : 0;
 }
 
-/* Whether text is on an image's pages that is no known object's: a file that has no name any more can be opened by root alone. */
+/* Whether an image's pages hold text of an unknown object: only root can open a file that has no name any more. */
 static bool has_replaced_text(const struct hl_attachment *attachment) {
     for (size_t i = 0; i < attachment->process.n_regions; i++) {
         const struct hl_region *region = &attachment->process.region[i];
@@ -628,14 +627,14 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
         if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)
             plan_text(attachment, request, loaded);
     }
-    /* Root can open it: what can't be is the text of a process that ends. */
+    /* Root can open every file, so unreadable text belongs to a process that ends. */
     if (request->is_detach && geteuid() != 0 && !has_text(attachment, true) && !has_text(attachment, false) &&
         has_replaced_text(attachment))
         return HL_SKIP_ATTACH_REPLACED;
     return check_threads(attachment, request);
 }
 
-/* Its first thread may end before others, which have that memory still, but then nothing of it can be read. */
+/* Its first thread may end before others, which still have that memory, but then none of it can be read. */
 static bool has_ended(const struct hl_attachment *attachment) {
     if (attachment->maps < 0)
         return false;

@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Stops the first thread of a process, which is to make calls; and stops all others.
+/* Stops the first thread of a process, so that it can make calls; and stops all others.
 
-   One that sleeps is not missed, and only one that sleeps in a call of trace/calls.c's is interrupted: the program would
-   see of others that they were.  PTRACE_INTERRUPT knows no such condition, so what a thread does is read again right
-   before; in the microseconds between these two it may still begin another call.  One that runs does that all the
-   time, so it is interrupted only where that is asked for.
+   The program does not notice that a sleeping thread stands still.  It would notice that a call was interrupted, except for the
+   calls in trace/calls.c, so only a thread that sleeps in one of those is interrupted.  PTRACE_INTERRUPT knows no such condition,
+   so the thread's call is read again right before; in the microseconds between these two it may still begin another call.  A
+   running thread begins calls all the time, so it is interrupted only on request.
 
-   io_uring and vhost have workers among the tasks of a process.  They are the kernel's: none of the program's
-   instructions runs in them, and what one does for the program ends with an error that no program may see if it is
-   stopped.  So they are no threads to us.
+   io_uring and vhost have workers among the tasks of a process.  They are the kernel's: they run none of the program's
+   instructions, and if one is stopped, its work ends with an error that no program may see.  So they are not counted as threads.
 
-   Another thread may execute a program, also one with more privileges than its caller has: all other threads end then, and it
-   gets the number of the first one, which makes calls for us.  ptrace(2) knows threads by their numbers, and would give that
-   program the registers of the process that was.  So the thread that makes calls and all others are traced by two threads of
-   ours: neither can do anything to what the other one traces.  The second ends when the others are let go, and with it whatever
-   it has not let go itself. */
+   Another thread may execute a program, possibly one with more privileges than its caller: all other threads end then, and it
+   gets the number of the first thread, which makes calls for us. ptrace(2) knows threads by their numbers, and would give that
+   program the old program's registers.  So the thread that makes calls and all others are traced by two threads of ours: neither
+   can act on the threads of the other.  The second ends when the others are let go, and the kernel then lets go of any thread
+   that it still traces. */
 #include "command/attach/thread.h"
 #include "command/base/common.h"
 
@@ -31,37 +30,37 @@
 #include <time.h>
 #include <unistd.h>
 
-/* So often may one be interrupted in another call than it was seen in, which it may notice (AArch64). */
+/* A thread may be interrupted this many times in another call than it was seen in, which it may notice (AArch64). */
 #define MISSES_MAX 2
-/* How long threads are looked at until the first is fit, or all are, with such pauses. */
+/* How long threads are looked at until the first is fit, or all are, and the pause between two looks. */
 #define LOOK_MS 500.0
 #define PAUSE_NS 1000000L
 /* The same while all others stand still already. */
 #define STANDING_MS 20.0
 #define STANDING_PAUSE_NS 100000L
-/* How often all threads are looked for until none is new; who makes threads faster than that wants to hide. */
+/* How often all threads are listed until none is new; a process that makes threads faster than that wants to hide. */
 #define ROUNDS_MAX 100
-/* include/linux/sched.h.  PF_USER_WORKER is there since Linux 6.4; in 5.16 and older the number says of modprobe(8)'s
-   thread that it loads a module. */
+/* include/linux/sched.h.  PF_USER_WORKER exists since Linux 6.4; in 5.16 and older the number marks the thread of modprobe(8)
+   that loads a module. */
 #define PF_IO_WORKER 0x10u
 #define PF_USER_WORKER 0x4000u
 
 /* A thread, and how it was last seen. */
 struct hl_thread {
     struct hl_tracee tracee;
-    unsigned round; /* the last in which it was there */
+    unsigned round; /* the last round in which it was there */
     unsigned misses;
     bool is_seen;
     int unfit; /* why it is not interrupted, or 0 */
     bool runs, has_filter;
-    enum hl_again again; /* the call in which it sleeps */
+    enum hl_again again; /* how the call in which it sleeps begins again */
     struct hl_call call;
-    char text[192]; /* what its file "syscall" says */
+    char text[192]; /* the text of its file "syscall" */
 };
 
 /* --- one thread --- */
 
-/* The bytes of the thread's file NAME in TEXT, with an end.  Whether there are any. */
+/* Reads the thread's file NAME into TEXT, terminated by a zero.  Whether it has any bytes. */
 static bool read_of_thread(char *text, size_t bytes, const struct hl_process *process, pid_t tid,
                            const char *name) {
     char *path = hl_xasprintf("task/%d/%s", tid, name);
@@ -93,15 +92,14 @@ static bool read_has_filter(const struct hl_process *process, pid_t tid) {
     return at == NULL || strtol(at + strlen("\nSeccomp:"), NULL, 10) != 0;
 }
 
-/* Whether it may be a supervisor that the thread waits for (seccomp's user notification), instead of what the call is. */
+/* Whether the thread may be waiting for a supervisor (seccomp's user notification) instead of in the call itself. */
 static bool awaits_supervisor(const struct hl_process *process, pid_t tid) {
     char text[128];
     return !read_of_thread(text, sizeof text, process, tid, "wchan") || strcmp(text, "0") == 0 ||
            strstr(text, "seccomp") != NULL;
 }
 
-/* Judges what the thread does by its text: "running", or "CALL ARGUMENTS SP PC", or "-1 SP PC" for one that waits outside
-   of a call. */
+/* Judges the thread by its text: "running", or "CALL ARGUMENTS SP PC", or "-1 SP PC" for one that waits outside of a call. */
 static void judge(struct hl_thread *thread, const struct hl_threads *threads) {
     const struct hl_process *process = threads->process;
     pid_t tid = thread->tracee.tid;
@@ -123,7 +121,7 @@ static void judge(struct hl_thread *thread, const struct hl_threads *threads) {
     thread->unfit = is_fit ? 0 : HL_SKIP_ATTACH_UNFIT;
 }
 
-/* Looks at what it does.  It is not seen if it is none of the program's, or has ended. */
+/* Looks at the thread's call.  It is not seen if it is none of the program's threads, or has ended. */
 static void look_at(struct hl_thread *thread, const struct hl_threads *threads) {
     const struct hl_process *process = threads->process;
     pid_t tid = thread->tracee.tid;
@@ -140,7 +138,7 @@ static void look_at(struct hl_thread *thread, const struct hl_threads *threads) 
         thread->unfit = HL_SKIP_ATTACH_UNFIT; /* it has just been woken, or waits for a disk */
 }
 
-/* Looks at it once more.  Whether it may be interrupted. */
+/* Looks at the thread once more.  Whether it may be interrupted. */
 static bool is_fit_still(struct hl_thread *thread, const struct hl_threads *threads) {
     char now[sizeof thread->text];
     if (thread->unfit != 0 ||
@@ -197,8 +195,8 @@ static void look_at_threads(struct hl_threads *threads, bool all) {
 
 static bool is_first(const struct hl_thread *thread) { return thread->tracee.tid == thread->tracee.pid; }
 
-/* The only one that is held: the frame lies at the end of its stack (trace/tracee.c), which it could reach while another thread stands
-   still.  NULL: it has ended, and what the process has mapped cannot be read any more. */
+/* The first thread, which alone may make calls: the frame lies at the end of its stack (trace/tracee.c), which it could reach
+   while another thread stands still.  NULL: it has ended, and the process's mappings cannot be read any more. */
 static struct hl_thread *find_first(const struct hl_threads *threads) {
     for (size_t i = 0; i < threads->n; i++)
         if (is_first(threads->thread[i]) && is_there(threads->thread[i], threads))
@@ -250,9 +248,9 @@ static bool is_of_process(const struct hl_process *process, pid_t tid) {
     return is_there;
 }
 
-/* --- the one --- */
+/* --- the first thread --- */
 
-/* What hl_arm_tracee has to know of. */
+/* The mappings that hl_arm_tracee needs. */
 static int read_mappings(struct hl_process *now, const struct hl_process *process,
                          const struct hl_gadgets *gadgets) {
     struct hl_address_range range[3] = {
@@ -293,8 +291,8 @@ static int hold_first(struct hl_threads *threads, struct hl_tracee **held, const
     return first->unfit != 0 ? first->unfit : hold(first, threads, gadgets);
 }
 
-/* Two calls of hugeld that change one process would have their frames in the same place.  Who may open its memory may
-   trace it, so no other process can hold this. */
+/* Two calls of hugeld that change one process would have their frames in the same place.  A user who may open its memory may
+   trace it, so no other user's process can hold this lock. */
 static int lock(struct hl_threads *threads) {
     threads->lock = hl_open_process_file(threads->process, "mem");
     if (threads->lock < 0)
@@ -313,9 +311,9 @@ int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const st
     }
 }
 
-/* --- the others --- */
+/* --- the other threads --- */
 
-/* Asks those to stop that may be.  *LEFT: how many may not. */
+/* Asks those threads to stop that may be interrupted. *LEFT: how many may not. */
 static int ask_others(const struct hl_threads *threads, const struct hl_tracee *held, size_t *left) {
     *left = 0;
     for (size_t i = 0; i < threads->n; i++) {
@@ -330,8 +328,8 @@ static int ask_others(const struct hl_threads *threads, const struct hl_tracee *
     return 0;
 }
 
-/* More are LEFT if they were about to leave their calls.  RESULT, or if that is 0 the first error; but HL_SKIP_ATTACH_BUSY if one is
-   late.  Also after an error it looks at all: one that stands still can be let go before the late ones. */
+/* Adds threads to *LEFT that were about to leave their calls.  RESULT, or if that is 0 the first error; but HL_SKIP_ATTACH_BUSY
+   if one is late.  Also after an error it looks at all: one that stands still can be let go before the late ones. */
 static int await_others(const struct hl_threads *threads, size_t *left, int result) {
     for (size_t i = 0; i < threads->n; i++) {
         struct hl_tracee *tracee = &threads->thread[i]->tracee;
@@ -375,7 +373,8 @@ static int stop_others(struct hl_threads *threads, const struct hl_tracee *held,
     return left > 0 ? HL_SKIP_ATTACH_UNFIT_THREAD : HL_SKIP_ATTACH_BUSY;
 }
 
-/* Those that stand still first, since a late one is waited for.  Those that have not stopped then are let go when this thread ends. */
+/* Lets the threads go that stand still, before a late one is waited for.  Threads that have not stopped by then are let go when
+   this thread ends. */
 static void release_others(struct hl_threads *threads, const struct hl_tracee *held) {
     for (int late = 0; late < 2; late++)
         for (size_t i = 0; i < threads->n; i++) {
@@ -387,7 +386,7 @@ static void release_others(struct hl_threads *threads, const struct hl_tracee *h
         }
 }
 
-/* Our second thread. */
+/* The second thread of hugeld. */
 struct hl_others {
     struct hl_threads *threads;
     const struct hl_tracee *held;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* How the thread of a process that makes calls for us is held, and how the others are. */
+/* How the thread of a process that makes calls for us is held, and how its other threads are. */
 #ifndef HL_ATTACH_THREAD_H
 #define HL_ATTACH_THREAD_H
 
@@ -8,13 +8,13 @@
 struct hl_thread;
 struct hl_others;
 
-/* The threads of a process, for as long as that is changed. */
+/* The threads of a process while it is changed. */
 struct hl_threads {
-    const struct hl_process *process; /* with its regions */
-    bool takes_running;               /* also threads that run are interrupted */
+    const struct hl_process *process; /* which has its regions */
+    bool takes_running;               /* running threads are interrupted, too */
     bool suspends_filters;
     int lock;       /* against other calls of hugeld */
-    unsigned round; /* of looking for all of them */
+    unsigned round; /* the last round of listing all threads */
     size_t n;
     struct hl_thread **thread; /* ascending */
     struct hl_others *others;  /* from hl_stop_others to hl_release_others */
@@ -28,8 +28,8 @@ int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_ru
 /* Stops the first thread, and makes it one that can make calls: *HELD.  0, or why not; then it runs on.  -ESRCH: it has ended. */
 int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const struct hl_gadgets *gadgets);
 
-/* Stops all others than HELD, which is not looked at until hl_release_others lets them run again.  0, or why not; that has to be
-   called either way, and need not be if this was not.  *N: how many. */
+/* Stops all threads but HELD, which is not looked at until hl_release_others lets the others run again. 0, or why not;
+   hl_release_others has to be called in both cases, and need not be if this function was not called. *N: how many. */
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *held, unsigned *n);
 void hl_release_others(struct hl_threads *threads);
 

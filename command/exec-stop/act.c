@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What is done to a program at its exec stop, where its image fits; where it does not, the program moves (stop/move.c):
+/* Maps the image over a program at its exec stop.  Where the image does not fit, the program moves (exec-stop/move.c):
 
        open              the image, by its path
        mmap, MAP_FIXED   each piece over what the kernel has mapped of the program's own file, text first: whether that may
@@ -7,9 +7,9 @@
        mmap, mremap      what is in the huge page with the headers: see hl_map_header_at_exec_stop
        close
 
-   Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly,
-   because the program has not run: what is there is the file, and nothing else, which is looked at before.  Kernels before
-   6.12 can take the old text away and then find no memory for the new; then it is mapped from the program's own file. */
+   Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly, because
+   the program has not run: a check before shows that only its file is mapped there.  Kernels before 6.12 can take the old text
+   away and then find no memory for the new; then it is mapped from the program's own file. */
 #include "command/exec-stop/exec-stop.h"
 #include "command/base/basics.h"
 #include "command/trace/machine.h"
@@ -32,15 +32,15 @@ struct act {
     struct hl_exec_plan *plan;
     struct hl_exec_thread *thread;
     struct hl_process opened;
-    struct hl_process process; /* what is mapped in it, as far as that is needed */
-    uint64_t vdso;             /* where it begins, or 0 */
-    int file;                  /* its number of the image, or -1 */
-    bool moves;                /* all of it, to where the image fits */
+    struct hl_process process; /* the mappings that are needed of it */
+    uint64_t vdso;             /* the vdso's start, or 0 */
+    int file;                  /* the process's descriptor of the image, or -1 */
+    bool moves;                /* all of the program moves, to an address where the image fits */
 };
 
-/* --- whether it is what was planned --- */
+/* --- is it the planned program? --- */
 
-/* Where it begins, and what its instructions may belong to. */
+/* From the auxiliary vector: the entry, and where the possible owners of the instructions begin. */
 struct vector {
     uint64_t entry, secure, owner[HL_EXEC_OWNERS];
 };
@@ -65,8 +65,8 @@ static int read_auxv(const struct act *act, struct vector *vector) {
     return bytes > 0 ? 0 : -EIO;
 }
 
-/* Whether the kernel has executed the file that was planned, and not another one in its place (a rename, binfmt_misc, the
-   shell for a script without "#!"). */
+/* Whether the kernel has executed the planned file, and not another one in its place (a rename, binfmt_misc, the shell for a
+   script without "#!"). */
 static int check_executable(const struct act *act) {
     struct hl_file_state state;
     int file = openat(act->opened.folder, "exe", O_PATH | O_CLOEXEC);
@@ -79,7 +79,7 @@ static int check_executable(const struct act *act) {
     return hl_is_same_state(&state, &act->plan->file) ? 0 : HL_SKIP_NO_IMAGE;
 }
 
-/* Whether CODE is at AT, in a file or in the vdso, the only executable memory that is of none. */
+/* Whether CODE is at AT, in a file or in the vdso, the only executable memory without a file. */
 static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_code *code) {
     const struct hl_code *expected = code->bytes;
     char found[HL_CODE_BYTES];
@@ -90,7 +90,7 @@ static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_co
            memcmp(found, expected->at, expected->n) == 0;
 }
 
-/* Where the instructions are, which were found before. */
+/* The addresses of the instructions that the plan found. */
 static struct hl_gadgets find_codes(const struct hl_exec_plan *plan, const struct vector *vector) {
     return (struct hl_gadgets){plan->call.at + vector->owner[plan->call.owner],
                                plan->back.at + vector->owner[plan->back.owner]};
@@ -113,7 +113,7 @@ static bool is_own(const struct act *act, const struct hl_region *region, dev_t 
            region->offset - segment->offset == region->start - segment->first_page;
 }
 
-/* Whether nothing but the program's file is mapped in PIECE, and of that all. */
+/* Whether PIECE maps the program's file only, without a hole. */
 static int check_piece(const struct act *act, const struct hl_piece_of_text *piece) {
     const struct hl_region *first = hl_find_region(&act->process, act->plan->object.segment[0].first_page);
     uint64_t own = 0, expected = 0;
@@ -129,14 +129,14 @@ static int check_piece(const struct act *act, const struct hl_piece_of_text *pie
     return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
 }
 
-/* What SEGMENT has in PIECE; empty where its start is not below its end. */
+/* The part of PIECE that lies in SEGMENT; empty where its start is not below its end. */
 static struct hl_address_range find_part(const struct hl_segment *segment,
                                          const struct hl_piece_of_text *piece) {
     return (struct hl_address_range){segment->first_page > piece->start ? segment->first_page : piece->start,
                                      segment->end_page < piece->end ? segment->end_page : piece->end};
 }
 
-/* A uprobe of the file is there already: a page that is not the file's any more. */
+/* A uprobe of the file has changed a page already. */
 static int check_unmodified(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
     int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
     if (pagemap < 0)
@@ -160,15 +160,15 @@ static int check_pieces(const struct act *act) {
     return result == 0 ? check_unmodified(act, plan->piece, plan->n_pieces) : result;
 }
 
-/* Whether REGION is the zeros of a segment, which no file has. */
+/* Whether REGION is the part of a segment that no file has, its zeros. */
 static bool is_zeros(const struct act *act, const struct hl_region *region) {
     const struct hl_segment *segment = hl_find_segment(&act->plan->object, region->start);
     return segment != NULL && !region->shared && region->inode == 0 && region->flags == segment->flags &&
            region->start >= segment->file_end && region->end <= segment->end_page;
 }
 
-/* Whether all of the program is mapped, and nothing else where its segments are.  Between them there may be what the kernel had
-   to put somewhere: the vdso, where a static program leaves 64 KiB there (AArch64). */
+/* Whether all of the program is mapped, and nothing else where its segments are.  Between them the kernel may have put other
+   mappings: the vdso, where a static program leaves 64 KiB there (AArch64). */
 static int check_program(const struct act *act) {
     const struct hl_object *object = &act->plan->object;
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
@@ -188,7 +188,7 @@ static int check_program(const struct act *act) {
     return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
 }
 
-/* What would be lost where all of the program moves. */
+/* Checks for anything that would be lost if the whole program moved. */
 static int check_move(const struct act *act) {
     if (!act->plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
         return HL_SKIP_IMAGE_PLACE;
@@ -198,7 +198,7 @@ static int check_move(const struct act *act) {
     return result == 0 ? check_unmodified(act, act->plan->rest, act->plan->n_rest) : result;
 }
 
-/* The plan gets the addresses that the program has. */
+/* Sets the plan to the program's addresses. */
 static int place(const struct act *act, uint64_t entry) {
     uint64_t bias = entry - act->plan->entry;
     if (bias != 0 && !act->plan->is_position_independent)
@@ -213,7 +213,7 @@ static bool is_congruent(const struct act *act) {
     return (piece->start - piece->offset) % act->plan->geometry.huge_page_bytes == 0;
 }
 
-/* Where the program stays only it is looked at, and what the instructions are in. */
+/* A program that stays needs only its own mappings read, and those of the instructions. */
 static int read_mappings(struct act *act, const struct vector *vector) {
     const struct hl_exec_plan *plan = act->plan;
     const struct hl_object *object = &plan->object;
@@ -226,7 +226,7 @@ static int read_mappings(struct act *act, const struct vector *vector) {
                        : hl_read_mappings(&act->process, &act->opened);
 }
 
-/* The image fits here, but not between what the kernel has put into the program's gaps. */
+/* The image fits here, but mappings that the kernel has put into the program's gaps are in the way. */
 static int check_move_instead(struct act *act) {
     act->moves = true;
     hl_close_process(&act->process);
@@ -234,14 +234,14 @@ static int check_move_instead(struct act *act) {
     return result == 0 ? check_move(act) : result;
 }
 
-/* What is mapped gets the protection of indirect branches that the kernel has given the program's own text (PROT_BTI): where
-   the program has a dynamic linker, that does it later. */
+/* New mappings get the protection of indirect branches that the kernel has given the program's own text (PROT_BTI); in a program
+   with a dynamic linker, the linker sets it later. */
 static int keep_branch_protection(const struct act *act) {
     if (HL_PROT_BTI == 0)
         return 0;
     struct hl_exec_plan *plan = act->plan;
     int extra = -1, result = 0;
-    /* The vdso may lie in a gap, and has what was chosen when the kernel was built. */
+    /* The vdso may lie in a gap; its protection was chosen when the kernel was built. */
     for (unsigned i = 0; i < plan->object.n_segments && result == 0; i++) {
         const struct hl_segment *segment = &plan->object.segment[i];
         int own = 0;
@@ -273,7 +273,7 @@ static int check(struct act *act) {
         result = place(act, vector.entry);
     act->moves = !is_congruent(act);
     act->vdso = vector.owner[HL_EXEC_VDSO];
-    /* Another program has to wait for its helper, too. */
+    /* A program that is not the planned one has to wait for its helper, too. */
     int placed = read_mappings(act, &vector);
     if (placed == 0)
         placed = place_codes(act, &vector);
@@ -297,8 +297,8 @@ static int call(const struct act *act, long *result, long number, uint64_t a, ui
     return hl_call_in_exec_thread(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
 }
 
-/* Opens PATH in the program, without waiting: who owns a folder above a store may have put a FIFO there since it was looked
-   at.  0, and *FILE is its number. */
+/* Opens PATH in the program, without waiting: the owner of a folder above a store may have put a FIFO there since the store was
+   looked at. 0, and *FILE is its number. */
 static int open_in_program(const struct act *act, const char *path, int *file) {
     long opened;
     int result = hl_write_exec_thread(act->thread, act->thread->data, path, strlen(path) + 1);
@@ -316,7 +316,7 @@ static void close_in_program(const struct act *act, int file) {
         call(act, &closed, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
 }
 
-/* Whether what it has opened is the image that was checked. */
+/* Whether the opened file is the image that was checked. */
 static int check_opened(const struct act *act) {
     struct stat stat;
     char *path = hl_xasprintf("fd/%d", act->file);
@@ -334,7 +334,7 @@ static int map_piece(const struct act *act, const struct hl_piece_of_text *piece
                 MAP_PRIVATE | MAP_FIXED, (uint64_t)file, piece->offset);
 }
 
-/* A system call instruction of the vdso, for as long as the program's own text may not be there.  0: there is none. */
+/* A system call instruction of the vdso, for use while the program's own text may be missing. 0: there is none. */
 static uint64_t find_call_in_vdso(const struct act *act) {
     char bytes[8192];
     size_t n = act->vdso != 0 ? sizeof bytes : 0;
@@ -346,7 +346,7 @@ static uint64_t find_call_in_vdso(const struct act *act) {
     return 0;
 }
 
-/* Maps what SEGMENT has in PIECE from FILE, the program's own. */
+/* Maps the part of PIECE that lies in SEGMENT from FILE, the program's own. */
 static int map_own(const struct act *act, const struct hl_segment *segment,
                    const struct hl_piece_of_text *piece, int file) {
     struct hl_address_range part = find_part(segment, piece);
@@ -360,7 +360,7 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
     return result;
 }
 
-/* Maps PIECE from the program's own file.  Over what is there still that is harmless: it has the same bytes. */
+/* Maps PIECE from the program's own file.  This is harmless where that is mapped still: the bytes are the same. */
 static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
     uint64_t *call_at = &act->thread->gadgets.call;
     const uint64_t usual = *call_at, of_vdso = find_call_in_vdso(act);
@@ -375,8 +375,8 @@ static int map_back(const struct act *act, const struct hl_piece_of_text *piece)
     return result;
 }
 
-/* Whether what the program has in PIECE can be read: a call that fails takes all of what it was for, or nothing.  This needs
-   no descriptor, of which there may be none. */
+/* Whether the program's part of PIECE can be read: a failed call has taken all of its range away, or nothing.  This needs no
+   descriptor, of which there may be none. */
 static bool is_there(const struct act *act, const struct hl_piece_of_text *piece) {
     bool result = true;
     char byte;
@@ -390,7 +390,7 @@ static bool is_there(const struct act *act, const struct hl_piece_of_text *piece
     return result;
 }
 
-/* PIECE could not be mapped: it stays, or becomes again, what it was.  -ESRCH: it is neither, and the process ends. */
+/* PIECE could not be mapped: it keeps its old mapping, or gets it again. -ESRCH: neither worked, and the process ends. */
 static int restore_piece(const struct act *act, const struct hl_piece_of_text *piece) {
     if (!is_there(act, piece) && map_back(act, piece) != 0 && !is_there(act, piece)) {
         hl_warn("%s: its text is lost, so it is ended: no memory for mapping it again",
@@ -401,8 +401,8 @@ static int restore_piece(const struct act *act, const struct hl_piece_of_text *p
     return HL_SKIP_ATTACH_CALL;
 }
 
-/* A profiler that was there from the start (perf record) hears of mmap and not of mremap.  So it takes this page for the
-   image's first one, where the image's symbols are; the second one, which has the headers that debuggers expect, is mapped
+/* A profiler that was there from the start (perf record) hears of mmap and not of mremap.  So the image's first such page, where
+   its symbols are, is mapped for the profiler to see; the second one, which has the headers that debuggers expect, is mapped
    elsewhere and moved over it. */
 int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                                uint64_t distance, int file) {
@@ -426,7 +426,7 @@ int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_t
     return result;
 }
 
-/* With the headers, if it has these. */
+/* Maps PIECE, and the headers if they lie in it. */
 static int map_or_restore(const struct act *act, const struct hl_piece_of_text *piece) {
     const struct hl_piece_of_text *header = &act->plan->header;
     long mapped;
@@ -438,7 +438,7 @@ static int map_or_restore(const struct act *act, const struct hl_piece_of_text *
     }
     if (result == 0 && header->start >= piece->start && header->start < piece->end)
         result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);
-    /* Where the image's first one is there still, only the headers that debuggers see are not the file's. */
+    /* If the image's first such page is there still, the only damage is that debuggers see its headers instead of the file's. */
     return result == HL_SKIP_ATTACH_CALL ? restore_piece(act, header) : result;
 }
 

@@ -7,10 +7,10 @@
        run        starts the helper, plans, waits until it is traced, execve(2) ....... wait4: the helper   program
        helper                      PTRACE_SEIZE ........................... the image, detach, ends
 
-   The helper is a child of the program's, and the program must not see that.  wait(2) without __WALL does not know it, its
-   signal is ignored, and the last call that the process makes on our behalf waits for it.  So there is no
-   orphan that process 1 would have to wait for, which in a container may be a program that never does.  What the helper took
-   is counted in RUSAGE_CHILDREN.  If it is killed, a zombie that only __WALL sees stays until the program ends.
+   The helper is a child of the program's, and the program must not see that. wait(2) without __WALL does not know it, its signal is
+   ignored, and the last call that the process makes on our behalf waits for it.  So there is no orphan that process 1 would have to
+   wait for, which in a container may be a program that never does.  The helper's resource use is counted in RUSAGE_CHILDREN.  If it
+   is killed, a zombie that only __WALL sees stays until the program ends.
 
    If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
 #include "command/exec-stop/exec-stop.h"
@@ -40,7 +40,7 @@
 #define GUARD_BYTES (64 << 10) /* below it, of whole pages whatever their size */
 #define ROOM_BYTES (16 << 20)
 
-/* What the helper has to say.  The kernel makes it ENDED when the helper ends and we share its memory still. */
+/* The state of the helper.  The kernel sets ENDED when the helper ends and still shares our memory. */
 enum state { ENDED, STARTED, TRACES, ASKS, MAY, FAILED };
 
 struct hl_exec_stop {
@@ -61,7 +61,7 @@ static void set_state(struct hl_exec_stop *stop, enum state state) {
     call_futex(&stop->state, FUTEX_WAKE, 1);
 }
 
-/* Until the state is no longer STATE; what it is then. */
+/* Waits while the state is STATE, and returns the next one. */
 static enum state await_other_state(struct hl_exec_stop *stop, enum state state) {
     while (atomic_load(&stop->state) == (int)state)
         call_futex(&stop->state, FUTEX_WAIT, (int)state);
@@ -70,7 +70,7 @@ static enum state await_other_state(struct hl_exec_stop *stop, enum state state)
 
 /* --- the helper --- */
 
-/* Yama may want to be asked (ptrace_scope 1). */
+/* Yama has to be asked first where ptrace_scope is 1. */
 static bool seize(struct hl_exec_stop *stop) {
     int result = hl_seize_exec_thread(stop->pid);
     if (result == -EPERM) {
@@ -89,7 +89,7 @@ static char *count_pages(const char *kind, uint64_t pages) {
                : hl_xasprintf("%s %llu page%s image, ", kind, (unsigned long long)pages, hl_plural(pages));
 }
 
-/* As libhugeld.so says it. */
+/* Prints the same lines as libhugeld.so. */
 static void tell(const struct hl_exec_plan *plan, int result) {
     char *text = count_pages("text", plan->text_pages), *rodata = count_pages("rodata", plan->rodata_pages);
     bool refuses = result != 0 && plan->is_strict;
@@ -115,15 +115,15 @@ static void stay_beside(int processor) {
     HL_CALL(__NR_sched_setaffinity, 0, sizeof one, &one, 0, 0, 0);
 }
 
-/* Its copies of the descriptors are of no use to it but for what it has to say: where they were all that RLIMIT_NOFILE allows,
-   it could open nothing. */
+/* The helper needs none of its copies of the descriptors but standard error: if they were all that RLIMIT_NOFILE allows, it
+   could open nothing. */
 static void close_copies(void) {
     HL_CALL(__NR_close_range, 0, STDERR_FILENO - 1, 0, 0, 0, 0);
     HL_CALL(__NR_close_range, STDERR_FILENO + 1, UINT_MAX, 0, 0, 0, 0);
 }
 
-/* Whether this process ends with the one that is to be helped, which may have ended already: its pipes would stay open.  What
-   stops all of a process group is for that one alone: stopped as well, this one could not let it go on. */
+/* Makes the helper end with its PARENT; false: PARENT has ended already, and the helper would keep its pipes open.  In a group
+   of its own the helper is not stopped with the program, which it has to let go on. */
 static bool stays_with(pid_t parent) {
     HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0, 0);
     HL_CALL(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0);
@@ -155,14 +155,14 @@ static int help(void *data) {
 
 /* --- run --- */
 
-/* Children of this process will have other numbers than we know them by: they are in a PID namespace of their own. */
+/* Children of this process are in a PID namespace of their own, so the numbers we know them by are others there. */
 static bool has_other_children(void) {
     struct stat own, children;
     return stat("/proc/self/ns/pid", &own) != 0 || stat("/proc/self/ns/pid_for_children", &children) != 0 ||
-           own.st_ino != children.st_ino; /* it is not there before the first of them is */
+           own.st_ino != children.st_ino; /* it does not exist before the first child */
 }
 
-/* Whether /proc has this process by the number that it has here: it may be that of another PID namespace. */
+/* Whether /proc shows this process under the number that it has here: it may belong to another PID namespace. */
 static bool is_in_proc(void) {
     char number[16] = "";
     return readlink("/proc/self", number, sizeof number - 1) > 0 && strtol(number, NULL, 10) == getpid();
@@ -175,9 +175,9 @@ static bool has_room(void) {
            data.rlim_cur >= ROOM_BYTES && all.rlim_cur >= ROOM_BYTES;
 }
 
-/* Why this process is left alone, whatever it executes. */
+/* The reason why this process gets no helper, whatever program it executes. */
 static int check_self(const struct hl_status *status) {
-    if (status->filters != 0) /* which would see our calls, and may kill for them */
+    if (status->filters != 0) /* a filter sees our calls, and may kill for them */
         return HL_SKIP_RUN_FILTER;
     if (status->is_traced)
         return HL_SKIP_ATTACH_TRACED;
@@ -198,8 +198,8 @@ static char *map_stack(void) {
     return stack;
 }
 
-/* All signals are blocked in the helper: those that a terminal sends are for the program.  Not by sigprocmask(3), which
-   unblocks those that a libc has for itself, and one of them may be waiting for the program. */
+/* All signals are blocked in the helper: a terminal's signals are for the program. sigprocmask(3) will not do, since it unblocks
+   the libc's own signals, and one of them may be waiting for the program. */
 static int start_helper(struct hl_exec_stop *stop) {
     const uint64_t all = UINT64_MAX;
     uint64_t before = 0;
@@ -238,7 +238,7 @@ static void free_stop(struct hl_exec_stop *stop) {
 
 void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
     int error = errno;
-    kill(stop->helper, SIGKILL); /* it traces no process any more then */
+    kill(stop->helper, SIGKILL); /* after that it traces no process any more */
     while (waitpid(stop->helper, NULL, __WALL) < 0 && errno == EINTR)
         ;
     free_stop(stop);
@@ -252,7 +252,7 @@ static char *explain(int result, const char *executable) {
                       : hl_explain_skip((enum hl_skip)result, executable);
 }
 
-/* Whether it is a refusal of what no process here would use, where no image is none. */
+/* Whether RESULT is to be reported although no image was opened: no process here would use one. */
 static bool is_refusal(int result) {
     return result == HL_SKIP_STORE_UNSAFE || result == HL_SKIP_STORE_FOREIGN ||
            result == HL_SKIP_STORE_FILE_SYSTEM || result == HL_SKIP_THP_DISABLED;

@@ -12,16 +12,16 @@
 #include <sys/stat.h>
 #include <sys/user.h>
 
-/* Makes the next program that this process executes, PROGRAM after hl_read_program, start with its text on its image: a helper process
-   traces this one from now on and until that program begins.  OPTIONS say which stores are looked into.  NULL, and *STOP is for
-   hl_cancel_exec_stop, or NULL if it has no image that would do.  Else the reason why its image is not used, which the caller owns.
-   Where *STOP is NULL nothing has changed.  The memory is shared with the helper, so until the program is executed nothing of STOP
-   may be changed. */
+/* Makes the next program that this process executes start with its text on its image; it is PROGRAM, after hl_read_program.  A
+   helper process traces this one from now on until that program begins.  OPTIONS say which stores are looked into.  Returns
+   NULL, and *STOP is for hl_cancel_exec_stop, or NULL if the program has no image that fits; else the reason why its image is
+   not used, which the caller owns.  If *STOP is NULL nothing has changed.  The memory is shared with the helper, so until the
+   program is executed nothing of STOP may be changed. */
 struct hl_exec_stop;
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
                          const struct hl_options *options);
 
-/* The program was not executed: this process is traced no more, and has no helper.  errno is kept. */
+/* For use if the program was not executed: this process is traced no more, and has no helper. errno is kept. */
 void hl_cancel_exec_stop(struct hl_exec_stop *stop);
 
 /* --- between the parts --- */
@@ -29,12 +29,12 @@ void hl_cancel_exec_stop(struct hl_exec_stop *stop);
 /* Instructions of the program's, or of its dynamic linker's or the vdso's, which lie anywhere. */
 enum hl_exec_owner { HL_EXEC_PROGRAM, HL_EXEC_LINKER, HL_EXEC_VDSO, HL_EXEC_OWNERS };
 struct hl_exec_code {
-    uint64_t at; /* from where the linker or the vdso begins, if it is theirs */
+    uint64_t at; /* offset from the start of the linker or the vdso, if it is theirs */
     enum hl_exec_owner owner;
     const struct hl_code *bytes;
 };
 
-/* Everything that can be known before. */
+/* Everything that is known before the program is executed. */
 struct hl_exec_plan {
     char *executable;
     struct hl_status status; /* of the process that will execute it */
@@ -43,7 +43,7 @@ struct hl_exec_plan {
     struct hl_geometry geometry;
     uint64_t entry; /* e_entry */
     bool is_position_independent;
-    bool has_linker; /* which is what begins */
+    bool has_linker; /* which runs first */
     bool may_move;
     int image;
     struct stat image_stat;
@@ -53,19 +53,19 @@ struct hl_exec_plan {
     struct hl_piece_of_text piece[HL_PIECES_MAX];
     struct hl_piece_of_text
         header;      /* text in the huge page with the headers, from the image's second one; or empty */
-    unsigned n_rest; /* what else is read-only, if the program may move */
+    unsigned n_rest; /* the other read-only parts, if the program may move */
     struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1];
     struct hl_exec_code call, back; /* as in hl_gadgets */
     unsigned verbose;
     bool is_strict;
 };
 
-/* Plans what is to be done with PROGRAM, which a process with STATUS will execute.  0; or why nothing can be done: a reason
-   or a negated errno.  hl_free_exec_plan frees PLAN either way. */
+/* Plans the calls for PROGRAM, which a process with STATUS will execute. 0; or why nothing can be done: a reason or a negated
+   errno. hl_free_exec_plan frees PLAN either way. */
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
                       const struct hl_program *program, const struct hl_options *options);
 void hl_free_exec_plan(struct hl_exec_plan *plan);
-/* All addresses of the program become higher by DISTANCE, or lower, modulo 2^64. */
+/* Adds DISTANCE, modulo 2^64, to all addresses of the program. */
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);
 
 /* A process at its exec stop.  The functions return 0, a reason, or a negated errno: -ESRCH if it is gone. */
@@ -75,46 +75,46 @@ struct hl_exec_thread {
     struct user_regs_struct registers; /* with which it begins */
     uint64_t data;                     /* HL_EXEC_DATA_BYTES of its memory, after hl_arm_exec_thread */
     uint64_t stack;
-    uint64_t start;     /* where the program begins, and */
-    uint64_t arguments; /* its stack: argc, what follows, and the auxiliary vector */
+    uint64_t start;     /* the address of the program's first instruction */
+    uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
     bool is_armed;
 };
 #define HL_EXEC_DATA_BYTES 1024
 
-/* Has this process trace PID until it executes a program. */
+/* Makes this process the tracer of PID until it executes a program. */
 int hl_seize_exec_thread(pid_t pid);
-/* Until the traced process is at its exec stop. */
+/* Waits until the traced process is at its exec stop. */
 int hl_await_exec_stop(struct hl_exec_thread *thread);
-/* Makes it one that can make calls and begins its program whatever becomes of us. */
+/* Prepares the thread to make calls, and to begin its program even if we are killed. */
 int hl_arm_exec_thread(struct hl_exec_thread *thread);
 /* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; else it was
    not made. */
 int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
                            const uint64_t argument[6]);
 int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes);
-/* Its own return and start are elsewhere now, as it has to know when it begins by itself. */
+/* Sets the addresses to which the program's own return and its start have moved, for the case that it begins by itself. */
 int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back);
 int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start);
 /* Whether it is killed, and does not begin, if this process ends. */
 int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound);
 /* Ends it with CODE, before it has run an instruction. */
 void hl_end_exec_thread(const struct hl_exec_thread *thread, int code);
-/* Lets it go, and begin its program as soon as it has waited for CHILD, this process, to end. */
+/* Lets the process go.  Its program begins as soon as CHILD, this process, has ended. */
 void hl_detach_exec_thread(const struct hl_exec_thread *thread, pid_t child);
 
-/* Does what PLAN says with THREAD, which is at its exec stop.  PLAN then has the addresses that the program has. */
+/* Carries out PLAN in THREAD, which is at its exec stop.  PLAN then has the program's addresses. */
 int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread);
 
-/* Moves the program, which is mapped as PLAN and PROCESS say, to where the image fits, which is its descriptor FILE, and maps
-   that there.  0; or else the program is where it was. */
+/* Moves the program, which is mapped as PLAN and PROCESS say, to where the image (its descriptor FILE) fits, and maps the image
+   there. 0; else the program is back in its old place. */
 int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                          const struct hl_process *process, int file);
 
 /* Whether REGION lies in a gap between segments of OBJECT: it is not the program's. */
 bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region);
 
-/* Maps text in the huge page with the headers as they are in the file, from the image FILE, over the image's first such page.
-   0, or as of a call, and HL_SKIP_ATTACH_CALL: it is not there. */
+/* Maps text in the huge page with the headers with the file's own headers, from the image FILE, over the image's first such
+   page. 0, or the result of a call; HL_SKIP_ATTACH_CALL: it is not there. */
 int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                                uint64_t distance, int file);
 

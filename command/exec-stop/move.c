@@ -39,11 +39,11 @@ struct move {
     const struct hl_exec_plan *plan; /* at the old place */
     struct hl_exec_thread *thread;
     const struct hl_process *process;
-    int file;                        /* the program's number of the image */
-    struct hl_address_range program; /* its segments */
-    struct hl_address_range all;     /* and its pieces, of which the outer ones may be longer */
+    int file;                        /* the process's descriptor of the image */
+    struct hl_address_range program; /* the program's segments */
+    struct hl_address_range all;     /* and the pieces of the image, which may begin earlier and end later */
     uint64_t distance;               /* added to each address, modulo 2^64 */
-    uint64_t vector_at;              /* on its stack */
+    uint64_t vector_at;              /* where it lies on the stack */
     size_t vector_bytes;
     uint64_t vector[VECTOR_WORDS], old_vector[VECTOR_WORDS];
     struct prctl_mm_map map;
@@ -63,14 +63,14 @@ static void find_ranges(struct move *move) {
         move->all.end = last->end;
 }
 
-/* The nearest place below that is free and fits. */
+/* Finds the nearest place below that is free and fits. */
 static int find_place(struct move *move) {
     const struct hl_piece_of_text *piece = &move->plan->piece[0];
     uint64_t huge = move->plan->geometry.huge_page_bytes, skew = (piece->start - piece->offset) % huge;
     find_ranges(move);
     const struct hl_address_range all = move->all;
     uint64_t down = skew + hl_round_up(all.end - all.start - skew, huge);
-    /* From above, and below what is in the way. */
+    /* From above, and below any mapping that is in the way. */
     for (size_t i = move->process->n_regions; i-- > 0 && down < all.start;) {
         const struct hl_region *region = &move->process->region[i];
         if (hl_overlap(region->start, region->end, all.start - down, all.end - down) > 0)
@@ -82,7 +82,7 @@ static int find_place(struct move *move) {
     return 0;
 }
 
-/* Behind argc, the arguments, a zero, the environment and a zero. */
+/* The vector lies behind argc, the arguments, a zero, the environment and a zero. */
 static int find_vector(struct move *move) {
     uint64_t word[512], argc, at;
     int result = hl_read_thread(move->thread->pid, move->thread->arguments, &argc, sizeof argc);
@@ -100,7 +100,7 @@ static int find_vector(struct move *move) {
     return result;
 }
 
-/* The vector as it will be.  The kernel's copy and the one on the stack must be the same until now. */
+/* Plans the new vector.  The kernel's copy and the one on the stack must be the same until now. */
 static int plan_vector(struct move *move) {
     int file = hl_open_process_file(move->process, "auxv");
     if (file < 0)
@@ -140,7 +140,7 @@ static int read_fields(const struct move *move, uint64_t field[FIELDS]) {
     return 0;
 }
 
-/* What the kernel knows of where things are, as it will be. */
+/* Plans the new addresses that the kernel keeps for the process. */
 static int plan_map(struct move *move) {
     uint64_t field[FIELDS];
     int result = read_fields(move, field);
@@ -219,7 +219,7 @@ static int map_all_anew(const struct move *move) {
     return result;
 }
 
-/* Whether REGION is one of those that are moved. */
+/* Whether REGION is one of those that move. */
 static bool is_to_move(const struct move *move, const struct hl_region *region) {
     return (region->flags & PF_W) && !hl_is_between_segments(&move->plan->object, region) &&
            hl_overlap(region->start, region->end, move->program.start, move->program.end) > 0;
@@ -232,7 +232,7 @@ static int move_region(const struct move *move, const struct hl_region *region, 
     return call(move, &moved, SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0);
 }
 
-/* The first N of the regions are moved, back or forth. */
+/* Moves the first N regions, to the new place or back. */
 static int move_regions(const struct move *move, size_t n, bool is_back, size_t *done) {
     int result = 0;
     for (*done = 0; *done < n && result == 0; *done += result == 0)
@@ -241,7 +241,7 @@ static int move_regions(const struct move *move, size_t n, bool is_back, size_t 
     return result;
 }
 
-/* What the program reads, and where it begins. */
+/* Sets the auxiliary vector that the program reads, and its start. */
 static int set_addresses(const struct move *move, const uint64_t *vector, uint64_t distance) {
     int result = hl_write_exec_thread(move->thread, move->vector_at, vector, move->vector_bytes);
     if (result == 0 && !move->plan->has_linker)
@@ -249,7 +249,7 @@ static int set_addresses(const struct move *move, const uint64_t *vector, uint64
     return result;
 }
 
-/* The same, and what the kernel keeps. */
+/* The same, and the addresses that the kernel keeps. */
 static int change_addresses(const struct move *move) {
     long done;
     int result = set_addresses(move, move->vector, move->distance);
@@ -263,7 +263,7 @@ static int change_addresses(const struct move *move) {
     return result;
 }
 
-/* Its instructions that we use, and where it begins, are moved along. */
+/* Moves the addresses of the program's instructions that we use, and of its start. */
 static int move_codes(const struct move *move, uint64_t distance) {
     const struct hl_exec_plan *plan = move->plan;
     struct hl_gadgets *gadgets = &move->thread->gadgets;

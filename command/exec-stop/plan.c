@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What is to be done at the exec stop: planned before the program is executed, from its file, so that little is left to be
-   done while it waits. */
+/* Plans the work at the exec stop: before the program is executed, from its file, so that little is left to do while it waits. */
 #include "command/exec-stop/exec-stop.h"
 #include "command/base/basics.h"
 #include "elf/image.h"
@@ -20,15 +19,15 @@
 
 #if defined __x86_64__
 
-/* As much is searched at once, from both ends in turn: a libc comes last in a static program and in a dynamic linker, Go's
-   runtime first. */
+/* So many bytes are searched at once, from both ends in turn: a libc comes last in a static program and in a dynamic linker,
+   Go's runtime first. */
 #define WINDOW_BYTES ((size_t)32 << 10)
 
 /* 16 bytes, wherever they lie, compared at once on every machine. */
 typedef uint8_t lanes __attribute__((vector_size(16)));
 typedef uint64_t halves __attribute__((vector_size(16)));
 
-/* The first SYSCALL instruction, or what looks like one, in [at, end); END: there is none. */
+/* The first SYSCALL instruction, or bytes that look like one, in [at, end); END: there are none. */
 static const char *find_syscall(const char *at, const char *end) {
     lanes first, second;
     for (; end - at > (ptrdiff_t)sizeof first; at += sizeof first) {
@@ -54,7 +53,7 @@ static const char *find_code(const char *text, size_t bytes, const struct hl_cod
     return NULL;
 }
 
-/* What sigreturn is called with, in [from, from + WINDOW_BYTES) of TEXT; *CODE is its bytes. */
+/* Finds the instructions that call sigreturn in [from, from + WINDOW_BYTES) of TEXT; *CODE is their bytes. */
 static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_code **code) {
     size_t n = bytes - from < WINDOW_BYTES + HL_CODE_BYTES ? bytes - from : WINDOW_BYTES + HL_CODE_BYTES;
     const char *found = NULL;
@@ -63,7 +62,7 @@ static const char *find_back(const char *text, size_t bytes, size_t from, const 
     return found;
 }
 
-/* Finds both in TEXT, which will be at ADDRESS. */
+/* Finds both codes in TEXT, which will be at ADDRESS. */
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
     const char *back = NULL;
@@ -89,7 +88,7 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
 
 #elif defined __aarch64__
 
-/* CODE in TEXT, which begins where an instruction may. */
+/* Finds CODE in TEXT, which begins where an instruction may. */
 static const char *find_code(const char *text, size_t bytes, const struct hl_code *code) {
     for (size_t i = 0; i + code->n <= bytes; i += 4)
         if (memcmp(text + i, code->at, code->n) == 0)
@@ -97,7 +96,7 @@ static const char *find_code(const char *text, size_t bytes, const struct hl_cod
     return NULL;
 }
 
-/* In the vdso, which is the same in every process and the only place that has it. */
+/* Finds it in the vdso, which is the same in every process and the only place that has it. */
 static bool find_back(struct hl_exec_plan *plan) {
     const char *vdso = (const char *)getauxval(AT_SYSINFO_EHDR);
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)vdso;
@@ -125,8 +124,8 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
 
 #endif
 
-/* In [offset, offset + bytes) of FILE.  It stays mapped, like all that this process has, until it executes the program: to
-   unmap it would interrupt the helper on its processor. */
+/* Searches [offset, offset + bytes) of FILE.  It stays mapped, like all memory of this process, until the program is executed:
+   to unmap it would interrupt the helper on its processor. */
 static bool find_codes_in_file(struct hl_exec_plan *plan, int file, uint64_t offset, uint64_t bytes,
                                uint64_t address, enum hl_exec_owner owner) {
     uint64_t skew = offset % plan->geometry.page_bytes;
@@ -134,7 +133,7 @@ static bool find_codes_in_file(struct hl_exec_plan *plan, int file, uint64_t off
     return text != MAP_FAILED && find_codes(plan, text + skew, bytes, address, owner);
 }
 
-/* In the text of the executable, as its image has it, which is on huge pages. */
+/* Searches the executable's text in its image, which is on huge pages. */
 static bool find_codes_in_image(struct hl_exec_plan *plan) {
     uint64_t base = hl_find_image_base(&plan->object, &plan->geometry);
     for (unsigned i = 0; i < plan->object.n_segments; i++) {
@@ -147,7 +146,7 @@ static bool find_codes_in_image(struct hl_exec_plan *plan) {
     return false;
 }
 
-/* In the text of the dynamic linker at PATH, which is the first that runs. */
+/* Searches the text of the dynamic linker at PATH, which runs first. */
 static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
     struct hl_elf_file linker;
     bool found = false;
@@ -170,9 +169,9 @@ static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file)
     return found ? 0 : HL_SKIP_ATTACH_INSTRUCTIONS;
 }
 
-/* --- what is mapped --- */
+/* --- the pieces --- */
 
-/* Zeros that no file has are not in the image either. */
+/* A segment's zeros, which no file has, are not in the image either. */
 static bool has_zeros(const struct hl_exec_plan *plan, const struct hl_span *span) {
     for (unsigned i = 0; i < plan->object.n_segments; i++) {
         const struct hl_segment *segment = &plan->object.segment[i];
@@ -182,11 +181,11 @@ static bool has_zeros(const struct hl_exec_plan *plan, const struct hl_span *spa
     return false;
 }
 
-/* Where the image has what. */
+/* The layout of the image. */
 struct source {
     uint64_t base;                  /* the address of its first byte */
-    struct hl_address_range header; /* the huge page with the headers; empty: it has no second one */
-    uint64_t header_offset;         /* of the second one, with the headers as the file has them */
+    struct hl_address_range header; /* the huge page with the headers; empty: the image has it only once */
+    uint64_t header_offset;         /* of the second copy, with the headers as the file has them */
 };
 
 /* Adds [start, end), which the image has at OFFSET, to the *N pieces of LIST. */
@@ -197,7 +196,7 @@ static void add_part(struct hl_piece_of_text *list, unsigned *n, uint64_t start,
             start, end, offset, (flags & PF_R ? PROT_READ : 0) | (flags & PF_X ? PROT_EXEC : 0)};
 }
 
-/* Adds [start, end), and what of it is in the huge page with the headers from the second one. */
+/* Adds [start, end); the part in the huge page with the headers comes from the second copy. */
 static void add_parts(struct hl_piece_of_text *list, unsigned *n, const struct source *source, uint64_t start,
                       uint64_t end, uint32_t flags) {
     uint64_t from = source->header.start > start ? source->header.start : start;
@@ -220,7 +219,7 @@ static void add_text(struct hl_exec_plan *plan, const struct source *source, con
             plan->header = part[i];
 }
 
-/* Adds what of SEGMENT no piece has. */
+/* Adds the rest of SEGMENT that is in no piece. */
 static void add_rest(struct hl_exec_plan *plan, const struct hl_segment *segment,
                      const struct source *source) {
     uint64_t at = segment->first_page, end = segment->end_page;
@@ -233,7 +232,7 @@ static void add_rest(struct hl_exec_plan *plan, const struct hl_segment *segment
     add_parts(plan->rest, &plan->n_rest, source, at, end, segment->flags);
 }
 
-/* Position-independent, all of its headers have to be the file's when they move, and what is read-only a file's. */
+/* In a position-independent program that moves, all headers have to be the file's, and everything read-only a file's. */
 static void plan_move(struct hl_exec_plan *plan, const struct source *source) {
     plan->may_move = plan->is_position_independent && source->header_offset != 0;
     for (unsigned i = 0; i < plan->object.n_segments && plan->may_move; i++) {
@@ -332,9 +331,9 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     int result = plan_file(plan, &program->file, options);
-    if (result == 0) /* after it is known that there is an image: only then is it said */
+    if (result == 0) /* only after it is known that there is an image, since this is reported then */
         result = hl_check_exec_stop_machine();
-    plan->object.soname = NULL; /* it is the file's */
+    plan->object.soname = NULL; /* it points into the program's file */
     return result;
 }
 

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* A process between execve(2) and its first instruction, which makes system calls for its tracer.
 
-   It has one thread, no signal handlers, and registers and a stack as the kernel has just set them.  So it needs no stack
-   of others' and no saved state beside these registers.  Before its first call a signal frame is written below its stack
-   pointer, and each call begins at a system call instruction that is followed by a return, with that frame as its stack and
-   sigreturn(2) as what it returns to (see trace/tracee.c, which does the same to threads that run).  If its tracer dies, even by
-   SIGKILL, the call under way ends and the frame begins the program.
+   It has one thread, no signal handlers, and registers and a stack as the kernel has just set them.  So it needs no other stack and
+   no saved state beside these registers.  Before its first call a signal frame is written below its stack pointer, and each call
+   begins at a system call instruction that is followed by a return, with that frame as its stack and sigreturn(2) as its return
+   address (see trace/tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
+   ends and the frame begins the program.
 
-   On AArch64 the return address is in x30, and what calls sigreturn is the vdso's, as glibc has none.  While a thread is
-   stopped at a call, x7 is the kernel's: 0 or 1 is read there, and what is written there is lost.  execve(2) leaves zeros in
-   x0 to x30 and in the vector registers.  So a frame with zeros in the plain record of these restores them, whatever else the
-   processor has (SVE, SME): what has no record stays as execve left it.  When a signal comes at the end of a call, the kernel
-   looks whether x0, by then the first argument of the next one, is one of -ERESTARTSYS and its like: no argument of ours is.
-   A return needs no landing pad (BTI), nor a signature where the instruction before does not ask for one, and execve switches
-   a guarded control stack (GCS) off.
+   On AArch64 the return address is in x30, and the vdso calls sigreturn, since glibc has no such code.  While a thread is stopped
+   at a call, x7 is the kernel's: 0 or 1 is read there, and a value written there is lost. execve(2) leaves zeros in x0 to x30 and
+   in the vector registers.  So a frame with zeros in the plain record of these restores them, whatever else the processor has (SVE,
+   SME): registers without a record stay as execve left them.  When a signal comes at the end of a call, the kernel looks whether
+   x0, by then the first argument of the next one, is one of -ERESTARTSYS and its like: no argument of ours is.  A return needs no
+   landing pad (BTI), nor a signature where the instruction before does not ask for one, and execve switches a guarded control stack
+   (GCS) off.
 
-   Signals are not blocked: what comes either ends or stops the process, as it would have without a tracer, or is ignored.
-   No single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a
-   signal). */
+   Signals are not blocked: a signal either ends or stops the process, as it would have without a tracer, or is ignored.  There
+   is no single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a signal). */
 #include "command/trace/machine.h"
 #include "command/trace/registers.h"
 #include "command/exec-stop/exec-stop.h"
@@ -42,10 +41,10 @@
 #define RED_ZONE_BYTES 128
 #define CHILD_SIGNAL (UINT64_C(1) << (SIGCHLD - 1))
 
-/* The process runs, and may have this one's errno. */
+/* The traced process runs meanwhile, and may share errno with this one. */
 int hl_seize_exec_thread(pid_t pid) { return (int)HL_CALL(__NR_ptrace, PTRACE_SEIZE, pid, 0, OPTIONS, 0, 0); }
 
-/* Waits for the stop that is WANTED.  From others PID is resumed by REQUEST, with whatever signals it gets meanwhile. */
+/* Waits for the stop WANTED.  At any other stop PID is resumed by REQUEST, with the signals that it got meanwhile. */
 static int await_stop(pid_t pid, int request, int wanted) {
     int status, result = 0;
     while (result == 0) {
@@ -65,13 +64,13 @@ static int await_stop(pid_t pid, int request, int wanted) {
     return result;
 }
 
-/* To where it enters or leaves a system call. */
+/* Runs the process until it enters or leaves a system call. */
 static int run_to_call(pid_t pid) {
     int result = hl_trace(pid, PTRACE_SYSCALL, 0, 0);
     return result == 0 ? await_stop(pid, PTRACE_SYSCALL, SIGTRAP | 0x80) : result;
 }
 
-/* It runs meanwhile, so the first stop is waited for without a resumption. */
+/* The process is running, so the first stop is waited for without a resumption. */
 int hl_await_exec_stop(struct hl_exec_thread *thread) {
     return await_stop(thread->pid, PTRACE_CONT, SIGTRAP | PTRACE_EVENT_EXEC << 8);
 }
@@ -81,7 +80,7 @@ int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const
     return hl_check_transfer(process_vm_writev(thread->pid, &local, 1, &remote, 1, 0), bytes);
 }
 
-/* --- what differs between machines --- */
+/* --- differences between machines --- */
 
 #if defined __x86_64__
 
@@ -99,7 +98,7 @@ int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
 
-/* It is in x30 for every call. */
+/* The return address is in x30 for every call. */
 int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
     (void)thread, (void)back;
     return 0;
@@ -143,7 +142,7 @@ int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
     return hl_trace(thread->pid, PTRACE_SETOPTIONS, 0, OPTIONS | (is_bound ? PTRACE_O_EXITKILL : 0));
 }
 
-/* The next that it does is this call; before, it runs nothing of its own. */
+/* Makes this call the next action of the thread; it runs none of its own instructions before. */
 static int set_call(const struct hl_exec_thread *thread, long number, const uint64_t argument[6]) {
     struct user_regs_struct registers = thread->registers;
     hl_set_call_registers(&registers, &thread->gadgets, thread->stack, number, argument);
@@ -154,7 +153,7 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
                            const uint64_t argument[6]) {
     struct user_regs_struct registers;
     int error = set_call(thread, number, argument);
-    for (int i = 0; i < 2 && error == 0; i++) /* there, and back */
+    for (int i = 0; i < 2 && error == 0; i++) /* the entry, and the exit */
         error = run_to_call(thread->pid);
     if (error == 0)
         error = hl_read_registers(thread->pid, &registers);
@@ -169,7 +168,7 @@ void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {
         kill(thread->pid, SIGKILL);
 }
 
-/* Whether SIGCHLD waits for it. */
+/* Whether SIGCHLD is pending for the process. */
 static bool has_child_signal(pid_t pid) {
     char line[256], *path = hl_xasprintf("/proc/%d/status", pid);
     uint64_t pending = 0, one;
@@ -183,8 +182,8 @@ static bool has_child_signal(pid_t pid) {
     return (pending & CHILD_SIGNAL) != 0;
 }
 
-/* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would
-   stay; so until the frame restores the mask it is not. */
+/* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would stay
+   pending; so it is unblocked until the frame restores the mask. */
 static void unblock_child_signal(pid_t pid) {
     uint64_t mask;
     if (ptrace(PTRACE_GETSIGMASK, pid, sizeof mask, &mask) != 0 || !(mask & CHILD_SIGNAL) ||

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The system calls that begin again.
 
-   ptrace(2) stops a thread by throwing it out of the call in which it sleeps.  The kernel lets many calls begin again
-   then, but not all, and not all without a trace: io_uring_enter(2) returns what it had submitted,
-   io_getevents(2) the first of two events, read(2) of a socket with SO_RCVLOWAT what had come so far, and what a
-   supervisor has done for a thread (seccomp's user notification) it does again.  So this is a list of what is known to
-   begin again, and under which condition; what is not in it is not interrupted.
+   ptrace(2) stops a thread by throwing it out of the call in which it sleeps.  The kernel lets many calls begin again then, but not
+   all, and not all without a trace: io_uring_enter(2) returns the number of entries submitted so far, io_getevents(2) the first of
+   two events, read(2) of a socket with SO_RCVLOWAT the bytes that have come so far, and a supervisor (seccomp's user notification)
+   serves a call twice.  So this is a list of the calls that are known to begin again, and under which condition; no other call is
+   interrupted.
 
-   tests/attach tries what may be interrupted here, and what must not. */
+   tests/attach tries calls that may be interrupted, and calls that must not. */
 #include "command/trace/calls.h"
 #include "command/base/basics.h"
 
@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Which programs sleep in the call; NULL: not known. */
+/* The thread that sleeps in the call; NULL: not known. */
 struct sleeper {
     const struct hl_process *process;
     pid_t tid;
@@ -34,7 +34,7 @@ struct row {
     bool (*condition)(const struct hl_call *call, const struct sleeper *sleeper); /* NULL: none */
     enum hl_again untimed, timed;
     enum timeout timeout;
-    unsigned at; /* the number of the argument that is the timeout */
+    unsigned at; /* the number of the timeout argument */
 };
 
 /* --- conditions --- */
@@ -78,8 +78,8 @@ static bool can_write_select(const struct hl_call *call, const struct sleeper *s
     return can_be_written(call->argument[4], HL_REST_BYTES, sleeper);
 }
 
-/* Whether the file is one of which a read takes all or nothing: a pipe, whatever its name and file system, or what the kernel
-   has named so; a path would begin with a slash.  Whose file system it is on is not asked: it need not answer. */
+/* Whether a read of the file takes all or nothing: a pipe, whatever its name and file system, or one of the names that only the
+   kernel gives; a path would begin with a slash.  The file system is not asked: it may not answer. */
 static bool reads_all_or_nothing(const struct hl_call *call, const struct sleeper *sleeper) {
     static const char *const names[] = {
         "anon_inode:[eventfd]",
@@ -105,7 +105,7 @@ static bool reads_all_or_nothing(const struct hl_call *call, const struct sleepe
     return is_known;
 }
 
-/* AArch64 loses the first argument of a call that ends with EINTR; so the program has no other epoll instance. */
+/* AArch64 loses the first argument of a call that ends with EINTR; so the process may have only this one epoll instance. */
 static bool is_only_epoll(const struct hl_call *call, const struct sleeper *sleeper) {
     (void)call;
 #if defined __aarch64__
@@ -128,7 +128,7 @@ static bool is_only_epoll(const struct hl_call *call, const struct sleeper *slee
 #endif
 }
 
-/* Once it has returned EINTR, it is known that it had done nothing; before, it is not. */
+/* A call that has returned EINTR had done nothing; before it returns, that is not known. */
 static bool is_over(const struct hl_call *call, const struct sleeper *sleeper) {
     (void)call;
     return sleeper == NULL;
@@ -181,7 +181,7 @@ static const struct row rows[] = {
 #endif
     {SYS_msgrcv, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_mq_timedreceive, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    /* A thread that ran when it was chosen may be caught in one of these. */
+    /* A running thread may be caught in one of these. */
     {SYS_readv, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
     {SYS_recvfrom, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
     {SYS_recvmsg, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a thread's registers are for a system call that it is to make for us. */
+/* A thread's registers for a system call that it makes for us. */
 #ifndef HL_TRACE_REGISTERS_H
 #define HL_TRACE_REGISTERS_H
 
@@ -9,7 +9,7 @@
 
 #if defined __x86_64__
 
-/* Changes REGISTERS, which the thread had, so that it makes the system call NUMBER with ARGUMENT at CODE's call, on STACK. */
+/* Changes REGISTERS, the thread's own, so that it makes the system call NUMBER with ARGUMENT at CODE's call, on STACK. */
 static inline void hl_set_call_registers(struct user_regs_struct *registers, const struct hl_gadgets *code,
                                          uint64_t stack, long number, const uint64_t argument[6]) {
     registers->rip = code->call;

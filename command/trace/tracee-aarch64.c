@@ -12,9 +12,9 @@
    again, as if it came from there: with a handler to be run, or none.
 
    A call that ends with EINTR has to be entered again from behind the svc.  No handler may have run since the thread was seen
-   asleep in it: that would be what EINTR tells.  Signals come to a tracer first, so the thread is looked at once more after it
-   is ours.  Its first argument is lost: newer kernels show x0 as it is now in /proc/TID/syscall, too.  So of the calls that end so,
-   trace/calls.c has only those whose first argument cannot have been another one. */
+   asleep in it, since EINTR would tell the program of that.  Signals come to a tracer first, so the thread is looked at once
+   more after it is ours.  Its first argument is lost: newer kernels show x0 as it is now in /proc/TID/syscall, too.  So of the
+   calls that end so, trace/calls.c lists only those whose first argument can be no other. */
 #include "command/trace/machine.h"
 #include "command/trace/registers.h"
 #include "command/base/basics.h"
@@ -35,10 +35,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* How long a thread that is ours may take to be in its call again. */
+/* How long a traced thread may take to be in its call again. */
 #define LOOK_MS 20.0
 #define LOOK_US INT64_C(500)
-/* include/uapi/linux/elf.h, and what of these register sets is looked at (arch/arm64/include/uapi/asm/ptrace.h) */
+/* include/uapi/linux/elf.h, and the words of these register sets that are read (arch/arm64/include/uapi/asm/ptrace.h) */
 #define SYSTEM_CALL_SET 0x404
 #define STREAMING_VECTORS_SET 0x40b
 #define MATRIX_SET 0x40c
@@ -58,21 +58,20 @@ const struct hl_code hl_call_code = {8, "\x01\0\0\xd4\xc0\x03\x5f\xd6"};
 /* mov x8, #139; svc #0: the vdso's */
 const struct hl_code hl_back_codes[HL_BACK_CODES] = {{8, "\x68\x11\x80\xd2\x01\0\0\xd4"}};
 
-/* Whether sigreturn of some kernels (Linux 6.12 and later) writes POR_EL0 though the frame has no record of it. */
+/* Whether sigreturn writes POR_EL0 even if the frame has no record of it, as some kernels do (Linux 6.12 and later). */
 static bool has_overlays(void) { return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0; }
 
 int hl_check_attach_machine(void) { return has_overlays() ? HL_SKIP_ATTACH_STATE : 0; }
 
 int hl_check_exec_stop_machine(void) { return has_overlays() ? HL_SKIP_EXEC_OVERLAYS : 0; }
 
-/* --- what it does --- */
+/* --- the thread's call --- */
 
 static bool read_instruction(pid_t tid, uint64_t at, uint32_t *instruction) {
     return hl_read_thread(tid, at, instruction, sizeof *instruction) == 0;
 }
 
-/* The number of the call of TRACEE, which does not run, its arguments, its stack and the address behind the svc, as /proc shows
-   them. */
+/* The call of TRACEE, which does not run, from /proc: its number, its arguments, its stack and the address behind the svc. */
 static bool read_call(const struct hl_tracee *tracee, struct hl_call *call, uint64_t *stack, uint64_t *pc) {
     char text[256], *path = hl_xasprintf("/proc/%d/task/%d/syscall", tracee->pid, tracee->tid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -92,8 +91,8 @@ static bool is_its_call(const struct hl_tracee *tracee, long number, const uint6
            memcmp(argument, tracee->call.argument, sizeof tracee->call.argument) == 0;
 }
 
-/* It may have left the call since, and mostly is there again soon.  However late we come, it is looked at once: else it would be
-   interrupted for nothing. */
+/* The thread may have left the call since, and mostly is there again soon.  It is looked at once even if we are late, as it
+   would be interrupted for nothing otherwise. */
 void hl_look_before_stop(struct hl_tracee *tracee) {
     struct hl_call now;
     double begun = hl_now_ms();
@@ -128,7 +127,7 @@ long hl_find_restarted(pid_t tid, uint64_t pc) {
 
 /* --- stopping --- */
 
-/* Whether REGISTERS are those of TRACEE behind or, as pc says, at the svc of the call in which it was seen. */
+/* Whether REGISTERS are TRACEE's at the svc of the call in which it was seen, or behind it, as pc says. */
 static bool is_where_seen(const struct hl_tracee *tracee, const struct user_regs_struct *registers) {
     uint32_t instruction;
     return tracee->seen.is_asleep && registers->sp == tracee->seen.stack &&
@@ -144,7 +143,7 @@ static bool begins_again(const struct hl_tracee *tracee, const struct user_regs_
            registers->regs[0] == tracee->call.argument[0];
 }
 
-/* Whether it has ended because of the stop, and nothing else. */
+/* Whether that call has ended because of the stop, and for no other reason. */
 static bool has_ended(const struct hl_tracee *tracee, const struct user_regs_struct *registers) {
     return registers->pc == tracee->seen.pc && (int64_t)registers->regs[0] == -EINTR &&
            (long)registers->regs[8] == tracee->call.number && !tracee->ran_handler;
@@ -156,8 +155,8 @@ static int let_go_on(struct hl_tracee *tracee, uintptr_t signal, int why) {
     return why;
 }
 
-/* It was about to enter its call, but there is another stop first.  If a handler is to run then, a call that had ended has still
-   ended. */
+/* The thread was about to enter its call, but another stop comes first.  If a handler is to run then, a call that had ended has
+   still ended. */
 static int give_way(struct hl_tracee *tracee, int status, struct user_regs_struct *ended) {
     int signal = hl_is_event(status) ? 0 : WSTOPSIG(status);
     if (ended != NULL && signal != 0 && hl_catches(tracee, signal))
@@ -166,7 +165,7 @@ static int give_way(struct hl_tracee *tracee, int status, struct user_regs_struc
                      hl_is_event(status) ? HL_SKIP_ATTACH_STOPPED : HL_SKIP_ATTACH_UNFIT);
 }
 
-/* Whether it is at the stop OP of a call; if that is the entry, of its own one: *NUMBER. */
+/* Whether the thread is at the stop OP of a call, and at an entry, whether the call is its own: *NUMBER. */
 static bool is_at(const struct hl_tracee *tracee, int op, long *number) {
     struct __ptrace_syscall_info info;
     if (ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof info, &info) <= 0 || info.op != op)
@@ -178,7 +177,7 @@ static bool is_at(const struct hl_tracee *tracee, int op, long *number) {
            is_its_call(tracee, *number, info.entry.args);
 }
 
-/* Undoes what the kernel has written of how much of a sleep is left, since it goes on. */
+/* Undoes the kernel's write of the remaining time of a sleep, since the sleep goes on. */
 static void put_rest_back(struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     if (tracee->rest == 0 || hl_open_memory(tracee) != 0)
@@ -188,7 +187,7 @@ static void put_rest_back(struct hl_tracee *tracee) {
     hl_close_memory(tracee);
 }
 
-/* 0: its own call has just ended, as REGISTERS say, since it is to stop. */
+/* 0: its own call has just ended because of the stop, as REGISTERS say. */
 static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *registers,
                        struct user_regs_struct *ended) {
     int status, result = hl_trace(tracee->tid, PTRACE_SYSCALL, 0, 0);
@@ -254,7 +253,7 @@ _Static_assert(sizeof(siginfo_t) == 128 && offsetof(struct hl_frame, context) ==
                    offsetof(ucontext_t, uc_sigmask) == 40 && offsetof(ucontext_t, uc_mcontext) == 176,
                "the kernel's struct rt_sigframe");
 
-/* What is in its reserved space: struct fpsimd_context. */
+/* The contents of its reserved space: struct fpsimd_context. */
 struct vectors {
     uint32_t magic, bytes, fpsr, fpcr;
     __uint128_t v[32];
@@ -264,7 +263,7 @@ bool hl_runs_32_bit(const struct user_regs_struct *registers) {
     return (registers->pstate & 0x10) != 0; /* PSR_MODE32_BIT */
 }
 
-/* The first words of the register set SET; zeros: the machine or the kernel has none. */
+/* The first words of the register set SET; zeros if the machine or the kernel does not have it. */
 static void read_head(const struct hl_tracee *tracee, unsigned set, void *head, size_t bytes) {
     struct iovec data = {head, bytes};
     memset(head, 0, bytes);
@@ -272,7 +271,7 @@ static void read_head(const struct hl_tracee *tracee, unsigned set, void *head, 
         memset(head, 0, bytes);
 }
 
-/* Of SVE's registers a call keeps no more than the frame has, and it ends streaming mode, but not the use of SME's matrix. */
+/* A call keeps no more of SVE's registers than the frame has, and it ends streaming mode, but not the use of SME's matrix. */
 int hl_read_frame_state(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     struct user_fpsimd_struct vectors;
@@ -297,7 +296,7 @@ int hl_read_frame_state(struct hl_tracee *tracee) {
     memcpy(record->v, vectors.vregs, sizeof record->v);
     state->vectors = (char *)record;
     state->vector_bytes = sizeof *record;
-    state->registers.regs[7] = tracee->seen.seventh; /* here it is the kernel's */
+    state->registers.regs[7] = tracee->seen.seventh; /* at this stop x7 is the kernel's */
     return 0;
 }
 
@@ -319,7 +318,7 @@ void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_reg
     memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
 }
 
-/* Its call begins anew. */
+/* The thread's own call begins anew. */
 void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
     const struct hl_tracee_state *state = tracee->state;
     struct hl_frame *to = (struct hl_frame *)(void *)frame;
@@ -358,8 +357,9 @@ long hl_get_result(const struct user_regs_struct *registers) { return (long)regi
 
 /* --- the end --- */
 
-/* Makes REGISTERS, at the end of its call, those with which that begins again unless a handler runs.  With an absolute timeout it
-   does so as it was, and with what was left of another one it goes on as restart_syscall, which the kernel puts into x8. */
+/* Sets REGISTERS, at the end of the thread's call, so that the call begins again unless a handler runs.  A call with an absolute
+   timeout begins as it was; one with another timeout goes on with the rest of it as restart_syscall, which the kernel puts into
+   x8. */
 static void let_begin(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
     int64_t error = -(int64_t)registers->regs[0];
     if (error != EINTR && error != HL_RESTART_BLOCK)
@@ -370,8 +370,8 @@ static void let_begin(const struct hl_tracee *tracee, struct user_regs_struct *r
     registers->regs[8] = (uint64_t)tracee->call.number;
 }
 
-/* In this order: without us the frame restores it until its registers are set, and then the stop that was asked for lets the kernel
-   look at them. */
+/* The order matters: without us the frame restores the thread until its registers are set, and then the stop that was asked for
+   lets the kernel look at them. */
 int hl_put_back(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     struct user_regs_struct registers = state->registers;
@@ -390,7 +390,7 @@ void hl_let_begin_again(const struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     if (hl_read_registers(tracee->tid, &registers) != 0)
         return;
-    registers.regs[7] = tracee->seen.seventh; /* here it is the kernel's */
+    registers.regs[7] = tracee->seen.seventh; /* at this stop x7 is the kernel's */
     let_begin(tracee, &registers);
     hl_write_registers(tracee->tid, &registers);
 }

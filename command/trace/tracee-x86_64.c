@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* trace/tracee.c's machine: x86-64.
 
-   A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again,
-   if it finds registers as it left them at a stop of its own making (never after a call of ours); so that is
-   where they are restored.  Of what trace/calls.c has, those that end with EINTR are given the result of those that begin
-   again unless a handler runs: the kernel does the rest, whenever a signal comes. */
+   A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again, if it finds
+   registers as it left them at a stop of its own making (never after a call of ours); so they are restored at such a stop.
+   Calls in trace/calls.c that end with EINTR get the result of calls that begin again unless a handler runs: the kernel does the
+   rest, whenever a signal comes. */
 #include "command/trace/machine.h"
 #include "command/trace/registers.h"
 #include "command/base/basics.h"
@@ -50,9 +50,9 @@ static struct hl_call call_of(const struct user_regs_struct *r) {
     return (struct hl_call){(long)r->orig_rax, {r->rdi, r->rsi, r->rdx, r->r10, r->r8, r->r9}};
 }
 
-/* Undoes what the kernel has written since the thread was asked to stop, if it was thrown out of the very call in which
-   it slept then.  Its memory is opened before that is found out: afterwards its number may be that of a program that another
-   thread has executed, with more privileges. */
+/* Undoes the kernel's write since the thread was asked to stop, if it has left the very call in which it slept then.  Its memory
+   is opened before that is known: afterwards its number may belong to a program that another thread has executed, with more
+   privileges. */
 static void put_rest_back(struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     if (tracee->rest == 0 || hl_open_memory(tracee) != 0)
@@ -66,7 +66,7 @@ static void put_rest_back(struct hl_tracee *tracee) {
     hl_close_memory(tracee);
 }
 
-/* What it does is read from its registers when it has stopped. */
+/* The thread's call is read from its registers when it has stopped. */
 void hl_look_before_stop(struct hl_tracee *tracee) { (void)tracee; }
 
 int hl_settle_stop(struct hl_tracee *tracee) {
@@ -74,9 +74,9 @@ int hl_settle_stop(struct hl_tracee *tracee) {
     return 0;
 }
 
-/* A call with a timeout that was interrupted once goes on as restart_syscall, and if we die the kernel does not know
-   what that was: sigreturn makes it forget.  The number stands before the syscall instruction, in most programs:
-   mov $NUMBER, %eax; syscall. */
+/* A call with a timeout that was interrupted once goes on as restart_syscall, and if we die the kernel does not know the call
+   any more: sigreturn makes it forget.  The number stands before the syscall instruction, in most programs: mov $NUMBER, %eax;
+   syscall. */
 long hl_find_restarted(pid_t tid, uint64_t pc) {
     unsigned char code[7];
     uint32_t number;
@@ -89,8 +89,7 @@ long hl_find_restarted(pid_t tid, uint64_t pc) {
 
 /* --- the frame --- */
 
-/* Of the features in XCR0, what a signal frame has: all that do not have to be asked for, up to the end of the
-   last one. */
+/* The features in XCR0 that a signal frame has: all that need no permission, up to the end of the last one. */
 static size_t frame_xsave_bytes(uint64_t features) {
     unsigned bytes, at, c, d;
     size_t end = XSAVE_LEGACY_BYTES;
@@ -103,7 +102,7 @@ static size_t frame_xsave_bytes(uint64_t features) {
     return end;
 }
 
-/* Makes of the registers that ptrace shows those of a signal frame. */
+/* Converts the registers that ptrace shows to those of a signal frame. */
 static int read_xsave(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     uint64_t features, used;
@@ -136,8 +135,8 @@ static bool is_in_system_call(const struct user_regs_struct *registers) {
     return (int64_t)registers->orig_rax >= 0;
 }
 
-/* Makes REGISTERS those of a thread that is about to make the call of which it was thrown out, if any: for sigreturn,
-   after which the kernel does not know of it. */
+/* Sets REGISTERS so that the thread makes its interrupted call again, if any: for sigreturn, after which the kernel does not
+   know of it. */
 static void rewind_call(struct user_regs_struct *registers) {
     int64_t result = (int64_t)registers->rax;
     struct hl_call call = call_of(registers);
@@ -151,8 +150,8 @@ static void rewind_call(struct user_regs_struct *registers) {
     }
 }
 
-/* Lets the kernel do that, unless a handler is to run: then the call ends with EINTR, as it would have without us.  Where
-   the rest of a timeout counts, the kernel knows it already. */
+/* Lets the kernel do that, unless a handler is to run: then the call ends with EINTR, as it would have without us.  If the rest
+   of a timeout counts, the kernel knows it already. */
 static bool let_begin_again(struct user_regs_struct *registers) {
     struct hl_call call = call_of(registers);
     int64_t result = (int64_t)registers->rax;
@@ -165,8 +164,7 @@ static bool let_begin_again(struct user_regs_struct *registers) {
     return true;
 }
 
-/* A critical section of rseq(2) does not survive that the thread runs elsewhere meanwhile: it is aborted, as a
-   signal aborts it. */
+/* A critical section of rseq(2) does not survive if the thread runs elsewhere meanwhile: it is aborted, as a signal aborts it. */
 static int abort_critical_section(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
     struct __ptrace_rseq_configuration rseq = {0};
     struct {
@@ -176,7 +174,7 @@ static int abort_critical_section(const struct hl_tracee *tracee, struct user_re
     uint64_t at = 0;
     long result = ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tracee->tid, sizeof rseq, &rseq);
     if (is_in_system_call(registers))
-        return 0; /* there is none then */
+        return 0; /* then there is no critical section */
     if (result < 0)
         return HL_SKIP_ATTACH_RSEQ;
     if (rseq.rseq_abi_pointer == 0 ||
@@ -237,7 +235,7 @@ void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
     if (r.orig_rax == SYS_restart_syscall)
         r.orig_rax = (uint64_t)hl_find_restarted(tracee->tid, r.rip);
     if (r.orig_rax == SYS_restart_syscall && (int64_t)r.rax == -HL_RESTART_BLOCK)
-        r.rax = (uint64_t)-EINTR; /* it is not known what it was */
+        r.rax = (uint64_t)-EINTR; /* the number of that call is unknown */
     else
         rewind_call(&r);
     struct hl_frame head;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Borrows a thread of another process.
 
-   The thread must come to no harm whatever happens to us, SIGKILL included, and the kernel lets a thread whose
-   tracer dies simply run on from where it is.  So before it makes its first call for us, a signal frame is
-   written for it, as the kernel writes one for a handler, and its stack pointer is set so that a call returns
-   into what returns from handlers:
+   The thread must come to no harm whatever happens to us, SIGKILL included, and if its tracer dies, the kernel lets it simply run
+   on from where it is.  So before it makes its first call for us, a signal frame is written for it, as the kernel writes one for a
+   handler, and its stack pointer is set so that a call returns into the code that returns from handlers:
 
        low    data       arguments of calls
               &back      <- stack pointer while it is ours: the ret behind the syscall goes to sigreturn,
@@ -13,21 +12,21 @@
               XSAVE         vector registers from here
        high   red zone, 128 bytes below the stack pointer that the thread had
 
-   Each call sets the registers anew and begins at a syscall; ret that the process has somewhere.  Without us the
-   call in progress ends, ret and sigreturn follow, and the thread goes on with what it was doing.
+   Each call sets the registers anew and begins at a syscall; ret that the process has somewhere.  Without us the call in progress
+   ends, ret and sigreturn follow, and the thread goes on with its own work.
 
-   Where the frame lies has to be memory that is not used, and no memory that could be used looks different from what
-   is not: a coroutine's stack is as small as it could be made, a handler's may be an array on the stack that it
-   interrupts, and both may be zeros.  So the process gets new memory for it: a write through /proc/PID/mem below the
-   kernel's own stack, [stack], lets that grow.  There is a gap between, for what the first thread may need of it meanwhile.
-   When the thread is let go, a pattern is left there, by which the next attach knows that it was not used since.
+   The frame needs unused memory, and memory in use cannot be told from unused memory by its looks: a coroutine's stack is as small
+   as it could be made, a handler's may be an array on the stack that it interrupts, and both may be zeros.  So the process gets new
+   memory for it: a write through /proc/PID/mem below the kernel's own stack, [stack], lets that grow.  The gap between leaves room
+   for the first thread's own use meanwhile.  When the thread is let go, a pattern is left in the frame's place, by which the next
+   attach knows that it was not used since.
 
-   What differs between machines is in tracee-*.c: the frame, and how a thread goes on with the call in which it was stopped.
+   The differences between machines are in tracee-*.c: the frame, and how a thread goes on with the call in which it was stopped.
 
    Other threads of the process can write to its instructions, and a filter of its system calls (seccomp) may be suspended for
-   ours.  So when a call is entered, its number, its arguments and the instruction are compared with what was meant.  If
-   it is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so where it is not
-   suspended, and no more can be gained than without us, the call is left alone. */
+   ours.  So when a call is entered, its number, its arguments and the instruction are compared with the intended ones.  If the
+   call is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so if the filter is
+   not suspended, the call is left alone: the process gains no more by it than it could without us. */
 #include "command/trace/machine.h"
 #include "command/base/basics.h"
 
@@ -57,21 +56,21 @@
 #define PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG 0x4211
 #endif
 
-/* A stop that comes sooner is waited for on the processor: falling asleep takes as long.  Longer than that the
-   thread may be waiting for this processor. */
+/* A stop within this time is waited for on the processor: falling asleep takes as long.  After that the thread may be waiting
+   for this processor. */
 #define SPIN_US 20
-/* Between two looks where no signal says that it has stopped. */
+/* The pause between two looks if no signal says that the thread has stopped. */
 #define PAUSE_NS 1000000L
-/* What is waited for longer than that, or twice that, ends. */
+/* A wait is ended after this time, or twice this time. */
 #define TICK_US 500000
-/* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
+/* How long a call may take, and how long a thread may take to enter it, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
 #define ENTER_US INT64_C(5000000)
-/* Between two looks at a thread that has not stopped in time. */
+/* The time between two looks at a thread that has not stopped in time. */
 #define LATE_US INT64_C(10000)
-/* What else is on the stack when a signal comes that cannot be blocked. */
+/* Room on the stack for a signal that comes and cannot be blocked. */
 #define SPARE_BYTES 8192
-/* What the first thread may take of [stack] while a frame lies at its end. */
+/* The first thread's share of [stack] while a frame lies at its end. */
 #define GAP_BYTES 65536
 
 /* --- memory --- */
@@ -87,8 +86,8 @@ int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes) {
     return hl_check_transfer(process_vm_readv(tid, &local, 1, &remote, 1, 0), bytes);
 }
 
-/* When another thread executes a program, that gets the first thread's number.  So what is written goes to the memory
-   that the thread had when it was stopped, and to none if that has ended. */
+/* A thread that executes a program gets the first thread's number.  So bytes are written to the memory that the thread had when
+   it was stopped, and to none if that has ended. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes) {
     return hl_check_transfer(pwrite(tracee->memory, from, bytes, (off_t)at), bytes);
 }
@@ -116,7 +115,7 @@ static bool has_code(const struct hl_tracee *tracee, const struct hl_process *pr
            hl_read_thread(tracee->tid, at, found, code->n) == 0 && memcmp(found, code->at, code->n) == 0;
 }
 
-/* They were found while the process ran. */
+/* Looks again, since the instructions were found while the process ran. */
 static bool are_there(const struct hl_gadgets *gadgets, const struct hl_tracee *tracee,
                       const struct hl_process *process) {
     bool can_return = false;
@@ -134,7 +133,7 @@ static uint64_t find_code(const char *text, size_t bytes, uint64_t address, cons
     return at != NULL ? address + (uint64_t)(at - text) : 0;
 }
 
-/* 0, or what became of reading it. */
+/* 0, or the error of reading it. */
 static int search_region(struct hl_gadgets *found, const struct hl_process *process,
                          const struct hl_region *region) {
     static const size_t chunk = 1 << 17, overlap = HL_CODE_BYTES;
@@ -157,8 +156,8 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
     return result;
 }
 
-/* Both come from one object if that is possible.  What the kernel and the dynamic linker have loaded at first, itself and the libc
-   among it, is never unloaded and lies above what came later; so the highest come first. */
+/* Both come from one object if that is possible.  Objects that the kernel and the dynamic linker loaded at startup, the linker
+   and the libc among them, are never unloaded and lie above later ones; so the highest come first. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
     struct hl_gadgets any = {0, 0};
@@ -191,7 +190,7 @@ int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data) {
     return ptrace(request, tid, address, data) >= 0 ? 0 : -errno;
 }
 
-/* Until a child or a tracee changes its state, or a pause is over.  The signal is blocked. */
+/* Waits until a child or a tracee changes its state, or a pause is over.  The signal is blocked. */
 static void await_change(void) {
     sigset_t change;
     sigemptyset(&change);
@@ -249,7 +248,7 @@ pid_t hl_find_tracer(pid_t pid, pid_t tid) {
     return state == 'Z' || state == 'X' ? -ESRCH : tracer;
 }
 
-/* Whether TRACEE, which was asked to stop, comes to that when it gets a processor, or is there. */
+/* Whether TRACEE, which was asked to stop, has stopped or needs only a processor to do so. */
 static bool is_coming(const struct hl_tracee *tracee) {
     pid_t tracer;
     char state = read_state(tracee->pid, tracee->tid, &tracer);
@@ -275,8 +274,8 @@ bool hl_catches(const struct hl_tracee *tracee, int number) {
     return (caught >> (number - 1) & 1) != 0;
 }
 
-/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile.  All others that stand still
-   wait for that, so a late one is waited for only where it IS_LAST; and however many are late, until the same time. */
+/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with the signals that it gets meanwhile.  All others that
+   stand still wait for that, so a late one is waited for only where it IS_LAST; and however many are late, until the same time. */
 static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
     for (int status;;) {
         int64_t patience_us = HL_STOP_US - (int64_t)((hl_now_ms() - tracee->asked_ms) * 1e3);
@@ -299,8 +298,8 @@ static int find_denial(const struct hl_tracee *tracee) {
     return tracer < 0 ? -ESRCH : tracer > 0 ? HL_SKIP_ATTACH_TRACED : -EPERM;
 }
 
-/* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers;
-   and after a signal the kernel begins again.  So ticks end it, the second one that comes meanwhile. */
+/* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers; and
+   after a signal the kernel begins the wait again.  So ticks end it, at the second one that comes meanwhile. */
 static _Thread_local sigjmp_buf before_seizing;
 static _Thread_local volatile sig_atomic_t ticks;
 
@@ -358,7 +357,7 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
         return find_denial(tracee);
     if (result == 0)
         hl_look_before_stop(tracee);
-    /* as late as that goes: it may wake, and write something else there before it sleeps again */
+    /* read as late as possible: the thread may wake, and write something else there before it sleeps again */
     if (tracee->rest != 0 &&
         hl_read_thread(tracee->tid, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
         tracee->rest = 0;
@@ -396,8 +395,8 @@ static int await_tracee(struct hl_tracee *tracee, bool is_last) {
 
 int hl_await_tracee(struct hl_tracee *tracee) { return await_tracee(tracee, false); }
 
-/* Whether system calls of the thread may end in a SIGSYS of its own (Linux 5.11).  A kernel that has that but
-   cannot tell shows it at the first call. */
+/* Whether system calls of the thread may end in a SIGSYS of its own (Linux 5.11).  A kernel that has that feature but cannot
+   tell shows it at the first call. */
 static bool dispatches_calls(const struct hl_tracee *tracee) {
     struct {
         uint64_t mode, selector, offset, bytes;
@@ -406,9 +405,9 @@ static bool dispatches_calls(const struct hl_tracee *tracee) {
            dispatch.mode != 0;
 }
 
-/* --- where the frame lies --- */
+/* --- the place of the frame --- */
 
-/* What is left where a frame was: no program writes that. */
+/* The pattern that is left in a frame's place: no program writes it. */
 static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
     for (size_t i = 0; i < bytes / sizeof *words; i++)
         words[i] = (at + i * sizeof *words) * UINT64_C(0x9e3779b97f4a7c15);
@@ -423,7 +422,7 @@ static bool has_pattern(const struct hl_tracee *tracee, uint64_t at, size_t byte
     return has;
 }
 
-/* Whether no page of [start, end) has ever been there, as pagemap shows it: neither present nor swapped. */
+/* Whether no page of [start, end) has ever existed, as pagemap shows: neither present nor swapped. */
 static bool is_untouched(const struct hl_process *process, uint64_t start, uint64_t end) {
     uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE), entry[GAP_BYTES / 4096];
     size_t bytes = (size_t)((end - start) / page_bytes) * sizeof entry[0];
@@ -445,8 +444,8 @@ static size_t find_stack(const struct hl_process *process) {
     return i;
 }
 
-/* Lets [stack], the region I, grow until there are BYTES at its low end that were never used, with a gap above them.
-   Where they begin; 0: it does not grow. */
+/* Lets [stack], the region I, grow until there are BYTES at its low end that were never used, with a gap above them.  Returns
+   where these begin; 0: it does not grow. */
 static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_process *process, size_t i,
                            uint64_t bytes) {
     static const uint64_t zero;
@@ -475,8 +474,7 @@ static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_proces
     return grow_stack(tracee, process, i, bytes);
 }
 
-/* Signals that come of what a thread does itself: the kernel ends a process that gets one and has it
-   blocked. */
+/* MASK without the signals that a thread raises itself: the kernel ends a process that gets one and has it blocked. */
 static uint64_t blockable(uint64_t mask) {
     static const int synchronous[HL_SYNCHRONOUS] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
     uint64_t all = ~UINT64_C(0);
@@ -485,7 +483,7 @@ static uint64_t blockable(uint64_t mask) {
     return all | mask;
 }
 
-/* Writes the frame and makes the thread one that returns through it. */
+/* Writes the frame, and sets the thread to return through it. */
 static int take_over(struct hl_tracee *tracee, const struct hl_process *process) {
     struct hl_tracee_state *state = tracee->state;
     struct user_regs_struct r;
@@ -514,7 +512,7 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* --- filters --- */
 
-/* Whether system calls of the thread TID of PID are filtered; where that cannot be found out, they are. */
+/* Whether system calls of the thread TID of PID are filtered; if that cannot be found out, true. */
 static bool has_filter(pid_t pid, pid_t tid) {
     FILE *status = open_status(pid, tid);
     char line[256];
@@ -526,7 +524,7 @@ static bool has_filter(pid_t pid, pid_t tid) {
     return mode != 0;
 }
 
-/* Why we cannot suspend filters: ERROR is the kernel's. */
+/* Why we cannot suspend filters; ERROR is the kernel's. */
 static int explain_filter(int error) {
     if (error == -EINVAL)
         return HL_SKIP_ATTACH_FILTER_KERNEL;
@@ -535,8 +533,8 @@ static int explain_filter(int error) {
     return has_filter(getpid(), getpid()) ? HL_SKIP_ATTACH_FILTER_OWN : HL_SKIP_ATTACH_FILTER_NAMESPACE;
 }
 
-/* Suspends what there is, and what another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the thread has
-   stopped: until then it would make calls of its own without the filter. */
+/* Suspends the present filters, and those that another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the
+   thread has stopped: until then it would make calls of its own without the filter. */
 static int pass_filter(struct hl_tracee *tracee, bool suspends) {
     int error = suspends ? hl_trace(tracee->tid, PTRACE_SETOPTIONS, 0,
                                     PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
@@ -583,8 +581,9 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
 
 /* --- calls --- */
 
-/* A signal that a process sent is sent again when the thread is let go; one that the thread's own instruction is to
-   blame for is of ours.  More may come while what was done is taken back; of those of one number the first counts, as in the kernel. */
+/* A signal that a process sent is sent again when the thread is let go; a signal that the thread's own instruction raised comes
+   from our calls.  More signals may come while the changes are undone; of several with one number the first counts, as in the
+   kernel. */
 static void hold_signal(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     siginfo_t info = {0};
@@ -595,19 +594,19 @@ static void hold_signal(struct hl_tracee *tracee) {
         state->held[state->n_held++] = info;
 }
 
-/* Of kill(2) and tgkill(2) the kernel lets no other process say who sent them. */
+/* The kernel does not let another process name the sender of kill(2) and tgkill(2). */
 static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
     if (syscall(SYS_rt_tgsigqueueinfo, tracee->pid, tracee->tid, held->si_signo, held) != 0)
         syscall(SYS_tgkill, tracee->pid, tracee->tid, held->si_signo);
 }
 
-/* Waits for a thread that was resumed and has not stopped in time, where it can stop without running anything. */
+/* Stops a thread that was resumed and has not stopped in time, where it can stop without running anything. */
 static int await_instead(struct hl_tracee *tracee, int *status) {
     int result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
     return result == 0 ? hl_await_stop(tracee, status, HL_STOP_US) : result;
 }
 
-/* Runs the thread to where it enters or leaves a system call. */
+/* Runs the thread until it enters or leaves a system call. */
 static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
     int status = 0, result = 0;
     for (int signal = 0; result == 0;) {
@@ -651,7 +650,7 @@ int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint
     if (error == 0)
         error = run_to_call(tracee, ENTER_US);
     if (error == 0 && !makes_call(tracee, &r)) {
-        if (tracee->state->suspends) /* where a filter would have seen it, it is not made */
+        if (tracee->state->suspends) /* a filter would have seen this call, so it is not made */
             hl_cancel_call(tracee);
         return HL_SKIP_ATTACH_TAMPERED;
     }
@@ -680,8 +679,8 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
 
 /* --- the end --- */
 
-/* After a call of ours: to a stop of ptrace's own, where the kernel looks at what was interrupted.  A signal that
-   cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
+/* After a call of ours, brings the thread to a stop of ptrace's own, where the kernel looks at the interrupted call.  A signal
+   that cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
 static int interrupt_call(struct hl_tracee *tracee) {
     int status = 0, result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0), signal = 0;
     while (result == 0) {

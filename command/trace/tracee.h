@@ -14,25 +14,25 @@
 #include <errno.h>
 #include <signal.h>
 
-/* The tracer of the thread TID of PID; 0: it has none that is seen here.  -ESRCH: it has ended.  Any thread may call this at any
-   time. */
+/* The tracer of the thread TID of PID; 0: no tracer is seen from here. -ESRCH: the thread has ended.  Any thread may call this
+   at any time. */
 pid_t hl_find_tracer(pid_t pid, pid_t tid);
 
-/* What the thread that makes calls has at hl_tracee.data. */
+/* The room of a thread that makes calls, at hl_tracee.data. */
 #define HL_TRACEE_DATA_BYTES 1024
 
-/* Where a thread's calls begin, and what restores it if we die in the middle of one. */
+/* Where a thread's calls begin, and the code that restores it if we die in the middle of one. */
 struct hl_gadgets {
     uint64_t call; /* syscall; ret */
     uint64_t back; /* mov $__NR_rt_sigreturn, %eax; syscall */
 };
 
-struct hl_tracee_state; /* the machine's */
+struct hl_tracee_state; /* of one machine */
 
 enum hl_tracee_stage {
     HL_TRACEE_GONE,    /* it has ended, or is not ours any more */
     HL_TRACEE_ASKED,   /* it is ours, and to stop */
-    HL_TRACEE_STOPPED, /* it has stopped because we wanted it to */
+    HL_TRACEE_STOPPED, /* it has stopped as asked */
     HL_TRACEE_ARMED,   /* it can make calls */
     HL_TRACEE_IN_CALL, /* it was last seen in one of these */
 };
@@ -41,14 +41,14 @@ struct hl_tracee {
     pid_t pid, tid;
     enum hl_tracee_stage stage;
     double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
-    int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
+    int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: not that of a program executed later */
     uint64_t data; /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
     struct hl_gadgets gadgets;
     struct hl_tracee_state *state; /* from hl_arm_tracee on */
-    struct hl_call call;           /* in which it slept when it was asked to stop, */
-    uint64_t rest; /* and what was in memory where that writes the rest of its time; 0: nowhere */
+    struct hl_call call;           /* the call in which it slept when it was asked to stop, */
+    uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];
-    bool ran_handler; /* one of its process's has run, or may have, since it is ours */
+    bool ran_handler; /* a handler of its process has run, or may have, since it is traced */
     int let_go;       /* why hl_call_in_tracee has let it go, or 0 */
     struct {
         bool is_asleep;     /* in that call, after it became ours, */
@@ -62,58 +62,58 @@ int hl_check_attach_machine(void);
 /* Whether a program can be changed at its exec stop with this processor: 0, or HL_SKIP_EXEC_OVERLAYS. */
 int hl_check_exec_stop_machine(void);
 
-/* Finds the instructions in PROCESS.  AVOID: not in the regions of which that is true, unless there are no
-   others.  0, HL_SKIP_ATTACH_INSTRUCTIONS, or -ESRCH. */
+/* Finds the instructions in PROCESS.  AVOID: regions for which this is true are used only if no others have them. 0,
+   HL_SKIP_ATTACH_INSTRUCTIONS, or -ESRCH. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
 
-/* The number of the call that goes on as restart_syscall(2) in the thread TID with the instruction pointer PC, or
-   that of restart_syscall: it stands right before most calls. */
+/* The number of the call that goes on as restart_syscall(2) in the thread TID with the instruction pointer PC; most programs
+   load it right before the call.  If not: the number of restart_syscall itself. */
 long hl_find_restarted(pid_t tid, uint64_t pc);
 
-/* What a process had before threads of it began to trace others. */
+/* The state of a process before its threads began to trace others. */
 struct hl_tracing {
     sigset_t blocked;
     struct sigaction change, tick;
 };
 
-/* For the calling thread and those that it starts: all signals are blocked, SIGCHLD tells that a thread has stopped, and SIGALRM
-   that something takes too long. */
+/* For the calling thread and the threads that it starts: all signals are blocked, SIGCHLD tells that a thread has stopped, and
+   SIGALRM that a step takes too long. */
 void hl_begin_tracing(struct hl_tracing *before);
 void hl_end_tracing(const struct hl_tracing *before);
 
-/* Makes the thread TID of PID ours, which it does not notice, and wants it to stop.  CALL: it sleeps in that; NULL: it runs.  0,
-   HL_SKIP_ATTACH_TRACED, HL_SKIP_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
+/* Traces the thread TID of PID, which it does not notice, and asks it to stop.  CALL: the call in which it sleeps; NULL: it
+   runs. 0, HL_SKIP_ATTACH_TRACED, HL_SKIP_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
 int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call);
 
-/* Waits until it has.  0, HL_SKIP_ATTACH_STOPPED, HL_SKIP_ATTACH_BUSY (not in time), or a negated errno. */
+/* Waits until it has stopped. 0, HL_SKIP_ATTACH_STOPPED, HL_SKIP_ATTACH_BUSY (not in time), or a negated errno. */
 int hl_await_tracee(struct hl_tracee *tracee);
 
-/* Makes the stopped thread one that can make calls.  PROCESS has what is mapped now where GADGETS are, and [stack].  SUSPENDS:
-   a filter of its system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that
-   restores it lies at the low end of [stack], which was never used.  0, or why that cannot be. */
+/* Prepares the stopped thread for calls.  PROCESS has the present mappings of GADGETS and of [stack]. SUSPENDS: a filter of its
+   system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that restores it lies at
+   the low end of [stack], which was never used. 0, or why that cannot be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends);
 
-/* Makes a system call.  0: *RESULT is what it returned.  HL_SKIP_ATTACH_TAMPERED: it was about to make another one, which the
-   thread did not make if that could have been forbidden to it; HL_SKIP_ATTACH_FROZEN: its control group is frozen, and it made none.
-   After both it has been let go. */
+/* Makes a system call. 0: *RESULT is its result.  HL_SKIP_ATTACH_TAMPERED: the thread was about to make another call, and did
+   not make it if a filter is suspended; HL_SKIP_ATTACH_FROZEN: its control group is frozen, and it made none.  After both it has
+   been let go. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
 
-/* Why a thread could not map a file that it may have to execute: the reason for the negated errno ERROR. */
+/* The reason for ERROR, a negated errno of mapping a file that a thread may have to execute. */
 static inline int hl_explain_mapping(long error) {
     return error == -EPERM    ? HL_SKIP_STORE_NOEXEC
            : error == -EACCES ? HL_SKIP_EXEC_DENIED
                               : HL_SKIP_NO_MEMORY;
 }
 
-/* The memory of the thread TID, as far as itself could read it.  0, or a negated errno. */
+/* Reads the memory of the thread TID, as far as the thread itself could read it. 0, or a negated errno. */
 int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
 
-/* The same of a tracee is written; only after hl_arm_tracee. */
+/* Writes a tracee's memory; only after hl_arm_tracee. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
 
-/* Puts everything back and lets the thread run.  One that does not stop stays ours until the calling thread ends. */
+/* Puts everything back and lets the thread run.  A thread that does not stop stays traced until the calling thread ends. */
 void hl_release_tracee(struct hl_tracee *tracee);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What hugeld can do for an object, and what has been done.
+/* What hugeld can do for an object, and what it has done.
 
-   Each way is asked by the code that goes it: in place by image/in-place.c, the image by layout.c and the check that a process
-   makes, a copy by the planner.  Then one rule chooses.  In place is taken where it reaches three quarters of the text, because
-   it costs no memory and nothing of hugeld is in any process.  Else it is the image, of which all processes share one copy, unless
-   a private copy reaches clearly more.  What is made already stays, since `hugeld run` takes it (hl_find_made). */
+   The code of each way judges it: image/in-place.c for in place, layout.c and the check that a process makes for the image, the
+   planner for a copy.  Then one rule chooses.  In place is taken where it reaches three quarters of the text, because it costs
+   no memory and nothing of hugeld is in any process.  Else it is the image, of which all processes share one copy, unless a
+   private copy reaches clearly more.  A file or image that is made already stays, since `hugeld run` takes it (hl_find_made). */
 #include "command/verdict/verdict.h"
 #include "command/base/local.h"
 #include "command/image/find.h"
@@ -24,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The next way has to cover so much more to be taken in the place of a milder one. */
+/* The next way has to cover this much more to replace a milder one. */
 #define CLEARLY_MORE 1.25
 
 static const char *const way_names[HL_WAYS] = {"nothing", "place", "image", "preload", "ldso"};
@@ -56,13 +56,13 @@ char *hl_describe_now(const struct hl_verdict *verdict) {
 
 /* --- the ways --- */
 
-/* What is judged. */
+/* The judgement in progress. */
 struct judging {
     struct hl_verdict *verdict;
     const struct hl_elf_file *file;
     const struct hl_options *options;
     struct hl_file_plan file_plan; /* at 0, or where the kernel puts the file */
-    bool is_known;                 /* that it puts it there */
+    bool is_known;                 /* the kernel chooses that address */
 };
 
 /* A private copy, wherever the kernel puts the object. */
@@ -80,7 +80,7 @@ static void consider_copy(struct judging *judging) {
     verdict->pages[HL_WAY_LDSO] = starts.pages_max;
 }
 
-/* Whether an image is of use at the address that the object gets. */
+/* Whether an image is of use at the object's address. */
 static bool fits_address(const struct judging *judging) {
     const struct hl_geometry *geometry = &judging->file_plan.geometry;
     return !hl_gets_any_address(judging->file, geometry) ||
@@ -91,7 +91,7 @@ static uint64_t count_huge_pages(const struct hl_geometry *geometry, uint64_t by
     return hl_round_up(bytes, geometry->huge_page_bytes) / geometry->huge_page_bytes;
 }
 
-/* The size of huge pages of images and of the page cache, which is not that of hugetlb everywhere (hl_fit_geometry). */
+/* The size of huge pages of images and of the page cache; that of hugetlb pages may differ (hl_fit_geometry). */
 static struct hl_geometry find_file_geometry(const struct judging *judging) {
     struct hl_geometry geometry = judging->file_plan.geometry;
     if (hl_is_native(judging->file))
@@ -99,7 +99,7 @@ static struct hl_geometry find_file_geometry(const struct judging *judging) {
     return geometry;
 }
 
-/* The image, which is there, or which can be made. */
+/* Considers the image that exists, or could be made. */
 static void consider_image(struct judging *judging, bool *is_there) {
     struct hl_file_plan file_plan = judging->file_plan;
     file_plan.geometry = find_file_geometry(judging);
@@ -125,7 +125,7 @@ static void consider_image(struct judging *judging, bool *is_there) {
     hl_free_found_image(&found);
 }
 
-/* In place, where it is kept so, or this user may do it. */
+/* Considers in place, if the file is kept so, or this user may do it. */
 static void consider_place(struct judging *judging, bool is_kept) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_place place;
@@ -194,7 +194,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     enum hl_way made = hl_find_made(file->fd, options);
     uint64_t tried = 0;
     bool is_image_there = false;
-    of_text.data = HL_DATA_OFF; /* what is asked about is text */
+    of_text.data = HL_DATA_OFF; /* the question is about text only */
     of_text.bss = HL_BSS_OFF;
     *verdict = (struct hl_verdict){.path = hl_xasprintf("%s", path),
                                    .is_main = is_main,
@@ -224,8 +224,8 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
             verdict->image_skip == HL_SKIP_SPARSE_TEXT ? HL_SKIP_SPARSE_TEXT : find_skip(&judging.file_plan);
 }
 
-/* The bytes of text of FILE at PATH.  Only its headers are read: the padding that is read to judge an image would be cached in
-   small pages. */
+/* The bytes of text of FILE at PATH.  Only its headers are read: reading the padding to judge an image would cache it in small
+   pages. */
 static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *file,
                                  const struct hl_options *options) {
     struct hl_file_plan file_plan;
@@ -264,7 +264,7 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
 
 /* --- a process --- */
 
-/* What REGION, in LOADED's text, says. */
+/* Where REGION, in LOADED's text, is now. */
 static enum hl_now find_now_of(const struct hl_region *region, const struct hl_loaded *loaded) {
     uint64_t cached = region->file_pmd_bytes + region->shmem_pmd_bytes;
     if (region->of_image)
@@ -307,7 +307,7 @@ enum hl_skip hl_find_obstacle(const struct hl_process *process) {
     return skip;
 }
 
-/* LOADED's file is the image itself; what else could be done with the original is not asked. */
+/* LOADED's file is the image itself; other ways for the original are not considered. */
 static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *loaded) {
     struct hl_geometry geometry;
     struct hl_reach reach = {0};
@@ -340,7 +340,7 @@ bool hl_is_elsewhere(const struct hl_loaded *loaded) {
     return result != -EREMOTE && (result != 0 || found.st_dev != own->st_dev || found.st_ino != own->st_ino);
 }
 
-/* Whether what PROCESS executes is found by its path from here. */
+/* Whether PROCESS's executable is found by its path from here. */
 static bool is_program_here(const struct hl_process *process) {
     return process->n_loaded > 0 && process->loaded[0].object.is_main &&
            !hl_is_elsewhere(&process->loaded[0]);
@@ -474,7 +474,7 @@ char *hl_format_best(const struct hl_verdict *verdict) {
 char *hl_format_verdict(const struct hl_verdict *verdict) {
     char *line = hl_format_best(verdict);
     if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_PLACE || verdict->is_gone ||
-        !verdict->is_main) /* in place plain runs are on huge pages, too */
+        !verdict->is_main) /* in place, runs without hugeld are on huge pages, too */
         return line;
     char *name = hl_xasprintf("hugeld bench");
     if (verdict->best == HL_WAY_IMAGE)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What hugeld can do for an object, and what has been done: the one judgement that all commands print from. */
+/* What hugeld can do for an object, and what it has done: the one judgement that all commands print from. */
 #ifndef HL_VERDICT_H
 #define HL_VERDICT_H
 
@@ -18,19 +18,19 @@ struct hl_verdict {
     uint64_t covered
         [HL_WAYS]; /* bytes of the text that each way brings onto huge pages; where the address is left to
                                   chance, on average */
-    uint64_t pages[HL_WAYS]; /* the huge pages that it takes; of a private copy in each process, at most */
+    uint64_t pages[HL_WAYS]; /* huge pages needed; for a private copy in each process, at most */
     enum hl_way best;
     bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
-    bool has_image;           /* a store has one of the file, whether or not it is best */
+    bool has_image;           /* a store has an image of the file, whether or not it is best */
     bool is_gone;             /* the file that a process has loaded is not found by its path from here */
     bool is_to_be_executed;   /* the image helps only where it is executed itself (--via=image) */
     const char *plain_reason; /* why nothing can be preloaded; or NULL */
-    enum hl_skip skip;        /* why BEST is nothing; HL_MOVED: the plain reason is why */
+    enum hl_skip skip;        /* why BEST is HL_WAY_NOTHING; HL_MOVED: plain_reason says why */
     enum hl_skip
         image_skip; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
     enum hl_now now;
-    unsigned now_parts;    /* 1 << of each enum hl_now that a part of the process's text is */
-    enum hl_skip obstacle; /* what keeps a process's text from other huge pages than it has; or HL_MOVED */
+    unsigned now_parts;    /* the bit 1 << of each enum hl_now in which a part of the process's text is */
+    enum hl_skip obstacle; /* reason why its text cannot get other huge pages than it has; or HL_MOVED */
 };
 
 /* Judges FILE at PATH, an executable (IS_MAIN) or a library, as it would be started by this user with OPTIONS.  VERDICT is
@@ -38,38 +38,38 @@ struct hl_verdict {
 void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
                    const struct hl_options *options);
 
-/* Judges the library with most text of those that FILE at EXECUTABLE is linked with, if something can be done for it, and its text
-   is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.  hl_list_libraries
-   says what IS_OURS means. */
+/* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
+   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.
+   hl_list_libraries explains IS_OURS. */
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
                              const struct hl_elf_file *file, const struct hl_options *options, bool is_ours);
 
-/* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now.  OBSTACLE is hl_find_obstacle's. */
+/* The same for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_skip obstacle, const struct hl_options *options);
 
-/* Whether the path of LOADED leads to another file from here, as that of another mount namespace may, or to none; no image's does.
-   Where a file system on the way may not answer, it is not asked, and this is false. */
+/* Whether the path of LOADED leads to another file from here, as a path of another mount namespace may, or to none; no image's
+   does.  If a file system on the way may not answer, it is not asked, and the result is false. */
 bool hl_is_elsewhere(const struct hl_loaded *loaded);
 void hl_free_verdict(struct hl_verdict *verdict);
 
 /* Notes that the program to be started, where VERDICT is on a library, is EXECUTABLE, if that is there; it may be NULL. */
 void hl_set_program(struct hl_verdict *verdict, const char *executable);
 
-/* Where the text of LOADED is in PROCESS, after hl_find_loaded: the last in enum hl_now of what its parts are.  *PARTS has the bit
-   1 << of each; it may be NULL. */
+/* Where the text of LOADED is in PROCESS, after hl_find_loaded: of its parts' values, the last in enum hl_now. *PARTS has the
+   bit 1 << of each; it may be NULL. */
 enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts);
 
-/* What the kernel says of PROCESS that keeps its text from huge pages: HL_SKIP_ATTACH_THP_DISABLED, or HL_MOVED. */
+/* The reason why PROCESS cannot get its text onto huge pages: HL_SKIP_ATTACH_THP_DISABLED, or HL_MOVED. */
 enum hl_skip hl_find_obstacle(const struct hl_process *process);
 
 /* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
 char *hl_describe_now(const struct hl_verdict *verdict);
 
-/* What hugeld share add has made of the file, or else would make: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+/* The way in which hugeld share add has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
-/* The mildest way of which no other covers clearly more; COVERED may be in any unit. */
+/* The mildest way such that no other covers clearly more; COVERED may be in any unit. */
 enum hl_way hl_choose_way(const double covered[HL_WAYS]);
 
 /* "place", "image", "preload", "ldso", "nothing"; static. */
@@ -78,14 +78,14 @@ const char *hl_way_name(enum hl_way way);
 /* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
 const char *hl_explain_nothing(const struct hl_verdict *verdict);
 
-/* The commands that do it, "hugeld share add /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
+/* The commands for the best way, "hugeld share add /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
    frees it. */
 char *hl_format_commands(const struct hl_verdict *verdict);
 
-/* "an image, 98.1 % of its text on 6 huge pages for all processes", and these, after "; ".  The caller frees it. */
+/* "an image, 98.1 % of its text on 6 huge pages for all processes", and these commands, after "; ".  The caller frees it. */
 char *hl_format_best(const struct hl_verdict *verdict);
 
-/* The same, and what is known of the gain, in one line.  The caller frees it. */
+/* The same, and the gain if it is known, in one line.  The caller frees it. */
 char *hl_format_verdict(const struct hl_verdict *verdict);
 
 /* The same as JSON. */
