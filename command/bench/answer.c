@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld bench: what it says at the end. */
+/* hugeld bench: the answer at the end. */
 #include "command/bench/answer.h"
 #include "command/bench/statistics.h"
 #include "command/base/html.h"
@@ -36,7 +36,7 @@ static uint64_t count_plain_bytes(const json_t *maps) {
 
 static const char of_copies[] = " of private copies";
 
-/* Whose huge pages the text in MAPS is on; static. */
+/* The kind of huge pages that the text in MAPS is on; static. */
 static const char *find_pages(const json_t *maps) {
     bool is_copied = false, is_of_image = false;
     size_t i, j, k;
@@ -89,7 +89,7 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
     return sentence;
 }
 
-/* What to say where the interval is wider than asked for, or NULL; the caller frees it. */
+/* What to say if the interval is wider than asked for, or NULL; the caller frees it. */
 static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio *wall) {
     if (bench->precision == 0 || (wall->known && hl_half_width(wall) <= bench->precision))
         return NULL;
@@ -121,7 +121,7 @@ json_t *hl_json_ratio(const struct hl_ratio *ratio) {
     return json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low, "high", ratio->high);
 }
 
-/* Times have decimals; the rest is counted. */
+/* Times have decimals; all other values are counts. */
 static json_t *make_json_value(unsigned metric, double value) {
     return metric < HL_TIMES ? json_real(value) : json_integer((json_int_t)value);
 }

@@ -6,8 +6,7 @@
 #include "command/bench/bench.h"
 #include "command/bench/statistics.h"
 
-/* Prints what was measured, as JSON or for people, and writes the report to the path REPORT if that is not NULL; the
-   exit code. */
+/* Prints the results, as JSON or for people, and writes the report to the path REPORT if that is not NULL; the exit code. */
 int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
 
 /* "faster", "slower" or "no difference"; static. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: is it worth it?
 
-   The program runs without hugeld and on huge pages in turns, so that whatever else the machine does falls on both
-   alike, or, with --at-once, at the same time.  Two runs of each side come first and don't count.  They are
-   traced once each: smaps, read as the program exits, says what really was on huge pages.  Each later run on
-   huge pages must have reported some, and write what the plain one wrote.
+   The program runs without hugeld and on huge pages in turns, so that other load on the machine falls on both alike, or, with
+   --at-once, at the same time.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
+   program exits, shows the memory that really was on huge pages.  Each later run on huge pages must have reported some, and its
+   output must equal the plain run's.
 
    With --against both sides are on huge pages, with different options: what is called plain here is the side
    that the other one is compared with. */
@@ -32,12 +32,12 @@
 #include <unistd.h>
 
 #define PAIRS_DEFAULT 20
-/* With fewer the 95 % interval of a median is wider than all of them. */
+/* With fewer pairs the 95 % interval of a median is wider than all of them. */
 #define PAIRS_MIN 6
 #define PAIRS_MAX 10000
-/* --precision gives up after that. */
+/* --precision gives up after this time. */
 #define PRECISION_SECONDS 300
-/* Between two lines of progress where no terminal shows it. */
+/* The time between two lines of progress without a terminal. */
 #define PROGRESS_SECONDS 10
 
 struct request {
@@ -81,7 +81,7 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
-/* --- what each run must be --- */
+/* --- conditions on each run --- */
 
 static bool says(const char *line, size_t bytes, enum hl_skip skip) {
     const char *sentence = hl_skip_sentence(skip);
@@ -94,14 +94,14 @@ static bool is_about_name(const char *line) {
     return strncmp(line, start, strlen(start)) == 0;
 }
 
-/* The line of hugeld's that says most about TRIAL, without its prefix, or what there is to say instead; the
-   caller frees it. */
+/* The line of hugeld's that says most about TRIAL, without its prefix, or another sentence if there is none; the caller frees
+   it. */
 static char *choose_line(const struct hl_trial *trial) {
     const char *line = trial->said, *first = line;
     if (line[0] == '\0')
         return hl_xasprintf("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or exe= leaves this "
                             "program out, or its standard error is redirected");
-    while (*line != '\0') { /* wrappers and small children have nothing to move, and not the libraries */
+    while (*line != '\0') { /* wrappers and small children have nothing to move, nor have the libraries */
         size_t bytes = strcspn(line, "\n");
         if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT) &&
             (is_about_name(first) || !is_about_name(line)))
@@ -154,14 +154,13 @@ static int check_output(struct hl_bench *bench, enum hl_side side, const struct 
     return HL_EXIT_NO;
 }
 
-/* The program may have redirected its standard error before hugeld was loaded; what it had on huge pages as
-   it exited it cannot take away. */
+/* The program may have redirected its standard error before hugeld was loaded; its huge pages as it exited still show in MAPS. */
 static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, const struct hl_trial *trial) {
     uint64_t huge = hl_count_mapped_pages(maps), plain = hl_count_mapped_pages(bench->maps[HL_PLAIN]);
     bench->unsaid_pages = trial->value[HL_PAGES] == 0 && huge > plain ? huge - plain : 0;
 }
 
-/* What to do with SUBJECT, of which nothing moved though LINE was said; the caller frees it. */
+/* A remedy for SUBJECT, of which nothing moved though LINE was printed; the caller frees it. */
 static char *find_remedy(struct hl_subject *subject, const char *line) {
     struct hl_verdict verdict;
     struct hl_options options;
@@ -199,13 +198,13 @@ static int check_pages(const struct hl_bench *bench, enum hl_side side, struct h
     return HL_EXIT_NO;
 }
 
-/* That nothing ran, for the reason ERROR; the exit code. */
+/* Prints that nothing ran, for the reason ERROR; the exit code. */
 static int refuse_start(const struct hl_bench *bench, int error) {
     hl_warn("%s: cannot be started: %s; free memory or processes", bench->subject->argv[0], strerror(error));
     return HL_EXIT_NO;
 }
 
-/* Whether TRIAL is what SIDE's has to be.  0, or the exit code after one line. */
+/* Whether TRIAL meets the conditions for SIDE.  0, or the exit code after one line. */
 static int check_trial(struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
     int code = check_status(bench, side, trial);
     if (code == 0)
@@ -218,7 +217,7 @@ static int try_side(struct hl_bench *bench, enum hl_side side, json_t *maps, str
     int result = hl_try_program(bench->subject, side, maps, -1, trial);
     if (result != 0)
         return refuse_start(bench, -result);
-    if (bench->reference.said == NULL) /* this is the first */
+    if (bench->reference.said == NULL) /* this is the first run */
         return 0;
     if (side == HL_ON_HUGE && maps != NULL)
         look_for_unsaid_pages(bench, maps, trial);
@@ -234,7 +233,7 @@ static int try_first(struct hl_bench *bench, bool ignore_failure) {
         return code;
     if (trial.said[0] != '\0' && WIFEXITED(trial.status) &&
         (WEXITSTATUS(trial.status) == HL_EXIT_CANNOT_RUN || WEXITSTATUS(trial.status) == HL_EXIT_NOT_FOUND)) {
-        char *line = choose_line(&trial); /* hl_refuse_program's: it was not started */
+        char *line = choose_line(&trial); /* hl_refuse_program's line: it was not started */
         hl_warn("%s", line);
         free(line);
         return HL_EXIT_NO;
@@ -265,7 +264,7 @@ struct progress {
     double started, told;
 };
 
-/* After DONE pairs. */
+/* Prints the progress after DONE pairs. */
 static void tell_progress(const struct hl_bench *bench, struct progress *progress, size_t done) {
     bool terminal = isatty(STDERR_FILENO);
     double now = hl_now_ms(), rest = (now - progress->started) / (double)done * (double)(bench->pairs - done);
@@ -290,7 +289,7 @@ static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
         bench->value[side][metric][pair] = trial->value[metric];
 }
 
-/* One pair, the sides taking turns in going first. */
+/* Measures one pair, the sides taking turns in going first. */
 static int measure_in_turns(struct hl_bench *bench, size_t pair) {
     int code = 0;
     for (unsigned i = 0; code == 0 && i < HL_SIDES; i++) {
@@ -304,7 +303,7 @@ static int measure_in_turns(struct hl_bench *bench, size_t pair) {
     return code;
 }
 
-/* One pair at the same time: the sides swap processors each time, and each second time who is first. */
+/* Measures one pair at the same time: the sides swap processors each time, and each second time the side that is first. */
 static int measure_at_once(struct hl_bench *bench, size_t pair) {
     const struct hl_runner runners[HL_SIDES] = {
         {bench->subject, HL_PLAIN, bench->processors[pair % 2]},
@@ -323,8 +322,8 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
     return code;
 }
 
-/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which it is worth
-   another look, which takes time. */
+/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which to look again, which takes
+   time. */
 static bool is_precise(const struct hl_bench *bench, size_t done, size_t *next) {
     if (bench->precision == 0 || done < *next)
         return false;
@@ -350,7 +349,7 @@ static int measure_pairs(struct hl_bench *bench) {
     return code;
 }
 
-/* Where the measured runs could not say what they moved: whether the program still is on huge pages. */
+/* If the measured runs could not report their moves: checks that the program still is on huge pages. */
 static int look_again(struct hl_bench *bench) {
     struct hl_trial trial;
     if (bench->unsaid_pages == 0)
@@ -447,7 +446,7 @@ static int check_request(const struct request *request) {
     return HL_EXIT_USAGE;
 }
 
-/* Every run reads the same: a file is read from where it stands, of anything else there is only one. */
+/* Every run reads the same input: a file from the position at which it stands; any other input exists only once. */
 static void find_input(struct hl_subject *subject) {
     struct stat stat_buffer;
     subject->input = -1;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld bench: the types that its parts hand to each other. */
+/* hugeld bench: the types that its parts share. */
 #ifndef HL_BENCH_H
 #define HL_BENCH_H
 
 #include "command/run/run.h"
 
-/* What is measured of one run.  PEAK_RSS counts no hugetlb pages (getrusage(2)); PAGES are the huge pages
-   that hugeld reported, or those of the traced run where the program takes its report away. */
+/* The measured values of one run.  PEAK_RSS counts no hugetlb pages (getrusage(2)); PAGES are the huge pages that hugeld
+   reported, or those of the traced run where the program takes its report away. */
 enum hl_metric {
     HL_WALL,
     HL_USER,
@@ -28,9 +28,9 @@ struct hl_subject {
     struct hl_program program;
     struct hl_run run;
     char *against; /* options: the other side is on huge pages too, with these; NULL: it is plain */
-    int input;     /* what it reads: a file, from where the command's standard input stood; or -1 */
+    int input;     /* its input: a file, from the position of the command's standard input; or -1 */
     off_t input_from;
-    char **variables; /* "NAME=VALUE", which AS_IS sets, up to a word without "=" or NULL; or NULL */
+    char **variables; /* "NAME=VALUE" for AS_IS, up to a word without "=" or NULL; or NULL */
 };
 
 struct hl_bytes {
@@ -52,8 +52,8 @@ static inline struct hl_run hl_run_of_side(const struct hl_subject *subject, enu
 /* One run. */
 struct hl_trial {
     double value[HL_METRICS];
-    int status;                /* as waitpid(2) has it */
-    struct hl_bytes stream[2]; /* what it wrote to standard output and error, without hugeld's lines */
+    int status;                /* as from waitpid(2) */
+    struct hl_bytes stream[2]; /* its standard output and error, without hugeld's lines */
     char *said;                /* hugeld's lines */
 };
 
@@ -63,15 +63,15 @@ struct hl_counters {
     char *reason; /* why there are none; or NULL */
 };
 
-/* What is measured: PAIRS values of each metric for each side, in the order of the pairs. */
+/* The measured values: PAIRS of each metric for each side, in the order of the pairs. */
 struct hl_bench {
     struct hl_subject *subject;
     size_t pairs;
     bool at_once;              /* both sides of a pair at the same time */
-    int processors[HL_SIDES];  /* on which, in the first pair */
-    double precision;          /* the half of the interval's width that is asked for, in per cent; or 0 */
+    int processors[HL_SIDES];  /* the sides' processors in the first pair */
+    double precision;          /* half of the interval's width as asked for, in per cent; or 0 */
     struct hl_trial reference; /* the first plain run */
-    bool comparable;           /* without hugeld it writes the same each time */
+    bool comparable;           /* without hugeld its output is the same each time */
     uint64_t
         unsaid_pages; /* on huge pages in the traced run, of which no line of hugeld's came through; or 0 */
     double *value[HL_SIDES][HL_METRICS];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld bench --commands N: the times of several commands, for bench/ and tools/demo, which know ways to run a program that hugeld
-   does not.
+/* hugeld bench --commands N: the times of several commands, for bench/ and tools/demo, which know other ways to run a program than
+   hugeld.
 
    Every round runs each command once, beginning with another one each time; with --at-once there are two, which run at the same
    time.  The first tenth of the rounds is warm-up and does not count. */
@@ -14,13 +14,13 @@
 
 struct variant {
     const char *name;
-    bool prints; /* what counts is the number that it prints, not its time */
+    bool prints; /* its value is the number that it prints, not its time */
     struct hl_subject subject;
-    double *value, *cpu; /* ms, one for each round that counts */
+    double *value, *cpu; /* ms, one for each round but warm-up */
 };
 
-/* Reads one from WORDS, [@]NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]..., up to "--", which becomes NULL, or to the end.  The word
-   after it, or NULL if there is no program, or none of that name, which was said. */
+/* Reads one variant from WORDS, [@]NAME [VARIABLE=VALUE]...  PROGRAM [ARGUMENT]..., up to "--", which becomes NULL, or to the
+   end.  The word after it, or NULL after a line if the program is missing or is not found. */
 static char **read_variant(struct variant *variant, char **words, size_t rounds) {
     variant->prints = **words == '@';
     variant->name = *words++ + variant->prints;
@@ -48,7 +48,7 @@ static char **read_variant(struct variant *variant, char **words, size_t rounds)
     return words;
 }
 
-/* Keeps what TRIAL says as VALUE and CPU and frees it.  Whether it succeeded; if not, one line was said. */
+/* Stores TRIAL's results in VALUE and CPU and frees it.  Whether it succeeded; if not, one line was printed. */
 static bool keep_trial(const struct variant *variant, struct hl_trial *trial, double *value, double *cpu) {
     struct hl_bytes *output = &trial->stream[0];
     bool result = trial->status == 0;

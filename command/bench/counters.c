@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: the processor's own count of TLB misses and page walks, by perf stat.
 
-   perf knows what each processor calls them; here is only which of its names say something about text and
-   data on huge pages.  Each is tried alone, since one name that perf doesn't know makes it refuse them all.
-   Virtual machines mostly have none, and then that is the answer.
+   perf knows their names on each processor; this is only the list of the names that tell of text and data on
+   huge pages.  Each is tried alone, since one name that perf doesn't know makes it refuse them all.  Virtual
+   machines mostly have none, and then the answer says so.
 
-   The runs that are counted are not the ones that are measured.  Both sides go through `hugeld run`, the
-   plain one with no object named. */
+   Counted runs are not measured ones.  Both sides go through `hugeld run`, the plain one with no object
+   named. */
 #include "command/bench/counters.h"
 #include "command/bench/trial.h"
 #include "command/base/subprocess.h"
@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* As /proc/cpuinfo calls the maker; Arm's has no such line. */
+/* The maker's name in /proc/cpuinfo; Arm's has no such line. */
 static const struct {
     const char *vendor, *event;
 } events[] = {

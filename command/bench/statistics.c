@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* How much faster, and how sure that is.
 
-   Both runs of a pair had the same neighbours, so each pair gives a ratio.  These have a long tail, and often
-   two peaks (which side was first, which processor it had), of which a median would be one.  So what is told
-   is the mean of the middle half, and the interval is a bootstrap's: pairs are drawn with replacement,
-   RESAMPLES times, and of the means that come out the middle 95 % is the interval.  The numbers are drawn
-   from a fixed seed: the same runs give the same interval.  Pairs that are of the same processes are drawn
-   together: what such a process has of its own, like its addresses, is in all of them. */
+   Both runs of a pair had the same neighbours, so each pair gives a ratio.  These have a long tail, and often two peaks (which
+   side was first, which processor it had), and a median would lie in one of them.  So the result is the mean of the middle half,
+   and the interval is a bootstrap's: pairs are drawn with replacement, RESAMPLES times, and the interval is the middle 95 % of
+   the resulting means.  The numbers are drawn from a fixed seed: the same runs give the same interval.  Pairs of the same
+   processes are drawn together: the properties of such a process, like its addresses, are in all of them. */
 #include "command/bench/statistics.h"
 
 #include <math.h>
@@ -39,7 +38,7 @@ static void select_value(double *value, size_t n, size_t k) {
                 break;
             swap_values(&value[i++], &value[j--]);
         }
-        /* [low, j] is no larger than [j + 1, high]; where both stopped at one value, that one is at j. */
+        /* [low, j] is no larger than [j + 1, high]; if both stopped at one value, that one is at j. */
         if (k <= j)
             high = j;
         else
@@ -72,8 +71,8 @@ static double average_middle(double *value, size_t n) {
     return sum / (double)left;
 }
 
-/* The mean of the middle half of N values, and both ends of its interval, of which BLOCK after each other are drawn together; a rest
-   that is no block is not drawn.  Reorders VALUE. */
+/* The mean of the middle half of N values, and both ends of its interval.  Blocks of BLOCK values in a row are drawn together; a
+   rest shorter than a block is not drawn.  Reorders VALUE. */
 static void estimate(double *value, size_t n, size_t block, double result[3]) {
     size_t blocks = n / block, used = blocks * block;
     double *drawn = hl_xmalloc((used + RESAMPLES) * sizeof *drawn), *mean = drawn + used;
@@ -91,7 +90,7 @@ static void estimate(double *value, size_t n, size_t block, double result[3]) {
     free(drawn);
 }
 
-/* Into RATIO, those of the pairs with a plain time; how many. */
+/* Stores the ratios of the pairs with a plain time in RATIO.  Returns how many. */
 static size_t find_ratios(double *ratio, const double *plain, const double *huge, size_t n) {
     size_t known = 0;
     for (size_t i = 0; i < n; i++)
@@ -112,7 +111,7 @@ struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t
     return result;
 }
 
-/* Prints what estimate says of N values, without an interval if they are fewer than BLOCKS_MIN blocks. */
+/* Prints the estimate of N values, without an interval if they are fewer than BLOCKS_MIN blocks. */
 static void print_estimate(double *value, size_t n, size_t block, char end) {
     double found[3] = {NAN, NAN, NAN};
     if (n / block >= BLOCKS_MIN)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld bench --pid --toggle: is it worth it for a process that runs?
+/* hugeld bench --pid --toggle: is it worth it for a running process?
 
-   Its text is attached and detached in turns, and each time the processor time that it takes for a unit of work is
-   measured.  A pair is one block of each, and which comes first is drawn, so that whatever grows in the process or the
-   machine falls on both.  The process does what its users want from it meanwhile, so a unit of work has to be counted:
-   by the number that a command prints, such as transactions so far.  Without one it is an instruction, if perf can
-   count them, and what that takes is cycles.  Else context switches have to do, which depend on more than work.
+   Its text is attached and detached in turns, and each time its processor time for a unit of work is measured.  A pair is one block
+   of each, in an order that is drawn, so that any growth in the process or the machine falls on both.  The process serves its users
+   meanwhile, so its units of work have to be counted: by the number that a command prints, such as transactions so far.  Without a
+   command the unit is an instruction, if perf can count those, and its cost is cycles.  Else context switches are counted, which
+   depend on more than work.
 
    The process is left as it was found, unless it is to stay attached. */
 #include "command/bench/toggle.h"
@@ -26,9 +26,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* After a toggle the first touches of the new pages are no block's. */
+/* The first touches of the new pages, right after a toggle, belong to no block. */
 #define SETTLE_NS 200000000L
-/* So many units of work are the least that a block can be judged by. */
+/* A block with fewer units of work cannot be judged. */
 #define UNITS_MIN 10
 
 struct toggle {
@@ -47,7 +47,7 @@ static void note_interruption(int number) { interrupted = number; }
 
 /* --- on and off --- */
 
-/* Why nothing of ATTACHMENT moved; 0: something did, or was there. */
+/* Why nothing of ATTACHMENT moved; 0: a part did, or was there already. */
 static int find_obstacle(const struct hl_attachment *attachment) {
     int skip = attachment->skip != 0 ? attachment->skip : HL_SKIP_NO_IMAGE;
     for (size_t i = 0; i < attachment->n_texts && attachment->skip == 0; i++) {
@@ -83,7 +83,7 @@ static bool set(struct toggle *toggle, bool attach) {
     return false;
 }
 
-/* Whether it was attached when we came: it cannot be detached otherwise. */
+/* Whether it was attached already: otherwise it cannot be detached. */
 static bool is_attached(struct toggle *toggle) {
     struct hl_attachment attachment;
     bool any = false;
@@ -120,7 +120,7 @@ static bool run_metric(const char *command, double *units) {
     return fine;
 }
 
-/* Context switches of all threads that there are.  False: it has ended. */
+/* Context switches of all present threads.  False: the process has ended. */
 static bool read_switches(pid_t pid, double *units) {
     pid_t *tids = NULL;
     size_t n = 0;
@@ -153,9 +153,9 @@ static void sleep_for(double seconds) {
         continue;
 }
 
-/* Keeps of COUNTERS what an instruction takes, or nothing. */
+/* Reduces COUNTERS to those needed for the cost of an instruction, or to none. */
 static void find_counters(struct hl_counters *counters) {
-    static const char wanted[] = "cycles,instructions"; /* in this order they are looked for */
+    static const char wanted[] = "cycles,instructions"; /* the order in which they are searched */
     hl_find_counters(counters);
     bool any = counters->events != NULL && strstr(counters->events, wanted) != NULL;
     free(counters->events);
@@ -175,7 +175,7 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
     return false;
 }
 
-/* Who waits for nothing switches seldom: such a process is busy, and has to say itself what it does. */
+/* A process that waits for nothing switches seldom: it is busy, and a command has to count its work. */
 static void say_too_few(const struct toggle *toggle, double units, double ms) {
     double seconds = toggle->settings->seconds;
     bool counts_switches = toggle->settings->metric == NULL, is_busy = ms > seconds * 1000 / 2;
@@ -189,7 +189,7 @@ static void say_too_few(const struct toggle *toggle, double units, double ms) {
             counts_switches ? "context switches" : "units of work", seconds, remedy);
 }
 
-/* Processor time for each unit. */
+/* Processor time for each unit of work. */
 static bool measure_work(const struct toggle *toggle, double *value) {
     double ms[2], units[2];
     bool fine = read_units(toggle, &units[0]) && read_processor_ms(toggle, &ms[0]);
@@ -207,7 +207,7 @@ static bool measure_work(const struct toggle *toggle, double *value) {
     return fine;
 }
 
-/* What a unit of work takes, in a block on SIDE. */
+/* The cost of a unit of work, in a block on SIDE. */
 static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair) {
     double *value = &toggle->value[side][pair];
     if (interrupted || !set(toggle, side == HL_ON_HUGE))

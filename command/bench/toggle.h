@@ -5,15 +5,16 @@
 
 #include "command/bench/bench.h"
 
-/* Attaches to the process PID and detaches in turns, and says what a unit of its work takes; the exit code. */
+/* Attaches to the process PID and detaches in turns, and prints the cost of a unit of its work; the exit
+   code. */
 struct hl_toggle_settings {
     size_t pairs;
     double seconds;       /* of a block */
     const char *patterns; /* which objects */
     const char
         *metric; /* a command that prints the work done so far; NULL: instructions, else context switches */
-    bool keep;   /* attached */
-    bool takes_running; /* threads that run are interrupted, too */
+    bool keep;   /* stay attached */
+    bool takes_running; /* running threads are interrupted, too */
 };
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld bench: looks at a run with the kernel's eyes.
+/* hugeld bench: looks at a run from the kernel's side.
 
-   The warm-up runs are traced: as a process exits it stops once more (PTRACE_EVENT_EXIT), with its memory as
-   it was, and smaps says what is on huge pages.  The runs that are measured are not traced. */
+   The warm-up runs are traced: as a process exits it stops once more (PTRACE_EVENT_EXIT), with its memory intact, and smaps
+   shows the memory on huge pages.  The measured runs are not traced. */
 #include "command/bench/trace.h"
 #include "elf/kernel.h"
 #include "command/proc/process.h"
@@ -20,7 +20,7 @@
 
 /* As many executables as a page can show. */
 #define MAPS_MAX 16
-/* Between two tries to trace what is traced. */
+/* The time between two tries to trace a process that is traced. */
 #define PAUSE_US 20
 
 static json_t *backend_of(const struct hl_region *region) {
@@ -62,9 +62,9 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
                      (json_int_t)text_huge, "ranges", ranges);
 }
 
-/* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
-   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}, of the
-   executable and the objects that have something on huge pages.  NULL if it cannot be read. */
+/* The memory of the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes, ranges: [start, end
+   ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}, for the executable and the objects with
+   memory on huge pages.  NULL if it cannot be read. */
 static json_t *map_process(pid_t pid) {
     struct hl_process process;
     struct hl_geometry geometry;
@@ -140,7 +140,7 @@ static void look_at(pid_t pid, json_t *maps) {
     json_decref(map);
 }
 
-/* Everything that is traced. */
+/* All traced threads. */
 struct tracees {
     pid_t *pid;
     size_t n;
@@ -160,8 +160,8 @@ static void drop_tracee(struct tracees *tracees, pid_t pid) {
             tracees->pid[i--] = tracees->pid[--tracees->n];
 }
 
-/* Lets PID go on after it stopped with STATUS.  A child is known from its parent's stop: its own may come
-   only after the program has ended. */
+/* Lets PID go on after it stopped with STATUS.  A child is known from its parent's stop: the child's own stop may come only
+   after the program has ended. */
 static void let_go_on(pid_t pid, int status, json_t *maps, struct tracees *tracees) {
     int event = status >> 16, signal = WSTOPSIG(status);
     unsigned long child;
@@ -176,7 +176,7 @@ static void let_go_on(pid_t pid, int status, json_t *maps, struct tracees *trace
         ptrace(PTRACE_CONT, pid, 0, event != 0 ? 0 : signal);
 }
 
-/* What the program left running goes on alone. */
+/* Lets the processes that the program left running go on alone. */
 static void release_all(const struct tracees *tracees) {
     for (size_t i = 0; i < tracees->n; i++) {
         int status;

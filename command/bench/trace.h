@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld bench: a run that is traced, to see what is on huge pages. */
+/* hugeld bench: a traced run, to see what is on huge pages. */
 #ifndef HL_BENCH_TRACE_H
 #define HL_BENCH_TRACE_H
 
@@ -11,7 +11,7 @@
    tracing is not allowed it only waits. */
 int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
 
-/* The huge pages in MAPS, of which hl_try_program made them. */
+/* The huge pages in MAPS, which hl_try_program has filled. */
 uint64_t hl_count_mapped_pages(const json_t *maps);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: one run of the program.
 
-   The child makes its environment, takes the time and its own usage so far, and becomes the program; so
-   nothing that hugeld does before counts, and both sides have done the same.  What the program writes goes to
-   memory files: they need not be read while it runs.  The run on huge pages says on standard error what it moved
-   (verbose=2), which is taken out again before the outputs are compared.
+   The child makes its environment, takes the time and its own usage so far, and becomes the program; so hugeld's work before that
+   does not count, and is the same on both sides.  The program's output goes to memory files: they need not be read while it runs.
+   The run on huge pages reports its moves on standard error (verbose=2), and these lines are taken out again before the outputs are
+   compared.
 
-   With --at-once both sides run at the same time, each on a processor of its own.  A process of ours waits on
-   the same processor, which is free when the program ends: one that waited for both elsewhere would have to
-   push the other program aside first, and would see both end at once. */
+   With --at-once both sides run at the same time, each on a processor of its own.  For each a process of ours waits on the same
+   processor, which is free when the program ends: a single one that waited for both would have to push the other program aside
+   first, and would see both end at once. */
 #include "command/bench/trial.h"
 #include "command/bench/trace.h"
 #include "command/file/elf-file.h"
@@ -29,14 +29,14 @@
 
 static const char prefix[] = "hugeld: ";
 
-/* Shared by the processes that have part in one run. */
+/* Shared by the processes that take part in one run. */
 #define PAUSE_US 50 /* between two looks at a child that prepares itself */
 
 struct stamp {
     struct timespec start, end;
     struct rusage before, after; /* of the child when it became the program, and at the end */
     int status;                  /* as waitpid(2) has it */
-    int error;                   /* what kept it from running, or 0 */
+    int error;                   /* the errno that kept it from running, or 0 */
     atomic_bool is_prepared;     /* it waits at its gate */
 };
 
@@ -54,7 +54,7 @@ static double milliseconds_used(const struct timeval *time) {
     return (double)time->tv_sec * 1e3 + (double)time->tv_usec / 1e3;
 }
 
-/* Takes libhugeld.so out of LD_PRELOAD, and leaves one that comes from /etc/ld.so.preload nothing to do. */
+/* Takes libhugeld.so out of LD_PRELOAD, and leaves nothing to do for one from /etc/ld.so.preload. */
 static void make_plain(void) {
     const char *inherited = getenv("LD_PRELOAD");
     char *list = hl_xasprintf("%s", inherited != NULL ? inherited : ""), *kept = hl_xasprintf("%s", "");
@@ -79,7 +79,7 @@ static void set_variables(char **variable) {
         putenv(*variable);
 }
 
-/* The file is opened anew, since two runs at once must not share a position. */
+/* Opens the file anew, since two runs at once must not share a position. */
 static void redirect(int input, off_t input_from, const int *stream) {
     char path[32] = "/dev/null";
     if (input >= 0)
@@ -216,7 +216,7 @@ static void wait_for_child(pid_t child, struct stamp *stamp) {
     clock_gettime(CLOCK_MONOTONIC, &stamp->end);
 }
 
-/* Until CHILD waits at its gate, or has ended. */
+/* Waits until CHILD is at its gate, or has ended. */
 static void await_prepared(pid_t child, struct stamp *stamp) {
     siginfo_t end = {0};
     while (!atomic_load(&stamp->is_prepared) &&
@@ -224,7 +224,7 @@ static void await_prepared(pid_t child, struct stamp *stamp) {
         usleep(PAUSE_US);
 }
 
-/* What the run left. */
+/* Reads the results of the run. */
 static void read_effort(const struct effort *effort, struct hl_trial *trial) {
     trial->status = effort->stamp->status;
     for (int i = 0; i < 2; i++) {

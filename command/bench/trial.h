@@ -5,14 +5,14 @@
 
 #include "command/bench/bench.h"
 
-/* Runs SUBJECT once, to its end.  MAPS: it is traced, and gets a row (map_process in trace.c) for each
-   executable that it ran; NULL: it is left alone.  LOG: a descriptor that the program inherits under its number, or -1.
-   0, or a negated errno; then nothing ran.  hl_free_trial frees what TRIAL has. */
+/* Runs SUBJECT once, to its end.  MAPS: the run is traced, and MAPS gets a row (map_process in trace.c) for each executable that
+   it ran; NULL: it is not traced.  LOG: a descriptor that the program inherits under its number, or -1.  0, or a negated errno;
+   then nothing ran. hl_free_trial frees TRIAL's memory. */
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial);
 
-/* Runs two at the same time, each on its processor; the one with the index FIRST is started first, but neither
-   before both are there.  0, or a negated errno; hl_free_trial frees what each TRIAL has. */
+/* Runs two at the same time, each on its processor; the one with the index FIRST is started first, but neither before both are
+   ready.  0, or a negated errno; hl_free_trial frees each TRIAL's memory. */
 struct hl_runner {
     const struct hl_subject *subject;
     enum hl_side side;
@@ -21,8 +21,7 @@ struct hl_runner {
 int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl_trial trial[HL_SIDES]);
 void hl_free_trial(struct hl_trial *trial);
 
-/* The processors that two runs at once have: the first two that this process may use.  False after one line if there is
-   only one. */
+/* The processors for two runs at once: the first two that this process may use.  False after one line if there is only one. */
 bool hl_find_processors(int processors[HL_SIDES]);
 
 /* "exit status 1", of a STATUS of waitpid(2); the caller frees it. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Which text of a process has no file any more, and how its functions are called.
+/* Which text of a process has no file any more, and the names of its functions.
 
    A file with .symtab is read by the same code as inside the process.  A stripped one is given to libdw,
    which knows where debug files are and unpacks .gnu_debugdata.  Then names are demangled as perf does it:
@@ -17,17 +17,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The demangler is slow with long ones, and no reader wants them. */
+/* The demangler is slow with long names, and no reader wants them. */
 #define DEMANGLED_MAX 16384
-/* What is usually enough for one. */
+/* Usually enough for one name. */
 #define NAME_BYTES 256
 #define SYMBOLS_AT_ONCE ((size_t)256)
 
-/* Whether REGION has what was moved out of LOADED. */
+/* Whether REGION has text that was moved out of LOADED. */
 static bool is_moved(const struct hl_region *region, const struct hl_loaded *loaded) {
     if (!(region->flags & PF_X) || region->name[0] == '[')
         return false;
-    if (region->of_image) /* perf finds the names in that */
+    if (region->of_image) /* perf finds the names in the image */
         return false;
     if (region->inode != 0 && hl_hugetlb_bytes(region) == 0 && strncmp(region->name, "/memfd:", 7) != 0)
         return false;
@@ -75,7 +75,7 @@ static bool is_there(char *path) {
     return there;
 }
 
-/* Whether a debug file called NAME stands where libdw looks for those of a file in FOLDER. */
+/* Whether a debug file NAME stands where libdw looks for the debug files of a file in FOLDER. */
 static bool has_linked_file(const char *folder, const char *name, int pid) {
     return is_there(hl_xasprintf("%s/%s", folder, name)) ||
            is_there(hl_xasprintf("%s/.debug/%s", folder, name)) ||
@@ -110,12 +110,12 @@ static bool has_section(Elf *elf, const char *wanted) {
     return false;
 }
 
-/* Whether libdw may find more than the file itself has.  Where there is nothing, asking it takes three times
-   as long as all the rest: it loads libdebuginfod and a network client. */
+/* Whether libdw may find more names than the file itself has.  If there are none, asking libdw takes three
+   times as long as all the rest: it loads libdebuginfod and a network client. */
 static bool has_debug_names(const struct hl_process *process, const struct hl_loaded *loaded) {
     const void *id;
     GElf_Word crc;
-    const char *servers = getenv("DEBUGINFOD_URLS"); /* perf sets it to nothing for its children */
+    const char *servers = getenv("DEBUGINFOD_URLS"); /* perf sets it to "" for its children */
     if (servers != NULL && servers[0] != '\0')
         return true;
     elf_version(EV_CURRENT);
@@ -138,10 +138,10 @@ static bool has_debug_names(const struct hl_process *process, const struct hl_lo
     return found;
 }
 
-/* What libdw finds for a stripped file. */
+/* libdw's names for a stripped file. */
 struct debug_names {
     Dwfl *dwfl;
-    char *folders; /* where debug files are looked for */
+    char *folders; /* the folders of debug files */
     Dwfl_Callbacks callbacks;
 };
 
@@ -177,7 +177,7 @@ static Dwfl_Module *report_file(struct debug_names *names, const struct hl_loade
                : NULL;
 }
 
-/* Adds what the debug file or .gnu_debugdata has.  The names live until close_debug_names. */
+/* Adds the names in the debug file or .gnu_debugdata.  They live until close_debug_names. */
 static int add_debug_names(struct hl_symbols *symbols, struct debug_names *names,
                            const struct hl_loaded *loaded) {
     Dwfl_Module *module = names->dwfl != NULL ? report_file(names, loaded) : NULL;
@@ -201,15 +201,15 @@ static bool is_in(const struct hl_symbol *symbol, const struct hl_moved *moved) 
     return false;
 }
 
-/* What the threads share that demangle. */
+/* Shared by the threads that demangle. */
 struct demangling {
     struct hl_symbols *symbols;
     const struct hl_moved *moved;
-    atomic_size_t next; /* of the chosen symbols: no thread has these yet */
+    atomic_size_t next; /* the next of the chosen symbols that no thread has */
     atomic_uint n_workers;
     struct worker {
         struct demangling *shared;
-        struct hl_scratch scratch; /* the names */
+        struct hl_scratch scratch; /* for the names */
         char *name;                /* under construction, name_bytes long */
         size_t name_bytes, filled;
     } worker[HL_THREADS_MAX];
@@ -223,8 +223,8 @@ static void add_text(const char *text, size_t bytes, void *worker_) {
     worker->filled += bytes;
 }
 
-/* As cplus_demangle(NAME, DMGL_AUTO) does it, but without a malloc for each name, and without asking for Rust
-   where it cannot be: "17h" begins the last part of its older names. */
+/* Demangles NAME like cplus_demangle(NAME, DMGL_AUTO), but without a malloc for each name, and without
+   trying Rust where it is impossible: "17h" begins the last part of its older names. */
 static bool demangle_name(struct worker *worker, const char *name) {
     worker->filled = 0;
     if ((name[1] == 'R' || strstr(name, "17h") != NULL) &&
@@ -258,7 +258,7 @@ static void *demangle_some(void *shared_) {
     const struct hl_symbols *symbols = shared->symbols;
     worker->shared = shared;
     hl_begin_scratch(&worker->scratch);
-    hl_reserve_scratch(&worker->scratch, symbols->n_chosen * NAME_BYTES); /* only faster */
+    hl_reserve_scratch(&worker->scratch, symbols->n_chosen * NAME_BYTES); /* without it this is only slower */
     for (;;) {
         size_t first = atomic_fetch_add(&shared->next, SYMBOLS_AT_ONCE);
         for (size_t i = first; i < symbols->n_chosen && i < first + SYMBOLS_AT_ONCE; i++)

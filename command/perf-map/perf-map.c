@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld perf-map: names the moved functions of a process that runs already.
+/* hugeld perf-map: names the moved functions of a running process.
 
-   Moved text is anonymous, and a profiler that comes later finds no file for it.  The map says what is where:
-   it is the one that perf_map=on writes from inside, with more names, because here are libraries that read
-   debug files.  Forked children have the same text and other numbers: --children writes a map for each. */
+   Moved text is anonymous, and a profiler that comes later finds no file for it.  The map names the
+   functions at its addresses, as perf_map=on does from inside, but with more names, because here are
+   libraries that read debug files.  Forked children have the same text and other numbers: --children
+   writes a map for each. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 struct request {
-    struct hl_pids asked; /* the PIDs given, and those of the names given */
+    struct hl_pids asked; /* the given PIDs, and those with the given names */
     pid_t pid;            /* of these, the one that is mapped now, with its children */
     bool append, children, clean, force, keep_mangled, is_asked;
     const char *output;
@@ -28,7 +29,7 @@ struct request {
     unsigned written, failed;
     /* The last map made, for children that have the same. */
     struct hl_map_text text;
-    char *signature; /* which objects, where; NULL: none yet */
+    char *signature; /* its objects and addresses; NULL: none yet */
 };
 
 /* A process ID, or a name, of which there may be several processes. */
@@ -55,7 +56,7 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
 };
 
-/* What a map depends on. */
+/* The objects and addresses that a map depends on. */
 static char *make_signature(const struct hl_moved *moved, size_t n) {
     char *signature = NULL;
     size_t size = 0;
@@ -123,7 +124,7 @@ static void say_unwritten(const char *path, int result) {
         hl_warn("%s is not written: %s; use --output", path, strerror(-result));
 }
 
-/* To where the user says. */
+/* Writes to the file that the user has named. */
 static int write_output(const struct request *request) {
     if (strcmp(request->output, "-") == 0)
         return hl_write_all(STDOUT_FILENO, request->text.at, request->text.filled);
@@ -179,7 +180,7 @@ static bool has_shared_text(const struct hl_process *process) {
     return false;
 }
 
-/* Whether PROCESS was attached, and has a copy that lies under no path (attach.h). */
+/* Whether PROCESS was attached to a copy that has no path (attach.h). */
 static bool has_nameless_copy(const struct hl_process *process) {
     for (size_t i = 0; i < process->n_regions; i++)
         if (process->region[i].flags & PF_X && hl_is_own_image(&process->region[i]))
@@ -204,7 +205,7 @@ static void say_not_moved(const struct hl_process *process) {
                 process->pid, process->pid);
 }
 
-/* What is said of one without moved text is said of PID itself only. */
+/* That a process has no moved text is printed for PID itself, not for its children. */
 static void map_process(struct request *request, pid_t pid) {
     struct hl_process process;
     struct hl_moved *moved = NULL;
@@ -244,7 +245,7 @@ static void map_children(struct request *request) {
     free(family.pid);
 }
 
-/* A file that is truncated while libdw has it mapped. */
+/* Handles a file that is truncated while libdw has it mapped. */
 static void end_on_truncation(int signal) {
     static const char line[] = "hugeld: perf-map: a file was truncated while it was read; try again\n";
     (void)signal;
@@ -253,10 +254,10 @@ static void end_on_truncation(int signal) {
     _exit(HL_EXIT_NO);
 }
 
-/* The exit code. */
+/* Maps all processes; the exit code. */
 static int map_all(struct request *request) {
     signal(SIGBUS, end_on_truncation);
-    signal(SIGXFSZ, SIG_IGN); /* EFBIG says it */
+    signal(SIGXFSZ, SIG_IGN); /* EFBIG reports it */
     hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     for (size_t i = 0; i < request->asked.n; i++) {
         unsigned before = request->written;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The folder and the file of another process's perf map.
 
-   perf looks for /tmp/perf-PID.map in the mount namespace of the process, with its number in its own PID
-   namespace.  That /tmp belongs to another user, and all users may write to it.  So its root is entered
-   through /proc/PID/root, "tmp" is resolved inside that root, and then only single names are opened in it,
-   never through a link.  The file is made with the rights of the process's user, also by root: what is in
-   that user's way is in root's way then, and the file belongs to the right user, in a user namespace too. */
+   perf looks for /tmp/perf-PID.map in the mount namespace of the process, with its number in its own PID namespace.  That /tmp
+   belongs to another user, and all users may write to it.  So its root is entered through /proc/PID/root, "tmp" is resolved
+   inside that root, and then only single names are opened in it, never through a link.  The file is made with the rights of the
+   process's user, also by root: every obstacle to that user stops root, too, and the file belongs to the right user, in a user
+   namespace as well. */
 #include "command/base/common.h"
 #include "command/perf-map/perf-map.h"
 
@@ -21,8 +21,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* What an appended map begins with where the process goes on writing at its own offset: it overwrites this
-   before it comes to our lines. */
+/* The beginning of an appended map if the process goes on writing at its own offset: it overwrites this before it comes to our
+   lines. */
 #define ROOM_BYTES ((size_t)1 << 20)
 
 int hl_write_all(int fd, const char *at, size_t bytes) {
@@ -61,9 +61,9 @@ static int read_status(struct hl_map_place *place, int folder) {
     return place->inner_pid > 0 ? 0 : -ESRCH;
 }
 
-/* Its /tmp; what is a link there leads to nowhere else than into its root. */
+/* Opens the process's /tmp; a link there leads nowhere but into its root. */
 static int open_folder(int folder) {
-    if (hl_has_same(folder, "ns/mnt") != 0) { /* one that cannot be asked is taken for our own */
+    if (hl_has_same(folder, "ns/mnt") != 0) { /* one that cannot be read is taken for our own */
         int fd = open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
         return fd >= 0 ? fd : -errno;
     }
@@ -114,7 +114,7 @@ static int write_new_map(const struct hl_map_place *place, const struct hl_map_t
     return result;
 }
 
-/* Opens the map for appending if no other user can have planted it. */
+/* Opens the map for appending unless another user can have planted it. */
 static int open_own_map(const struct hl_map_place *place, struct stat *stat) {
     char name[HL_MAP_NAME_BYTES];
     hl_name_map(name, (uint64_t)place->inner_pid);
@@ -186,7 +186,7 @@ static bool has_other_lines(int fd, const struct hl_moved *moved, size_t n) {
     return found;
 }
 
-/* 0 where no other program's file would be lost.  A link is not followed, and is replaced itself. */
+/* 0 if no other program's file would be lost.  A link is not followed, and is replaced itself. */
 static int check_old_map(const struct hl_map_place *place, const struct hl_process *process,
                          const struct hl_moved *moved, size_t n) {
     char name[HL_MAP_NAME_BYTES];
@@ -259,8 +259,7 @@ int hl_append_map(const struct hl_map_place *place, const struct hl_process *pro
     return result;
 }
 
-/* The process that NAME is the map of, or the unfinished map: "perf-N.map", ".perf-N.map.HEX"; 0 if it is
-   neither. */
+/* The process of the map, or of the unfinished map, NAME: "perf-N.map", ".perf-N.map.HEX"; 0 if it is neither. */
 static pid_t map_owner(const char *name) {
     bool unfinished = name[0] == '.';
     const char *at = name + unfinished;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What is done, when, and when again.
+/* The rules for putting files in place: which page, when, and when again.
 
        window ended     the huge page of a file with most samples on small pages is taken, then the next one
        too much         the rate, a budget of memory, twenty times as long a rest as the last one took
@@ -7,8 +7,8 @@
                         ctime, or since this process has seen that: a clock may be set back)
        in vain          the file is left alone for a minute, then two, up to a day; so are pages that were lost again
 
-   Where the kernel joins pages that processes map (collapse), how many map them is counted first (image/in-place.c).  Where it does
-   not, the file has to have been unmapped at two looks, ten seconds apart, before it is read anew. */
+   If the kernel can join pages that processes map (collapse), the processes that map them are counted first (image/in-place.c).
+   If it cannot, the file has to be unmapped at two looks, ten seconds apart, before it is read anew. */
 #include "command/service/act.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -25,27 +25,27 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Of a huge page, so many samples on small pages, those of earlier windows counting half with each, before it is worth it. */
+/* The samples on small pages that make a huge page worth it, those of earlier windows counting half with each. */
 #define SAMPLES_MIN 4
 #define DEEDS_MAX 1024
 /* Milliseconds: without a process that maps the file; until a file is tried again, first and at last; until the machine is asked
-   again; since a file was seen, after which nothing of it is kept. */
+   again; since a file was seen, after which it is forgotten. */
 #define UNMAPPED_MS 10000
 #define WAIT_MS 60000.0
 #define WAIT_MAX_MS 86400000.0
 #define BUSY_MS 60000
 #define FORGOTTEN_MS 3600000
-/* What takes longer than the first is not done again soon; the rest after each act is so many times as long. */
+/* An act that takes longer than the first is not repeated soon; the rest after each act is this many times as long as the act. */
 #define SLOW_MS 50
 #define REST 20
 #define COUNT_MS 250
 /* Of /etc/machine-id (machine-id(5)). */
 #define ID_DIGITS 32
-/* By default: of the memory, and at most. */
+/* The default budget: this part of the memory, and at most this. */
 #define BUDGET_SHARE 0.02
 #define BUDGET_MAX_KIB (UINT64_C(1) << 20)
 
-/* What was done about one file. */
+/* The acts on one file. */
 struct deed {
     struct hl_file_id id;
     size_t n_made;
@@ -54,31 +54,31 @@ struct deed {
     double not_before;       /* hl_now_ms */
     double wait_ms;          /* after the next failure */
     double seen;             /* hl_now_ms, when it was looked at last */
-    struct timespec changed; /* the file's ctime */
+    struct timespec changed; /* the file's ctime at the last look */
     double changed_seen;     /* hl_now_ms, when it was first seen with that */
-    char *said;              /* why not; it is not said again */
+    char *said;              /* why not; printed once */
 };
 
 struct hl_actor {
     struct hl_geometry geometry;
     struct hl_placer placer;
-    double next;              /* hl_now_ms; INFINITY: when a window has ended */
-    double began, late_share; /* the latter: of the delay, drawn */
-    char *reason;             /* why nothing is done now, or NULL */
+    double next;              /* hl_now_ms; INFINITY: waits for the end of a window */
+    double began, late_share; /* the latter: the drawn part of the delay */
+    char *reason;             /* why nothing may be done now, or NULL */
     bool psi_said;
     struct hl_act_counts counts;
     size_t n;
     struct deed deed[DEEDS_MAX];
 };
 
-/* What is to be done next. */
+/* The next act. */
 struct target {
     struct hl_observed_file *file;
     struct hl_observed_chunk *chunk;
     struct deed *deed;
 };
 
-/* --- whether anything is done --- */
+/* --- may anything be done? --- */
 
 /* FNV-1a. */
 static uint64_t hash(const char *text) {
@@ -93,7 +93,7 @@ static char *explain_canary(double percent) {
     char id[64];
     if (percent >= 100)
         return NULL;
-    /* "uninitialized" is what a first boot has. */
+    /* A first boot has "uninitialized". */
     if (hl_read_file("/etc/machine-id", id, sizeof id) <= 0 || strspn(id, "0123456789abcdef") != ID_DIGITS)
         return hl_xasprintf("/etc/machine-id, which draws the %g %% of all machines that begin (canary), "
                             "cannot be read; mount the machine's",
@@ -113,7 +113,7 @@ static double find_budget_kib(const struct hl_configuration *configuration) {
     return fmin(BUDGET_SHARE * (double)total, (double)BUDGET_MAX_KIB);
 }
 
-/* Why there is no memory for another huge page; NULL: there is. */
+/* Why there is no memory for another huge page; NULL: there is enough. */
 static char *explain_memory(const struct hl_actor *actor, const struct hl_configuration *configuration) {
     double budget = find_budget_kib(configuration);
     if (!hl_leaves_margin(actor->geometry.huge_page_bytes))
@@ -128,7 +128,7 @@ static double find_delay(const struct hl_actor *actor, const struct hl_configura
     return 1e3 * configuration->delay_seconds * actor->late_share;
 }
 
-/* Why nothing is done now whatever was observed, and until when; NULL: nothing speaks against it. */
+/* Why nothing may be done now, whatever was observed, and until when; NULL: it may. */
 static char *explain_rest(struct hl_actor *actor, const struct hl_configuration *configuration, bool may,
                           double *until) {
     double begins = actor->began + find_delay(actor, configuration);
@@ -154,7 +154,7 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
     return sentence != NULL ? sentence : explain_memory(actor, configuration);
 }
 
-/* --- what was done --- */
+/* --- past acts --- */
 
 static void forget(struct hl_actor *actor, struct deed *deed) {
     actor->counts.kept_bytes -= deed->n_made * actor->geometry.huge_page_bytes;
@@ -163,7 +163,7 @@ static void forget(struct hl_actor *actor, struct deed *deed) {
     *deed = actor->deed[--actor->n];
 }
 
-/* Forgets those that were not seen for long, and whose wait is over: what they have in place is the kernel's to drop. */
+/* Forgets files that were not seen for long, and whose wait is over: the kernel may drop their huge pages. */
 static void forget_old(struct hl_actor *actor) {
     double now = hl_now_ms();
     for (size_t i = actor->n; i-- > 0;)
@@ -193,7 +193,7 @@ static struct deed *find_deed(struct hl_actor *actor, const struct hl_observed_f
     return deed;
 }
 
-/* The file of DEED is left alone, each time for twice as long, unless the last time was long ago. */
+/* Leaves the file of DEED alone, each time for twice as long, unless the last time was long ago. */
 static void put_off(struct deed *deed) {
     double now = hl_now_ms();
     if (now - deed->not_before > WAIT_MAX_MS)
@@ -218,7 +218,7 @@ static void note_huge(struct hl_actor *actor, struct target *target) {
     actor->counts.kept_bytes += actor->geometry.huge_page_bytes;
 }
 
-/* Takes SENTENCE over. */
+/* Notes and prints SENTENCE, and frees it. */
 static void note_failure(struct hl_actor *actor, struct target *target, char *sentence) {
     struct deed *deed = target->deed;
     if (deed->said == NULL || strcmp(deed->said, sentence) != 0)
@@ -229,13 +229,13 @@ static void note_failure(struct hl_actor *actor, struct target *target, char *se
     put_off(deed);
 }
 
-/* --- what is to be done --- */
+/* --- the next act --- */
 
 static bool is_wanted(const struct hl_observed_chunk *chunk) {
     return chunk->can_be_huge && !chunk->is_huge && chunk->samples - chunk->huge >= SAMPLES_MIN;
 }
 
-/* Looks for huge pages of FILE that were put in place and are to be put there again. */
+/* Looks for huge pages of FILE that were put in place and are small again. */
 static void note_losses(struct hl_actor *actor, struct deed *deed, const struct hl_observed_file *file) {
     bool has_lost = false;
     for (size_t i = 0; i < file->n_chunks; i++)
@@ -268,7 +268,7 @@ static void consider(struct hl_actor *actor, struct hl_observed_file *file, stru
         *earliest = fmin(*earliest, deed->not_before);
 }
 
-/* False: nothing is to be done before *EARLIEST. */
+/* False: no act is due before *EARLIEST. */
 static bool find_target(struct hl_actor *actor, struct hl_observer *observer,
                         const struct hl_configuration *configuration, struct target *target,
                         double *earliest) {
@@ -279,14 +279,14 @@ static bool find_target(struct hl_actor *actor, struct hl_observer *observer,
     forget_old(actor);
     for (size_t i = 0; i < n; i++)
         if (file[i].is_examined && file[i].obstacle == NULL &&
-            hl_is_eligible_path(configuration, file[i].path)) /* it was read again, perhaps */
+            hl_is_eligible_path(configuration, file[i].path)) /* the configuration may have been read again */
             consider(actor, &file[i], target, earliest);
     return target->chunk != NULL;
 }
 
-/* --- doing it --- */
+/* --- the act --- */
 
-/* Leaves the huge page at OFFSET alone in PLACE.  False: it has none there. */
+/* Reduces PLACE to the huge page at OFFSET.  False: it has none there. */
 static bool narrow(struct hl_place *place, uint64_t offset) {
     for (size_t i = 0; i < place->n_chunks; i++) {
         if (place->chunk[i].offset != offset)
@@ -298,7 +298,7 @@ static bool narrow(struct hl_place *place, uint64_t offset) {
     return false;
 }
 
-/* For a file that this kernel can only read anew: whether it may now.  NULL: it was unmapped for long enough, or *WAITS for that;
+/* If this kernel can only read the file anew: whether it may now.  NULL: it was unmapped for long enough, or *WAITS for that;
    else why not. */
 static char *await_unmapped(struct hl_actor *actor, struct deed *deed, struct hl_place *place,
                             const struct hl_elf_file *file, char *sentence, bool *waits) {
@@ -319,7 +319,7 @@ static char *await_unmapped(struct hl_actor *actor, struct deed *deed, struct hl
     return NULL;
 }
 
-/* Makes the one huge page of PLACE.  NULL: it is, or *WAITS says that it is tried again; else why not. */
+/* Makes the one huge page of PLACE.  NULL: it is huge, or *WAITS for another try; else why not. */
 static char *make_huge(struct hl_actor *actor, const struct target *target, struct hl_place *place,
                        const struct hl_elf_file *file, bool *waits) {
     actor->placer.only_joins = true;
@@ -334,8 +334,8 @@ static char *make_huge(struct hl_actor *actor, const struct target *target, stru
     return hl_make_huge_in_place(&actor->placer, place, file, target->file->path);
 }
 
-/* Whether FILE was changed at least DELAY ms ago.  Its ctime may lie in the future, by a clock that was set back: then it is as old
-   as it has been known to be so. */
+/* Whether FILE was changed at least DELAY ms ago.  Its ctime may lie in the future of a clock that was set back: then its age is
+   the time since it was first seen. */
 static bool is_settled(struct deed *deed, const struct hl_elf_file *file, double delay) {
     const struct timespec *changed = &file->stat.st_ctim;
     struct timespec now;
@@ -351,7 +351,7 @@ static void act_on_place(struct hl_actor *actor, struct target *target, struct h
                          const struct hl_elf_file *file) {
     bool waits = false;
     target->chunk->is_huge = place->chunk[0].is_huge;
-    if (target->chunk->is_huge) /* by others, since it was looked at */
+    if (target->chunk->is_huge) /* another process has made it since the look */
         return;
     char *sentence = make_huge(actor, target, place, file, &waits);
     double took = place->made_ms;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Puts text that was observed on small pages in place, where that cannot hurt: one huge page at a time, and only with `act = yes`.
 
-   The one thing that it does is what any user who can read a file may do to it, image/in-place.c: so no user gains anything by
-   making root do it, and what remains to be limited is how much of it is done, and when. */
+   Any user who can read a file may do the same to it (image/in-place.c): so no user gains anything by making root do it, and
+   only the amount and the time need limits. */
 #ifndef HL_ACT_H
 #define HL_ACT_H
 
@@ -12,7 +12,7 @@
 struct hl_act_counts {
     uint64_t huge, failed; /* huge pages that were put in place; that were tried and stayed small */
     uint64_t lost;         /* that were in place, and small again later */
-    uint64_t put_off;      /* times that something was to be done and the machine was too busy */
+    uint64_t put_off;      /* acts that were due while the machine was too busy */
     uint64_t kept_bytes;   /* in place now, as far as that is known */
 };
 
@@ -21,17 +21,17 @@ struct hl_actor;
 struct hl_actor *hl_start_acting(void);
 void hl_stop_acting(struct hl_actor *actor);
 
-/* Milliseconds until hl_act has something to do, under CONFIGURATION; -1: not before a window has ended. */
+/* Milliseconds until hl_act may have work, under CONFIGURATION; -1: not before a window has ended. */
 int hl_actor_timeout(const struct hl_actor *actor, const struct hl_configuration *configuration);
 
-/* A window has ended: looks for something to do after the rest that is due, if any. */
+/* A window has ended: looks for an act after the rest that is due, if any. */
 void hl_look_for_acts(struct hl_actor *actor);
 
 /* The same without that rest: the configuration was read again. */
 void hl_act_anew(struct hl_actor *actor);
 
-/* Does what is due, one huge page at most, in less than a second, and says so in one line; MAY: no kill switch is there.  True:
-   something was done or tried. */
+/* Does the act that is due, one huge page at most, in less than a second, and prints it in one line; MAY: no kill switch is
+   there.  True: it was done or tried. */
 bool hl_act(struct hl_actor *actor, struct hl_observer *observer,
             const struct hl_configuration *configuration, bool may);
 

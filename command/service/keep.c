@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Holds and watches images.
 
-   A process finds an image by numbers that every change of the original's attributes changes, and a hard link is such a
-   change.  So each original is watched, and the folders above it, whose mode decides who can read it.  What is seen there is
-   only the reason to look: hl_refresh_store_item opens the file and asks everything anew.  Each original has its turn at most
-   every three seconds, and one at a time, since a backup touches all of them. */
+   A process finds an image by numbers of the original that change with each of its attributes; a hard link changes them, too.
+   So each original is watched, and the folders above it, whose mode decides who can read it.  An event there is only a reason to
+   look: hl_refresh_store_item opens the file and checks everything anew.  Each original has its turn at most every three
+   seconds, and one at a time, since a backup touches all of them. */
 #include "command/service/keep.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
@@ -36,16 +36,16 @@
 #define REST 3000
 #define PATIENCE 60000
 #define PATIENCE_MAX 86400000.0
-#define PATIENCE_KEPT 3600000.0 /* of what may be fine: it is looked at as often as all others */
+#define PATIENCE_KEPT 3600000.0 /* for files that may be fine: they are looked at as often as all others */
 #define PACE 100
 #define STORE_LOOK 10000
 #define EVENTS_LOOK 20
-/* Of the processor, in which it finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
+/* The processor time in which it finds out which processes map a file, or gives up: meanwhile it has the store's lock. */
 #define COUNT_MS 1000
 
 #define NOT_DUE INFINITY
 #define FOLDERS_MAX 64
-/* Lines about files that appear, until hl_keep_all_anew. */
+/* The limit of lines about files that appear, until hl_keep_all_anew. */
 #define APPEARED_MAX 20
 
 struct held {
@@ -68,7 +68,7 @@ struct kept {
         patience; /* until it is tried again, after attempts in vain; 0: there was none since the last success */
     double gone_since; /* the original; 0: it is there */
     bool has_appeared; /* lines about it are limited */
-    char *said;        /* what was wrong with it, which is not said again */
+    char *said;        /* its last error, which is not printed again */
 };
 
 struct hl_keeper {
@@ -76,15 +76,15 @@ struct hl_keeper {
     int events;
     int store; /* the watch of the store's folder, or -1 */
     bool changed;
-    unsigned said_appeared;               /* of files that appeared, since hl_keep_all_anew */
-    int watch_said, find_said, lock_said; /* why the store cannot be watched, used or locked, said once */
+    unsigned said_appeared;               /* lines about files that appeared, since hl_keep_all_anew */
+    int watch_said, find_said, lock_said; /* errors of watching, finding, locking the store, printed once */
     size_t n;
     struct kept *kept;
-    double next, next_events; /* no file before that, and no events, */
-    double next_store;        /* and none that appeared, as there is no store to use */
+    double next, next_events; /* before that no file is due, and no events are read, */
+    double next_store;        /* and no new files are looked for, as there is no store to use */
     const struct hl_configuration *configuration;
     const char *source;       /* the path of that, */
-    struct timespec mistaken; /* and its ctime when it could not be read, which was said */
+    struct timespec mistaken; /* and its ctime when it had a mistake, which was printed */
     struct hl_lookout *lookout;
     struct hl_placer placer;
     struct hl_keeper_counts counts;
@@ -125,7 +125,7 @@ static void hold_file(struct kept *kept, const struct hl_geometry *geometry, int
     kept->held[kept->n_held++] = (struct held){stat.st_ino, at, bytes};
 }
 
-/* Whether what is held is what the store has. */
+/* Whether the held files are those that the store has. */
 static bool holds(const struct kept *kept, const struct hl_store_item *item) {
     bool same = kept->n_held == item->n_inodes;
     for (size_t i = 0; same && i < kept->n_held; i++) {
@@ -148,7 +148,7 @@ static void hold_link(struct kept *kept, const struct hl_store *store, const cha
 }
 
 static void hold(struct kept *kept, const struct hl_store *store, const struct hl_store_item *item) {
-    if (holds(kept, item)) /* of a file in place: nothing */
+    if (holds(kept, item)) /* a file in place has no image to hold */
         return;
     release(kept);
     if (item->replicas == 0)
@@ -162,7 +162,8 @@ static void hold(struct kept *kept, const struct hl_store *store, const struct h
 
 /* --- watching --- */
 
-/* Says what is wrong with a file that appeared.  Who may write such files could fill the log by them.  False: it was not said. */
+/* Prints the error of a file that appeared.  A user who may write such files could fill the log by them.  False: it was not
+   printed. */
 static bool say_appeared(struct hl_keeper *keeper, const char *path, const char *sentence) {
     if (keeper->said_appeared++ < APPEARED_MAX) {
         hl_warn("%s: %s", path, sentence);
@@ -175,7 +176,7 @@ static bool say_appeared(struct hl_keeper *keeper, const char *path, const char 
     return false;
 }
 
-/* Takes SENTENCE over; NULL: nothing is wrong any more. */
+/* Prints SENTENCE if it is new, and keeps it; NULL: there is no error any more. */
 static void say_once(struct hl_keeper *keeper, struct kept *kept, char *sentence) {
     bool is_new = sentence != NULL && (kept->said == NULL || strcmp(kept->said, sentence) != 0);
     if (is_new && kept->has_appeared && !say_appeared(keeper, kept->origin, sentence)) {
@@ -188,7 +189,7 @@ static void say_once(struct hl_keeper *keeper, struct kept *kept, char *sentence
     kept->said = sentence;
 }
 
-/* As inotify_add_watch(2), of PATH, if that may be asked for. */
+/* As inotify_add_watch(2), of PATH, unless its file system may not answer. */
 static int watch_path(const struct hl_keeper *keeper, struct hl_local *local, const char *path, bool follows,
                       uint32_t events) {
     struct stat status;
@@ -226,7 +227,7 @@ static void watch_origin(struct hl_keeper *keeper, struct kept *kept) {
 }
 
 static void unwatch(const struct hl_keeper *keeper, struct kept *kept) {
-    /* The folders stay watched: others have them too, and they are few. */
+    /* The folders stay watched: others share them, and they are few. */
     if (kept->watch >= 0)
         inotify_rm_watch(keeper->events, kept->watch);
     kept->watch = -1;
@@ -248,8 +249,8 @@ static void set_due(struct kept *kept, double wait) {
         kept->due = at;
 }
 
-/* Opens and locks the store.  0; -EWOULDBLOCK: another process has the lock; or another negated errno: there is none, or it was
-   said once what is wrong. */
+/* Opens and locks the store.  0; -EWOULDBLOCK: another process has the lock; or another negated errno: there is none, or the
+   error was printed once. */
 static int open_store(struct hl_keeper *keeper, struct hl_store *store) {
     int result = hl_find_store_again(store, keeper->path, &keeper->find_said);
     if (result != 0)
@@ -274,14 +275,14 @@ static bool lock_store(struct hl_keeper *keeper, struct hl_store *store, struct 
     return result == 0;
 }
 
-/* Of the original. */
+/* The device of the original. */
 static dev_t find_device(const struct kept *kept) {
     uint64_t device = 0;
     sscanf(kept->key, "0x%" SCNx64 "-", &device);
     return device;
 }
 
-/* The file system with the original is gone, and its numbers may be another's next: so nothing is asked. */
+/* The file system with the original is gone, and its numbers may belong to another next: so no file is looked at. */
 static void drop(struct hl_keeper *keeper, struct kept *kept) {
     struct hl_store store;
     if (!lock_store(keeper, &store, kept))
@@ -294,8 +295,8 @@ static void drop(struct hl_keeper *keeper, struct kept *kept) {
     hl_close_store(&store);
 }
 
-/* An event with a name is of what lies in a folder.  In /tmp any user makes these, and all that is asked of the folders above an
-   original is about themselves. */
+/* An event with a name is about a file in a watched folder.  In /tmp any user causes these, and the folders above an original
+   are watched for changes of their own only. */
 static void handle_event(struct hl_keeper *keeper, const struct inotify_event *event) {
     if (event->len > 0 && event->wd != keeper->store)
         return;
@@ -320,7 +321,8 @@ static void handle_event(struct hl_keeper *keeper, const struct inotify_event *e
     }
 }
 
-/* Who can write a folder that lies beside an original's, as /tmp does, makes events without end: those of one read are taken. */
+/* A user who can write a folder beside an original's, such as /tmp, can cause events without end: only those of one read are
+   taken. */
 static void read_events(struct hl_keeper *keeper) {
     char buffer[1 << 16] __attribute__((aligned(__alignof__(struct inotify_event))));
     const struct inotify_event *event;
@@ -351,7 +353,7 @@ static struct kept *find_key(const struct hl_keeper *keeper, const char *key) {
     return NULL;
 }
 
-/* The one that ITEM is of, by its KEY, or else by its original, for one that got a new key; a new one is added. */
+/* The entry of ITEM: by its KEY, or else by its original, if that has a new key; a new one is added. */
 static struct kept *find_kept(struct hl_keeper *keeper, const struct hl_store_item *item) {
     struct kept *same = find_key(keeper, item->key);
     if (same != NULL)
@@ -369,7 +371,7 @@ static struct kept *find_kept(struct hl_keeper *keeper, const struct hl_store_it
     return kept;
 }
 
-/* Sets when KEPT has to be looked at; its item was just found in STATE. */
+/* Sets when KEPT has to be looked at again; its item was just found in STATE. */
 static void judge(struct kept *kept, enum hl_item_state state) {
     if (state != HL_ITEM_GONE)
         kept->gone_since = 0;
@@ -395,7 +397,7 @@ static void follow_image(struct hl_keeper *keeper, const struct hl_store *store,
     if (strcmp(kept->key, item->key) != 0) {
         free(kept->key);
         kept->key = hl_xasprintf("%s", item->key);
-        unwatch(keeper, kept); /* of another file, perhaps */
+        unwatch(keeper, kept); /* the path may have another file now */
         kept->is_unmounted = false;
     }
     kept->is_there = true;
@@ -407,7 +409,7 @@ static void follow_image(struct hl_keeper *keeper, const struct hl_store *store,
     judge(kept, item->state);
 }
 
-/* Notes which of those that are kept are among ITEMS by their own key. */
+/* Notes which entries are among ITEMS by their own key. */
 static void mark_present(struct hl_keeper *keeper, const struct hl_store_item *items, size_t n) {
     for (size_t i = 0; i < keeper->n; i++) {
         keeper->kept[i].is_there = false;
@@ -416,13 +418,13 @@ static void mark_present(struct hl_keeper *keeper, const struct hl_store_item *i
     }
 }
 
-/* Holds and watches what the open STORE has by now, and nothing else. */
+/* Holds and watches the present contents of the open STORE, and nothing else. */
 static void follow_store(struct hl_keeper *keeper, const struct hl_store *store) {
     struct hl_store_item *items;
     size_t n, left = 0;
     if (!hl_read_store(store, &items, &n)) {
         hl_free_store_items(items, n);
-        return; /* what is there stays */
+        return; /* the held images stay */
     }
     keeper->counts.huge_pages = 0;
     keeper->counts.pending = 0;
@@ -466,7 +468,7 @@ static void watch_store(struct hl_keeper *keeper) {
     keeper->changed = true;
 }
 
-/* Twice: what changed before its watch was there shows in what is read after that. */
+/* Reads twice: a change before the watch shows in the second reading. */
 static void follow(struct hl_keeper *keeper) {
     struct hl_store store;
     keeper->changed = false;
@@ -494,7 +496,7 @@ static void note_outcome(struct hl_keeper *keeper, struct kept *kept, struct hl_
     hl_free_add_outcome(outcome);
 }
 
-/* Whether the original has been gone for a moment only: who replaces a file by hand removes it first. */
+/* Whether the original may be gone for a moment only: a user who replaces a file by hand removes it first. */
 static bool may_come_back(struct kept *kept, enum hl_item_state state) {
     double now = hl_now_ms();
     if (state != HL_ITEM_GONE)
@@ -546,10 +548,10 @@ static void refresh(struct hl_keeper *keeper, struct kept *kept) {
     hl_close_store(&store);
 }
 
-/* --- what appears --- */
+/* --- new files --- */
 
-/* Whether the file of the configuration can be read now, which may be about to be replaced, or to be corrected.  What is wrong with
-   it is said once.  hl_free_configuration frees it. */
+/* Reads the file of the configuration, if that is possible now: it may be about to be replaced, or to be corrected.  A mistake
+   in it is printed once. hl_free_configuration frees it. */
 static bool read_source(struct hl_keeper *keeper, struct hl_configuration *configuration) {
     struct stat status;
     if (stat(keeper->source, &status) != 0 ||
@@ -561,7 +563,8 @@ static bool read_source(struct hl_keeper *keeper, struct hl_configuration *confi
     return false;
 }
 
-/* Whether ENTRY is in what was read just now: `hugeld disable` took it out, perhaps, and the service was not reloaded. */
+/* Whether ENTRY is in the configuration that was just read: `hugeld disable` may have taken it out, without a reload of the
+   service. */
 static bool is_enabled(const struct hl_configuration *configuration, const char *entry) {
     bool found = false;
     for (size_t i = 0; i < configuration->enabled.n && !found; i++)
@@ -578,8 +581,8 @@ static bool has_origin(const struct hl_keeper *keeper, const char *path) {
     return found;
 }
 
-/* What could not be made, as OUTCOME says, is pending, and tried again, unless the store has that file by another path.  IS_SAID:
-   why not, and what was said of it is taken over. */
+/* An image that could not be made, as OUTCOME says, is pending, and tried again, unless the store has that file by another
+   path.  IS_SAID: the reason was printed, and it is taken over. */
 static void note_pending(struct hl_keeper *keeper, const struct hl_store *store,
                          struct hl_add_outcome *outcome, unsigned marks, bool is_said) {
     struct hl_store_item pending = {.key = outcome->key.at, .origin = outcome->path, .marks = marks};
@@ -597,7 +600,7 @@ static void note_pending(struct hl_keeper *keeper, const struct hl_store *store,
     outcome->sentence = NULL;
 }
 
-/* Adds the file at PATH, which was not there before, to the open STORE.  Of what a folder or a pattern means, most is no use. */
+/* Adds the file at PATH, which was not there before, to the open STORE.  Most files of a folder or a pattern are of no use. */
 static void add(struct hl_keeper *keeper, const struct hl_store *store, const char *path, const char *entry,
                 bool is_inside, bool was_there) {
     struct hl_add_outcome outcome;
@@ -649,7 +652,7 @@ static struct kept *find_next(const struct hl_keeper *keeper) {
     return first;
 }
 
-/* Nothing is due before it has rested once more. */
+/* Nothing is due before another rest. */
 static void put_off(struct hl_keeper *keeper) {
     double rested = hl_now_ms() + REST;
     for (size_t i = 0; i < keeper->n; i++)
@@ -726,7 +729,7 @@ void hl_keep(struct hl_keeper *keeper, bool makes) {
         return;
     }
     hl_look_out(keeper->lookout, keeper->configuration, handle_file, keeper);
-    struct kept *first = find_next(keeper); /* not before: what is kept may have moved */
+    struct kept *first = find_next(keeper); /* not before: the entries may have moved */
     if (first == NULL || first->due > now || keeper->next > now)
         return;
     refresh(keeper, first);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Keeps the images of the system's store as they should be, for as long as a process stays: holds each one mapped, so that no
-   user is the only one who maps a page of it and can have it split, watches the originals, and adds what the configuration enables
-   when it appears. */
+/* Keeps the images of the system's store up to date, for as long as the service runs: holds each one mapped, so that no user is
+   the only one who maps a page of it and can have it split, watches the originals, and adds files that the configuration enables
+   when they appear. */
 #ifndef HL_KEEP_H
 #define HL_KEEP_H
 
@@ -12,31 +12,31 @@
 
 struct hl_keeper;
 
-/* What came of it so far. */
+/* The results so far. */
 struct hl_keeper_counts {
     unsigned images, refreshed, removed, failed;
     unsigned pending;    /* of the images: those that could not be made yet */
-    uint64_t huge_pages; /* that are held */
+    uint64_t huge_pages; /* of held images */
 };
 
-/* Keeps the store at PATH, for CONFIGURATION, which was read from SOURCE and stays.  Nothing has to be there yet.  NULL: it was
-   said why not.  hl_stop_keeping frees it. */
+/* Keeps the store at PATH, for CONFIGURATION, which was read from SOURCE and stays.  The store and the files need not exist
+   yet.  NULL: the reason was printed. hl_stop_keeping frees it. */
 struct hl_keeper *hl_start_keeping(const char *path, const struct hl_configuration *configuration,
                                    const char *source);
 void hl_stop_keeping(struct hl_keeper *keeper);
 
-/* A descriptor that becomes readable when hl_keep has something to do; -1: not before hl_keeper_timeout. */
+/* A descriptor that becomes readable when hl_keep has work; -1: not before hl_keeper_timeout. */
 int hl_keeper_events(const struct hl_keeper *keeper);
 
-/* Milliseconds until hl_keep has something to do by itself: ten seconds at most, since no event tells that another store
-   is mounted at its path. */
+/* Milliseconds until hl_keep has work without an event: ten seconds at most, since no event tells that another store is mounted
+   at its path. */
 int hl_keeper_timeout(const struct hl_keeper *keeper);
 
-/* Does what is due, at most one image's work; without MAKES only what is held and watched follows the store.  What is wrong
-   with an image is said once. */
+/* Does the work that is due, at most for one image; without MAKES it only holds and watches the store's present images.  An
+   error of an image is printed once. */
 void hl_keep(struct hl_keeper *keeper, bool makes);
 
-/* CONFIGURATION was read again. */
+/* Call when CONFIGURATION was read again. */
 void hl_keep_configured(struct hl_keeper *keeper);
 
 /* Looks at every image again; without ALL at none that waits for another attempt. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A file is known by its path, its number and its ctime.  Each is shown once: a user who removes an image of what is enabled has
-   his way until the file is another one. */
+/* A file is known by its path, its number and its ctime.  Each is shown once: if a user removes the image of an enabled file, it
+   stays removed until the file changes. */
 #include "command/service/lookout.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Milliseconds: from one look at everything to the next; since a file was seen first, before it is shown, for it may still be
-   written; of work without a rest; the least of such rests, which are so many times as long as what was done. */
+/* Milliseconds: from one look at everything to the next; from the first sight of a file until it is shown, for it may still be
+   written; of work without a rest; the least of such rests, which last this many times as long as the work. */
 #define LOOK 10000
 #define SETTLES 5000
 #define STEP 10
@@ -27,10 +27,10 @@ struct seen {
     bool was_there, is_handled;
 };
 
-/* To be looked at. */
+/* A path to look at. */
 struct left {
     char *path;
-    unsigned level; /* of folders in it, below what an entry means */
+    unsigned level; /* its depth in folders, below the path of an entry */
 };
 
 struct list {
@@ -39,17 +39,17 @@ struct list {
 };
 
 struct hl_lookout {
-    bool is_first, is_looking; /* of the looks since the configuration was read; one is under way */
-    double next, began;        /* hl_now_ms: of the next step, and when this look has begun */
-    size_t entry;              /* of the enabled ones: those before it were looked at, */
+    bool is_first, is_looking; /* the first look since the configuration was read; a look is under way */
+    double next, began;        /* hl_now_ms: of the next step, and when this look began */
+    size_t entry;              /* of the enabled ones: those before it are done, */
     size_t n_left, room_left;
-    struct left *left;     /* but for these, of the last of them */
-    struct hl_local local; /* of that last one; closed between two steps */
-    bool said_full;        /* that its names are too many, which is not said again */
-    struct list old, now;  /* of the last look, by their hashes, and of this one */
+    struct left *left;     /* except these paths of the last of them */
+    struct hl_local local; /* for that last one; closed between two steps */
+    bool said_full;        /* it was printed that its names are too many */
+    struct list old, now;  /* files of the last look, by their hashes, and of this one */
 };
 
-/* --- what was seen --- */
+/* --- seen files --- */
 
 static void add(struct list *list, const struct seen *seen) {
     if (list->n == list->room) {
@@ -87,7 +87,7 @@ static void push(struct hl_lookout *lookout, char *path, unsigned level) {
     lookout->left[lookout->n_left++] = (struct left){path, level};
 }
 
-/* Files and folders that ENTRY means now. */
+/* Adds the files and folders that ENTRY stands for now. */
 static void expand(struct hl_lookout *lookout, const char *entry) {
     glob_t found = {0};
     if (!hl_is_unit(entry))
@@ -97,7 +97,8 @@ static void expand(struct hl_lookout *lookout, const char *entry) {
     globfree(&found);
 }
 
-/* Adds what is in the folder at PATH.  Others may write in folders below those that entries mean, and nothing is said of that. */
+/* Adds the files and folders in the folder at PATH.  Other users may write in folders below those of entries, and no line is
+   printed for that. */
 static void list(struct hl_lookout *lookout, const char *path, unsigned level) {
     const struct dirent *name;
     DIR *folder = hl_open_folder(&lookout->local, path, level == 0);
@@ -108,7 +109,7 @@ static void list(struct hl_lookout *lookout, const char *path, unsigned level) {
         closedir(folder);
 }
 
-/* Says once what was left out of the last entry, and forgets it. */
+/* Prints once what was left out of the last entry, and forgets it. */
 static void end_entry(struct hl_lookout *lookout, const char *entry) {
     struct hl_local *local = &lookout->local;
     if (local->is_remote && lookout->is_first)
@@ -130,8 +131,8 @@ static void say_full(struct hl_lookout *lookout, const char *entry) {
     lookout->said_full |= lookout->local.is_full;
 }
 
-/* The path that is left.  Symbolic links in folders are not followed, and nothing in a folder that others can write is taken: it
-   could be without end. */
+/* Looks at the next path that is left.  Symbolic links in folders are not followed, and folders that other users can write are
+   left out: their contents could be without end. */
 static enum step look_at_path(struct hl_lookout *lookout, struct left *found, struct stat *status) {
     *found = lookout->left[--lookout->n_left];
     bool is_there = hl_stat_local(&lookout->local, found->path, found->level == 0, status) == 0;
@@ -143,7 +144,7 @@ static enum step look_at_path(struct hl_lookout *lookout, struct left *found, st
     return NOT_YET;
 }
 
-/* Looks for the next regular file that is enabled, and has its STATUS then. */
+/* Finds the next regular file that is enabled, and its STATUS. */
 static enum step find_file(struct hl_lookout *lookout, const struct hl_configuration *configuration,
                            struct left *found, struct stat *status) {
     if (lookout->n_left > 0) {
@@ -160,7 +161,7 @@ static enum step find_file(struct hl_lookout *lookout, const struct hl_configura
     return NOT_YET;
 }
 
-/* Whether the file was shown, which may take long, so that lookout->local is closed. */
+/* Whether the file was shown.  That may take long, so lookout->local is closed before. */
 static bool look_at(struct hl_lookout *lookout, const struct left *file, const struct stat *status,
                     const char *entry, hl_handle_file *handle, void *data) {
     struct seen seen = {.hash = hash_file(file->path, status),
@@ -250,7 +251,7 @@ void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *conf
         struct left file;
         struct stat status;
         step = find_file(lookout, configuration, &file, &status);
-        took = hl_now_ms() - began; /* which is not what HANDLE takes */
+        took = hl_now_ms() - began; /* the time of HANDLE does not count */
         if (step == FOUND) {
             shown = look_at(lookout, &file, &status, configuration->enabled.text[lookout->entry - 1], handle,
                             data);

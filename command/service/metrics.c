@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A series for each file is kept for years by who collects them. */
+/* Collectors keep a series for each file for years, so these are few. */
 #define FILES_MAX 20
 
 static void print_number(FILE *out, const char *name, const char *type, const char *help, uint64_t value) {
@@ -70,7 +70,7 @@ static void print_acts(FILE *out, const struct hl_act_counts *acts) {
                  acts->kept_bytes);
 }
 
-/* Of what makes it one file. */
+/* A hash of the fields that identify a file. */
 static uint64_t hash_file(const struct hl_observed_file *file) {
     const uint64_t numbers[] = {file->id.device, file->id.inode, file->id.generation};
     return hl_hash(hl_hash(0, file->path, strlen(file->path)), numbers, sizeof numbers);
@@ -137,7 +137,7 @@ char *hl_format_metrics(const struct hl_keeper_counts *kept, struct hl_observer 
     return text;
 }
 
-/* The folder of PATH, by O_PATH, and its last component through NAME; or a negated errno as hl_write_metrics returns it. */
+/* Opens the folder of PATH, by O_PATH, and sets NAME to its last component; or a negated errno as hl_write_metrics returns it. */
 static int open_folder(const char *path, const char **name) {
     struct hl_local local = {.only_roots = true};
     struct stat status;
@@ -160,7 +160,7 @@ void hl_remove_metrics(const char *path) {
     close(folder);
 }
 
-/* What is written is a new file. */
+/* Always writes a new file. */
 static int write_in(int folder, const char *name, const char *text) {
     char *fresh = hl_xasprintf("%s.new", name);
     size_t bytes = strlen(text);

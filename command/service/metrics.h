@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the service did and has seen, as the textfile collector of Prometheus' node_exporter reads it. */
+/* The counts of the service, for the textfile collector of Prometheus' node_exporter. */
 #ifndef HL_METRICS_H
 #define HL_METRICS_H
 
@@ -11,12 +11,12 @@
 char *hl_format_metrics(const struct hl_keeper_counts *kept, struct hl_observer *observer,
                         const struct hl_act_counts *acts, bool is_stopped);
 
-/* Puts it at PATH, where a reader sees the old one or the new one.  The folder may be another user's, but a symbolic link of his on
-   the way there is not followed, and no file system is waited for.  0; -ELOOP: there is such a link; -EREMOTE: it may not answer
-   (base/local.h); or another negated errno. */
+/* Puts TEXT at PATH, where a reader sees the old file or the new one.  The folder may be another user's, but a symbolic link of
+   that user on the way there is not followed, and no file system is waited for.  0; -ELOOP: there is such a link; -EREMOTE: a
+   file system may not answer (base/local.h); or another negated errno. */
 int hl_write_metrics(const char *path, const char *text);
 
-/* Removes what is at PATH, if that may be asked for in the same way. */
+/* Removes the file at PATH, under the same conditions. */
 void hl_remove_metrics(const char *path);
 
 #endif

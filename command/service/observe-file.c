@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What could be done in place about a file that was observed. */
+/* How much of an observed file could be put in place. */
 #include "command/service/observe.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Windows, the samples in them, and the table of files.
 
-   What one window costs is limited: eight processors at a time (sample.h), a part of this process's own time, and a table of
-   so many files.  What one has found counts half in the next, so that a file that is not used any more leaves the table. */
+   The cost of a window is limited: eight processors at a time (sample.h), a part of this process's own time, and a table of a
+   fixed number of files.  The counts of one window count half in the next, so that a file that is not used any more leaves the
+   table. */
 #include "command/service/observe.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
@@ -22,10 +23,11 @@
 #define CHUNKS_MAX 1024
 #define EXAMINED_MAX 16 /* after a window */
 #define TURN_MS 1000
-/* Of a window's length, so much processor time for it at most; then the time between windows is doubled, up to so often. */
+/* A window may take this part of its length in processor time; if it takes more, the time between windows is doubled, up to this
+   many times. */
 #define OWN_SHARE 0.05
 #define BACK_OFF_MAX 16
-/* Until the time for that is judged. */
+/* The time of this process before that is judged. */
 #define OWN_MS_MIN 50
 #define JITTER 0.5
 
@@ -37,9 +39,9 @@ struct hl_observer {
     double begins, ends; /* hl_now_ms */
     double own_ms;       /* this process's time when it began */
     double back_off;
-    int said; /* why there are no samples; it is not said again */
+    int said; /* why there are no samples; printed once */
     const struct hl_configuration *configuration;
-    struct hl_observed_counts counts, window; /* the latter: of the window, until it has ended */
+    struct hl_observed_counts counts, window; /* the latter: of the present window, until it has ended */
     size_t n;
     struct hl_observed_file file[FILES_MAX];
 };
@@ -53,7 +55,7 @@ static void forget(struct hl_observer *observer, struct hl_observed_file *file) 
     *file = observer->file[--observer->n];
 }
 
-/* Half of each count goes, and what has none left. */
+/* Halves each count, and forgets files whose count is used up. */
 static void age(struct hl_observer *observer) {
     for (size_t i = observer->n; i-- > 0;) {
         struct hl_observed_file *file = &observer->file[i];
@@ -105,7 +107,7 @@ static bool is_eligible(const struct hl_observer *observer, const struct hl_samp
     return is;
 }
 
-/* A place in the table: a new one, or that of a file that was hardly seen; NULL: there is none. */
+/* A place in the table: a new one, or that of a file with the fewest samples; NULL: there is none. */
 static struct hl_observed_file *make_room(struct hl_observer *observer) {
     struct hl_observed_file *least = &observer->file[0];
     if (observer->n == FILES_MAX) {
@@ -119,7 +121,7 @@ static struct hl_observed_file *make_room(struct hl_observer *observer) {
     return &observer->file[observer->n++];
 }
 
-/* The entry for the file of PLACE, or NULL: it has none, which was counted. */
+/* The entry for the file of PLACE; NULL: it has none, and that was counted. */
 static struct hl_observed_file *find_file(struct hl_observer *observer, const struct hl_sample_place *place) {
     for (size_t i = 0; i < observer->n; i++) {
         struct hl_observed_file *file = &observer->file[i];
@@ -212,7 +214,7 @@ static void begin_window(struct hl_observer *observer, const struct hl_configura
     age(observer);
 }
 
-/* Only now, so that no counter has to be taken back that was read in between. */
+/* Adds a window at its end only: counters that were read in between must not go back. */
 static void add_window(struct hl_observed_counts *counts, const struct hl_observed_counts *window) {
     counts->huge += window->huge;
     counts->ended += window->ended;
@@ -222,7 +224,7 @@ static void add_window(struct hl_observed_counts *counts, const struct hl_observ
     counts->unlisted += window->unlisted;
 }
 
-/* Without those of a window that has lost too many. */
+/* A window that has lost too many samples does not count. */
 static void end_window(struct hl_observer *observer) {
     struct hl_sampler_counts counted = *hl_count_samples(observer->sampler);
     hl_close_sampler(observer->sampler);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld reset: gives back what hugeld holds: processes that were attached go back to their own files, and images, the store that
-   they are in, links for units and what was measured of the machine go away.  It changes nothing that a package brought. */
+/* hugeld reset: gives back everything that hugeld holds: attached processes go back to their own files, and the images, their
+   store, the links for units and the measurements of the machine are removed.  It changes no file of a package. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -29,7 +29,7 @@
 #define LOST_MS_MAX 60e3
 #define MAPS 10 /* the exit code of a process that looks */
 
-/* Takes the lock of the service, which would make anew what is taken away.  A descriptor, or a negated errno, which was said. */
+/* Takes the lock of the service, which would make the removed images anew.  A descriptor, or a negated errno, after a line. */
 static int keep_service_out(void) {
     mkdir(HL_SERVICE_FOLDER, 0755);
     int lock = hl_lock_path(AT_FDCWD, HL_SERVICE_LOCK, false);
@@ -47,8 +47,9 @@ static bool has_our_mounts(int folder) {
     return hl_has_same(folder, "ns/mnt") == 1 && hl_has_same(folder, "root") == 1;
 }
 
-/* Whether PID executes images of the STORE, which may be NULL, or, where it has our mounts, a copy that was made for it.  What is
-   done in a container or sandbox with a store of its own is reset there.  No file of the process is opened: a FUSE may not answer. */
+/* Whether PID executes images of the STORE, which may be NULL, or, if it has our mounts, a copy that was made for it.  In a
+   container or sandbox with a store of its own, hugeld reset has to be run there.  No file of the process is opened: a FUSE may
+   not answer. */
 static bool maps_images(pid_t pid, const struct stat *store) {
     struct hl_process process = {0};
     bool maps = false;
@@ -65,8 +66,8 @@ static bool maps_images(pid_t pid, const struct stat *store) {
     return maps;
 }
 
-/* The same in a process of its own, which a clock ends: a memory map may stay locked (command/proc/reading.h).  False: it did not
-   answer in time. */
+/* The same in a process of its own, which a clock ends: a memory map may stay locked (command/proc/reading.h).  False: no answer
+   came in time. */
 static bool answers_in_time(pid_t pid, const struct stat *store, bool *maps) {
     int status = -1;
     pid_t child = fork();
@@ -106,7 +107,8 @@ static void detach(pid_t pid) {
     free(number);
 }
 
-/* What cannot be detached keeps its pages until it ends; unmount_store says so.  A process may be stuck, so it gets 30 seconds. */
+/* A process that cannot be detached keeps its pages until it ends; unmount_store prints that.  A process may be stuck, so it
+   gets 30 seconds. */
 static void detach_processes(void) {
     double lost_ms = 0; /* with processes that did not answer */
     struct stat store;
@@ -152,11 +154,12 @@ static bool is_of_the_machine(void) {
     return is;
 }
 
-/* Another namespace may have the store mounted where this one sees an empty folder; with the folder that would go, too. */
+/* Another namespace may have the store mounted where this one sees an empty folder; removing the folder would remove that mount,
+   too. */
 static int remove_store_folder(bool was_unmounted) {
     if (!was_unmounted && !is_of_the_machine())
         return 0;
-    unlink(HL_SYSTEM_STORE "/.lock"); /* of the time before the mount */
+    unlink(HL_SYSTEM_STORE "/.lock"); /* a file from before the mount */
     return rmdir(HL_SYSTEM_STORE) == 0 || errno == ENOENT ? 0 : -errno;
 }
 
@@ -184,7 +187,7 @@ int hl_unmount_store(double seconds, bool detaches, bool *was_there) {
     return result != 0 ? result : busy;
 }
 
-/* The system's store itself, which is a mount, and is empty by now.  A process that still maps an image keeps that. */
+/* Unmounts the system's store, which is empty by now.  A process that still maps an image keeps that. */
 static bool unmount_store(void) {
     bool was_there;
     int result = hl_unmount_store(0, true, &was_there);
@@ -214,7 +217,7 @@ static bool remove_folder(char *path) {
     return fine;
 }
 
-/* What was measured of this machine; its folder may have other things. */
+/* Removes the measurements of this machine; their folder may have other files. */
 static void forget_measurement(void) {
     char *path = hl_jump_costs_path();
     if (path == NULL)
@@ -243,7 +246,7 @@ static bool reset_system(void) {
     unlink(HL_SERVICE_READING);
     hl_drop_lock(HL_SERVICE_LOCK, lock);
     rmdir(
-        HL_SERVICE_FOLDER); /* unless it has the switch that stops the service, which is the administrator's */
+        HL_SERVICE_FOLDER); /* unless it has the switch that stops the service, which belongs to the administrator */
     return fine;
 }
 

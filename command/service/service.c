@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld service: stays, and keeps what the configuration enables as it should be.
+/* hugeld service: stays, and keeps the images of all enabled files up to date.
 
-   It makes the images of what is enabled, as `hugeld share refresh` does and by that command, and then holds and watches
-   all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself and, to find
-   the programs of units that are enabled, systemctl. */
+   It makes these images by the command `hugeld share refresh`, and then holds and watches all images of the system's store
+   (keep.h).  It never traces or attaches, and starts no program but hugeld itself and, to find the programs of enabled units,
+   systemctl. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -50,13 +50,13 @@ struct service {
     struct hl_keeper *keeper;
     struct hl_observer *observer;
     struct hl_actor *actor;
-    int metrics_said;    /* why they cannot be written; it is not said again */
+    int metrics_said;    /* the error of writing them; printed once */
     double next_metrics; /* hl_now_ms */
     int (*sd_notify)(int unset_environment,
                      const char *state); /* sd_notify(3); NULL: systemd did not start it */
     double watchdog_ms,
-        next_watchdog; /* systemd ends it if it says nothing for so long, 0: it does not; hl_now_ms */
-    char *notified;    /* what was said to it last */
+        next_watchdog; /* systemd ends it if it is silent for so long, 0: it does not; hl_now_ms */
+    char *notified;    /* the last state that was sent */
     double next_round; /* hl_now_ms */
 };
 
@@ -72,8 +72,8 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "\nstatus\nundo", "one action", HL_STRING(struct service, action), .most = 1},
 };
 
-/* Tells systemd what is new, where that started it.  libsystemd brings six other libraries, and `hugeld run` must not wait for those,
-   so only this command loads it. */
+/* Sends systemd a new state, if that started the service. libsystemd brings six other libraries, and `hugeld run` must not wait
+   for those, so only this command loads it. */
 static void notify(struct service *service, const char *state) {
     struct hl_keeper_counts counts = {0};
     if (service->sd_notify == NULL)
@@ -116,7 +116,7 @@ static void feed_watchdog(struct service *service) {
     service->next_watchdog = now + service->watchdog_ms / 2;
 }
 
-/* `hugeld share refresh`, in a process of its own, whose lines go where this one's go.  False: something went wrong. */
+/* Runs `hugeld share refresh` in a process of its own, whose output goes to the service's.  False: it failed. */
 static bool refresh_all(struct service *service) {
     int status = -1;
     sigset_t none;
@@ -138,7 +138,7 @@ static bool refresh_all(struct service *service) {
     return status == 0;
 }
 
-/* Reads the configuration again; with a mistake in it, which was said, the old one stays.  False then. */
+/* Reads the configuration again; if it has a mistake, which is printed, the old one stays.  False then. */
 static bool read_configuration(struct service *service) {
     struct hl_configuration fresh;
     const char *metrics = service->configuration.metrics;
@@ -153,9 +153,9 @@ static bool read_configuration(struct service *service) {
     return true;
 }
 
-/* --- what would be done --- */
+/* --- the plan --- */
 
-/* Why nothing of the open FILE can be on huge pages, by its headers; or NULL.  The caller frees it. */
+/* Why no text of the open FILE can be on huge pages, by its headers; or NULL.  The caller frees it. */
 static char *explain_text(int file) {
     struct hl_elf_file elf;
     struct hl_geometry geometry;
@@ -205,7 +205,7 @@ static void tell_file(const char *path, bool any_disk, const struct hl_store_ite
     free(sentence);
 }
 
-/* One window. */
+/* Observes one window, and prints it. */
 static void tell_observed(const struct service *service) {
     struct hl_observer *observer = hl_start_observing();
     hl_observe_once(observer, &service->configuration);
@@ -215,7 +215,7 @@ static void tell_observed(const struct service *service) {
     hl_stop_observing(observer);
 }
 
-/* Nothing is changed, and nothing but headers is read.  The exit code. */
+/* Prints the plan: changes nothing, and reads headers only.  The exit code. */
 static int tell(const struct service *service) {
     const struct hl_texts *enabled = &service->configuration.enabled;
     struct hl_store_item *items = NULL;
@@ -253,7 +253,7 @@ static bool prepare(struct service *service) {
     sigprocmask(SIG_BLOCK, &signals, NULL);
     hl_watch_readings(HL_SERVICE_READING);
     service->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
-    /* Without this, the switch is looked at when something else happens. */
+    /* Without this, the switch is seen only at the next event. */
     service->switches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     inotify_add_watch(service->switches, HL_SERVICE_FOLDER,
                       IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR);
@@ -265,7 +265,8 @@ static bool prepare(struct service *service) {
     return service->actor != NULL;
 }
 
-/* Where every user can read it, until the next window or act; what cannot be written is not there. */
+/* Publishes the observations where every user can read them, until the next window or act; a file that cannot be written is left
+   out. */
 static void publish_observed(const struct service *service) {
     json_t *observed = hl_json_observed(service->observer);
     json_object_set_new(observed, "acts", hl_json_acts(service->actor, &service->configuration));
@@ -279,7 +280,7 @@ void hl_forget_observed(void) {
     unlink(HL_SERVICE_OBSERVED);
 }
 
-/* False: it is to end. */
+/* False: the service has to end. */
 static bool read_signals(struct service *service) {
     struct signalfd_siginfo info;
     bool goes_on = true;
@@ -297,7 +298,7 @@ static bool read_signals(struct service *service) {
         if (!service->configuration.observes)
             hl_forget_observed();
         else if (access(HL_SERVICE_OBSERVED, F_OK) == 0)
-            publish_observed(service); /* whether it acts may be another answer now */
+            publish_observed(service); /* it may begin to act, or cease */
         if (is_read && !service->keeps_only)
             refresh_all(service);
         hl_keep_all_anew(service->keeper, true);
@@ -387,7 +388,7 @@ static int stay(struct service *service) {
     return HL_EXIT_DONE;
 }
 
-/* Says that what is enabled needs something else that makes it, where nothing has: in a container, say. */
+/* Prints a line if no image of an enabled file was made and the service makes none: in a container, say. */
 static void tell_keeping(const struct service *service) {
     struct hl_store store;
     if (!service->keeps_only || service->configuration.enabled.n == 0 || hl_is_service_stopped())
@@ -401,7 +402,7 @@ static void tell_keeping(const struct service *service) {
 }
 
 static int serve(struct service *service) {
-    /* By this lock `service status` knows it from --once and `hugeld reset`, which have the other one, too. */
+    /* This lock tells `service status` that it is the service, not --once or `hugeld reset`, which have the other one, too. */
     struct flock stays = {.l_type = F_WRLCK};
     if (geteuid() != 0) {
         hl_warn("service: only root can keep the system's store; run it as root");
@@ -409,7 +410,7 @@ static int serve(struct service *service) {
     }
     hl_pins_by = hl_open_local_path;
     if (!read_configuration(service))
-        return HL_EXIT_USAGE; /* which systemd does not start again */
+        return HL_EXIT_USAGE; /* systemd does not start it again after this status */
     if (service->only_says)
         return tell(service);
     mkdir(HL_SERVICE_FOLDER, 0755);
@@ -422,7 +423,7 @@ static int serve(struct service *service) {
         return HL_EXIT_NO;
     if (!service->once)
         fcntl(service->lock, F_SETLK, &stays);
-    hl_forget_observed(); /* of one that was killed */
+    hl_forget_observed(); /* left by a service that was killed */
     tell_keeping(service);
     load_systemd(service);
     bool fine = service->keeps_only || refresh_all(service);
@@ -431,7 +432,7 @@ static int serve(struct service *service) {
     return prepare(service) ? stay(service) : HL_EXIT_NO;
 }
 
-/* What is wrong with how it is called, or NULL. */
+/* What is wrong with the arguments, or NULL. */
 static const char *find_misuse(const struct service *service) {
     bool undoes = service->action != NULL && strcmp(service->action, "undo") == 0;
     bool shows = service->action != NULL && strcmp(service->action, "status") == 0;

@@ -63,8 +63,8 @@ void hl_print_observed(const json_t *observed) {
 
 /* --- status --- */
 
-/* The process that has locked the service's file as the one that stays does, which every user may know; 0: none that this one
-   sees. */
+/* The process that has locked the service's file as the staying service does, which every user may know; 0: none is seen from
+   here. */
 static pid_t find_service(void) {
     struct stat lock;
     char *line = NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: what hugeld would do for a program that runs.
+/* hugeld survey: the best way for a running program.
 
-   Each object that one of its processes has loaded, the busiest, is judged (verdict/verdict.c), and what each way brings is weighed by
-   how much of what the program executes is in the object. */
+   Each object that its busiest process has loaded is judged (verdict/verdict.c), and the coverage of each way is weighed by the
+   object's share of the text that the program executes. */
 #include "command/survey/survey.h"
 #include "elf/kernel.h"
 #include "command/file/program.h"
@@ -13,17 +13,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* An object with a smaller part of the hot text is not worth naming. */
+/* An object with a smaller part of the hot text is not named. */
 #define PART_MIN 0.05
-/* How many other processes are tried where one has ended. */
+/* How many other processes are tried if one has ended. */
 #define ATTEMPTS 4
-/* Of what stays on small pages, a smaller gain is none. */
+/* A smaller gain from the text on small pages counts as none. */
 #define GAIN_MIN 0.002
 
-/* What each way would do with one object. */
+/* The effect of each way on one object. */
 struct prospect {
     struct hl_verdict verdict;
-    bool is_here;            /* at its path as that is seen from here */
+    bool is_here;            /* found from here by its path */
     double hot;              /* its part of the hot text */
     double covered[HL_WAYS]; /* how much of its text each way covers, 0 to 1 */
 };
@@ -37,7 +37,7 @@ struct prospects {
 
 static double share(uint64_t part, uint64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
 
-/* Whether a terminal shows PATH as what it is, so that a command with it can be copied. */
+/* Whether a terminal shows PATH unchanged, so that a command with it can be copied. */
 static bool can_be_copied(const char *path) {
     json_t *text = json_string(path); /* NULL: it is not UTF-8 */
     bool can = text != NULL;
@@ -47,25 +47,26 @@ static bool can_be_copied(const char *path) {
     return can;
 }
 
-/* Whether the file DEVICE, INODE is what PATH leads to, and PATH can be copied. */
+/* Whether PATH leads to the file DEVICE, INODE, and can be copied. */
 static bool is_at(const char *path, dev_t device, ino_t inode) {
     struct stat status;
     return can_be_copied(path) && stat(path, &status) == 0 && status.st_dev == device &&
            status.st_ino == inode;
 }
 
-/* Objects that are named: those whose share of the hot text counts. */
+/* Whether an object is named: its share of the hot text counts. */
 static bool is_named(const struct prospect *prospect, enum hl_way way) {
     return prospect->covered[way] * prospect->hot >= PART_MIN;
 }
 
-/* VERDICT becomes PROSPECTS'. */
+/* Adds VERDICT, which PROSPECTS own from now on. */
 static void add_prospect(struct prospects *prospects, const struct hl_verdict *verdict, bool is_here,
                          double hot) {
     struct prospect prospect = {.verdict = *verdict, .is_here = is_here, .hot = hot};
     for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
         prospect.covered[way] = share(prospect.verdict.covered[way], prospect.verdict.text_bytes);
-    /* What hugeld share add makes is one way here; the executable of what nothing can be preloaded into is moved by no other. */
+    /* The two ways of hugeld share add count as one here; if nothing can be preloaded into a program, its executable is moved in
+       no other way. */
     enum hl_way shared = hl_shared_way(&prospect.verdict);
     prospect.covered[HL_WAY_IMAGE] = prospect.covered[shared];
     prospect.covered[HL_WAY_PLACE] = 0;
@@ -186,7 +187,7 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
     return known;
 }
 
-/* Opens the file ID, which has been at PATH.  False: it is there no more, or cannot be read. */
+/* Opens the file ID, which was at PATH.  False: it is not there any more, or cannot be read. */
 static bool open_seen_file(struct hl_elf_file *file, const char *path, const struct hl_file_id *id) {
     if (id->inode == 0 || !is_at(path, id->device, id->inode) ||
         hl_open_elf(file, AT_FDCWD, path) != HL_ELF_FINE)
@@ -220,8 +221,7 @@ static bool find_prospects_of_files(struct prospects *prospects, const struct hl
     return true;
 }
 
-/* Another process of PROGRAM, where the one that was watched has ended: compilers are run again and again.  False: there
-   is none. */
+/* Finds another process of PROGRAM if the watched one has ended: compilers are run again and again.  False: there is none. */
 static bool find_another(struct hl_surveyed *program) {
     DIR *proc = NULL;
     bool found = false;
@@ -239,7 +239,7 @@ static bool find_another(struct hl_surveyed *program) {
     return found;
 }
 
-/* Why no way covers anything: what holds back the object that executes most. */
+/* Why no way covers anything: the obstacle of the object that executes most. */
 static char *explain_nothing(const struct prospects *prospects) {
     const struct prospect *most = NULL;
     if (prospects->plain_reason != NULL)
@@ -253,7 +253,7 @@ static char *explain_nothing(const struct prospects *prospects) {
     return hl_xasprintf("%s: %s", hl_base_name(most->verdict.path), hl_skip_sentence(skip));
 }
 
-/* Whether the commands would name the files that the process has. */
+/* Whether the paths in the commands lead to the files that the process has. */
 static bool is_here(const struct prospects *prospects, const struct hl_surveyed *program, enum hl_way way) {
     for (size_t i = 0; i < prospects->n; i++)
         if (is_named(&prospects->prospect[i], way) && !prospects->prospect[i].is_here)
@@ -261,7 +261,7 @@ static bool is_here(const struct prospects *prospects, const struct hl_surveyed 
     return is_at(program->path, program->id.device, program->id.inode);
 }
 
-/* Whether what is shared of all objects that are named is in place, so that any start of the program has it. */
+/* Whether all named objects are shared in place, so that any start of the program has them. */
 static bool are_in_place(const struct prospects *prospects) {
     for (size_t i = 0; i < prospects->n; i++)
         if (is_named(&prospects->prospect[i], HL_WAY_IMAGE) &&
@@ -307,7 +307,7 @@ static void choose_way(struct hl_advice *advice, const struct prospects *prospec
             hl_xasprintf("its files are kept in place; restart the processes that were started before that");
 }
 
-/* What the hot text that is on small pages costs, in the units of the estimate. */
+/* The cost of the hot text on small pages, in the units of the estimate. */
 static double estimate(struct hl_advice *advice, const struct hl_surveyed *program,
                        const struct hl_survey *survey, double covered) {
     const struct hl_event_counts *counts = &program->counts;

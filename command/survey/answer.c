@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: what it says.  Nothing is wider than the terminal: text is wrapped, names are cut at their beginning,
-   and commands go on behind a backslash, so that they can be copied. */
+/* hugeld survey: its answer.  No line is wider than the terminal: text is wrapped, names are cut at their beginning, and
+   commands go on behind a backslash, so that they can be copied. */
 #include "command/survey/survey.h"
 
 #include "command/tlb/jump-costs.h"
@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 #define MIB (1 << 20)
-/* The table with all columns, without the bar and the program's name. */
+/* The width of all columns of the table, without the bar and the program's name. */
 #define COLUMNS_WIDTH 45
 #define NAME_WIDTH_MIN 14
 #define BAR_WIDTH_MAX 20
-/* Objects with a smaller part of the hot text, and 2 MiB with a smaller part of the samples, are not listed. */
+/* Objects with a smaller part of the hot text, and chunks of 2 MiB with a smaller part of the samples, are not listed. */
 #define PART_MIN 0.05
 #define CHUNKS_MAX 4
 
@@ -72,8 +72,8 @@ static void print_wrapped(char *text) {
     free(text);
 }
 
-/* Prints a command in lines that a shell puts together again: nothing may stand before what is continued, and a
-   backslash is not parted from what it quotes. */
+/* Prints a command in lines that a shell puts together again: a continued line begins at the margin, and a backslash stays with
+   the character that it quotes. */
 static void print_command(const char *command) {
     size_t width = hl_find_width();
     while (strlen(command) > width && width > 8) {
@@ -95,7 +95,7 @@ static const char *cut_path(const char *path, size_t width) {
     return name <= width ? path + bytes - name : path + bytes - width;
 }
 
-/* What the samples are of, and what they cannot tell. */
+/* Which threads the samples are of, and their limits. */
 static void print_sampling(const struct hl_survey *survey) {
     const struct hl_sampler_counts *sampled = &survey->sampled;
     uint64_t unknown = survey->samples_ended + survey->samples_refused;
@@ -269,7 +269,7 @@ static void print_too_large(const struct hl_survey *survey) {
             survey->too_large, processes(survey->too_large)));
 }
 
-/* Who was not looked at: once for all of them. */
+/* The processes that were not looked at, in one line. */
 static void print_others(const struct hl_survey *survey) {
     if (survey->others > 0)
         print_wrapped(hl_xasprintf("%u %s of other users left out; fix: run hugeld survey --all-users%s",
@@ -301,7 +301,7 @@ static bool has_gain(const struct hl_survey *survey) {
     return false;
 }
 
-/* The one line where nothing is to be gained. */
+/* The one line if there is nothing to gain. */
 static void print_no_gain(const struct hl_survey *survey) {
     size_t n = 0;
     for (size_t i = 0; i < survey->n_programs; i++)
@@ -355,7 +355,7 @@ static json_t *bytes_or_null(uint64_t bytes) {
     return bytes > 0 ? json_integer((json_int_t)bytes) : json_null();
 }
 
-/* How long it took to count exactly. */
+/* The time that exact counting took. */
 static json_t *ms_or_null(const struct hl_survey *survey, double ms) {
     return survey->exact ? json_real(ms) : json_null();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld survey: the processor's counters of other processes, where the machine has some.
 
-   Each thread that a process has at the beginning gets its own; threads that come later are not counted.  The kernel
-   lets counters take turns where there are more than the processor has, and says for how long each really counted. */
+   Each thread that a process has at the beginning gets counters of its own; later threads are not counted.  If there are more
+   counters than the processor has, the kernel lets them take turns, and says for how long each really counted. */
 #include "command/survey/survey.h"
 
 #include <errno.h>
@@ -76,7 +76,7 @@ struct hl_watch_counters *hl_open_watch_counters(pid_t pid) {
     return counters;
 }
 
-/* What FILE has counted; 0 where it never had its turn. */
+/* The count of FILE; 0 if it never had its turn. */
 static double read_event(int file) {
     uint64_t answer[3]; /* the value; ns enabled, ns running */
     double count;

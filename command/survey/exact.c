@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld survey --exact: every page of a file that was accessed in the window.
 
-   The processor notes in each translation that it was used.  Writing 3 to /proc/PID/clear_refs takes the note away from
-   all pages of files, and smaps counts afterwards how many have it again (Referenced).  It belongs to the process's own
-   page tables: what other processes do with the same file does not show in it.  Not exact, in ways that the manual names:
-   a translation that stays in the TLB all the time is not noted again, so up to as many pages as the TLB holds may be
-   missing; where the kernel has put pages of a file together, they count together.
+   The processor notes in each translation that it was used.  Writing 3 to /proc/PID/clear_refs takes the note away from all pages
+   of files, and smaps counts afterwards how many have it again (Referenced).  It belongs to the process's own page tables: accesses
+   by other processes to the same file do not show in it.  Not exact, in ways that the manual names: a translation that stays in the
+   TLB all the time is not noted again, so up to as many pages as the TLB holds may be missing; where the kernel has put pages of a
+   file together, they count together.
 
-   Both walk all that a process has mapped of files and shared memory with its mmap_lock held, clear_refs for writing:
-   all threads that map memory or fault wait.  So processes with much of that are left out.
+   Both walk all files and shared memory that a process has mapped, with its mmap_lock held, clear_refs for writing: all threads
+   that map memory or fault wait.  So processes with much of that are left out.
 
-   Processes of one program share their pages.  Referenced says how many, and not which; so the largest number among them
-   is taken for each file, and what another one executes beside that is not counted. */
+   Processes of one program share their pages.  Referenced says how many, and not which; so the largest number among them is
+   taken for each file, and other pages that another process executes are not counted. */
 #include "command/survey/watch.h"
 
 #include <errno.h>
@@ -21,12 +21,12 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* How often a program that the survey has started is looked at, since it may end. */
+/* How often the survey checks whether the program that it has started has ended. */
 #define LOOK_MS 100
-/* A process with more of files and shared memory mapped, on pages that are there, is left out: 1 GiB takes 10 ms. */
+/* A process with more resident pages of files and shared memory is left out: 1 GiB takes 10 ms. */
 #define MAPPED_MAX ((uint64_t)1 << 30)
 
-/* What clear_refs would walk: files and shared memory.  0 where that cannot be read. */
+/* The files and shared memory that clear_refs would walk.  0 if that cannot be read. */
 static uint64_t read_mapped_bytes(const struct hl_process *process) {
     unsigned long shared = 0;
     FILE *text = hl_open_text(process->folder, "statm");
@@ -67,7 +67,7 @@ static bool begin(struct hl_watch *watch, const struct hl_process *process) {
     return result == 0;
 }
 
-/* Anonymous text on small pages is a JIT compiler's, which clear_refs was not asked about; on huge pages it is moved
+/* Anonymous text on small pages belongs to a JIT compiler, and clear_refs was not asked about it; on huge pages it is moved
    text. */
 static void add_region(struct hl_watched *watched, const struct hl_region *region) {
     uint64_t huge = hl_huge_bytes(region),
@@ -84,7 +84,7 @@ static void add_region(struct hl_watched *watched, const struct hl_region *regio
         object->hot_bytes += region->referenced_bytes < small ? region->referenced_bytes : small;
 }
 
-/* Reads what WATCHED has executed since it was added, and what it has used. */
+/* Reads which pages WATCHED has executed since it was added, and its processor time and faults. */
 static void look_at(struct hl_watch *watch, struct hl_watched *watched) {
     struct hl_process process;
     struct hl_usage usage;
@@ -93,7 +93,7 @@ static void look_at(struct hl_watch *watch, struct hl_watched *watched) {
     double start = hl_now_ms();
     int result = hl_read_regions(&process);
     watch->survey->read_ms_max = fmax(watch->survey->read_ms_max, hl_now_ms() - start);
-    /* Read last: if it still is the same process then, the regions were that process's. */
+    /* Read last: if it is still the same process then, the regions were that process's. */
     if (result == 0 && hl_read_usage(watched->pid, &usage) == 0 && usage.started == watched->first.started) {
         hl_free_hot_objects(watched->object, watched->n_objects);
         watched->object = NULL;
@@ -118,7 +118,7 @@ static void look_at_all(struct hl_watch *watch) {
 void hl_watch_exactly(struct hl_watch *watch, double seconds) {
     double start = hl_now_ms(), end = start + seconds * 1e3, rest;
     if (watch->filter->child != 0)
-        close(watch->filter->go); /* it has nothing to be noted before it executes the program */
+        close(watch->filter->go); /* before it executes the program, there is nothing to note */
     hl_find_processes(watch, begin);
     if (watch->code == 0 && watch->filter->pid != 0 && watch->n == 0 && watch->survey->too_large == 0)
         hl_refuse_process(watch);
@@ -137,7 +137,7 @@ void hl_watch_exactly(struct hl_watch *watch, double seconds) {
         look_at_all(watch);
 }
 
-/* Processes of one program share its pages, so the one that executed most of a file counts. */
+/* Processes of one program share its pages, so of each file the count of the process that executed most of it is taken. */
 void hl_add_exact(struct hl_surveyed *program, const struct hl_watched *watched) {
     for (size_t i = 0; i < watched->n_objects; i++) {
         const struct hl_hot_object *from = &watched->object[i];

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As sample_type of sample.c asks for. */
+/* The record for the sample_type of sample.c. */
 struct sample_record {
     struct perf_event_header header;
     uint64_t ip;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the kernel writes for sample.c: records in rings, and lists of processors.  Pure functions. */
+/* Reads the kernel's answers for sample.c: records in rings, and lists of processors.  Pure functions. */
 #ifndef HL_SAMPLE_READ_H
 #define HL_SAMPLE_READ_H
 
@@ -13,12 +13,12 @@ struct hl_ring_view {
 
 enum hl_record { HL_RECORD_OTHER, HL_RECORD_SAMPLE, HL_RECORD_LOST };
 
-/* Reads the record at *TAIL of RING, which is written up to HEAD, and sets *TAIL behind it; all the way to HEAD where it is
-   malformed.  HAS_PAGE_BYTES: samples end with those.  *LOST: how many samples the record says are missing. */
+/* Reads the record at *TAIL of RING, which is written up to HEAD, and sets *TAIL behind it, or to HEAD if it is malformed.
+   HAS_PAGE_BYTES: samples end with the size of the page.  *LOST: how many samples the record says are missing. */
 enum hl_record hl_read_record(const struct hl_ring_view *ring, uint64_t *tail, uint64_t head,
                               bool has_page_bytes, struct hl_sample *sample, uint64_t *lost);
 
-/* Sets SET[i] to VALUE for each processor i of TEXT, "0-3,8", and leaves the others as they are.  What is no list, such as
+/* Sets SET[i] to VALUE for each processor i of TEXT, "0-3,8", and leaves the others as they are.  Text that is no list, such as
    "(null)", has no processors; numbers from N on are not kept. */
 void hl_parse_processors(const char *text, bool *set, size_t n, bool value);
 

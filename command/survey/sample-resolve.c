@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Processes are kept by a descriptor of /proc/PID, which is that process's and no later one's.  What a process executes,
-   and what it has mapped, may change at any time, so only what took the kernel long (maps) is kept, and not for long.
+/* Processes are kept by a descriptor of /proc/PID, which never leads to a later process.  The executable and the mappings of a
+   process may change at any time, so only the slowest answer of the kernel (maps) is kept, and not for long.
 
-   Names, devices and numbers are what the process has chosen, or what its file systems say (FUSE).  So nothing here opens
-   a file for reading or asks a file system that may not answer: device and inode are in the kernel's answer, a handle is
-   made from the inode in memory, and statx is told not to ask (AT_STATX_DONT_SYNC). */
+   Names, devices and numbers may be chosen by the process, or by its file systems (FUSE).  So nothing here opens a file for
+   reading or asks a file system that may not answer: device and inode are in the kernel's answer, a handle is made from the
+   inode in memory, and statx is told not to ask (AT_STATX_DONT_SYNC). */
 #include "command/survey/sample-resolve.h"
 #include "command/base/common.h"
 #include "command/proc/process.h"
@@ -23,10 +23,10 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* So many processes are known at a time, with an open file for each. */
+/* The number of processes that are known at a time, with an open file for each. */
 #define PROCESSES_MAX 512
-/* What maps has said is believed for so long; and it is not read again before so many times as long as reading took, so
-   that a process with many mappings costs 1/20 of a processor at most. */
+/* The answer of maps is used for this time; and it is not read again before this many times as long as reading took, so that a
+   process with many mappings costs 1/20 of a processor at most. */
 #define MAPS_MS 1000
 #define MAPS_AGAIN_MS 50
 #define MAPS_REST 20
@@ -37,10 +37,10 @@
 
 struct known {
     pid_t pid;
-    struct hl_process process; /* its regions: of maps, if that was read; those that are executable */
+    struct hl_process process; /* its regions: those of maps that are executable, if it was read */
     uint64_t started;          /* ticks since boot */
     uid_t owner;
-    uint64_t used; /* when it was asked for last, by a count */
+    uint64_t used; /* when it was last asked for, as a count */
     double read_ms, again_ms;
     struct hl_file_id program;
     char *program_path;
@@ -65,8 +65,7 @@ struct mapping {
 
 /* --- files --- */
 
-/* Sets ID's generation from FILE, an O_PATH descriptor; from NAME where the file system gives no handles, or FILE is
-   none. */
+/* Sets ID's generation from FILE, an O_PATH descriptor; from NAME if the file system gives no handles, or FILE is no descriptor. */
 static void read_generation(struct hl_file_id *id, int file, const char *name) {
     char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ];
     struct file_handle *handle = (struct file_handle *)buffer;
@@ -81,8 +80,8 @@ static void read_generation(struct hl_file_id *id, int file, const char *name) {
     id->generation = hl_hash(0, name, strlen(name));
 }
 
-/* An O_PATH descriptor of what MAPPING maps, or -1: who may not follow map_files finds it by its name, if it still is
-   there. */
+/* An O_PATH descriptor of the file that MAPPING maps, or -1: a user who may not follow map_files finds it by its name, if it is
+   still there. */
 static int open_mapped(const struct known *known, const struct mapping *mapping) {
     char path[PATH_MAX + 8];
     struct statx status;
@@ -116,7 +115,7 @@ static struct known *find_oldest(struct hl_resolver *resolver) {
     return oldest;
 }
 
-/* Opens the process of SAMPLE.  NULL: it has ended; what has its number now has started since. */
+/* Opens the process of SAMPLE.  NULL: it has ended; a process that has its number now has started since. */
 static struct known *meet(struct hl_resolver *resolver, const struct hl_sample *sample) {
     struct known known = {.pid = sample->process};
     struct hl_usage usage;
@@ -153,7 +152,7 @@ int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const c
     return result;
 }
 
-/* What it executes now, since it may have called execve.  0, or a negated errno. */
+/* Reads its present executable, since it may have called execve.  0, or a negated errno. */
 static int read_program(struct known *known) {
     char *path = hl_read_link(known->process.folder, "exe");
     if (path == NULL)
@@ -163,7 +162,7 @@ static int read_program(struct known *known) {
     return hl_read_file_id(&known->program, known->process.folder, "exe", path);
 }
 
-/* NULL: the process of SAMPLE has ended.  *RESULT: what read_program said. */
+/* NULL: the process of SAMPLE has ended.  *RESULT: read_program's. */
 static struct known *find_known(struct hl_resolver *resolver, const struct hl_sample *sample, int *result) {
     struct known *found = NULL;
     for (size_t i = 0; found == NULL && i < resolver->n; i++)
@@ -185,7 +184,7 @@ static struct known *find_known(struct hl_resolver *resolver, const struct hl_sa
 
 /* --- mappings --- */
 
-/* As the kernel does it in maps. */
+/* Escapes newlines as the kernel does in maps. */
 static void escape_newlines(char *to, const char *from) {
     for (; *from != '\0'; from++) {
         if (*from != '\n') {
@@ -212,7 +211,7 @@ static int query(struct hl_resolver *resolver, const struct known *known, uint64
     resolver->path[0] = '\0';
     if (ioctl(maps, HL_MAPPING_QUERY, &query) != 0)
         result = -errno;
-    if (result == -ENAMETOOLONG) { /* it can be mapped, and has no name that a path could be */
+    if (result == -ENAMETOOLONG) { /* mapped, but its name is too long for a path */
         query.name_bytes = 0;
         query.name = 0;
         resolver->path[0] = '\0';
@@ -263,7 +262,7 @@ static int look_up(struct known *known, uint64_t address, struct mapping *mappin
     return 0;
 }
 
-/* What hugetlb has for anonymous memory is a file without a name. */
+/* Anonymous memory on hugetlb pages is a file without a name. */
 static bool is_memory(const struct mapping *mapping) {
     static const char anonymous[] = "/anon_hugepage";
     return mapping->inode == 0 || mapping->page_bytes > (uint64_t)sysconf(_SC_PAGESIZE) ||
@@ -279,7 +278,7 @@ static int find_mapping(struct hl_resolver *resolver, struct known *known, uint6
     return look_up(known, address, mapping);
 }
 
-/* The same as hl_resolve_sample, for a process of which find_known has said RESULT. */
+/* The same as hl_resolve_sample, for a process for which find_known has returned RESULT. */
 static void resolve_known(struct hl_resolver *resolver, const struct hl_sample *sample, struct known *known,
                           int result, struct hl_sample_place *place) {
     struct mapping mapping;

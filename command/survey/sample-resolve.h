@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Where a sample was: in which file, at which offset, and in which program.
 
-   Each sample is asked about at once, while its process lives: the kernel is asked for the one mapping (PROCMAP_QUERY,
-   Linux 6.11), or /proc/PID/maps is read, which is kept for a while.  Nothing of the process is opened but for its name
-   (O_PATH), and no file system is waited for. */
+   Each sample is resolved at once, while its process lives: the kernel is asked for the one mapping (PROCMAP_QUERY, Linux 6.11),
+   or /proc/PID/maps is read, which is kept for a while.  Files of the process are opened only as O_PATH, and no file system is
+   waited for. */
 #ifndef HL_SAMPLE_RESOLVE_H
 #define HL_SAMPLE_RESOLVE_H
 
 #include "command/survey/sample.h"
 
-/* A file.  Its number alone may be another file's, as soon as it was removed and is mapped no more: GENERATION tells
-   these apart.  Two files that have all three in common are one. */
+/* A file.  Its number alone may belong to another file as soon as it was removed and is mapped no more: GENERATION tells these
+   apart.  Two files that have all three in common are one. */
 struct hl_file_id {
-    dev_t device; /* as maps has it; of a program as stat(2) has it, which differs on overlayfs and btrfs */
+    dev_t device; /* as in maps; for a program as in stat(2), which differs on overlayfs and btrfs */
     ino_t inode;
     uint64_t generation; /* of the file system's handle (name_to_handle_at(2)), else of the name */
 };
@@ -21,15 +21,15 @@ static inline bool hl_is_same_file_id(const struct hl_file_id *a, const struct h
     return a->inode == b->inode && a->device == b->device && a->generation == b->generation;
 }
 
-/* Sets ID to the file that NAME is in FOLDER, following links, as "exe" in /proc/PID; PATH is what it is called.  0, or a
+/* Sets ID to the file NAME in FOLDER, following links, such as "exe" in /proc/PID; PATH is the name of the file.  0, or a
    negated errno. */
 int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const char *path);
 
 enum hl_place_kind {
     HL_PLACE_FILE,
-    HL_PLACE_MEMORY, /* text that no file has: a JIT compiler's, or a copy on huge pages; FILE and OFFSET mean nothing */
+    HL_PLACE_MEMORY, /* text without a file: a JIT compiler's, or a copy on huge pages; FILE and OFFSET mean nothing */
     HL_PLACE_ENDED,   /* the process has ended, or the address is not mapped any more; nothing below is set */
-    HL_PLACE_REFUSED, /* it may not be looked at; nothing below is set but process, started and owner */
+    HL_PLACE_REFUSED, /* it may not be read; nothing below is set but process, started and owner */
 };
 
 struct hl_sample_place {
@@ -38,9 +38,9 @@ struct hl_sample_place {
     uint64_t started; /* with PROCESS it names one process (hl_usage of process.h) */
     uid_t owner;
     struct hl_file_id program;
-    const char *program_path; /* as /proc/PID/exe has it; valid until the next call, as is PATH */
+    const char *program_path; /* as in /proc/PID/exe; valid until the next call, as is PATH */
     struct hl_file_id file;
-    const char *path;    /* as maps has it: a newline is \012 */
+    const char *path;    /* as in maps: a newline is \012 */
     uint64_t offset;     /* of the sample, in the file */
     uint64_t start, end; /* the mapping */
     uint64_t mapping_offset;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The rings of sample.h.
 
-   Everything: one event for each processor (any thread, this processor), eight at a time; a turn opens them anew, which is
-   how processors that come and go are followed.  Threads: one event for each thread on each processor, inherited by what it
-   starts, since the kernel gives no ring to an inherited event that follows its thread from processor to processor; all
-   events of a processor write to one ring, that of an event which never ends. */
+   Without named threads there is one event for each processor (any thread, this processor), for eight processors at a time; each
+   turn opens them anew, and so follows processors that come and go.  With named threads there is one event for each thread on
+   each processor, which the thread's children inherit, since the kernel gives no ring to an inherited event that follows its
+   thread from processor to processor; all events of a processor write to one ring, that of an event which never ends. */
 #include "command/survey/sample.h"
 #include "command/base/common.h"
 #include "command/survey/sample-read.h"
@@ -28,7 +28,7 @@
 #define FORMAT_LOST (1U << 4)
 #define PROCESSORS_MAX 8192
 #define RING_PAGES 4
-/* Of the files that this process may open, so many are left for other uses. */
+/* Of the files that this process may open, this many are left for other uses. */
 #define FILES_LEFT 256
 
 struct ring {
@@ -46,11 +46,11 @@ struct hl_sampler {
     bool sampled[PROCESSORS_MAX];
     size_t n_rings;
     struct ring *ring;
-    size_t n_files; /* of threads' events, which have no ring of their own */
+    size_t n_files; /* of the events of threads, which have no ring of their own */
     int *file;
     bool
         counts_lost; /* events say how many samples they have lost: Linux 6.0; else there are records of that */
-    uint64_t lost_for_good; /* by events that are closed, or as records say */
+    uint64_t lost_for_good; /* of events that are closed, or from records */
     struct hl_sampler_counts counts;
 };
 
@@ -74,7 +74,7 @@ static unsigned count_processors(const bool *set) {
     return n;
 }
 
-/* Those that may be disturbed: who isolates a processor, or takes its tick away, wants no other timers there. */
+/* The processors that may be disturbed: a user who isolates a processor, or takes its tick away, wants no other timers there. */
 static void find_processors(struct hl_sampler *sampler, bool *set) {
     memset(set, 0, PROCESSORS_MAX * sizeof *set);
     read_processors("/sys/devices/system/cpu/online", set, true);
@@ -104,7 +104,7 @@ static int open_event(const struct hl_sampler *sampler, uint64_t what, pid_t thr
     return file >= 0 ? file : -errno;
 }
 
-/* Adds a ring for what THREAD does on PROCESSOR; -1: any thread.  0, or a negated errno. */
+/* Adds a ring for THREAD on PROCESSOR; -1: any thread.  0, or a negated errno. */
 static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, unsigned processor) {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     int file = open_event(sampler, what, thread, processor);
@@ -133,11 +133,11 @@ static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, un
 }
 
 static uint64_t read_lost(int file) {
-    uint64_t answer[2]; /* the value, and what was lost */
+    uint64_t answer[2]; /* the value, and the number lost */
     return read(file, answer, sizeof answer) == (ssize_t)sizeof answer ? answer[1] : 0;
 }
 
-/* A record of what was lost comes with the next sample only, and there may be none. */
+/* A record of lost samples comes with the next sample only, and there may be none. */
 static void count_lost(struct hl_sampler *sampler) {
     sampler->counts.lost = sampler->lost_for_good;
     for (size_t i = 0; sampler->counts_lost && sampler->all && i < sampler->n_rings; i++)
@@ -166,7 +166,7 @@ static void read_rings(struct hl_sampler *sampler, void (*handle)(void *, const 
             uint64_t lost = 0;
             enum hl_record kind =
                 hl_read_record(&view, &tail, head, sampler->counts.has_page_bytes, &sample, &lost);
-            /* Room for the kernel before anything is done about the sample. */
+            /* Gives the kernel room before the sample is handled. */
             __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
             sampler->lost_for_good += kind == HL_RECORD_LOST && sampler->counts_lost ? 0 : lost;
             sampler->counts.samples += kind == HL_RECORD_SAMPLE;
@@ -178,7 +178,7 @@ static void read_rings(struct hl_sampler *sampler, void (*handle)(void *, const 
 
 /* --- turns --- */
 
-/* It is the turn of the next processors.  0, or what is wrong with each of them. */
+/* Begins the turn of the next processors.  0, or the error that all of them have. */
 static int begin_turn(struct hl_sampler *sampler) {
     bool set[PROCESSORS_MAX];
     int result = -ENODEV;
@@ -195,7 +195,7 @@ static int begin_turn(struct hl_sampler *sampler) {
     return sampler->n_rings > 0 ? 0 : result;
 }
 
-/* Where the first turn begins: short windows must not see the same processors each time. */
+/* The first processor of the first turn is drawn: short windows must not see the same processors each time. */
 static unsigned draw_processor(struct hl_sampler *sampler) {
     bool set[PROCESSORS_MAX];
     unsigned random = 0, n;
@@ -211,7 +211,7 @@ static unsigned draw_processor(struct hl_sampler *sampler) {
 
 /* --- threads --- */
 
-/* Events of THREAD on all processors that have rings.  0, -ESRCH, or another negated errno. */
+/* Opens events of THREAD on all processors that have rings.  0, -ESRCH, or another negated errno. */
 static int add_thread(struct hl_sampler *sampler, pid_t thread, size_t files_max) {
     for (size_t i = 0; i < sampler->n_rings; i++) {
         int file = sampler->n_files < files_max

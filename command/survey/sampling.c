@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: what processes execute, by samples (sample.h).
+/* hugeld survey: the text that processes execute, by samples (sample.h).
 
-   A sample says in which page of which file a processor was, and whether that page was small or huge.  What is counted is
-   samples in each page; the rest follows from these counts at the end.  Pages that were executed and in which no sample
-   fell are estimated from those in which just one or two did. */
+   A sample says in which page of which file a processor was, and whether that page was small or huge.  The samples in each page
+   are counted; everything else follows from these counts at the end.  The number of pages that were executed without a sample is
+   estimated from the pages with just one or two. */
 #include "command/survey/watch.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often a program that the survey has started is looked at, since it may end. */
+/* How often the survey checks whether the program that it has started has ended. */
 #define LOOK_MS 100
 #define TURN_MS_MAX 1000
 #define TURN_MS_MIN 100
@@ -24,7 +24,7 @@
 struct spot {
     uint32_t program, object;
     bool huge;
-    uint64_t page, samples; /* in units of its size, in the file; 0 samples: nothing here */
+    uint64_t page, samples; /* in the file, in units of its size; 0 samples: an empty spot */
 };
 
 /* Spots in an open hash table, at most half full. */
@@ -117,7 +117,7 @@ static void count_place(struct tally *tally, const struct hl_sample_place *place
     struct hl_hot_object *object =
         hl_find_hot_object(&program->object, &program->n_objects, is_file ? &place->file : &memory,
                            is_file ? place->path : HL_HOT_MEMORY);
-    /* Of memory it is where in its mapping, which processes of one program have at different addresses. */
+    /* Memory is known by its offset in its mapping, which has another address in each process of a program. */
     uint64_t at = is_file ? place->offset : place->offset - place->mapping_offset;
     object->samples++;
     object->huge_samples += huge;
@@ -174,7 +174,7 @@ static void add_spot(struct hl_surveyed *program, const struct spot *spot) {
         object->hot_bytes += (uint64_t)1 << SMALL_SHIFT;
 }
 
-/* Makes the programs' sums of the spots. */
+/* Adds up the spots of each program. */
 static void sum_up(struct tally *tally) {
     struct hl_survey *survey = tally->watch->survey;
     struct frequency {
@@ -203,7 +203,7 @@ static void sum_up(struct tally *tally) {
     free(tally->spot);
 }
 
-/* What the processes have used until now.  Of those that have ended it is known only from their samples. */
+/* Reads what the processes have used until now.  Processes that have ended are known only from their samples. */
 static void read_usages(struct hl_watch *watch) {
     for (size_t i = 0; i < watch->n; i++) {
         struct hl_watched *watched = &watch->process[i];
@@ -246,13 +246,13 @@ void hl_measure_text(struct hl_surveyed *program) {
 
 /* --- the window --- */
 
-/* Samples of the threads that the watched processes have now. */
+/* Samples the present threads of the watched processes. */
 static int sample_threads(struct hl_watch *watch, struct hl_sampler **sampler, unsigned hz) {
     struct hl_sampler_request request = {.hz = hz};
     pid_t *thread = NULL;
     for (size_t i = 0; i < watch->n && watch->filter->child == 0; i++)
         hl_add_threads(&thread, &request.n_threads, watch->process[i].pid);
-    if (watch->filter->child != 0) /* it executes hugeld still, which may not be a program that is wanted */
+    if (watch->filter->child != 0) /* it still executes hugeld, which may not be a wanted program */
         hl_add_threads(&thread, &request.n_threads, watch->filter->child);
     request.thread = thread;
     watch->survey->of_threads = true;
@@ -266,7 +266,7 @@ static int sample_threads(struct hl_watch *watch, struct hl_sampler **sampler, u
 static int begin_to_sample(struct hl_watch *watch, struct hl_sampler **sampler, double seconds) {
     const struct hl_survey_filter *filter = watch->filter;
     struct hl_survey *survey = watch->survey;
-    /* Each processor has a turn, also where there are many; 256 would be 32 turns. */
+    /* Each processor has a turn, even if there are many: 256 take 32 turns. */
     double turns = ceil((double)sysconf(_SC_NPROCESSORS_ONLN) / HL_SAMPLER_PROCESSORS);
     struct hl_sampler_request request = {
         .hz = HL_SAMPLER_HZ, .turn_ms = fmax(TURN_MS_MIN, fmin(TURN_MS_MAX, seconds * 1e3 / turns))};
@@ -324,7 +324,7 @@ void hl_watch_by_samples(struct hl_watch *watch, double seconds) {
     tally.resolver = hl_open_resolver();
     if (watch->filter->child != 0)
         close(watch->filter->go);
-    if (sampler != NULL) /* else there is no process to be sampled */
+    if (sampler != NULL) /* else there is no process to sample */
         sample_window(&tally, sampler, seconds);
     survey->seconds = (hl_now_ms() - start) / 1e3;
     survey->undecided = hl_lost_too_many(&survey->sampled);

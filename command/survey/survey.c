@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: which of the programs that run would gain from huge pages.
+/* hugeld survey: which running programs would gain from huge pages.
 
-   It watches processes for some seconds (survey/watch.c), by samples (survey/sampling.c) or exactly (survey/exact.c), asks
-   the planner what it would do with each program (survey/advice.c), and estimates what that would be worth (estimate.c).
-   It changes nothing in any process but, if exact, the notes about which pages of files were used. */
+   It watches processes for some seconds (survey/watch.c), by samples (survey/sampling.c) or exactly (survey/exact.c), finds the
+   best way for each program (survey/advice.c), and estimates the gain (estimate.c).  It changes nothing in any process but, if
+   exact, the notes about which pages of files were used. */
 #include "command/survey/survey.h"
 #include "command/command.h"
 #include "command/tlb/jump-costs.h"
@@ -33,7 +33,7 @@ struct request {
     pid_t pid;
     const char *report;
     struct hl_list names; /* --program */
-    char **program;       /* what stands behind "--", or NULL */
+    char **program;       /* the words behind "--", or NULL */
 };
 
 static const struct hl_flag command_flags[] = {
@@ -76,7 +76,7 @@ static int calibrate(bool json) {
     return result == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
-/* The calibrated costs, or a few points of what doctor measures. */
+/* Takes the calibrated costs, or measures a few of doctor's points. */
 static void find_costs(struct hl_survey *survey) {
     char *path = hl_jump_costs_path();
     int result = path != NULL ? hl_load_jump_costs(&survey->jump_costs, path) : -ENOENT;
@@ -121,8 +121,8 @@ static int find_programs(struct hl_survey_filter *filter, const struct request *
     return 0;
 }
 
-/* Runs PROGRAM in a group of its own, as soon as *GO is closed; its output goes to standard error, since the answer goes to
-   standard output. */
+/* Runs PROGRAM in a process group of its own, as soon as *GO is closed; its output goes to standard error, since the answer goes
+   to standard output. */
 static pid_t start_program(char *const *program, const char *path, int *go) {
     int ends[2];
     char byte;
@@ -146,13 +146,13 @@ static pid_t start_program(char *const *program, const char *path, int *go) {
         dup2(input, STDIN_FILENO);
     while (read(ends[0], &byte, 1) < 0 && errno == EINTR)
         ;
-    if (getppid() != parent) /* it was not let go, its parent has ended */
+    if (getppid() != parent) /* GO was closed because its parent has ended */
         _exit(HL_EXIT_NO);
     execv(path, program);
     _exit(HL_EXIT_CANNOT_RUN);
 }
 
-/* Ends CHILD with its group, and takes in what it has left to this process. */
+/* Ends CHILD with its group, and reaps the processes that it has left to this one. */
 static void end_program(pid_t child) {
     int status;
     kill(-child, SIGTERM);
@@ -191,7 +191,7 @@ static int tell(const struct hl_survey *survey, const struct request *request) {
     return code;
 }
 
-/* Watches, and has each program judged.  PROGRAM is started, with the file PATH, if that is not NULL.  0, or the exit
+/* Watches processes, and judges each program.  PROGRAM is started, with the file PATH, if that is not NULL.  0, or the exit
    code. */
 static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, double seconds,
                  char *const *program, const char *path) {

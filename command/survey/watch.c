@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: which processes are looked at, and what programs they are.
+/* hugeld survey: which processes are looked at, and which programs they run.
 
-   Of a process that is sampled nothing is read but what takes none of its locks: stat, exe, and at the end, of one process
-   of each program that was seen, maps.  Everything of one process is read through one descriptor of /proc/PID. */
+   Of a sampled process only files are read that take none of its locks: stat, exe, and at the end, for one process of each
+   program that was seen, maps.  All files of one process are read through one descriptor of /proc/PID. */
 #include "command/survey/watch.h"
 #include "command/base/progress.h"
 
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Between two words of progress on a terminal. */
+/* The time between two lines of progress on a terminal. */
 #define PROGRESS_MS 100
 
 void hl_tell_progress(struct hl_watch *watch, const char *format, size_t done, size_t all) {
@@ -35,8 +35,8 @@ static bool is_ours(const struct hl_watch *watch, const struct hl_process *proce
     return fstat(process->folder, &folder) == 0 && hl_is_owner_wanted(watch, folder.st_uid);
 }
 
-/* Whether a process whose parent is PARENT belongs to what filter->child has started.  This process is the parent of
-   those whose own has ended (PR_SET_CHILD_SUBREAPER). */
+/* Whether a process whose parent is PARENT descends from filter->child.  This process is the parent of those whose own has ended
+   (PR_SET_CHILD_SUBREAPER). */
 static bool is_descendant(pid_t pid, pid_t parent, pid_t child) {
     for (unsigned steps = 0; steps < 64; steps++) {
         struct hl_usage usage;
@@ -186,7 +186,7 @@ void hl_free_hot_objects(struct hl_hot_object *object, size_t n) {
 
 void hl_raise_to(uint64_t *value, uint64_t candidate) { *value = candidate > *value ? candidate : *value; }
 
-/* What WATCHED took, and who of its program took most. */
+/* Adds WATCHED's usage to its program, and notes which process used most. */
 static void add_to_program(struct hl_survey *survey, struct hl_watched *watched) {
     struct hl_surveyed *program = hl_find_surveyed(survey, &watched->id, watched->path);
     const struct hl_usage *first = &watched->first, *last = &watched->last;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: what its two ways of watching have in common. */
+/* hugeld survey: the common part of its two ways of watching. */
 #ifndef HL_SURVEY_WATCH_H
 #define HL_SURVEY_WATCH_H
 
@@ -24,26 +24,26 @@ struct hl_watch {
     size_t n;
     struct hl_watched *process;
     double told_ms;
-    int code; /* 0, or the exit code: one line has been said */
+    int code; /* 0, or the exit code: one line was printed */
 };
 
-/* On a terminal only, and not too often: "N of ALL WHAT". */
+/* Prints "N of ALL WHAT", on a terminal only, and not too often. */
 void hl_tell_progress(struct hl_watch *watch, const char *format, size_t done, size_t all);
 
-/* Says why the process of filter->pid, which is not watched, is not, and sets watch->code. */
+/* Prints why the process of filter->pid is not watched, and sets watch->code. */
 void hl_refuse_process(struct hl_watch *watch);
 
-/* Looks through /proc for processes that are not watched yet, and adds those for which BEGIN, which may be NULL, returns
-   true.  Sets watch->code where it cannot be read. */
+/* Looks through /proc for processes that are not watched yet, and adds those for which BEGIN, which may be NULL, returns true.
+   Sets watch->code if /proc cannot be read. */
 void hl_find_processes(struct hl_watch *watch,
                        bool (*begin)(struct hl_watch *watch, const struct hl_process *process));
 
-/* The process that PID was when it STARTED; NULL if it is not watched. */
+/* The process that had the number PID and STARTED then; NULL if it is not watched. */
 struct hl_watched *hl_find_watched(struct hl_watch *watch, pid_t pid, uint64_t started);
-/* The caller sets what it knows, and owns nothing of it. */
+/* The caller sets the fields that it knows; they stay the caller's. */
 struct hl_watched *hl_add_watched(struct hl_watch *watch, const struct hl_watched *watched);
 
-/* Sets what PROCESS, which is WATCHED, executes now.  0, or a negated errno, and WATCHED is as it was. */
+/* Sets WATCHED to PROCESS's present executable.  0, or a negated errno, and WATCHED is unchanged. */
 int hl_note_executable(struct hl_watched *watched, const struct hl_process *process);
 
 /* Whether a process of OWNER, and one of this executable, is looked at. */
@@ -68,7 +68,7 @@ void hl_watch_by_samples(struct hl_watch *watch, double seconds);
 /* After samples: how much text of its objects PROGRAM has mapped, from maps of its busiest process, if that lives. */
 void hl_measure_text(struct hl_surveyed *program);
 
-/* What text on huge pages is called that no file has. */
+/* The name of text on huge pages that no file has. */
 #define HL_HOT_MEMORY "text on huge pages"
 
 #endif
