@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A loaded object, as dl_iterate_phdr(3) would describe it, becomes one of the core's. */
+/* Turns a loaded object, as dl_iterate_phdr(3) describes it, into one of the core's. */
 #include "dl-object.h"
 #include "elf/move.h"
 #include "elf/segments.h"
 
 #include <sys/auxv.h>
 
-/* A function of the dynamic linker's, which in musl is libc as well.  (AT_BASE does not find it when it was
-   started as "ld.so PROGRAM".)  Weak, so that glibc's ld.so is not in DT_NEEDED, where musl would look for
+/* A function of the dynamic linker, which in musl is libc as well. (AT_BASE does not find it when it was
+   started as "ld.so PROGRAM".) Weak, so that glibc's ld.so is not in DT_NEEDED, where musl would look for
    it. */
 extern void *__tls_get_addr(void *) __attribute__((weak));
 

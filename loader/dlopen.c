@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Objects that come by dlopen(3) or dlmopen(3).
 
-   dlopen looks at its return address to learn whose RUNPATH and namespace are meant, so no function can stand
-   between it and its caller and run something afterwards.  The audit interface sees everything, but only
-   LD_AUDIT turns it on, and it adds more to each start and dlopen (bench/later).  What remains is the
-   notification for debuggers: the dynamic linker calls an empty function, r_brk of struct r_debug, whenever
-   its lists begin or end to change, with the lock of dlopen and dlclose held.  Its return instruction becomes
-   a jump to here:
+   dlopen looks at its return address to learn whose RUNPATH and namespace are meant, so no function can stand between it and its
+   caller and run something afterwards.  The audit interface sees everything, but only LD_AUDIT turns it on, and it adds more to
+   each start and dlopen (bench/later).  The one way left is the notification for debuggers: the dynamic linker calls an empty
+   function, r_brk of struct r_debug, whenever its lists begin or end to change, with the lock of dlopen and dlclose held.  Its
+   return instruction becomes a jump to here:
 
        _dl_debug_state:   ret; nop...         ->   jmp notice
                           endbr64; ret; nop   ->   jmp notice
                           bti c; ret          ->   b notice; ret
 
-   The page of ld.so that holds it becomes private to this process, as a debugger's breakpoint makes it.  It
-   is written through /proc/self/mem, which needs no writable mapping.  A debugger that comes later puts its
-   breakpoint over our jump and steps across it.  One that was first has its breakpoint there: then nothing is
-   done.
+   The page of ld.so that holds it becomes private to this process, as a debugger's breakpoint makes it.  It is written through
+   /proc/self/mem, which needs no writable mapping.  A debugger that comes later puts its breakpoint over our jump and steps across
+   it.  If a debugger was first and has its breakpoint there, nothing is done.
 
    AArch64's branch reaches 128 MiB only, which suffices where the kernel maps libraries below each other.
 
@@ -57,7 +55,7 @@ struct debug {
 /* The list of one namespace's objects, to whose end new ones are added. */
 struct link_namespace {
     const struct debug *debug;
-    const struct link_map *last; /* that was seen; NULL if there was none */
+    const struct link_map *last; /* the last that was seen; NULL if there was none */
     bool deleting;
 };
 
@@ -74,11 +72,11 @@ static struct {
 char hl_move_stack[HL_STACK_BYTES] __attribute__((aligned(16)));
 struct hl_work hl_first_work[HL_FIRST_WORKS];
 
-/* The environment's bytes may be overwritten (setproctitle).  What else is a string there is used at startup alone. */
+/* The environment's bytes may be overwritten (setproctitle).  Its other strings are used at startup alone. */
 static char patterns[65536], store[HL_FOLDER_BYTES];
 
-/* Reads the program headers of MAP from where its file begins in memory, through the file MEMORY.  0,
-   HL_SKIP_NO_PROC, or HL_SKIP_MALFORMED: they are not there, or not its own. */
+/* Reads the program headers of MAP from the beginning of its file in memory, through the file MEMORY.  0, HL_SKIP_NO_PROC, or
+   HL_SKIP_MALFORMED: they are not there, or not its own. */
 static int read_headers(struct dl_phdr_info *info, const struct link_map *map, ElfW(Phdr) * headers,
                         long memory) {
     ElfW(Ehdr) file;
@@ -100,8 +98,7 @@ static int read_headers(struct dl_phdr_info *info, const struct link_map *map, E
     return HL_SKIP_MALFORMED;
 }
 
-/* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not
-   meant. */
+/* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not selected. */
 static bool is_selected(struct hl_object *object, const struct link_map *map) {
     uint64_t strtab, soname_offset;
     hl_read_dynamic(object, map->l_ld, SIZE_MAX, &strtab, &soname_offset);
@@ -113,7 +110,7 @@ static bool is_selected(struct hl_object *object, const struct link_map *map) {
     return hl_select_object(watch.context.config->options.objects, object) != HL_NOT_SELECTED;
 }
 
-/* Says why watch.first and what was added after it stay. */
+/* Prints why watch.first and the objects added after it stay. */
 static void report_dropped_objects(enum hl_skip skip) {
     struct hl_object object;
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
@@ -121,7 +118,7 @@ static void report_dropped_objects(enum hl_skip skip) {
             hl_report_dropped(&watch.context, &object, skip);
 }
 
-/* Moves watch.first and what was added after it, as far as it is selected. */
+/* Moves the selected ones of watch.first and the objects added after it. */
 static void move_objects(void *unused) {
     ElfW(Phdr) headers[HEADERS_MAX];
     struct dl_phdr_info info;
@@ -159,7 +156,7 @@ static struct link_namespace *find_namespace(const struct debug *debug) {
     return new;
 }
 
-/* Goes on to the end of the list. */
+/* Notes the end of the list. */
 static void note_last(struct link_namespace *list) {
     const struct link_map *map = list->last != NULL ? list->last : list->debug->base.r_map;
     for (; map != NULL; map = map->l_next)
@@ -190,10 +187,9 @@ static void look_at(struct link_namespace *list) {
     note_last(list);
 }
 
-/* In the place of r_brk.  A signal handler that calls dlopen (the lock is recursive) must not come onto the
-   same stack; what it opens is looked at with the next one.  A child that was forked while another thread was in here
-   looks at nothing any more: it must not go on with what that thread left half done, such as its descriptors, which are
-   of the parent's memory. */
+/* Runs in the place of r_brk.  A signal handler that calls dlopen (the lock is recursive) must not come onto the same stack; its
+   objects are looked at with the next ones.  A child that was forked while another thread was in here looks at no objects any
+   more: it must not go on with the half-done work of that thread, such as its descriptors, which are of the parent's memory. */
 static void notice(void) {
     if (watch.busy)
         return;
@@ -207,7 +203,7 @@ static void notice(void) {
     watch.busy = false;
 }
 
-/* Writes the jump.  The mapping is not writable, and need not become it. */
+/* Writes the jump.  The mapping is not writable, and need not become so. */
 static int write_jump(uint64_t at) {
     unsigned char jump[HL_JUMP_BYTES];
     if (!hl_is_empty_function((const unsigned char *)at, 16) || !hl_make_jump(jump, at, (uint64_t)notice))
@@ -233,7 +229,7 @@ static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
     return 1; /* dl_iterate_phdr(3): the executable comes first */
 }
 
-/* Copies STRING to ROOM, where it fits. */
+/* Copies STRING to ROOM, if it fits. */
 static void keep(struct hl_string *string, char *room) {
     if (string->bytes > 0)
         hl_copy_bytes(room, string->at, string->bytes);
@@ -259,13 +255,13 @@ static int start_watching(const struct hl_context *context) {
     watch.config = *context->config;
     watch.context = *context;
     watch.context.config = &watch.config;
-    watch.context.others_ran = false; /* what comes will be looked at as soon as it is mapped */
+    watch.context.others_ran = false; /* later objects will be looked at as soon as they are mapped */
     int result = watch.context.probed.filters_are_known ? 0 : hl_read_process_status(&watch.context);
     if (result != 0)
         return result;
-    if (watch.context.probed.status.filters == 0) /* else one may kill for fstat */
+    if (watch.context.probed.status.filters == 0) /* else a filter may kill for fstat */
         hl_note_stderr(&watch.context);
-    if (watch.context.probed.status.has_threads) /* another could be running r_brk */
+    if (watch.context.probed.status.has_threads) /* another thread could be running r_brk */
         return HL_SKIP_THREADS;
     note_options();
     struct link_namespace *base = find_namespace(debug);

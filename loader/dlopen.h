@@ -6,16 +6,16 @@
 #include "elf/context.h"
 #include "elf/stack.h"
 
-/* What objects move on, one after the other. */
+/* The stack on which objects move, one after the other. */
 extern char hl_move_stack[HL_STACK_BYTES];
 
-/* Room for as many at once as there mostly are, of which only what is used takes memory. */
+/* Room for the usual number of objects at once; only the used part takes memory. */
 #define HL_FIRST_WORKS 4
 extern struct hl_work hl_first_work[HL_FIRST_WORKS];
 
-/* From now on selected objects move as they come, with CONTEXT's options.  To be called once, at start, after
-   hl_move_objects and in the only thread.  Does nothing when LD_HUGEPAGES names none but the executable;
-   where it cannot be done, verbose=1 says why. */
+/* From now on selected objects move as they come, with CONTEXT's options.  To be called once, at start,
+   after hl_move_objects and in the only thread.  Does nothing when LD_HUGEPAGES names none but the
+   executable; if it fails, verbose=1 says why. */
 void hl_watch_for_objects(const struct hl_context *context);
 
 #endif

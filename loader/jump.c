@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Recognises a function that does nothing, and the padding that compilers and assemblers put behind one. What
-   is not known for certain is taken for the program's code. */
+/* Recognises a function that does nothing, and the padding that compilers and assemblers put behind one.
+   Code that is not known for certain is taken for the program's. */
 #include "jump.h"
 #include "elf/line.h"
 
 #if defined __x86_64__
-/* Bytes of the instruction that does nothing at CODE, of which COUNT can be read; 0 if it is none. */
+/* Bytes of the instruction at CODE that does nothing; 0 if there is none. COUNT bytes can be read. */
 static size_t measure_nop(const unsigned char *code, size_t count) {
     size_t i = 0;
     while (i < count && (code[i] == 0x66 || code[i] == 0x2e)) /* prefixes */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The little that has to be known of machine code. */
+/* The few instructions that the loader has to know. */
 #ifndef HL_JUMP_H
 #define HL_JUMP_H
 
@@ -13,12 +13,12 @@
 #define HL_JUMP_BYTES 4 /* "b" */
 #endif
 
-/* Whether CODE, COUNT bytes of it (16 are enough), is that of a function that only returns, with room for a
-   jump in it or in the padding behind it.  Pure; reads nothing beyond. */
+/* Whether CODE, COUNT bytes of it (16 are enough), is that of a function that only returns, with room for
+   a jump in it or in the padding behind it.  Pure; reads no byte beyond. */
 bool hl_is_empty_function(const unsigned char *code, size_t count);
 
-/* Writes the instruction that jumps to TO when it stands at FROM.  False if it does not reach so far: 2 GiB,
-   on AArch64 128 MiB. */
+/* Writes the instruction that jumps to TO when it stands at FROM.  False if TO is too far: 2 GiB, on
+   AArch64 128 MiB. */
 bool hl_make_jump(unsigned char jump[HL_JUMP_BYTES], uint64_t from, uint64_t to);
 
 #endif

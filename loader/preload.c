@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* libhugeld.so: LD_PRELOAD=libhugeld.so PROGRAM.
 
-   Its constructor finds the objects that are loaded and gives them to the core.  Linked with -z initfirst it
-   runs before every other constructor, libc's included (unless another such object comes later).  Of libc are
-   called getauxval and dl_iterate_phdr, before anything moves; both work by then.
+   Its constructor finds the objects that are loaded and gives them to the core.  Linked with -z initfirst it runs before every
+   other constructor, libc's included (unless another such object comes later).  Its only calls into libc are getauxval and
+   dl_iterate_phdr, before anything moves; both work by then.
 
-   musl gives constructors no arguments, but has set __environ.  Where libc has not, this is glibc, whose
-   dynamic linker gives the environment to constructors as their third argument. */
+   musl gives constructors no arguments, but has set __environ.  If libc has not, it is glibc, whose dynamic linker gives the
+   environment to constructors as their third argument. */
 #include "dl-object.h"
 #include "dlopen.h"
 #include "elf/line.h"
@@ -70,7 +70,7 @@ static int find_first_name(struct dl_phdr_info *info, size_t size, void *data) {
     return 1;
 }
 
-/* What else is loaded is not known, so the executable stands for all that is named. */
+/* The names of the other loaded objects are not known, so the executable stands for every named object. */
 static void drop_executable(struct hl_context *context, const char *path) {
     struct hl_string patterns = context->config->options.objects;
     struct hl_pattern pattern;
@@ -81,9 +81,9 @@ static void drop_executable(struct hl_context *context, const char *path) {
         context->dropped_named = context->dropped_named || (!pattern.excludes && hl_is_name(&pattern));
 }
 
-/* The program's path, perhaps in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE,
-   /proc/self/exe is ld.so; musl then names the program in its list, and glibc in the auxiliary vector.
-   CAN_ITERATE: dl_iterate_phdr can be called. */
+/* The program's path, which may be in BUFFER.  If it was started as "ld.so PROGRAM", when there is no AT_BASE, /proc/self/exe is
+   ld.so; musl then names the program in its list, and glibc in the auxiliary vector.  CAN_ITERATE: dl_iterate_phdr can be
+   called. */
 static const char *find_executable(char *buffer, bool can_iterate) {
     long bytes = HL_CALL(__NR_readlinkat, -100 /* AT_FDCWD */, "/proc/self/exe", buffer, PATH_MAX - 1, 0, 0);
     const char *name = "";
@@ -120,7 +120,7 @@ static bool find_objects(struct start *start, const char *const *envp) {
         dl_iterate_phdr(add_object, &finder);
     else
         drop_executable(context, finder.executable);
-    /* glibc's has not been set: that is done by the first constructor but ours. */
+    /* glibc has not set it: the first constructor but ours does that */
     context->others_ran = __environ != NULL || finder.n_first != 1;
     return true;
 }
@@ -139,8 +139,8 @@ static bool has_nothing_to_do(const char *const *envp) {
            hl_has_nothing_to_do(envp, (const Elf64_Phdr *)getauxval(AT_PHDR), getauxval(AT_PHNUM));
 }
 
-/* Of the stack little may be left: RLIMIT_STACK holds arguments and environment too.  Not inlined, so that
-   what has nothing to do does not touch a page for START either. */
+/* Little of the stack may be left: RLIMIT_STACK holds arguments and environment too.  Not inlined, so that a start with nothing
+   to do does not touch a page for START either. */
 __attribute__((noinline)) static void begin_at(const char *const *envp) {
     struct start start;
     start.status = 0;
@@ -155,8 +155,8 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }
 
-/* Takes each LD_HUGEPAGES* out of ENVP.  A set-user-ID program's children need not be secure any more, and would act on
-   what its caller has set; glibc does the same with LD_PRELOAD. */
+/* Takes each LD_HUGEPAGES* out of ENVP.  A set-user-ID program's children need not be secure any more, and would follow its
+   caller's settings; glibc does the same with LD_PRELOAD. */
 static void forget_variables(char **envp) {
     static const char name[] = "LD_HUGEPAGES";
     char **to = envp;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Sorts symbols, keeps one of several aliases, derives missing sizes.
 
-   Where a profiler reads the file itself it has to choose as well, and a user who compares two profiles
-   should see the same names.  So the order of preference is perf's (choose_best_symbol and symbols__fixup_end
-   in tools/perf/util/symbol.c, Linux 6.18): one with a size; one with a type; not a weak one; a global one;
+   A profiler that reads the file itself has to choose as well, and a user who compares two profiles should
+   see the same names.  So the order of preference is perf's (choose_best_symbol and symbols__fixup_end in
+   tools/perf/util/symbol.c, Linux 6.18): one with a size; one with a type; not a weak one; a global one;
    fewer underscores in front; the longer name; the first of the table.  Of several without a size at one
    address only the last has any, because each ends where the next begins. */
 #include "symbols.h"
 #include "sys.h"
 #include "line.h"
 
-/* What is sorted: eight bytes for each symbol, the distance of its start from the first one, whether it has
+/* The sort keys: eight bytes for each symbol, the distance of its start from the first one, whether it has
    no size, and its index. */
 #define INDEX_BITS 28
 #define NO_SIZE ((uint64_t)1 << 27)
@@ -35,7 +35,7 @@ static void sort_pass(const uint64_t *from, uint64_t *to, size_t n, unsigned shi
         to[place[from[i] >> shift & (DIGITS - 1)]++] = from[i];
 }
 
-/* Sorts FROM with the help of OTHER, as large; which of the two has the result. */
+/* Sorts FROM with the help of OTHER, as large; returns the one that has the result. */
 static uint64_t *sort_keys(uint64_t *from, uint64_t *other, size_t n, uint64_t largest) {
     for (unsigned shift = INDEX_BITS; shift < 64 && (largest >> (shift - INDEX_BITS)) > 0;
          shift += DIGIT_BITS) {
@@ -54,7 +54,7 @@ static size_t count_underscores(const char *name) {
     return n;
 }
 
-/* > 0 if A is to be preferred, < 0 if B is, by name. */
+/* > 0 if A is preferred, < 0 if B is, by name. */
 static int compare_names(const struct hl_symbol *a, const struct hl_symbol *b) {
     if (a->kind == HL_IFUNC_STUB || b->kind == HL_IFUNC_STUB)
         return (b->kind == HL_IFUNC_STUB) - (a->kind == HL_IFUNC_STUB);
@@ -79,7 +79,7 @@ static bool is_preferred(const struct hl_symbol *a, const struct hl_symbol *b) {
     return compare_names(a, b) >= 0;
 }
 
-/* Where the section with ADDRESS ends. */
+/* The end of the section with ADDRESS. */
 static uint64_t section_end(const struct hl_symbols *symbols, uint64_t address) {
     for (unsigned i = 0; i < symbols->n_sections; i++)
         if (address >= symbols->section[i].start && address < symbols->section[i].end)
@@ -113,7 +113,8 @@ static bool is_alias(const struct hl_symbols *symbols, const uint64_t *key, size
     return i + 1 < symbols->n && key[i] >> INDEX_BITS == key[i + 1] >> INDEX_BITS;
 }
 
-/* Fetches what choose_one will look at: sorted by address, symbols and names lie all over the memory. */
+/* Fetches the memory that choose_one will read: sorted by address, symbols and names lie all over the
+   memory. */
 __attribute__((always_inline)) static inline void fetch_ahead(const struct hl_symbols *symbols,
                                                               const uint64_t *key, size_t i) {
     if (is_alias(symbols, key, i + 2 * AHEAD)) {
@@ -126,8 +127,8 @@ __attribute__((always_inline)) static inline void fetch_ahead(const struct hl_sy
     }
 }
 
-/* Puts the index of one symbol for each start into TO, which may be KEY.  How many.  One that is alone and
-   has a size is not looked at. */
+/* Puts the index of one symbol for each start into TO, which may be KEY.  How many.  A symbol that is
+   alone and has a size is not read. */
 static size_t keep_best(const struct hl_symbols *symbols, const uint64_t *key, uint64_t *to) {
     size_t kept = 0;
     for (size_t i = 0, last; i < symbols->n; i = last + 1) {
@@ -141,7 +142,7 @@ static size_t keep_best(const struct hl_symbols *symbols, const uint64_t *key, u
     return kept;
 }
 
-/* The stub of an IFUNC without a dynamic symbol gets the name that stands at its address, if one does. */
+/* The stub of an IFUNC without a dynamic symbol gets the name at its address, if there is one. */
 static void name_ifunc_stubs(const struct hl_symbols *symbols) {
     for (size_t i = 0; i < symbols->n_chosen; i++) {
         struct hl_symbol *stub = &symbols->symbol[symbols->chosen[i]];

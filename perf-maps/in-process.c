@@ -82,8 +82,8 @@ static void tell_failure(const struct hl_context *context, const char *what, con
     hl_write_line(context, &line);
 }
 
-/* What was moved of WORK and is not written to, if it has FLAG, ascending; neighbours are one range.  What is
-   mapped from an image has a file, in which perf finds the names itself. */
+/* The ranges of WORK that were moved, are not writable, and have FLAG, ascending; neighbours are one
+   range.  A range that is mapped from an image has a file, in which perf finds the names itself. */
 static size_t find_ranges(const struct hl_work *work, uint32_t flag, struct hl_text_range *range) {
     size_t n = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
@@ -191,7 +191,7 @@ static void add_object(const struct hl_context *context, const struct hl_work *w
         tell_failure(context, hl_base_name(work->object.path), ": functions stay unnamed: ", result);
 }
 
-/* The object with moved text that begins at or after ADDRESS, the first such; or NULL. */
+/* The first object with moved text that begins at or after ADDRESS; or NULL. */
 static const struct hl_work *find_next(const struct hl_context *context, uint64_t address) {
     struct hl_text_range range[RANGES_MAX];
     const struct hl_work *best = NULL;
@@ -211,7 +211,7 @@ static uint64_t begins_at(const struct hl_work *work) {
     return find_text(work, range) > 0 ? range[0].start : 0;
 }
 
-/* Writes the lines of all objects to FD, at its end, where BYTES have been written before. */
+/* Writes the lines of all objects at the end of FD, where BYTES have been written before. */
 static int write_lines(const struct hl_context *context, int fd, uint64_t bytes, uint64_t *lines) {
     struct hl_map_text text;
     hl_begin_map(&text, fd);
@@ -246,7 +246,7 @@ static bool is_ours(const struct statx *stat) {
 
 #define STATX_OURS (STATX_TYPE | STATX_UID | STATX_SIZE)
 
-/* A map of this number that is ours is an earlier process's: nothing of this one has run yet. */
+/* A map of this number that is ours is an earlier process's: nothing of this process has run yet. */
 static void remove_stale_map(int folder) {
     char name[HL_MAP_NAME_BYTES];
     struct statx stat;
@@ -256,8 +256,8 @@ static void remove_stale_map(int folder) {
         HL_CALL(__NR_unlinkat, folder, name, 0, 0, 0, 0);
 }
 
-/* The process whose map was begun here: a later object's lines are added to it.  A child's would need what
-   its parent moved, too, and what has the name already may be its JIT's: hugeld perf-map knows better. */
+/* The process whose map was begun here: a later object's lines are added to it.  A child's would need its
+   parent's lines, too, and a file with that name may be its JIT's: hugeld perf-map knows better. */
 static uint64_t mapped_process;
 
 static int append_map(const struct hl_context *context, int folder, uint64_t *lines) {

@@ -80,7 +80,7 @@ void *hl_allocate_scratch(struct hl_scratch *scratch, uint64_t bytes) {
     struct hl_scratch_block *block = scratch->last;
     uint64_t first = block->used & ~(BLOCK_MIN - 1), at = (uint64_t)block + block->used;
     block->used += hl_round_up(bytes, ALIGNMENT);
-    if (bytes >= BLOCK_MIN) /* only faster */
+    if (bytes >= BLOCK_MIN) /* without it this is only slower */
         hl_madvise((uint64_t)block + first, hl_round_up(block->used, BLOCK_MIN) - first, MADV_POPULATE_WRITE);
     return (void *)at;
 }

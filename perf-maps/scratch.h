@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Memory from mmap(2) that is taken piece by piece and given back at once.  Most of what it costs are page
-   faults and clearing, so it is taken in few mappings, on huge pages where it is large. */
+/* Memory from mmap(2) that is taken piece by piece and given back at once.  Most of its cost are page faults and clearing, so it
+   is taken in few mappings, on huge pages where it is large. */
 #ifndef HL_SCRATCH_H
 #define HL_SCRATCH_H
 
@@ -13,14 +13,14 @@ struct hl_scratch {
 void hl_begin_scratch(struct hl_scratch *scratch);
 void hl_free_scratch(struct hl_scratch *scratch);
 
-/* Sees to it that the next pieces come from one mapping, up to BYTES.  0, or -ENOMEM. */
+/* Makes the next pieces, up to BYTES, come from one mapping.  0, or -ENOMEM. */
 int hl_reserve_scratch(struct hl_scratch *scratch, uint64_t bytes);
 
-/* BYTES, aligned to 16, whatever they hold; or NULL. */
+/* BYTES, aligned to 16, not cleared; or NULL. */
 void *hl_allocate_scratch(struct hl_scratch *scratch, uint64_t bytes);
 
-/* A mapping by itself, zeroed; or NULL.  hl_release_pages takes the same number.  Of hl_map_huge_pages, BYTES is a
-   multiple of HL_SCRATCH_HUGE, and nothing is there until it is touched. */
+/* A mapping by itself, zeroed; or NULL. hl_release_pages takes the same number.  For hl_map_huge_pages BYTES is a multiple of
+   HL_SCRATCH_HUGE, and no page exists until it is touched. */
 #define HL_SCRATCH_HUGE ((uint64_t)2 << 20)
 void *hl_map_pages(uint64_t bytes);
 void *hl_map_huge_pages(uint64_t bytes);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Reads the functions of an ELF64 file: the symbol table and the PLT.
 
-   The file is whatever the process was started from, or what another process's maps name, so every offset is
-   compared with the file's size, every sum may overflow and every string ends where its table does.  It is
-   read with pread(2) into scratch memory, whole tables at a time: a mapped file that is truncated meanwhile is
-   SIGBUS, inside a program that only wanted to start.  The program's own mapping of the file is no better,
-   but what hugeld has moved is memory without a file: .dynsym and .dynstr are mostly there and need no copy.
+   The file is any file that the process was started from, or that another process's maps name, so every
+   offset is compared with the file's size, every sum may overflow and every string ends where its table
+   does.  It is read with pread(2) into scratch memory, whole tables at a time: a mapped file that is
+   truncated meanwhile is SIGBUS, inside a program that only wanted to start.  The program's own mapping of
+   the file is no better, but the ranges that hugeld has moved are memory without a file: .dynsym and .dynstr
+   are mostly there and need no copy.
 
    Stubs of the PLT have no symbols.  Each jumps through a slot of the GOT, and a relocation says which
-   function's address goes into that slot; the jump is decoded rather than counted, because linkers differ in
-   what stands before the first stub, in their order and in their number. */
+   function's address goes into that slot; the jump is decoded rather than counted, because linkers differ
+   in the bytes before the first stub, in the order of stubs and in their number. */
 #include "symbols.h"
 #include "sys.h"
 #include "line.h"
@@ -29,16 +30,16 @@
 #define R_IFUNC R_AARCH64_IRELATIVE
 #endif
 
-/* No table of any known program comes near; what a hostile file can make us take ends here. */
+/* No table of any known program comes near; this bounds the memory that a hostile file can make us take. */
 #define TABLE_BYTES_MAX ((uint64_t)1 << 30)
 #define SECTIONS_READ_MAX 65536
 /* As many as stay in the first cache. */
 #define ENTRIES_AT_ONCE 1024
 #define SYMBOLS_FIRST 4096
-/* What the stubs take, in most files. */
+/* Enough for the stubs of most files. */
 #define SCRATCH_MORE ((uint64_t)256 << 10)
-/* Most names of stubs are shorter than the first.  Those in a .dynsym beside .symtab lose what exceeds the
-   second. */
+/* Most names of stubs are shorter than the first.  Names in a .dynsym beside .symtab lose the part beyond
+   the second. */
 #define STUB_NAME_FIRST 256
 #define STUB_NAME_BYTES 4096
 
@@ -46,7 +47,7 @@
 struct table {
     const char *at; /* followed by a zero byte; NULL if there is none */
     uint64_t bytes;
-    const char *first; /* of names, what comes before SPLIT; the last one there is complete */
+    const char *first; /* of names, the part before SPLIT; the last one there is complete */
     uint64_t split;
 };
 
@@ -149,8 +150,8 @@ static int read_section(struct hl_symbols *symbols, const struct image *image, c
     return read_table(symbols, image, section->sh_offset, section->sh_size, table);
 }
 
-/* The bytes [OFFSET, OFFSET + BYTES) of SECTION, an entry of a table, where they were moved to; NULL if not
-   all of them were. */
+/* The bytes [OFFSET, OFFSET + BYTES) of SECTION, an entry of a table, at the place to which they were
+   moved; NULL if not all of them were. */
 static const void *find_moved(const struct hl_symbols *symbols, const Elf64_Shdr *section, uint64_t offset,
                               uint64_t bytes) {
     uint64_t start = symbols->load_bias + section->sh_addr + offset;
@@ -164,8 +165,8 @@ static const void *find_moved(const struct hl_symbols *symbols, const Elf64_Shdr
     return NULL;
 }
 
-/* Where in the string table SECTION the part begins that was moved and goes to its end, which terminates a
-   name; its size if there is none. */
+/* The offset in the string table SECTION of the moved part that goes to its end, which terminates a name;
+   its size if there is none. */
 static uint64_t find_split(const struct hl_symbols *symbols, const Elf64_Shdr *section) {
     uint64_t start = symbols->load_bias + section->sh_addr, last = start + section->sh_size - 1;
     if (!(section->sh_flags & SHF_ALLOC) || section->sh_type == SHT_NOBITS || last < start)
@@ -227,7 +228,7 @@ static bool is_executable(const Elf64_Shdr *section) {
            section->sh_size > 0 && section->sh_addr + section->sh_size > section->sh_addr;
 }
 
-/* One range for each executable section; what is too much makes the last one larger. */
+/* One range for each executable section; if there are too many, the last one grows. */
 static void find_text(struct hl_symbols *symbols, const struct image *image) {
     for (uint64_t i = 0; i < image->n_sections; i++) {
         const Elf64_Shdr *section = section_at(image, i);
@@ -281,7 +282,7 @@ static inline const struct hl_text_range *find_section(struct hl_symbols *symbol
     return is_within(last, address) ? last : search_section(symbols, address);
 }
 
-/* Makes TO of SYMBOL and its size; false if it begins in no executable section. */
+/* Fills TO from SYMBOL and its size; false if it begins in no executable section. */
 static inline bool fill_symbol(struct hl_symbols *symbols, struct hl_symbol *to,
                                const struct hl_symbol *symbol, uint64_t bytes) {
     const struct hl_text_range *section = find_section(symbols, symbol->start);
@@ -309,7 +310,7 @@ static bool is_marker(const char *name) {
     return name[0] == '.' && name[1] == 'L';
 }
 
-/* Whether SYM is a function or may be one.  Looks at the names of labels only: the others are all over the
+/* Whether SYM is a function or may be one.  Reads only the names of labels: the others are all over the
    string table, which is not in the cache. */
 static inline bool is_function(const Elf64_Sym *sym, const char *name) {
     unsigned type = ELF64_ST_TYPE(sym->st_info), visibility = ELF64_ST_VISIBILITY(sym->st_other);
@@ -320,7 +321,7 @@ static inline bool is_function(const Elf64_Sym *sym, const char *name) {
     return type == STT_NOTYPE && visibility != STV_HIDDEN && visibility != STV_INTERNAL && !is_marker(name);
 }
 
-/* Makes TO of SYM; false if it is not worth a line. */
+/* Fills TO from SYM; false if it is not worth a line. */
 static inline bool fill_function(struct hl_symbols *symbols, struct hl_symbol *to, const Elf64_Sym *sym,
                                  uint64_t address, const char *name) {
     struct hl_symbol symbol;
@@ -353,7 +354,7 @@ static void add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t 
     symbols->n = (size_t)(to - symbols->symbol);
 }
 
-/* Adds what the symbol table SECTION has, read piece by piece; its names are in STRINGS. */
+/* Adds the symbols of the table SECTION, read piece by piece; their names are in STRINGS. */
 static int add_symbols(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
                        const struct table *strings) {
     uint64_t n = section->sh_size / sizeof(Elf64_Sym);
@@ -387,7 +388,7 @@ static const Elf64_Shdr *find_table(const struct image *image, uint32_t type) {
     return NULL;
 }
 
-/* The string table of SECTION; NULL if either is not what it should be. */
+/* The string table of SECTION; NULL if one of the two is not valid. */
 static const Elf64_Shdr *find_strings(const struct image *image, const Elf64_Shdr *section) {
     const Elf64_Shdr *linked = section_at(image, section->sh_link);
     return section->sh_entsize == sizeof(Elf64_Sym) && linked != NULL && linked->sh_type == SHT_STRTAB
@@ -448,8 +449,8 @@ static bool is_plt(const char *name) {
            hl_same_bytes(name, ".plt.sec", sizeof ".plt.sec") || hl_same_bytes(name, ".iplt", sizeof ".iplt");
 }
 
-/* Decodes the stubs of one section into IMAGE->stub, which has room, and names the section as a whole: what
-   is no stub in it. */
+/* Decodes the stubs of one section into IMAGE->stub, which has room, and adds the section's name for the
+   bytes that are in no stub. */
 static int decode_section(struct hl_symbols *symbols, struct image *image, const Elf64_Shdr *section) {
     struct table code;
     int result = read_section(symbols, image, section, &code);
@@ -474,7 +475,7 @@ static int decode_section(struct hl_symbols *symbols, struct image *image, const
     whole.start = symbols->load_bias + section->sh_addr;
 
     whole.name = string_at(&image->names, section->sh_name);
-    whole.kind = HL_LABEL; /* a stub at the same address is preferred */
+    whole.kind = HL_LABEL; /* a stub at the same address is preferred to this */
     whole.binding = STB_GLOBAL;
     return hl_add_symbol(symbols, &whole, section->sh_size);
 }
@@ -551,7 +552,7 @@ static size_t find_slot(const struct image *image, uint64_t slot) {
     return low;
 }
 
-/* Notes what one relocation says of the stubs.  .plt.got and .plt may have one each for the same slot. */
+/* Notes which stub one relocation names. .plt.got and .plt may have one each for the same slot. */
 static void note_relocation(const struct hl_symbols *symbols, struct image *image, const Elf64_Rela *rela) {
     uint64_t type = ELF64_R_TYPE(rela->r_info);
     if (type != R_SLOT && type != R_DATA && type != R_IFUNC)
@@ -565,7 +566,7 @@ static void note_relocation(const struct hl_symbols *symbols, struct image *imag
     }
 }
 
-/* From the end: those that name no symbol come first there (-z combreloc), and are nearly all. */
+/* From the end: relocations without a symbol come first there (-z combreloc), and are nearly all. */
 static int read_relocations(const struct hl_symbols *symbols, struct image *image, const Elf64_Shdr *section,
                             Elf64_Rela *buffer) {
     uint64_t n = section->sh_size / sizeof *buffer;
@@ -644,8 +645,8 @@ static int begin_dynamic(struct hl_symbols *symbols, const struct image *image, 
                                           dynamic->n_read * sizeof *dynamic->first);
 }
 
-/* The name of number INDEX; NULL if there is none.  Beyond the beginning one by one: those of the stubs lie
-   all over tables that may be large. */
+/* The name of number INDEX; NULL if there is none.  Names beyond the beginning are read one by one: those
+   of the stubs lie all over tables that may be large. */
 static int read_dynamic_name(struct hl_symbols *symbols, const struct image *image,
                              const struct dynamic *dynamic, uint32_t index, const char **name) {
     Elf64_Sym sym;
@@ -696,8 +697,9 @@ static int read_stubs(struct hl_symbols *symbols, struct image *image) {
     return result;
 }
 
-/* One mapping for all that is to come: the names, and for each symbol itself, two keys and a place among the
-   open ones.  Only faster, and only where it can be true. */
+/* Takes one mapping for all memory needed later: the names, and for each symbol itself, two keys and a
+   place among the open ones.  Without it this is only slower, and it is done only if the sizes can be
+   true. */
 static void reserve_memory(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
                            const Elf64_Shdr *names) {
     uint64_t for_each = sizeof *symbols->symbol + 2 * sizeof *symbols->chosen + sizeof *symbols->open;

@@ -18,14 +18,14 @@
 /* A name, two numbers, their blanks, "*ABS*+0x...@plt" and the newline. */
 #define LINE_BYTES_MAX (NAME_BYTES_MAX + 128)
 #define BUFFER_BYTES (WRITE_BYTES + NAME_BYTES_MAX + 4096)
-/* Most maps have room in it. */
+/* Enough for most maps. */
 #define WHOLE_MAP_BYTES (4 * HL_SCRATCH_HUGE)
 /* perf leaves out a line with a shorter one (dso__load_perf_map, Linux 6.1 to 6.18). */
 #define SHORTEST_NAME 3
 #define PAGE_MASK 4095
 #define AHEAD ((size_t)8)
 
-/* Room is there. */
+/* The buffer has room for it. */
 static void put_mark(struct hl_map_text *text) {
     if (text->result != 0)
         return;
@@ -50,7 +50,7 @@ void hl_free_map(struct hl_map_text *text) {
     text->at = NULL;
 }
 
-/* Writes BYTES of what is in the buffer; the rest moves to its start. */
+/* Writes BYTES of the buffer; the rest moves to its start. */
 static void flush(struct hl_map_text *text, uint64_t bytes) {
     for (uint64_t done = 0; done < bytes && text->result == 0;) {
         if (text->most_bytes - text->written < bytes - done) {
@@ -71,7 +71,7 @@ static void flush(struct hl_map_text *text, uint64_t bytes) {
     hl_copy_bytes(text->at, text->at + bytes, text->filled);
 }
 
-/* Room for one line more. */
+/* Makes room for one more line. */
 static bool make_room(struct hl_map_text *text) {
     if (text->result == 0 && text->allocated_bytes - text->filled >= LINE_BYTES_MAX)
         return true;
@@ -128,9 +128,9 @@ static char *put_text(char *to, const char *from) {
     return to;
 }
 
-/* Copies COPIED_AT_ONCE bytes.  How many of them come before the first one that is zero, a control character,
-   0x7f or no ASCII: one addition and one comparison find all of these.  What is read behind a name's end is
-   no business of the program's, and no sanitizer's. */
+/* Copies COPIED_AT_ONCE bytes.  How many of them come before the first one that is zero, a control
+   character, 0x7f or no ASCII: one addition and one comparison find all of these.  Bytes behind a name's
+   end are read but not used, so no sanitizer may complain. */
 #if defined __SSE2__
 #define COPIED_AT_ONCE 32
 typedef unsigned char bytes16 __attribute__((vector_size(16)));
@@ -156,19 +156,19 @@ __attribute__((no_sanitize_address)) static inline unsigned copy_some(char *to, 
     uint64_t bytes;
     __builtin_memcpy(&bytes, from, sizeof bytes);
     __builtin_memcpy(to, &bytes, sizeof bytes);
-    /* What is carried over makes more bytes special only above one that is. */
+    /* A carry makes more bytes special only above one that is special. */
     uint64_t special = ((bytes - EVERY_BYTE(' ')) | (bytes + EVERY_BYTE(1))) & EVERY_BYTE(0x80);
     return special != 0 ? (unsigned)__builtin_ctzll(special) / 8 : COPIED_AT_ONCE;
 }
 #endif
 
-/* NAME, up to NAME_BYTES_MAX and a few bytes more, control characters as '?'.  What is copied may reach
+/* NAME, up to NAME_BYTES_MAX and a few bytes more, control characters as '?'.  The copied bytes may reach
    beyond its end, but never into another page. */
 static inline char *put_name(char *to, const char *name) {
     for (const char *end = to + NAME_BYTES_MAX; to < end;) {
         if (((uintptr_t)name & PAGE_MASK) <= PAGE_MASK + 1 - COPIED_AT_ONCE) {
             unsigned plain = copy_some(to, name);
-            if (plain == COPIED_AT_ONCE) { /* not to wait for the bytes before the next are asked for */
+            if (plain == COPIED_AT_ONCE) { /* the next read need not wait for these bytes */
                 name += COPIED_AT_ONCE;
                 to += COPIED_AT_ONCE;
                 continue;
@@ -208,7 +208,7 @@ static void put_line(struct hl_map_text *text, uint64_t start, uint64_t end, con
     text->lines++;
 }
 
-/* The ranges, and how far the lines have come in them. */
+/* The ranges, and the position of the lines in them. */
 struct cursor {
     const struct hl_text_range *range;
     size_t n;
@@ -232,7 +232,7 @@ static void put_piece(struct hl_map_text *text, struct cursor *cursor, uint64_t 
     }
 }
 
-/* Ends the open functions that end at or before START; whether one is left that holds START. */
+/* Ends the open functions that end at or before START; whether a function is left that contains START. */
 static bool close_until(struct hl_map_text *text, struct cursor *cursor, const struct hl_symbols *symbols,
                         const uint32_t *open, size_t *n_open, uint64_t start) {
     for (; *n_open > 0; --*n_open) {
@@ -323,7 +323,7 @@ int hl_create_map(struct hl_new_map *map, int folder, uint64_t pid) {
     hl_name_map(map->name, pid);
     for (unsigned try = 0; try < 8; try++) {
         long n = HL_CALL(__NR_getrandom, &random, sizeof random, 1 /* GRND_NONBLOCK */, 0, 0, 0);
-        if (n != sizeof random) /* a young machine: any name will do, O_EXCL sees to the rest */
+        if (n != sizeof random) /* early at boot: any name will do, O_EXCL makes it safe */
             random = (uint64_t)&random + random * 3 + try;
         char *to = put_text(put_text(map->temporary, "."), map->name);
         to = put_hex(put_text(to, "."), random);

@@ -11,8 +11,7 @@
 
 #include "symbols.h"
 
-/* Text under construction.  With a descriptor it is written whenever the buffer is full, else the buffer
-   grows. */
+/* Text under construction.  With a descriptor it is written whenever the buffer is full; else the buffer grows. */
 struct hl_map_text {
     int fd; /* or -1 */
     char *at;
@@ -35,7 +34,7 @@ void hl_begin_map(struct hl_map_text *text, int fd);
 void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
                       const struct hl_text_range *range, size_t n);
 
-/* Adds the mark, writes what is left in the buffer, if there is a descriptor, and returns TEXT->result. */
+/* Adds the mark, writes the rest of the buffer, if there is a descriptor, and returns TEXT->result. */
 int hl_finish_map(struct hl_map_text *text);
 void hl_free_map(struct hl_map_text *text);
 
@@ -48,19 +47,19 @@ void hl_name_map(char name[HL_MAP_NAME_BYTES], uint64_t pid);
 struct hl_new_map {
     int folder; /* the caller's */
     int fd;
-    char name[HL_MAP_NAME_BYTES];               /* what it will be called */
+    char name[HL_MAP_NAME_BYTES];               /* its final name */
     char temporary[HL_MAP_NAME_BYTES + 2 + 16]; /* ".perf-PID.map.0123456789abcdef" */
 };
 
-/* FD, which it closes, under a number above 2; FD if that is so already, or a negated errno.  A program may
-   begin without standard error, and what is said there must not get into a map. */
+/* Moves FD to a number above 2 and closes the old one; returns FD if that is so already, or a negated errno.  A program may
+   begin without standard error, and lines for that must not get into a map. */
 long hl_move_up(long fd);
 
-/* 0, or a negated errno and nothing is left.  After 0 it is to be placed or dropped. */
+/* 0, or a negated errno and nothing is left.  After 0 the map has to be placed or dropped. */
 int hl_create_map(struct hl_new_map *map, int folder, uint64_t pid);
 
-/* Renames it, whatever has the map's name: a file of another user in a sticky folder is in the way (-EPERM),
-   a folder is (-EISDIR), a link is replaced and never followed.  After an error nothing is left. */
+/* Renames it over any file of that name: a file of another user in a sticky folder is in the way (-EPERM), a folder is
+   (-EISDIR), a link is replaced and never followed.  After an error nothing is left. */
 int hl_place_map(struct hl_new_map *map);
 void hl_drop_map(struct hl_new_map *map);
 
