@@ -6,8 +6,8 @@
    and unmapping the area as a whole would take away memory that is not ours.  So everything that the core
    maps is an area, an area knows which part has left, and only the rest is unmapped.
 
-   Where a call failed and it can't be told whether it has unmapped something first, the part in question
-   counts as gone: address space that is lost, at most once in such a failure, does no harm. */
+   If a call failed and may have unmapped something first, the part in question counts as gone: address
+   space that is lost, at most once in such a failure, does no harm. */
 #include "area.h"
 #include "sys.h"
 

@@ -4,19 +4,17 @@
    Nothing wrote to these pages (check.c), so the file has the same bytes as the memory, and gives them faster.
    128 MiB on 6.18, ext4:
 
-   Cached, through a mapping of our own whose addresses go with its offsets, modulo the size of a huge page.
-   The kernel maps a large folio of the page cache by one entry there, while the program's mapping takes a
-   fault for every 64 KiB: 12 ms against 17, with the copy.
+   Cached, through a mapping of our own whose addresses and offsets are equal modulo the size of a huge page.  The kernel maps a
+   large folio of the page cache by one entry there, while the program's mapping takes a fault for every 64 KiB: 12 ms against 17,
+   with the copy.
 
-   Cold, by pread(2) into the new memory.  A large read is read ahead by as much as the device takes at once,
-   a fault only by what the device is set to: 70 ms, whether that is 8 MiB (where faults in order do as well)
-   or the usual 128 KiB (faults: 800 ms).
+   Cold, by pread(2) into the new memory.  A large read is read ahead by as much as the device takes at once, a fault only by the
+   device's setting: 70 ms, whether that is 8 MiB (where faults in order do as well) or the usual 128 KiB (faults: 800 ms).
 
-   The file is the one that a new object has just been mapped from, or the executable's.  Its link in /proc is
-   not for others to change, but need not be what was mapped (ld.so PROGRAM), so /proc/self/maps has to say the
-   same of both mappings; the name as well, since subvolumes of btrfs share device and inode numbers.  Another
-   object is a name that may be another file by now; it is copied from memory, as everything is that cannot be
-   opened. */
+   The file is the one that a new object has just been mapped from, or the executable's.  Its link in /proc cannot be changed by
+   others, but may lead to another file than the mapped one (ld.so PROGRAM), so /proc/self/maps has to say the same of both
+   mappings; the name as well, since subvolumes of btrfs share device and inode numbers.  The name of any other object may lead
+   to another file by now; so the object is copied from memory, like every file that cannot be opened. */
 #include "backing-file.h"
 #include "pagecache.h"
 #include "sys.h"
@@ -26,7 +24,7 @@
 #include <linux/mman.h>
 #include <linux/uio.h>
 
-/* The part of SEGMENT that is in SPAN, and where it is in the file. */
+/* The part of SEGMENT that is in SPAN, and its offset in the file. */
 static bool find_part(const struct hl_segment *segment, const struct hl_span *span, struct hl_range *part,
                       uint64_t *offset) {
     part->start = segment->first_page > span->start ? segment->first_page : span->start;
@@ -35,7 +33,7 @@ static bool find_part(const struct hl_segment *segment, const struct hl_span *sp
     return part->start < part->end;
 }
 
-/* How far an address in the longest part is from going with its offset. */
+/* The difference of offset and address in the longest part, modulo a huge page. */
 static uint64_t find_distance(const struct hl_object *object, const struct hl_span *span, uint64_t huge) {
     struct hl_range part;
     uint64_t offset, longest = 0, distance = 0;
@@ -47,8 +45,7 @@ static uint64_t find_distance(const struct hl_object *object, const struct hl_sp
     return distance;
 }
 
-/* Finds the next part of SPAN, from segment *I on, that goes on in memory as in the file: of one segment or
-   several. */
+/* Finds the next part of SPAN, from segment *I on, that is contiguous in memory and in the file: of one segment or several. */
 static bool next_run(const struct hl_object *object, const struct hl_span *span, unsigned *i,
                      struct hl_range *run, uint64_t *offset) {
     struct hl_range part;
@@ -79,8 +76,8 @@ static void unmap_source(struct hl_backing_file *source, const struct hl_object 
     source->n_mapped = 0;
 }
 
-/* An address as large as SPAN and as far from a boundary as its largest part is, where nothing was mapped just
-   now; or 0. */
+/* A free address for a copy of SPAN, such that the offsets of its largest part are equal to its addresses modulo a huge page; or
+   0. */
 static uint64_t find_room(const struct hl_object *object, const struct hl_span *span, uint64_t huge) {
     struct hl_area area;
     if (hl_map_area(&area, hl_span_bytes(span) + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
@@ -90,9 +87,9 @@ static uint64_t find_room(const struct hl_object *object, const struct hl_span *
     return at;
 }
 
-/* Maps the file as it is mapped in the span.  What goes on in one piece goes where the kernel puts it, which has
-   aligned such mappings since there are large folios to be mapped (Linux 5.18).  Several pieces need room; another
-   thread may have taken that meanwhile, and the file is not used then. */
+/* Maps the file as it is mapped in the span.  A single piece goes where the kernel puts it, which aligns such mappings since
+   there are large folios to map (Linux 5.18).  Several pieces need room; another thread may have taken that meanwhile, and the
+   file is not used then. */
 static bool map_source(struct hl_backing_file *source, const struct hl_context *context,
                        const struct hl_object *object, const struct hl_span *span, int flags) {
     struct hl_range run;
@@ -128,7 +125,7 @@ bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context
     return source->is_populated;
 }
 
-/* How many bytes from A on, which is in MAPS_A, are mapped, in one piece, from where B is in the same file. */
+/* How many bytes from A on, which is in MAPS_A, are mapped in one piece from the same file and offset as B in MAPS_B. */
 static uint64_t find_same_file(const struct hl_maps *maps_a, uint64_t a, const struct hl_maps *maps_b,
                                uint64_t b) {
     size_t i = hl_find_mapping(maps_a, a), j = hl_find_mapping(maps_b, b);
@@ -141,7 +138,7 @@ static uint64_t find_same_file(const struct hl_maps *maps_a, uint64_t a, const s
     return same ? in_a->end - a : 0;
 }
 
-/* Whether what was mapped is what the program has mapped. */
+/* Whether our mapping has the same file as the program's. */
 static bool is_mapped_file(const struct hl_backing_file *source, const struct hl_context *context,
                            const struct hl_object *object, const struct hl_span *span) {
     struct hl_maps own, its;
@@ -164,7 +161,7 @@ static bool is_mapped_file(const struct hl_backing_file *source, const struct hl
     return same;
 }
 
-/* As hl_mapping has it: the number that stat(2) gives is the kernel's new_encode_dev. */
+/* As in hl_mapping: stat(2) gives the kernel's new_encode_dev. */
 static uint64_t mapped_device(uint64_t device) {
     uint64_t major = device >> 8 & 0xfff, minor = (device & 0xff) | (device >> 12 & 0xfff00);
     return major << 32 | minor;
@@ -200,7 +197,7 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *w
     return same;
 }
 
-/* Whether something in SPAN is zero in memory, and not in the file. */
+/* Whether a part of SPAN is zeros in memory that the file does not have. */
 static bool has_zeros(const struct hl_object *object, const struct hl_span *span) {
     for (unsigned i = 0; i < object->n_segments; i++)
         if (object->segment[i].file_end < object->segment[i].end &&
@@ -235,7 +232,7 @@ void hl_close_backing_file(struct hl_backing_file *source, const struct hl_objec
     source->file = -1;
 }
 
-/* Whether the byte at OFFSET would have to come from the disk.  Asking has a little of it read. */
+/* Whether the byte at OFFSET would have to come from the disk.  Asking makes the kernel read a little of it. */
 static bool is_cold(int file, uint64_t offset) {
     char byte;
     struct iovec to = {&byte, 1};
@@ -247,7 +244,7 @@ bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *c
     struct hl_range part;
     uint64_t offset;
     uint64_t next = span->start;             /* one in each huge page is asked for */
-    if (context->probed.status.filters != 0) /* it may kill for preadv2 */
+    if (context->probed.status.filters != 0) /* a filter may kill for preadv2 */
         return false;
     for (unsigned i = 0; i < object->n_segments; i++) {
         if (!find_part(&object->segment[i], span, &part, &offset))

@@ -6,13 +6,13 @@
 #include "context.h"
 #include "store.h"
 
-/* The file behind a read-only span, as long as it is filled. */
+/* The file behind a read-only span, while it is filled. */
 struct hl_backing_file {
-    int file;     /* open for reading, and proved to be what is mapped; or -1: there is only the memory */
-    bool is_ours; /* to be closed */
-    uint64_t at;  /* it is mapped here as it is at the span's start: */
-    unsigned n_mapped; /* its first so many pieces */
-    bool is_populated; /* and faulted in, as far as that can be */
+    int file;     /* open for reading, and proved to be the mapped file; or -1: there is only the memory */
+    bool is_ours; /* hl_close_backing_file closes it */
+    uint64_t at;  /* the span's start in a mapping of ours: */
+    unsigned n_mapped; /* its first pieces that are mapped, */
+    bool is_populated; /* and faulted in, as far as possible */
 };
 
 /* Opens the file, if it is at hand.  The caller closes SOURCE in any case. */
@@ -21,19 +21,19 @@ void hl_open_backing_file(struct hl_backing_file *source, const struct hl_contex
 void hl_close_backing_file(struct hl_backing_file *source, const struct hl_object *object,
                            const struct hl_span *span);
 
-/* Maps what is in the span, if it isn't mapped yet.  False: there is no room. */
+/* Maps the contents of the span, if they aren't mapped yet.  False: there is no room. */
 bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context *context,
                          const struct hl_object *object, const struct hl_span *span);
 
-/* Opens the file that OBJECT, which is not new, should be mapped from; hl_is_mapped_from says whether it is.
-   A descriptor that the caller closes, or a negated errno. */
+/* Opens the file that OBJECT, which is not new, should be mapped from; hl_is_mapped_from tells whether it
+   is.  A descriptor that the caller closes, or a negated errno. */
 long hl_open_object_file(const struct hl_object *object);
 
-/* Whether WORK's object is mapped from the open FILE, which is in STATE, as its maps had it. */
+/* Whether WORK's object is mapped from the open FILE, which is in STATE, according to its maps. */
 bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *work, int file,
                        const struct hl_file_state *state);
 
-/* Whether something of the SPAN would have to come from the disk.  SOURCE has a file.  False under a filter
+/* Whether a part of the SPAN would have to come from the disk.  SOURCE has a file.  False under a filter
    of system calls. */
 bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *context,
                 const struct hl_object *object, const struct hl_span *span);

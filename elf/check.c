@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Between plan and prepare: is the object still what its program headers say?  Constructors that ran earlier
-   may have remapped it, reprotected it or written to it, and a uprobe puts its breakpoint into a private page
-   of the text: copied along, that is a SIGTRAP without a handler. */
+/* Between plan and prepare: is the object still as its program headers say? Constructors that ran earlier may have remapped it,
+   reprotected it or written to it, and a uprobe puts its breakpoint into a private page of the text: copied along, that is a
+   SIGTRAP without a handler. */
 #include "check.h"
 #include "mapping.h"
 #include "plan.h"
@@ -9,7 +9,7 @@
 
 #include <linux/mman.h>
 
-/* Whether private mappings with protection PROT, without a hole, are what is at [start, end). */
+/* Whether [start, end) has private mappings with protection PROT only, without a hole. */
 static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t end, int prot) {
     for (size_t i = hl_find_mapping(maps, start); start < end; i++) {
         if (i == maps->n || maps->mapping[i].start > start)
@@ -21,7 +21,7 @@ static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t en
     return true;
 }
 
-/* Whether MAPPING is what musl keeps an object's place with: the file, from the first segment on. */
+/* Whether MAPPING is the one with which musl keeps an object's place: of the file, from the first segment on. */
 static bool is_place_kept(const struct hl_maps *maps, const struct hl_object *object,
                           const struct hl_mapping *mapping) {
     size_t i = hl_find_mapping(maps, object->segment[0].first_page);
@@ -89,8 +89,8 @@ bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object,
     return true;
 }
 
-/* Whether nothing wrote to any of the read-only spans, nor to what lies between them: one call says so, and nearly
-   always.  Where it does not, each span is asked for alone. */
+/* Whether nothing wrote to any of the read-only spans, nor to the gaps between them: one call tells, and nearly always says so.
+   If not, each span is asked for alone. */
 static bool are_all_unmodified(const struct hl_context *context, const struct hl_work *work) {
     uint64_t start = 0, end = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
@@ -110,7 +110,7 @@ static int check_source(const struct hl_context *context, const struct hl_object
     for (unsigned i = 0; result == 0 && i < object->n_segments;) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start, end;
-        do /* as many as there are without a gap */
+        do /* adjacent segments */
             end = object->segment[i++].end_page;
         while (i < object->n_segments && object->segment[i].first_page == end);
         end = end < span->end ? end : span->end;
@@ -122,10 +122,9 @@ static int check_source(const struct hl_context *context, const struct hl_object
     return result;
 }
 
-/* Decides what the new memory is mapped with.  AArch64 has text whose pages refuse indirect branches to
-   anything but a landing pad (PROT_BTI).  The kernel or the dynamic linker set it after looking at the
-   object's note, the processor, and itself; whether they did is known only from the mapping, and what it says
-   is kept. */
+/* Decides the protection of the new memory.  AArch64 has text whose pages refuse indirect branches to anything but a landing pad
+   (PROT_BTI).  The kernel or the dynamic linker set it after looking at the object's note, the processor, and itself; only the
+   mapping tells whether they did, and its protection is kept. */
 static int choose_protection(struct hl_move *move, const struct hl_span *span) {
     int extra = 0, result = 0;
     if (HL_PROT_BTI != 0 && (span->flags & PF_X))

@@ -10,30 +10,27 @@
                           ^
        scratch     | new, filled     |
 
-   One mremap per old mapping: one call over several stops half-way at a sealed one (6.18), and destroys what
-   it does not move (6.12 and older).  Each step is in a list made beforehand; rolling back walks it in
-   reverse.
+   One mremap per old mapping: one call over several stops half-way at a sealed one (6.18), and destroys the mappings that it does
+   not move (6.12 and older).  Each step is in a list made beforehand; rolling back walks it in reverse.
 
    At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the
    first step and given up before rolling back.
 
-   An object that the dynamic linker has just mapped needs none of this: no thread uses it yet, and it can be mapped
-   again from its file, which is still open.  Each of its spans comes into place by one call, over what is there
-   (map-again.c).
+   An object that the dynamic linker has just mapped needs none of this: no thread uses it yet, and it can be mapped again from its
+   file, which is still open.  Each of its spans comes into place by one call, over the old mappings (map-again.c).
 
    Between the first and the last step runs nothing but this file, with every signal blocked, in the only
    thread: it calls nothing outside the core, whose own object is never moved.
 
-   A call that fails need not have left everything as it was: Linux 5.10 unmaps the destination first,
-   and 6.18 stops half-way where a mapping has been split since.  So a span's place is unmapped before its old
-   pieces come back, and what of a mapping went aside although the call failed comes back too.
+   A call that fails need not have left everything as it was: Linux 5.10 unmaps the destination first, and 6.18 stops half-way where
+   a mapping has been split since.  So a span's place is unmapped before its old pieces come back, and parts of a mapping that went
+   aside although the call failed come back too.
 
-   With other threads running there must never be a hole: they execute what is being moved, and their mmap
-   would land in it.  Then each span is replaced by one call, which other threads see done or not done.  That
-   call is the only thing here without a way back: should the kernel fail inside it, after unmapping (to
-   allocate page tables), the text is gone, and all that can be done is to try again at once.  So everything
-   that it checks first is checked before: the ability on scratch memory, the mappings, and room under
-   vm.max_map_count (the ballast is held until then). */
+   With other threads running there must never be a hole: they execute the text that is being moved, and their mmap would land in
+   the hole.  Then each span is replaced by one call, which other threads see done or not done.  That call is the only thing here
+   without a way back: should the kernel fail inside it, after unmapping (to allocate page tables), the text is gone, and all
+   that can be done is to try again at once.  So everything that it checks first is checked before: the ability on scratch
+   memory, the mappings, and room under vm.max_map_count (the ballast is held until then). */
 #include "commit.h"
 #include "check.h"
 #include "line.h"
@@ -50,7 +47,7 @@ struct step {
     uint64_t at, bytes, aside;
     unsigned span;
     bool is_gap, is_claimed;
-    bool left; /* what was kept aside for it is not there any more */
+    bool left; /* the mapping that was kept aside is not there any more */
 };
 
 struct commit {
@@ -93,7 +90,7 @@ static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t e
     step->left = false;
 }
 
-/* Lists what is in a span now: its mappings, and claims for the gaps between them. */
+/* Lists the present mappings of a span, and claims for the gaps between them. */
 static void list_steps(struct commit *c, unsigned i) {
     const struct hl_maps *maps = &c->work->maps;
     const struct hl_span *span = &c->work->plan.span[i];
@@ -110,7 +107,7 @@ static void list_steps(struct commit *c, unsigned i) {
         add_step(c, i, at, span->end, true);
 }
 
-/* Everything that needs memory, before the first step. */
+/* Allocates everything that needs memory, before the first step. */
 static int allocate(struct commit *c) {
     uint64_t page = c->context->config->geometry.page_bytes, aside_bytes = 0;
     if (hl_grow_area(&c->step_area, hl_round_up(count_steps(c) * sizeof *c->step, page)) != 0)
@@ -146,7 +143,7 @@ static int claim_gaps(struct commit *c) {
     return 0;
 }
 
-/* Gaps of spans that are not in place are free again. */
+/* Frees the claimed gaps of spans that are not in place. */
 static void release_claims(struct commit *c) {
     for (size_t i = 0; i < c->n_steps; i++)
         if (c->step[i].is_claimed && !c->work->move[c->step[i].span].placed)
@@ -226,7 +223,7 @@ static int check_old_pages(const struct commit *c) {
     return result;
 }
 
-/* Whether what was in the span's place before is there. */
+/* Whether the span's place still has its old mappings. */
 static bool is_untouched(const struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_maps now;
@@ -237,7 +234,7 @@ static bool is_untouched(const struct commit *c, unsigned i) {
     return same;
 }
 
-/* Should the kernel have failed after unmapping, anything is better than leaving it at that. */
+/* If the kernel failed after unmapping, anything is better than leaving the hole. */
 static int place_over(struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_move *move = &c->work->move[i];
@@ -269,7 +266,7 @@ static int replace(struct commit *c) {
     return any ? 0 : result;
 }
 
-/* Only this thread runs: every step can be taken back. */
+/* Only this thread runs: every step can be undone. */
 static int swap(struct commit *c) {
     int result = 0;
     for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
@@ -309,7 +306,7 @@ static void compare_with_before(struct commit *c) {
     hl_free_maps(&now);
 }
 
-/* Old mappings and what is left of the place in which they were kept. */
+/* Frees the old mappings and the rest of the place in which they were kept. */
 static void free_aside(struct commit *c) {
     uint64_t start = c->aside.start;
     for (size_t i = 0; i < c->n_steps; i++) {
@@ -324,7 +321,7 @@ static void free_aside(struct commit *c) {
         hl_munmap(start, c->aside.end - start);
 }
 
-/* New memory that did not come into place, and what surrounded the one that did. */
+/* Frees new memory that did not come into place, and the surroundings of the rest. */
 static void free_scratch(struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         struct hl_move *move = &work->move[i];
@@ -370,7 +367,7 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     hl_clear_area(&c.aside);
     hl_clear_area(&c.ballast.area);
 
-    if (work->no_image == HL_MOVED) /* what is beside the data is the image's by now */
+    if (work->no_image == HL_MOVED) /* the mappings beside the data are the image's by now */
         hl_free_maps(&work->maps);
     int result = hl_look_at_object(context, work);
     if (result != 0) {

@@ -27,16 +27,16 @@ struct hl_move {
     enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
     enum hl_skip skip;       /* why it stays */
     enum hl_skip no_hugetlb; /* backend=auto: why it is on thp; else HL_MOVED */
-    int prot;            /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
+    int prot; /* the protection to be mapped with: the plan's, and PROT_BTI where the old text has it */
     struct hl_area area; /* the new memory, and maybe address space around it */
     uint64_t memory;     /* its scratch address, span-sized and filled; 0: there is none, or it is in place */
-    int memfd;           /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
+    int memfd;           /* if mremap can't bring it: the MFD_HUGETLB to map; else -1 */
     uint64_t aside;      /* commit: where the old mappings are kept */
     bool emptied;        /* commit: the old mappings are aside */
     bool placed;         /* commit: the new memory is in place */
 };
 
-/* A selected object with everything that is decided about it. */
+/* A selected object and all decisions about it. */
 struct hl_work {
     struct hl_object object;
     struct hl_plan plan;
@@ -47,34 +47,34 @@ struct hl_work {
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 
-/* What an open descriptor refers to; all 0: nothing. */
+/* Identifies the file of an open descriptor; all 0: none. */
 struct hl_descriptor_id {
     uint64_t device, inode;
 };
 
-/* What has loaded hugeld into the process. */
+/* How hugeld was loaded into the process. */
 enum hl_loader {
-    HL_PRELOADER, /* takes main where LD_HUGEPAGES is unset */
-    HL_LINKER     /* takes nothing then; knows backend=file, because it can choose addresses */
+    HL_PRELOADER, /* selects main if LD_HUGEPAGES is unset */
+    HL_LINKER     /* selects nothing then; knows backend=file, because it can choose addresses */
 };
 
-/* What is wanted, and in what pages: hl_begin writes it, in memory of its caller's, who alone may change it.  Everything else
-   sees it through hl_context, where it is const. */
+/* The settings and the sizes of pages: hl_begin writes them, in memory of its caller's, who alone may change them.  All other
+   code sees them through hl_context, where they are const. */
 struct hl_config {
     enum hl_loader loader;
     struct hl_geometry geometry;
     struct hl_options options;
-    bool is_traced; /* hl_trace_line gets what verbose=3 says, whatever verbose= is; hl_begin clears it */
+    bool is_traced; /* hl_trace_line gets the lines of verbose=3, whatever verbose= is; hl_begin clears it */
 };
 
-/* What was found out about the process and its kernel, when it was needed first. */
+/* Facts about the process and its kernel, each probed on first use. */
 struct hl_probed {
     struct hl_descriptor_id standard_error; /* at the start */
     struct hl_kernel kernel;
-    bool knows_hugetlb;   /* what KERNEL says of hugetlb was tried; false again when objects come later: */
+    bool knows_hugetlb;   /* KERNEL's hugetlb fields were probed; false again when objects come later: */
     bool knows_execution; /* the process may have restricted itself; the same for executable_memory */
     bool knows_placement;
-    bool has_no_store; /* of images: looked for, and not there; the same */
+    bool has_no_store; /* stores were looked for, and there are none; the same */
     struct hl_status status;
     bool status_holds; /* nothing of the program has run since it was read; */
     int status_result; /* then hl_read_process_status returned this */
@@ -84,26 +84,26 @@ struct hl_probed {
     long pagemap; /* descriptor, or a negated errno; hl_end closes it */
 };
 
-/* Both, and the work in progress. */
+/* The settings, the facts, and the work in progress. */
 struct hl_context {
     const struct hl_config *config;
     struct hl_probed probed;
     struct hl_work *work;
     size_t n_work;
-    size_t n_room;            /* for so many works there is room, */
+    size_t n_room;            /* the room for works, */
     struct hl_area work_area; /* here if it is not the caller's */
-    struct hl_line path;      /* for a moment: the stack may be a small one */
+    struct hl_line path;      /* kept here for a moment: the stack may be a small one */
     uint64_t matched;         /* bit N: some object matches the Nth pattern; only 64 are looked at */
     unsigned n_small;         /* objects without a whole huge page that a wildcard selected at startup */
     bool
         is_busy; /* the linker's: work is in progress, or was in the parent when another thread forked this process */
-    bool has_started; /* what is needed at startup is mapped: what comes now is loaded by dlopen */
+    bool has_started; /* everything needed at startup is mapped: later objects are loaded by dlopen */
     bool
-        others_ran; /* code of others than the dynamic linker may have run since that loaded what moves now */
+        others_ran; /* other code than the dynamic linker's may have run since that loaded the present objects */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
 };
 
-/* Whether strict=on ends the program for what happens now: that is for the start. */
+/* Whether strict=on ends the program for a failure now: only at startup. */
 static inline bool hl_is_strict(const struct hl_context *context) {
     return context->config->options.strict && !context->has_started;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare: what a span holds goes into its new memory.
+/* Step 4, prepare: copies the contents of a span into its new memory.
 
    Two things kill a program here if a bare load or store meets them: a huge page that was promised and is not
    there, and a page of the file that cannot be read (past the end of a truncated file, a bad block, a dead
@@ -30,7 +30,7 @@
 #include <linux/mman.h>
 #include <linux/userfaultfd.h>
 
-/* What is repeated in gaps. */
+/* The trap that is repeated in gaps. */
 #define TRAP_BYTES ((size_t)16384)
 
 /* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM or (6.18) EEXIST the next
@@ -48,7 +48,7 @@ struct filler {
     int memory_file;    /* then /proc/self/mem; else -1 */
 };
 
-/* RESULT is process_vm_readv's: whether the kernel has none for us. */
+/* RESULT is process_vm_readv's: whether the kernel does not let us use it. */
 static bool is_forbidden(long result) { return result == -ENOSYS || result == -EPERM; }
 
 /* From here on without process_vm_readv. */
@@ -99,9 +99,8 @@ static int copy_by_userfaultfd(struct filler *f, uint64_t to, uint64_t from, uin
     return 0;
 }
 
-/* Faults the source in, as far as the kernel can by request.  It tells an unreadable file from a missing huge
-   page, and UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms
-   on 6.18). */
+/* Faults the source in, as far as the kernel can on request.  This tells an unreadable file from a missing huge page, and
+   UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms on 6.18). */
 static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
     if (f->source.is_populated)
         return 0;
@@ -109,7 +108,7 @@ static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
     return hl_is_error(result) && result != -EINVAL /* before Linux 5.14 */ ? HL_SKIP_SOURCE_UNREADABLE : 0;
 }
 
-/* Copies bytes that are at AT in the span.  By userfaultfd only whole huge pages can be. */
+/* Copies bytes that are at AT in the span.  By userfaultfd only whole huge pages can be copied. */
 static int copy_memory(struct filler *f, uint64_t at, uint64_t bytes) {
     uint64_t to = f->memory + (at - f->span->start);
     uint64_t from = f->source.file >= 0 ? f->source.at + (at - f->span->start) : at;
@@ -134,7 +133,7 @@ static int read_file(const struct filler *f, const struct hl_segment *segment, u
     return 0;
 }
 
-/* Brings pages of the span at FROM to where they belong. */
+/* Copies pages of the span at FROM to their place. */
 static int copy_pages(struct filler *f, uint64_t from, uint64_t bytes) {
     int result = 0;
     if (f->source.file < 0 || f->userfaultfd >= 0)
@@ -169,7 +168,7 @@ static int fill_gap(struct filler *f, uint64_t start, uint64_t end) {
     return result;
 }
 
-/* Composes the huge page at address FROM: segments' pages, and what is between them. */
+/* Composes the huge page at address FROM: segments' pages, and the gaps between them. */
 static int compose_page(struct filler *f, uint64_t from) {
     uint64_t end = from + f->context->config->geometry.huge_page_bytes, gap = from;
     int result = 0;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare: what the new memory holds. */
+/* Step 4, prepare: the contents of the new memory. */
 #ifndef HL_FILL_H
 #define HL_FILL_H
 
 #include "context.h"
 
-/* Step 4: fills MOVE's memory with what SPAN holds.  0, HL_SKIP_POOL_SHORT, HL_SKIP_SOURCE_UNREADABLE,
+/* Step 4: fills MOVE's memory with the contents of SPAN. 0, HL_SKIP_POOL_SHORT, HL_SKIP_SOURCE_UNREADABLE,
    HL_SKIP_NO_MEMORY, HL_SKIP_NO_PROC. */
 int hl_fill_span(const struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the pipeline's steps hand to each other: objects, segments, spans, plans.
+/* The types that the pipeline's steps share: objects, segments, spans, plans.
 
    The core is freestanding: it includes compiler headers, <elf.h>, kernel UAPI headers and itself, calls no
    library, touches no TLS and allocates nothing from the program's heap.
 
-   Results, everywhere: 0 is done, a positive value is an enum hl_skip (a decision, not an error), a negative
-   one a negated errno.  Addresses are uint64_t, so that the command can plan another machine's ELF64 file
-   with the same code.  Ranges are [start, end). */
+   Results, everywhere: 0 is done, a positive value is an enum hl_skip (a decision, not an error), a
+   negative one a negated errno.  Addresses are uint64_t, so that the command can plan another machine's
+   ELF64 file with the same code.  Ranges are [start, end). */
 #ifndef HL_HUGELD_H
 #define HL_HUGELD_H
 
@@ -44,11 +44,11 @@ struct hl_segment {
     uint64_t start, end;           /* its bytes: p_vaddr and p_vaddr + p_memsz */
     uint64_t file_end;             /* p_vaddr + p_filesz: from here to end it is zero-initialised */
     uint64_t first_page, end_page; /* the pages that hold them */
-    uint64_t offset;               /* where in the file first_page's bytes are */
+    uint64_t offset;               /* the file offset of first_page */
     uint32_t flags;                /* PF_R, PF_W, PF_X */
 };
 
-/* By what LD_HUGEPAGES selects an object; see there. */
+/* The names by which LD_HUGEPAGES selects an object; see there. */
 struct hl_names {
     const char *path;
     const char *soname; /* or NULL */
@@ -57,15 +57,15 @@ struct hl_names {
 
 /* The executable or one DSO.  The strings belong to the object's maker and live as long as it does. */
 struct hl_object {
-    const char *path;   /* as the dynamic linker knows it; the executable's is the file it runs */
+    const char *path;   /* its name in the dynamic linker; the executable's is the file it runs */
     const char *soname; /* DT_SONAME, or NULL */
     bool is_main;       /* the executable */
     bool text_relocations;
     bool is_new;    /* the dynamic linker has just mapped it from FILE: no thread sees it or runs it yet */
     bool has_holes; /* and nothing of its own is between its segments (a program that has an address) */
     int file;       /* a descriptor that is open as long as the object is new */
-    bool is_image;  /* FILE is its image in a store, and that is what was mapped */
-    enum hl_skip no_image; /* why it is not, after the dynamic linker has looked; HL_MOVED: it has not */
+    bool is_image;  /* FILE is its image in a store, and the image is mapped */
+    enum hl_skip no_image; /* why FILE is none, after the dynamic linker has looked; HL_MOVED: it has not */
     uint64_t load_bias;
     uint64_t alignment;              /* the least p_align of its PT_LOADs */
     uint64_t relro_start, relro_end; /* PT_GNU_RELRO rounded out to pages; equal if there is none */
@@ -93,8 +93,8 @@ struct hl_plan {
     uint64_t made_executable_bytes; /* bytes of read-only data inside text spans */
 };
 
-/* Whether everything from the first to the last page of OBJECT is its own, as its headers say: a dynamic linker
-   has just mapped it so. */
+/* Whether the whole range from the first to the last page of OBJECT is its own, as its headers say: a
+   dynamic linker has just mapped it so. */
 static inline bool hl_holds_its_place(const struct hl_object *object) {
     return object->is_new && !object->has_holes;
 }

@@ -58,8 +58,7 @@ static enum hl_skip explain_store(long result) {
     }
 }
 
-/* The node that this thread runs on.  Where it may use only one, there are no others' replicas; and a filter may kill for
-   asking. */
+/* The node that this thread runs on.  A thread that may use only one has no others' replicas; and a filter may kill for asking. */
 static unsigned find_node(const struct hl_context *context) {
     const uint64_t *bits = context->probed.status.nodes.bits;
     unsigned processor, node = 0;
@@ -125,7 +124,7 @@ uint64_t hl_find_image_base(const struct hl_object *object, const struct hl_geom
     return first->first_page == base && !has_header ? base - geometry->huge_page_bytes : base;
 }
 
-/* Whether the image has all of SEGMENT, which is only read: it is in one segment of LAID_OUT, or in neighbours. */
+/* Whether the image has all of SEGMENT, which is read-only: it is in one segment of LAID_OUT, or in neighbours. */
 static bool has_read_only(const struct hl_object *laid_out, const struct hl_segment *segment) {
     uint64_t at = segment->start;
     for (unsigned i = 0; i < laid_out->n_segments && at < segment->file_end; i++) {
@@ -215,8 +214,8 @@ int hl_check_image(const struct hl_object *object, int image, const struct hl_ge
     return check_image(object, image, geometry, &bytes);
 }
 
-/* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: what a program
-   has put there instead is not what the image holds. */
+/* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: the image does not hold
+   anything that a program has put there instead. */
 static bool is_as_loaded(const struct hl_maps *maps, const struct hl_object *object) {
     const struct hl_mapping *first = NULL;
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -240,7 +239,7 @@ static bool is_as_loaded(const struct hl_maps *maps, const struct hl_object *obj
 struct source {
     long file, image;           /* open, or negative */
     struct hl_file_state state; /* the file's */
-    uint64_t image_bytes;       /* how long the image is */
+    uint64_t image_bytes;       /* the size of the image */
 };
 
 static void close_source(const struct source *source, const struct hl_object *object) {
@@ -257,7 +256,7 @@ static int open_source(struct hl_context *context, const struct hl_object *objec
         return (int)object->no_image;
     if (object->load_bias % context->config->geometry.huge_page_bytes != 0 && !hl_is_wanted(context, 1) &&
         !context->config->options.strict)
-        return HL_SKIP_IMAGE_PLACE; /* else it is said whether there is one */
+        return HL_SKIP_IMAGE_PLACE; /* else the user is told whether there is one */
     if (!hl_open_stores(&stores, context))
         return HL_SKIP_NO_IMAGE;
     source->file = object->is_new ? object->file : hl_open_object_file(object);
@@ -267,7 +266,7 @@ static int open_source(struct hl_context *context, const struct hl_object *objec
     return source->image < 0 ? (int)-source->image : 0;
 }
 
-/* Whether the image is OBJECT laid out, and what is mapped in its place is the file that it is an image of. */
+/* Whether the image is OBJECT laid out, and the mapped file is the one that it is an image of. */
 static int check_files(const struct hl_context *context, struct hl_work *work, struct source *source) {
     const struct hl_object *object = &work->object;
     int result = check_image(object, (int)source->image, &context->config->geometry, &source->image_bytes);
@@ -297,7 +296,7 @@ static void plan_with(const struct hl_context *context, struct hl_work *work,
     hl_clear_moves(work);
 }
 
-/* Of an image, read-only data and pages with little text are for nothing. */
+/* For an image, read-only data and pages with little text cost nothing. */
 void hl_set_image_options(struct hl_options *options) {
     options->segments = HL_SEGMENTS_ALL;
     options->sparse_text = HL_SPARSE_TEXT_ON;
@@ -309,7 +308,7 @@ static void plan_spans(const struct hl_context *context, struct hl_work *work) {
     plan_with(context, work, &options);
 }
 
-/* All that the image would have to have, before anything is mapped. */
+/* Checks that the image has all spans, before anything is mapped. */
 static int check_spans(const struct hl_context *context, const struct hl_work *work,
                        const struct source *source) {
     uint64_t base = hl_find_image_base(&work->object, &context->config->geometry);
@@ -322,8 +321,8 @@ static int check_spans(const struct hl_context *context, const struct hl_work *w
     return 0;
 }
 
-/* Whether mapping over the spans loses nothing, and can be taken back.  What the dynamic linker has just mapped is as any
-   new mapping would be, the image's too; only where others have run, or something is locked, is it worth reading smaps. */
+/* Whether mapping over the spans loses nothing, and can be undone.  A fresh mapping of the dynamic linker has no special flags,
+   as the image's will not; reading smaps is worth it only where other code has run, or memory is locked. */
 static int check_way(const struct hl_context *context, const struct hl_work *work,
                      const struct source *source) {
     const struct hl_object *object = &work->object;
@@ -344,21 +343,21 @@ static int check_way(const struct hl_context *context, const struct hl_work *wor
     int result = 0;
     if (context->others_ran || context->probed.status.has_locked)
         result = hl_check_flags(object->segment[0].first_page, end);
-    if (result == 0 && context->others_ran) /* all that is new may be locked: mlockall(MCL_FUTURE) */
+    if (result == 0 && context->others_ran) /* every new mapping may be locked: mlockall(MCL_FUTURE) */
         result = hl_check_flags(page.start, page.end);
     hl_free_area(&page);
     return result;
 }
 
-/* Why mapping IMAGE over something failed. */
+/* Why IMAGE could not be mapped over old mappings. */
 static int explain_mapping(long result, int image) {
     if (result == -EPERM)
         return hl_forbids_execution(image) ? HL_SKIP_STORE_NOEXEC : HL_SKIP_SEALED;
     return result == -EACCES ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
 }
 
-/* Maps IMAGE from OFFSET over PART of a span, with PROT.  FILE is the way back.  0; or a reason, and everything is
-   as it was; or HL_SKIP_LOST. */
+/* Maps IMAGE from OFFSET over PART of a span, with PROT.  FILE is the way back.  0; or a reason, and the mappings are as they
+   were; or HL_SKIP_LOST. */
 static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
                     int prot, int image, uint64_t offset, int file) {
     const struct hl_maps *was = hl_holds_its_place(&work->object) ? NULL : &work->maps;
@@ -380,8 +379,8 @@ static uint64_t find_header_page(const struct hl_object *object) {
     return 0;
 }
 
-/* An image may have the huge page with the headers once more, as its last one, with those of the file.  Where that is in
-   the image; 0: nowhere. */
+/* An image may have the huge page with the headers once more, as its last one, with the headers of the file.  The offset of that
+   in the image; 0: there is none. */
 static uint64_t find_original_headers(const struct source *source, uint64_t huge) {
     char in_file[HEADERS_BYTES], in_image[HEADERS_BYTES];
     uint64_t at = hl_subtract(source->image_bytes, huge);
@@ -392,8 +391,8 @@ static uint64_t find_original_headers(const struct source *source, uint64_t huge
     return is_there ? at : 0;
 }
 
-/* Maps span I: what is before the headers and what is behind them, and last these, if the image has the file's; else, and
-   if that fails, they stay, which is no harm to the rest. */
+/* Maps span I: the parts before and behind the headers, and last the headers, if the image has the file's; else, and if that
+   fails, the old ones stay, which does not harm the rest. */
 static int map_span(const struct hl_context *context, const struct hl_work *work, unsigned i,
                     const struct source *source) {
     const struct hl_span *span = &work->plan.span[i];
@@ -419,7 +418,7 @@ static int map_span(const struct hl_context *context, const struct hl_work *work
     return is_any && result != HL_SKIP_LOST ? 0 : result;
 }
 
-/* Maps the spans, each as far as that works.  0 if there is one that could be. */
+/* Maps the spans, each as far as that works.  0 if at least one is mapped. */
 static int map_spans(const struct hl_context *context, struct hl_work *work, const struct source *source) {
     bool is_any = false;
     int result = 0;
@@ -473,7 +472,7 @@ void hl_adopt_image(const struct hl_context *context, struct hl_work *work) {
     }
 }
 
-/* Whether one segment alone is what SPAN holds. */
+/* Whether all of SPAN lies in one segment. */
 static bool is_one_mapping(const struct hl_object *object, const struct hl_span *span) {
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
@@ -483,7 +482,7 @@ static bool is_one_mapping(const struct hl_object *object, const struct hl_span 
     return false;
 }
 
-/* A dynamic linker has put PROT_BTI where the text wants it. */
+/* A dynamic linker has set PROT_BTI where the text needs it. */
 static int join_span(const struct hl_context *context, const struct hl_work *work,
                      const struct hl_span *span) {
     int branches = 0, result = has_zeros(&work->object, span) ? HL_SKIP_IMAGE_MISMATCH : 0;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What this kernel can do for this process.  Version numbers lie (backports, seccomp, SELinux), so everything
-   is tried out on scratch memory; nothing here takes a page from the pool, though some may be reserved for a
-   moment. */
+/* The features of this kernel for this process.  Version numbers lie (backports, seccomp, SELinux), so everything is tried out
+   on scratch memory; nothing here takes a page from the pool, though some may be reserved for a moment. */
 #include "kernel.h"
 #include "area.h"
 #include "maps.h"
@@ -19,8 +18,8 @@ void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes) {
     geometry->huge_page_bytes = page_bytes * (page_bytes / sizeof(uint64_t));
 }
 
-/* Whether AREA, two huge pages, is still one mapping.  Those of hugetlb memory do not grow together with
-   others.  Kept for nothing, the second page would be missing from the pool, so reading is tried again. */
+/* Whether AREA, two huge pages, is still one mapping.  Those of hugetlb memory do not merge with others.  If reading fails it is
+   tried again: an area kept for nothing would take its second page from the pool. */
 static bool is_whole(const struct hl_area *area, uint64_t second) {
     struct hl_maps maps;
     int result = -ENOMEM;
@@ -33,8 +32,8 @@ static bool is_whole(const struct hl_area *area, uint64_t second) {
     return whole;
 }
 
-/* Whether mremap brings the first huge page of AREA into the place of the second.  Linux 5.10 says no and has
-   unmapped what was there; where other threads run, it may be theirs by now. */
+/* Whether mremap brings the first huge page of AREA into the place of the second.  Linux 5.10 says no after it has unmapped the
+   second page; if other threads run, its place may be theirs by now. */
 static bool moves_over(struct hl_area *area, uint64_t bytes, bool has_threads) {
     uint64_t second = area->start + bytes;
     bool moves = !hl_is_error(hl_move_mapping(area->start, bytes, second));
@@ -45,8 +44,8 @@ static bool moves_over(struct hl_area *area, uint64_t bytes, bool has_threads) {
     return moves;
 }
 
-/* Maps PAGES huge pages with FLAGS.  They are shared ones, since a private mapping would own what is reserved for
-   it, and older kernels had trouble when one of these was moved or split. */
+/* Maps PAGES huge pages with FLAGS.  They are shared, since a private mapping would own its reservation, and older kernels had
+   trouble when such a mapping was moved or split. */
 static int map_pages(struct hl_area *area, const struct hl_geometry *geometry, uint64_t pages, int flags) {
     return hl_map_file_area(area, pages * geometry->huge_page_bytes, PROT_READ,
                             MAP_SHARED | MAP_ANONYMOUS | hl_hugetlb_flags(geometry) | flags, -1, 0);
@@ -59,8 +58,8 @@ bool hl_grants_pages(const struct hl_geometry *geometry, uint64_t pages) {
     return granted;
 }
 
-/* Whether memory may become executable is asked of the huge pages themselves: the policies that forbid it look
-   at what a mapping is and was, not at whether its pages were written. */
+/* Whether memory may become executable is tried with the huge pages themselves: the policies that forbid it look at what a
+   mapping is and was, not at whether its pages were written. */
 bool hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads,
                       uint64_t pages) {
     uint64_t bytes = geometry->huge_page_bytes;
@@ -111,7 +110,7 @@ bool hl_may_execute_written(uint64_t page_bytes) {
     struct hl_area page;
     if (hl_map_area(&page, page_bytes, PROT_READ | PROT_WRITE, 0) != 0)
         return false;
-    *(volatile char *)page.start = 'x'; /* what was never written may become executable all the same */
+    *(volatile char *)page.start = 'x'; /* memory that was never written may become executable all the same */
     bool may = !hl_is_error(hl_mprotect(page.start, page_bytes, PROT_READ | PROT_EXEC));
     hl_free_area(&page);
     return may;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What this kernel can do for this process, tried out on scratch memory and never guessed from a version
-   number. */
+/* The features of this kernel for this process, tried out on scratch memory and never guessed from a version number. */
 #ifndef HL_KERNEL_H
 #define HL_KERNEL_H
 
@@ -14,7 +13,7 @@ struct hl_roots {
 extern const struct hl_roots hl_system_roots;
 
 struct hl_kernel {
-    bool hugetlb; /* private hugetlb mappings of geometry.huge_page_bytes exist (says nothing of the pool) */
+    bool hugetlb; /* private hugetlb mappings of geometry.huge_page_bytes exist (whatever is in the pool) */
     bool hugetlb_denied;    /* they do, and a security module refuses them (AppArmor, which takes them for a
                                file) */
     bool hugetlb_mremap;    /* mremap(2) moves them onto other mappings (Linux 5.16) */
@@ -28,17 +27,16 @@ struct hl_kernel {
     bool collapse;          /* MADV_COLLAPSE (Linux 6.1) */
 };
 
-/* The sizes of a kernel with pages of PAGE_BYTES (AT_PAGESZ): the huge page is the one that a PMD maps, a table
-   of page_bytes / 8 entries on both architectures.  No file is read for that: what the kernel calls its default
-   (Hugepagesize of meminfo) may be another size, and hpage_pmd_size is this one. */
+/* The sizes of a kernel with pages of PAGE_BYTES (AT_PAGESZ): the huge page is the one that a PMD maps, a table of page_bytes /
+   8 entries on both architectures.  No file is read for that: the kernel's default (Hugepagesize of meminfo) may be another
+   size, and hpage_pmd_size is this one. */
 void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes);
 
-/* Each of these tries out what is asked for, and leaves no mapping and no descriptor behind.  Who asks for one
-   has a use for it: a filter of system calls may kill for any call that its program does not make. */
+/* Each of these functions tries out one feature, and leaves no mapping and no descriptor behind.  Call one only if the feature
+   is needed: a filter of system calls may kill for any call that its program does not make. */
 
-/* Everything.  HAS_FILTER: the process is under a filter.  Then only those calls are made that a program's
-   memory allocator makes too (mmap, munmap, mprotect, mremap, madvise), and what needs others counts as
-   missing. */
+/* Probes everything.  HAS_FILTER: the process is under a filter.  Then only those calls are made that a program's memory
+   allocator makes too (mmap, munmap, mprotect, mremap, madvise), and features that need others count as missing. */
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter);
 
 /* hugetlb, hugetlb_denied and hugetlb_mremap; executable_memory, where there is hugetlb; with HAS_THREADS also
@@ -46,14 +44,14 @@ void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometr
 bool hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads,
                       uint64_t pages);
 
-/* Whether the kernel reserves so many PAGES for a mapping, which is unmapped at once: it looks at the pool, what
-   others have reserved, overcommit, the cpuset and the memory policy (Linux 5.9), and control groups. */
+/* Whether the kernel reserves so many PAGES for a mapping, which is unmapped at once: it looks at the pool, other reservations,
+   overcommit, the cpuset and the memory policy (Linux 5.9), and control groups. */
 bool hl_grants_pages(const struct hl_geometry *geometry, uint64_t pages);
 
 /* Whether written anonymous memory may become executable. */
 bool hl_may_execute_written(uint64_t page_bytes);
 
-/* Whether there is MADV_POPULATE_READ. */
+/* Whether the kernel has MADV_POPULATE_READ. */
 bool hl_can_populate(void);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Text without libc: what stdio and string.h would do, as far as the core needs it. */
+/* Text without libc: the parts of stdio and string.h that the core needs. */
 #include "line.h"
 #include "sys.h"
 
@@ -111,8 +111,8 @@ void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_
     hl_begin_lines(lines, hl_open(path, O_RDONLY | O_CLOEXEC), buffer, buffer_bytes);
 }
 
-/* Reads more behind what is in the buffer already, which moves to its beginning.  False at the end of the
-   file. */
+/* Reads more behind the bytes that are in the buffer already, which move to its beginning.  False at the
+   end of the file. */
 static bool read_more(struct hl_lines *lines) {
     for (size_t i = lines->next; i < lines->filled; i++)
         lines->buffer[i - lines->next] = lines->buffer[i];

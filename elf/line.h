@@ -6,7 +6,7 @@
 #include "kernel.h"
 #include "options.h"
 
-/* A line or path under construction; what does not fit is dropped. */
+/* A line or path under construction; text that does not fit is dropped. */
 struct hl_line {
     size_t bytes;
     char at[1024]; /* always terminated once it was set */
@@ -16,7 +16,7 @@ struct hl_line {
 void hl_set_line(struct hl_line *text, const char *string);
 void hl_add_text(struct hl_line *text, const char *string);
 void hl_add_bytes(struct hl_line *text, const char *from, size_t bytes);
-/* Adds at most 200 characters of STRING, control characters as '?': it came from outside. */
+/* Adds at most 200 characters of STRING, which came from outside, with control characters as '?'. */
 void hl_add_foreign(struct hl_line *text, struct hl_string string);
 void hl_add_number(struct hl_line *text, uint64_t number);
 void hl_add_hex(struct hl_line *text, uint64_t number);
@@ -39,7 +39,7 @@ bool hl_read_number(const char *path, uint64_t *number);
 struct hl_lines {
     long fd;             /* or a negated errno */
     bool failed;         /* there may be more, which cannot be read */
-    size_t next, filled; /* in buffer: where the next line begins, and how much is read */
+    size_t next, filled; /* in buffer: the start of the next line, and the end of the bytes read */
     char *buffer;
     size_t buffer_bytes;
 };
@@ -47,9 +47,10 @@ struct hl_lines {
 /* Enough for most files at once. */
 #define HL_LINES_BYTES ((size_t)8192)
 
-/* Begins with FD, an open file or a negated errno, to be read through BUFFER. */
+/* Begins to read FD, an open file or a negated errno, through BUFFER. */
 void hl_begin_lines(struct hl_lines *lines, long fd, char *buffer, size_t buffer_bytes);
-/* Opens PATH, to be read through BUFFER; one that cannot be opened has no lines, and lines->fd says why. */
+/* Opens PATH, to be read through BUFFER; a file that cannot be opened has no lines, and lines->fd says
+   why. */
 void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes);
 /* The next line, [*at, *end) without its newline, valid until the next call; one longer than the buffer comes
    in pieces.  False at the end. */

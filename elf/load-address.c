@@ -10,9 +10,9 @@
    Where its first or last page would have too little text to be planned (sparse_text=), the text begins
    later, too, until the last one has enough.
 
-   No other address covers more of the text, so this way in never gives less than the preloader, which takes
-   an object where it lies.  backend=file maps nothing anew: there addresses and file offsets have to be
-   equal modulo a huge page. */
+   No other address covers more of the text, so the patched linker never gives less than the preloader,
+   which takes an object where it lies. backend=file maps nothing anew: there addresses and file offsets
+   have to be equal modulo a huge page. */
 #include "load-address.h"
 #include "plan.h"
 
@@ -33,8 +33,8 @@ static unsigned find_text(const struct hl_object *object) {
     return found;
 }
 
-/* How far behind a boundary the text has to begin, so that its last page is filled up by what follows and its
-   first one by what is before, and both have enough text.  False where that cannot be. */
+/* How far behind a boundary the text has to begin so that the segments behind it fill up its last page and
+   those before it its first one, and both have enough text.  False if that is impossible. */
 static bool find_shift(const struct hl_object *object, unsigned text, uint64_t huge,
                        uint64_t least_text_bytes, uint64_t alignment, uint64_t *shift) {
     const struct hl_segment *segment = object->segment;

@@ -2,9 +2,9 @@
 /* The way back for read-only memory of an object whose file is open: one that the dynamic linker has just mapped, or any
    that is mapped over by its image.
 
-   A call that maps over something may fail after it has unmapped that: Linux 5.10 empties the destination of
-   mremap(2) before it refuses, and every kernel may lack the memory for page tables.  Nothing wrote to it, and what the
-   dynamic linker did can be done once more.
+   A call that maps over something may fail after it has unmapped that: Linux 5.10 empties the destination of mremap(2) before it
+   refuses, and every kernel may lack the memory for page tables.  Nothing wrote to that memory, and the dynamic linker's calls can
+   be made once more.
 
    But other threads may run, and one of them may have mapped something where there is a hole.  So the place is
    claimed first, by a call that replaces nothing, and the segments are mapped over the claim:
@@ -13,9 +13,8 @@
        claim       |          PROT_NONE          |      only if nothing is there
        segments    | rrr | TTTTTTTTTTT |  | rrrr |      MAP_FIXED, from the file
 
-   If the claim finds something, either nothing was unmapped, which maps(5) shows, or another thread was faster.  Then
-   the object is lost, as it is where there is no memory: the dynamic linker says that it cannot be loaded, and a
-   program whose own text it was ends. */
+   If the claim finds something, either nothing was unmapped, which maps(5) shows, or another thread was faster.  Then the object
+   is lost, as it is without memory: the dynamic linker says that it cannot be loaded, and a program whose own text is lost ends. */
 #include "map-again.h"
 #include "check.h"
 #include "mapping.h"
@@ -24,7 +23,7 @@
 
 #include <linux/mman.h>
 
-/* Takes the place of SPAN, for which the kernel may lack memory for a moment. */
+/* Claims the place of SPAN, for which the kernel may lack memory for a moment. */
 static int claim(const struct hl_span *span) {
     int result = -ENOMEM;
     for (int i = 0; result != 0 && result != -EEXIST && i < HL_TRIES; i++)
@@ -32,8 +31,7 @@ static int claim(const struct hl_span *span) {
     return result;
 }
 
-/* Whether nothing in SPAN's place was unmapped.  Where that can't be read, CLAIMED, the result of a claim that
-   failed, has to do. */
+/* Whether nothing in SPAN's place was unmapped.  If that can't be read, CLAIMED, the result of a claim that failed, has to do. */
 static bool is_untouched(const struct hl_object *object, const struct hl_span *span, int claimed) {
     struct hl_maps now;
     if (hl_read_maps(&now, span->start, span->end, false) != 0)
@@ -49,7 +47,7 @@ static bool map_over(uint64_t start, uint64_t end, int prot, int file, uint64_t 
     return start >= end || !hl_is_error(hl_mmap(start, end - start, prot, flags, file, offset));
 }
 
-/* Zeros what follows the file's bytes in their last page, as the dynamic linker did. */
+/* Zeros the rest of the last page behind the file's bytes, as the dynamic linker did. */
 static bool clear_tail(uint64_t start, uint64_t end, int prot, uint64_t page_bytes) {
     uint64_t page = hl_round_down(start, page_bytes);
     bool is_writable = (prot & PROT_WRITE) != 0;
@@ -73,7 +71,7 @@ static bool map_segment(int file, const struct hl_segment *segment, uint64_t sta
            (segment->file_end < start || clear_tail(segment->file_end, tail_end, prot, page_bytes));
 }
 
-/* Unmaps what the claim holds in [start, end) and that was free before. */
+/* Unmaps the part of the claim in [start, end) that was free before. */
 static void free_gap(const struct hl_maps *was, uint64_t start, uint64_t end) {
     for (size_t i = hl_find_mapping(was, start); start < end; i++) {
         uint64_t next = i < was->n && was->mapping[i].start < end ? was->mapping[i].start : end;
@@ -88,7 +86,7 @@ int hl_map_again(const struct hl_object *object, int file, const struct hl_maps 
     int claimed = claim(span), beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
     if (claimed != 0)
         return is_untouched(object, span, claimed) ? 0 : HL_SKIP_LOST;
-    /* The dynamic linker keeps the gaps so: the file, as far as it goes, without any access. */
+    /* The dynamic linker fills the gaps like this: with the file, as far as it goes, without any access. */
     const struct hl_segment *first = &object->segment[0];
     uint64_t gap = span->start;
     if (!map_over(span->start, span->end, PROT_NONE, file, first->offset + (span->start - first->first_page)))

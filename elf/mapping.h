@@ -18,13 +18,13 @@ long hl_create_hugetlb_memfd(const struct hl_geometry *geometry);
 /* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
 long hl_open_userfaultfd(void);
 
-/* Takes the address space [at, at + bytes) with a mapping that allows no access, if nothing is there: looking
-   would not be enough, another thread may map something meanwhile.  0; -EEXIST: something is there; or another
-   negated errno. */
+/* Takes the address space [at, at + bytes) with a mapping that allows no access, if nothing is there:
+   looking would not be enough, since another thread may map something meanwhile.  0; -EEXIST: something is
+   there; or another negated errno. */
 int hl_claim_range(uint64_t at, uint64_t bytes);
 
-/* Copies BYTES at address FROM of this process to TO by a system call: a page that cannot be read, or a huge
-   page at TO that is not to be had, is an error here and no signal.  The number of bytes copied, which may be
+/* Copies BYTES at address FROM of this process to TO by a system call: a page that cannot be read, or a
+   missing huge page at TO, is an error here and no signal.  The number of bytes copied, which may be
    fewer, or a negated errno. */
 long hl_read_memory(void *to, uint64_t from, size_t bytes);
 
@@ -32,8 +32,8 @@ long hl_read_memory(void *to, uint64_t from, size_t bytes);
 #define HL_REPEATS_MAX 128
 long hl_repeat_memory(void *to, size_t bytes, const void *from, size_t unit);
 
-/* Spare mappings against vm.max_map_count: where it is nearly reached, the way back from half-moved mappings
-   would fail as well.  Taken before the first step, dropped before the way back. */
+/* Spare mappings against vm.max_map_count: when that is nearly reached, the way back from half-moved
+   mappings would fail as well.  Taken before the first step, dropped before the way back. */
 struct hl_ballast {
     struct hl_area area;
     uint64_t page_bytes;

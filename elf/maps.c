@@ -118,13 +118,13 @@ static void note_answer(struct hl_mapping *m, const struct query *query, const c
         hash_bytes(name, name + (query->name_bytes > 0 ? query->name_bytes - 1 : 0)); /* it is terminated */
 }
 
-/* Asks the kernel for each mapping of [start, end) through the open FILE, maps.  0; a reason; or a negated errno where it
-   does not tell.  That nothing is mapped at START or above (ENOENT) can't be: the stack is. */
+/* Asks the kernel for each mapping of [start, end) through the open FILE, maps.  0; a reason; or a negated errno if the kernel
+   does not tell.  It cannot be that nothing is mapped at START or above (ENOENT): the stack is. */
 static int query_maps(struct hl_maps *maps, int file, uint64_t start, uint64_t end) {
     struct query query = {0};
     char name[NAME_BYTES];
     for (unsigned i = 0; i < sizeof name; i++)
-        name[i] = '\0'; /* valgrind does not know what this call writes */
+        name[i] = '\0'; /* valgrind does not know of this call's writes */
     for (; start < end; start = query.end) {
         query.size = sizeof query;
         query.flags = QUERY_THIS_OR_NEXT;
@@ -200,7 +200,7 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address) {
     return low;
 }
 
-/* MAPPING as far as it lies in [start, end).  Beyond, anonymous memory may grow together with a neighbour. */
+/* The part of MAPPING that lies in [start, end).  Beyond, anonymous memory may merge with a neighbour. */
 static struct hl_mapping clip_mapping(const struct hl_mapping *mapping, uint64_t start, uint64_t end) {
     struct hl_mapping clipped = *mapping;
     if (mapping->start < start) {
@@ -211,7 +211,7 @@ static struct hl_mapping clip_mapping(const struct hl_mapping *mapping, uint64_t
     return clipped;
 }
 
-/* Nothing is allocated: it could come to lie in what was emptied. */
+/* Nothing is allocated: new memory could come to lie in the emptied place. */
 void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to) {
     struct hl_lines lines;
     char buffer[HL_LINES_BYTES];
@@ -269,7 +269,7 @@ static bool has_flag(const char *at, const char *end, const char *flag) {
     return false;
 }
 
-/* Beside what is usual: bt and ac follow the protection that it has and had, nr comes from MAP_NORESERVE; sd and dw
+/* The usual flags are left out: bt and ac follow the protection that it has and had, nr comes from MAP_NORESERVE; sd and dw
    (Linux 3.9, before 5.15) are the kernel's own.  Huge pages it has anyway (hg). */
 bool hl_has_special_flags(const char *at, const char *end) {
     static const char usual[] = " rd wr ex mr mw me ac bt dw hg nr sd";
@@ -364,9 +364,9 @@ int hl_check_flags(uint64_t start, uint64_t end) {
 
 long hl_open_pagemap(void) { return hl_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
 
-/* Lets the kernel look for pages of [start, end) that have all of ALL_OF and any of ANY_OF, where those of INVERTED
-   count if they are missing; whole tables that are empty cost nothing then, where reading takes 20 us for 8 MiB.
-   0: there are none, 1, or -1: it cannot. */
+/* Lets the kernel look for pages of [start, end) that have all of ALL_OF and any of ANY_OF, where flags in INVERTED count if
+   they are missing; empty page tables cost nothing then, while reading takes 20 us for 8 MiB.  0: there are none, 1, or -1: it
+   cannot. */
 static int scan_pages(int pagemap, uint64_t start, uint64_t end, uint64_t inverted, uint64_t all_of,
                       uint64_t any_of) {
     struct scan_region region;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* /proc/self/maps, smaps and pagemap: what is mapped where, as what, and whether it was written to. */
+/* /proc/self/maps, smaps and pagemap: the mappings, their kinds, and whether they were written to. */
 #ifndef HL_MAPS_H
 #define HL_MAPS_H
 
@@ -21,17 +21,16 @@ struct hl_mapping {
 struct hl_maps {
     struct hl_mapping *mapping;
     size_t n;
-    struct hl_area area; /* that they are in, where they are more than few */
+    struct hl_area area; /* the memory for them, if they are many */
     struct hl_mapping few[HL_MAPPINGS_FEW];
 };
 
-/* Nothing is read: hl_free_maps has nothing to do. */
+/* Makes MAPS empty, so that hl_free_maps has nothing to do. */
 void hl_clear_maps(struct hl_maps *maps);
 
-/* Reads the mappings that have something of [start, end), or of all memory from 0 to UINT64_MAX.  What lies before them
-   costs nothing where the kernel answers for an address (PROCMAP_QUERY, Linux 6.11); else /proc/self/maps is read up to
-   END.  MAY_QUERY: ioctl(2) may be called, no filter can kill for it.  0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY.  After 0
-   the caller frees MAPS. */
+/* Reads the mappings that overlap [start, end), or all from 0 to UINT64_MAX.  Mappings before them cost nothing if the kernel
+   answers for an address (PROCMAP_QUERY, Linux 6.11); else /proc/self/maps is read up to END.  MAY_QUERY: ioctl(2) may be
+   called, no filter can kill for it.  0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY.  After 0 the caller frees MAPS. */
 int hl_read_maps(struct hl_maps *maps, uint64_t start, uint64_t end, bool may_query);
 void hl_free_maps(struct hl_maps *maps);
 
@@ -41,9 +40,8 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address);
 /* Whether A and B say the same about [start, end). */
 bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end);
 
-/* Puts back what a step that failed left half done: what is mapped in [from, from + bytes) goes to the same
-   place in [to, to + bytes), a mapping at a time.  What is only reserved there, anonymous and PROT_NONE, is
-   unmapped: nothing in [from, from + bytes) is ours afterwards. */
+/* Undoes a half-done step: mappings in [from, from + bytes) go to the same place in [to, to + bytes), one at a time.  Address
+   space that is only reserved there, anonymous and PROT_NONE, is unmapped: nothing in [from, from + bytes) is ours afterwards. */
 void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to);
 
 /* /proc/self/smaps, mapping by mapping, in constant space.  The kernel walks the page tables of each mapping
@@ -64,8 +62,8 @@ void hl_open_smaps(struct hl_smaps *smaps);
 bool hl_next_smaps(struct hl_smaps *smaps);
 void hl_close_smaps(struct hl_smaps *smaps);
 
-/* What the executable mappings in [start, end) have beside PROT_READ and PROT_EXEC, through EXTRA:
-   HL_PROT_BTI or nothing.  0; HL_SKIP_MAPPING_CHANGED where some have it and some don't; HL_SKIP_NO_PROC. */
+/* The protection of the executable mappings in [start, end) beside PROT_READ and PROT_EXEC, through EXTRA: HL_PROT_BTI or 0.  0;
+   HL_SKIP_MAPPING_CHANGED where some have it and some don't; HL_SKIP_NO_PROC. */
 int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra);
 /* The same of another process, whose smaps FILE is, or a negated errno; it is closed. */
 int hl_read_branch_protection_in(long file, uint64_t start, uint64_t end, int *extra);
@@ -74,7 +72,7 @@ int hl_read_branch_protection_in(long file, uint64_t start, uint64_t end, int *e
    would not have that.  0, HL_SKIP_MAPPED_SPECIALLY or HL_SKIP_NO_PROC. */
 int hl_check_flags(uint64_t start, uint64_t end);
 
-/* Whether the line of two-letter flags [at, end), VmFlags of smaps without its key, has some that is_special means. */
+/* Whether the line of two-letter flags [at, end), VmFlags of smaps without its key, has one for is_special. */
 bool hl_has_special_flags(const char *at, const char *end);
 
 /* An open /proc/self/pagemap, or a negated errno.  The caller closes it. */
@@ -85,8 +83,8 @@ long hl_open_pagemap(void);
    HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC (no pagemap). */
 int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan);
 
-/* Whether the kernel says of all of [start, end), whatever is mapped there, what hl_check_unmodified looks for, by one
-   call.  False also where it can't (before Linux 6.7). */
+/* Whether the kernel tells by one call that no page of [start, end), whatever is mapped there, was written to as in
+   hl_check_unmodified.  False also if it can't tell (before Linux 6.7). */
 bool hl_scan_unmodified(int pagemap, uint64_t start, uint64_t end);
 
 /* Whether all of [start, end) is mapped by huge entries.  0, HL_SKIP_THP_UNAVAILABLE, or -1: this kernel does not

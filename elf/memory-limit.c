@@ -3,25 +3,25 @@
    dropped under pressure; a copy in anonymous memory is neither, and is charged.  A container of 40 MiB runs
    64 MiB of file text happily and is killed by a copy of it.
 
-   How much a program is going to need cannot be known at its start, nor who else looks at the same moment.
-   So nothing is compared with what is free under a limit: where one applies, or none can be ruled out, no
-   copy is made that the user has not asked for, and a machine without limits keeps a margin.  For who has
-   asked, with backend=thp, the headroom of the moment decides. */
+   At its start nothing tells how much memory a program is going to need, nor which processes look at the
+   same moment.  So free memory under a limit is not considered: if a limit applies, or cannot be ruled
+   out, no copy is made that the user has not asked for, and a machine without limits keeps a margin.  If
+   the user asked, with backend=thp, the headroom of the moment decides. */
 #include "memory-limit.h"
 #include "sys.h"
 #include "line.h"
 
 #include <linux/resource.h>
 
-/* /proc/meminfo, or what the usable nodes have; in bytes. */
+/* From /proc/meminfo, or of the usable nodes; in bytes. */
 struct memory {
-    uint64_t total; /* of the machine: without the hugetlb pool, which is never available for anything else */
+    uint64_t total; /* of the machine: without the hugetlb pool, which serves nothing else */
     uint64_t available;
     uint64_t commit_room; /* of the machine: CommitLimit - Committed_AS */
 };
 
-/* The memory cgroup of this process under the mount of its hierarchy; and by and by its ancestors up to the
-   mount itself, which inside a container is the container's own group. */
+/* The memory cgroup of this process under the mount of its hierarchy; and then in turn its ancestors up to
+   the mount itself, which inside a container is the container's own group. */
 struct group {
     bool is_v1;
     size_t mount_bytes;
@@ -66,7 +66,7 @@ static uint64_t find_node_kib(const char *meminfo, uint64_t node, const char *na
     return find_kib(meminfo, key.at);
 }
 
-/* Adds what node NODE has; its free memory and file pages are available. */
+/* Adds the memory of node NODE; its free memory and file pages are available. */
 static void add_node(struct memory *sum, const struct hl_roots *roots, uint64_t node) {
     struct hl_line path;
     char meminfo[8192];
@@ -82,7 +82,7 @@ static void add_node(struct memory *sum, const struct hl_roots *roots, uint64_t 
                       find_node_kib(meminfo, node, " Inactive(file):");
 }
 
-/* Sums up the usable nodes.  False where every node is usable, which takes no further reading. */
+/* Sums up the usable nodes.  False if every node is usable; then nothing more is read. */
 static bool read_nodes(struct memory *sum, const struct hl_roots *roots,
                        const struct hl_placement *placement) {
     struct hl_line path;
@@ -224,8 +224,8 @@ static int check_v1(struct group *group, uint64_t total) {
     return limit < total ? HL_SKIP_MEMORY_LIMIT : 0;
 }
 
-/* The files are missing where the controller does not reach, and in the root.  A mount of another group than
-   the root is some container's, whose ancestors cannot be seen. */
+/* The files are missing in groups without the controller, and in the root.  A mount of another group than
+   the root is a container's, whose ancestors cannot be seen. */
 static int check_v2(struct group *group, uint64_t total) {
     do {
         uint64_t max, high = UINT64_MAX;
@@ -247,7 +247,7 @@ static int check_groups(const struct hl_roots *roots, uint64_t total) {
     return group.is_v1 ? check_v1(&group, total) : check_v2(&group, total);
 }
 
-/* What GROUP uses and could not give back by dropping file pages. */
+/* The usage of GROUP that it could not give back by dropping file pages. */
 static uint64_t read_fixed_usage(struct group *group) {
     static const char *const keys[2][2] = {{"active_file ", "inactive_file "},
                                            {"total_active_file ", "total_inactive_file "}};

@@ -16,15 +16,15 @@ bool hl_has_address_limit(void);
 
    HL_SKIP_MEMORY_UNKNOWN: one of these cannot be read, or the ancestors cannot be seen from here.
 
-   HL_SKIP_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available (the
-   hugetlb pool is no part of that), or of the usable nodes' where these are not all, or less than the copies'
-   own size. */
+   HL_SKIP_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available
+   (the hugetlb pool is no part of that), or of the usable nodes' if these are not all, or less than the
+   copies' own size. */
 int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement, uint64_t bytes);
 
-/* Bytes that this process can still charge: the least of MemAvailable, of what is free or reclaimable on the
-   usable nodes where these are not all (the kernel kills when the nodes of a policy are full), with
-   vm.overcommit_memory=2 of what CommitLimit leaves, and, for its memory cgroup and every ancestor, of its
-   limit less what it uses and cannot reclaim.  UINT64_MAX if nothing can be read. */
+/* Bytes that this process can still charge: the least of MemAvailable, of the free or reclaimable memory
+   on the usable nodes if these are not all (the kernel kills when the nodes of a policy are full), with
+   vm.overcommit_memory=2 of the rest of CommitLimit, and, for its memory cgroup and every ancestor, of its
+   limit less the usage that it cannot reclaim.  UINT64_MAX if nothing can be read. */
 uint64_t hl_read_memory_headroom(const struct hl_roots *roots, const struct hl_placement *placement);
 
 #endif

@@ -39,7 +39,7 @@ static const char *find_variable(const char *const *envp, const char *name) {
 
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
-/* Before the first line: which filters there are decides how hl_write_line writes. */
+/* Before the first line: the present filters decide how hl_write_line writes. */
 static void expect_lines(struct hl_context *context) {
     hl_read_process_status(context);
     hl_note_stderr(context);
@@ -50,7 +50,7 @@ static void tell_mistake(void *context, struct hl_string option, const char *wha
     hl_report_mistake(context, options_name, option, what);
 }
 
-/* What the table of options has and this way in cannot do. */
+/* Drops settings of the table of options that this loader cannot serve. */
 static void drop_unsupported(struct hl_context *context, struct hl_config *config) {
     if (config->options.backend == HL_BACKEND_FILE && config->loader != HL_LINKER) {
         tell_mistake(context, (struct hl_string){"backend=file", 12}, "needs the patched linker");
@@ -58,7 +58,7 @@ static void drop_unsupported(struct hl_context *context, struct hl_config *confi
     }
 }
 
-/* Nothing is taken. */
+/* Notes that nothing was taken. */
 static void clear_process(struct hl_context *context) {
     context->probed.pagemap = -1;
     context->work = NULL;
@@ -82,7 +82,7 @@ static void clear_context(struct hl_context *context, const struct hl_config *co
     hl_forget_process(context);
 }
 
-/* What ENVP says. */
+/* Reads the settings in ENVP. */
 static void read_config(struct hl_context *context, struct hl_config *config, const char *const *envp) {
     struct hl_options *options = &config->options;
     hl_default_options(options);
@@ -271,7 +271,7 @@ static bool has_data(const struct hl_work *work) {
     return false;
 }
 
-/* The image first, because it costs nothing.  Where only that is wanted and is not there, all that could move is data. */
+/* The image first, because it costs nothing.  If only an image is wanted and there is none, only data could move. */
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->config->options.backend;
     if (hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0) {
@@ -352,7 +352,7 @@ int hl_end_startup(const struct hl_context *context) {
     return check_names(context);
 }
 
-/* What was mapped from an image is in place. */
+/* Whether a span is not in place yet; those from an image are. */
 static bool is_anything_planned(const struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++) {
         const struct hl_work *work = &context->work[i];

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Drives the pipeline: objects in, huge pages or exactly what was there before. */
+/* Drives the pipeline: objects in; out come huge pages, or exactly the old mappings. */
 #ifndef HL_MOVE_H
 #define HL_MOVE_H
 
 #include "context.h"
 
-/* Whether ENVP asks for the executable alone, with nothing to be said in any case, and the executable, whose
-   program headers are PHDR, is smaller than a huge page.  It makes no system call: most programs are like
-   that, and begin a hundred times a second in scripts. */
+/* Whether ENVP asks for the executable alone, without output in any case, and the executable, whose program headers are PHDR, is
+   smaller than a huge page.  It makes no system call: most programs are like that, and begin a hundred times a second in
+   scripts. */
 bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_t phnum);
 
-/* Whether the executable's path makes a difference to what ENVP asks for, or might be printed: LD_HUGEPAGES may name it,
-   exe= compares it, and so on.  It makes no system call. */
+/* Whether the executable's path makes a difference to the settings in ENVP, or might be printed: LD_HUGEPAGES may name it, exe=
+   compares it, and so on.  It makes no system call. */
 bool hl_needs_path(const char *const *envp);
 
 /* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel into CONFIG.
@@ -20,51 +20,51 @@ bool hl_needs_path(const char *const *envp);
 bool hl_begin(struct hl_context *context, struct hl_config *config, const char *const *envp,
               const char *executable, enum hl_loader loader, uint64_t page_bytes);
 
-/* N works of the caller's, for the first objects that are added, until hl_end. */
+/* Lends CONTEXT N works for the first objects that are added, until hl_end. */
 void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n);
 
-/* Selects and plans one object: everything in OBJECT before its load bias is set.  Objects come in the order
-   in which they are served: the executable first.  The strings must live until hl_end. */
+/* Selects and plans one object: the caller has set OBJECT's load bias and all fields before that.  Objects come in the order in
+   which they are served: the executable first.  The strings must live until hl_end. */
 void hl_add_object(struct hl_context *context, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum);
 
-/* Whether hl_move_objects would do or say anything; else it need not be called. */
+/* Whether hl_move_objects would do or print anything; else it need not be called. */
 bool hl_is_anything_to_do(const struct hl_context *context);
 
-/* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.
-   Called with every signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0; 127 when
-   the program must end, because strict=on demands that or its text is gone, which was said; or HL_LOST: a new object's text or data is gone, and the dynamic linker
+/* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.  Called with every
+   signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0; 127 when the program must end, after a line,
+   because strict=on demands that or its text is gone; or HL_LOST: a new object's text or data is gone, and the dynamic linker
    must give it up and unmap nothing of it, since some of its place may be another thread's by now. */
 #define HL_LOST (-1)
 int hl_move_objects(struct hl_context *context);
 
-/* After HL_LOST: unmaps what is left of the new object, but for the span whose place may be another thread's. */
+/* After HL_LOST: unmaps the rest of the new object, except the span whose place may be another thread's. */
 void hl_unmap_rest(const struct hl_context *context);
 
-/* Maps room for one object that is to be added, and a stack for hl_move_objects, at once; hl_end frees both.  The
-   stack's end, or NULL. */
+/* Maps room for one object that is to be added, and a stack for hl_move_objects, at once; hl_end frees both.  The stack's end,
+   or NULL. */
 void *hl_make_room(struct hl_context *context);
 
-/* The program has run: its status is read anew, and what it may do is tried out anew. */
+/* The program has run: its status and its permissions are probed anew. */
 void hl_forget_process(struct hl_context *context);
 
 /* Notes that OBJECT (its path, soname and is_main) is loaded at startup, whether it can move or not. */
 void hl_note_object(struct hl_context *context, const struct hl_object *object);
 
-/* When every object that is loaded at startup has been noted: says how many are too small, and which names
-   have none.  0, or 127 when strict=on demands that the program ends. */
+/* After every object that is loaded at startup was noted: prints how many are too small, and which names have none.  0, or 127
+   when strict=on demands that the program ends. */
 int hl_end_startup(const struct hl_context *context);
 
-/* Reads CONTEXT's status, unless it holds.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had
-   when this was called first, or it cannot read its status any more, and what it could do then says nothing
-   now; or HL_SKIP_NO_PROC: it never could.
+/* Reads CONTEXT's status, unless it holds.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had when
+   this was called first, or it cannot read its status any more, and the features probed then may be gone; or HL_SKIP_NO_PROC: it
+   never could.
 
    It is called once at the start, even if nothing moves then, and before anything else is done for an object
    that comes later, on the stack of the thread that loads it: a filter of the program's own may allow what
    dlopen(3) needs (openat, read, close, mmap, mprotect) and kill for the rest. */
 int hl_read_process_status(struct hl_context *context);
 
-/* Frees what the above took.  More objects may come then, those that a program loads later. */
+/* Frees the memory of the functions above.  More objects may come then, those that a program loads later. */
 void hl_end(struct hl_context *context);
 
 #endif

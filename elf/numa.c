@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* From which NUMA nodes a span's pages may come.
+/* The NUMA nodes from which a span's pages may come.
 
    Three things restrict them: the cpuset, the process's memory policy (only MPOL_BIND refuses other nodes;
    the rest are preferences), and numa=.  numa= becomes a policy of the new mapping, and one of those replaces
@@ -46,7 +46,7 @@ bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *
 static bool read_bound_nodes(struct hl_nodes *bound) {
     int mode = MPOL_DEFAULT;
     long result = HL_CALL(__NR_get_mempolicy, &mode, bound, HL_NODE_NUMBERS, 0, 0, 0);
-    /* Of relative nodes the kernel tells the numbers as the process gave them: they don't name any. */
+    /* For relative nodes the kernel returns the numbers that the process gave: they don't name any node. */
     return !hl_is_error(result) && (mode & ~MPOL_MODE_FLAGS) == MPOL_BIND && !(mode & MPOL_F_RELATIVE_NODES);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* From which NUMA nodes a span's pages may come: the cpuset, the memory policy, and numa=. */
+/* The NUMA nodes from which a span's pages may come: the cpuset, the memory policy, and numa=. */
 #ifndef HL_NUMA_H
 #define HL_NUMA_H
 
@@ -20,8 +20,8 @@ enum hl_node_use { HL_NODE_USABLE, HL_NODE_NOT_IN_CPUSET, HL_NODE_NOT_IN_POLICY,
 /* "usable", "cpuset", "policy", "local"; static. */
 const char *hl_node_use_name(enum hl_node_use use);
 
-/* What holds for the process of STATUS, which is this one, with numa=NUMA.  A process under a filter of
-   system calls is not asked for its memory policy: it counts as having none. */
+/* The restrictions on the process of STATUS, which is this one, with numa=NUMA.  A process under a filter
+   of system calls is not asked for its memory policy: it counts as having none. */
 void hl_read_placement(struct hl_placement *placement, const struct hl_status *status, unsigned numa);
 
 /* Pure.  A NODE beyond HL_NODE_NUMBERS is in no cpuset. */

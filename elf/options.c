@@ -2,7 +2,7 @@
 /* The variables: option.def makes the parser, and patterns are matched in place. */
 #include "options.h"
 
-/* Each CHOICE's values, and the rows that help and manual are printed from. */
+/* Each CHOICE's values, and the rows from which help and manual are printed. */
 #define CHOICE(field, name, help, ...) static const char *const field##_values[] = {__VA_ARGS__, NULL};
 #define NUMBER(field, name, help)
 #define GLOB(field, name, help)
@@ -88,7 +88,7 @@ static const char *parse_folder(struct hl_string *field, struct hl_string value)
     return NULL;
 }
 
-/* Sets what NAME names to VALUE.  NULL, or what is wrong. */
+/* Sets the option NAME to VALUE.  NULL, or an error. */
 static const char *set_option(struct hl_options *options, struct hl_string name, struct hl_string value) {
 #define CHOICE(field, text, help, ...)                                                                       \
     if (string_is(name, text))                                                                               \
@@ -110,7 +110,7 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
     return "no such option";
 }
 
-/* What OPTION, a mistake whose name is NAME, is called now; or WHAT. */
+/* The new name of OPTION, a mistake whose name is NAME, as a sentence; or WHAT. */
 static const char *find_new_name(struct hl_string option, struct hl_string name, const char *what) {
     if (string_is(name, "only"))
         return "it is called exe= now";
@@ -196,8 +196,8 @@ static const char *match_one(const char *p, const char *end, char c) {
 }
 
 bool hl_match_glob(struct hl_string pattern, const char *text) {
-    /* The classical two pointers: on a mismatch the last star takes one character more.  Going back further
-       than the last star can never help. */
+    /* The classical two pointers: on a mismatch the last star takes one character more.  Going back
+       further than the last star can never help. */
     const char *p = pattern.at, *end = pattern.at + pattern.bytes;
     const char *star = NULL, *star_text = NULL;
     for (;;) {

@@ -55,14 +55,14 @@ extern const size_t hl_option_row_count;
 /* Sets every option to its default and objects to unset. */
 void hl_default_options(struct hl_options *options);
 
-/* Called for each mistake in a text of options: OPTION as written, and what is wrong with it. */
+/* Called for each mistake in a text of options: OPTION as written, and the error. */
 struct hl_complaints {
     void (*tell)(void *data, struct hl_string option, const char *what);
     void *data;
 };
 
-/* Sets OPTIONS from TEXT, "name=value,name=value".  A wrong one leaves that option as it was and is told to
-   COMPLAINTS (which may be NULL).  Returns the number of mistakes.  OPTIONS keeps pointers into TEXT. */
+/* Sets OPTIONS from TEXT, "name=value,name=value".  A wrong one leaves that option as it was and is passed
+   to COMPLAINTS (which may be NULL).  Returns the number of mistakes.  OPTIONS keeps pointers into TEXT. */
 unsigned hl_parse_options(struct hl_options *options, const char *text,
                           const struct hl_complaints *complaints);
 
@@ -76,8 +76,8 @@ enum hl_selection {
     HL_SELECTED_BY_NAME /* by a pattern without a wildcard: strict=on means this object */
 };
 
-/* Whether the colon-separated PATTERNS select what has NAMES, or OBJECT.  A pattern that begins
-   with ! excludes, wherever it stands.  A pattern with a slash is matched against the path, else against base
+/* Whether the colon-separated PATTERNS select an object with NAMES, or OBJECT.  A pattern that begins with
+   ! excludes, wherever it stands.  A pattern with a slash is matched against the path, else against base
    name and soname; main is the executable. */
 enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_names *names);
 enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object);
@@ -88,7 +88,7 @@ struct hl_pattern {
     bool excludes;
 };
 
-/* Takes the first one that is not empty off PATTERNS; false: there is none. */
+/* Takes the first pattern that is not empty off PATTERNS; false: there is none. */
 bool hl_next_pattern(struct hl_string *patterns, struct hl_pattern *pattern);
 
 /* Whether PATTERN has no wildcard; whether it has a comma; whether it matches NAMES. */
@@ -102,7 +102,7 @@ bool hl_is_like_soname(const struct hl_pattern *pattern);
 /* Whether PATTERNS could select anything but the executable. */
 bool hl_selects_other_objects(struct hl_string patterns);
 
-/* Whether the executable at PATH is one that exe= lets hugeld act in. */
+/* Whether exe= lets hugeld act in the executable at PATH. */
 bool hl_acts_in(const struct hl_options *options, const char *path);
 
 /* The part of PATH after its last slash. */

@@ -7,9 +7,9 @@
    (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from smaps: an advice that did nothing is no
    success.
 
-   Where it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18,
-   tmpfs mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time to
-   gain what is there. */
+   If it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18,
+   tmpfs mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time
+   and gain nothing. */
 #include "pagecache.h"
 #include "sys.h"
 #include "thp.h"
@@ -39,8 +39,8 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
     return bytes;
 }
 
-/* Of the span's bytes, how many are on huge pages of the page cache once something of each was read: one
-   fault maps such a page whole, and not much where there is none (128 MiB: 64 faults, not 2048, or 18 ms). */
+/* How many of the span's bytes are on huge pages of the page cache, after one read in each: one fault maps
+   such a page whole, and not much where there is none (128 MiB: 64 faults, not 2048, or 18 ms). */
 static uint64_t read_huge_bytes(const struct hl_context *context, const struct hl_object *object,
                                 const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes;

@@ -5,13 +5,13 @@
 
 #include "context.h"
 
-/* Where SPAN's file is not cached, reads it into huge pages of the page cache, as far as the file system has
+/* If SPAN's file is not cached, reads it into huge pages of the page cache, as far as the file system has
    any.  Only a hint. */
 void hl_read_into_cache(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span);
 
-/* Instead of step 4 and 5, for backend=file: asks for huge pages in the page cache for the read-only spans of
-   an object.  Those that have none stay, with the reason in their moves. */
+/* Replaces steps 4 and 5 for backend=file: asks for huge pages in the page cache for the read-only spans
+   of an object.  Spans that get none stay, with the reason in their moves. */
 void hl_collapse_spans(const struct hl_context *context, struct hl_work *work);
 
 /* How many bytes of SPAN are in segments whose addresses are congruent with their offsets in the file, modulo

@@ -58,7 +58,7 @@ static void add_cut(struct planner *p, uint64_t at) {
     p->cut[i] = at;
 }
 
-/* Where whole huge pages of [start, end) begin and end, and those that it is only in. */
+/* Adds the boundaries of the whole huge pages in [start, end), and of those that it only touches. */
 static void add_cuts(struct planner *p, uint64_t start, uint64_t end) {
     add_cut(p, hl_round_down(start, p->huge_page_bytes));
     add_cut(p, hl_round_up(start, p->huge_page_bytes));
@@ -86,7 +86,8 @@ static void add_span(struct planner *p, uint64_t start, uint64_t end, uint32_t f
     plan->pages[kind] += (end - start) / p->huge_page_bytes;
 }
 
-/* The huge page [start, end) stays.  What else of these segments moves overrules that (measure_segments). */
+/* The huge page [start, end) stays.  A move of other parts of these segments overrules that
+   (measure_segments). */
 static void note_sparse(struct planner *p, unsigned first, unsigned last, uint64_t start, uint64_t end) {
     for (unsigned i = first; i < last; i++) {
         const struct hl_segment *segment = &p->object->segment[i];
@@ -113,7 +114,7 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
         ends_inside = segment->end_page >= end;
     }
     if (inside == 0 || has_relro(p->object, start, end))
-        return; /* nothing but a gap, or not to be taken */
+        return; /* nothing but a gap, or not selected */
     if (keeps_edges(p) && (inside > 1 || !begins_inside))
         return;
     if (p->options->backend == HL_BACKEND_FILE && !ends_inside)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 3, the pool check.  The kernel keeps one pool of huge pages per node and counts reservations for the
-   whole machine only.  Two processes can hold promises for the same page, a cgroup or the policy of a mapping
-   can refuse it: what is read here spares work that cannot succeed, and prepare proves the rest. */
+/* Step 3, the pool check.  The kernel keeps one pool of huge pages per node and counts reservations for
+   the whole machine only.  Two processes can hold promises for the same page, a cgroup or the policy of a
+   mapping can refuse it: these numbers spare work that cannot succeed, and prepare proves the rest. */
 #include "pool.h"
 #include "line.h"
 

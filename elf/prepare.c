@@ -2,9 +2,9 @@
 /* Step 4, prepare: new memory at a scratch address, filled, with its final protection.  The program has not
    been touched yet; any failure frees the scratch and nothing happened.
 
-   Read-only hugetlb spans are mapped MAP_NORESERVE.  A private mapping that owns a reservation can later take
-   a page away from a forked child and kill it (a debugger's write into the parent is enough); one that owns
-   none gives the debugger an error.  What a reservation would promise is proved by filling.
+   Read-only hugetlb spans are mapped MAP_NORESERVE.  A private mapping that owns a reservation can later take a page away from a
+   forked child and kill it (a debugger's write into the parent is enough); one that owns none gives the debugger an error.  Filling
+   proves the pages that a reservation would promise.
 
    Until it is placed, new memory is not given to children (MADV_DONTFORK): a fork in another thread would
    make its pages shared ones, for which a write needs new pages, and would hold them as long as the child
@@ -56,7 +56,7 @@ static bool may_execute_written(struct hl_context *context) {
     return context->probed.kernel.executable_memory;
 }
 
-/* Where the process may take memory from, for those who count it. */
+/* Where the process may take memory from, for callers that count it. */
 static const struct hl_placement *find_placement(struct hl_context *context) {
     if (!context->probed.knows_placement)
         hl_read_placement(&context->probed.placement, &context->probed.status, context->config->options.numa);
@@ -76,8 +76,8 @@ void hl_clear_moves(struct hl_work *work) {
     }
 }
 
-/* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
-   general; who names hugetlb wants that way tried too. */
+/* A filter that was there at the start may be one that kills.  Programs do not usually call memfd_create; but a user who names
+   hugetlb wants that tried, too. */
 static bool may_create_memfd(const struct hl_context *context) {
     return context->probed.status.filters == 0 || context->config->options.backend == HL_BACKEND_HUGETLB;
 }
@@ -189,7 +189,7 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
     return 0;
 }
 
-/* Whether span I is of KIND and nothing has spoken against it yet. */
+/* Whether span I is of KIND and no reason keeps it yet. */
 static bool is_of_kind(const struct hl_work *work, unsigned i, enum hl_kind kind) {
     return work->plan.span[i].kind == kind && work->move[i].skip == HL_MOVED;
 }
@@ -208,16 +208,16 @@ static void free_kind(struct hl_work *work, enum hl_kind kind) {
             hl_free_memory(&work->move[i]);
 }
 
-/* Whether the kernel itself is asked for NEEDED pages: it answers at once what else takes ten files.  It does
-   not where particular nodes are asked for, where the numbers are printed, and where pages are to be left to
-   others, whom it would deprive of them for a moment. */
+/* Whether the kernel itself is asked for NEEDED pages: it answers at once, where otherwise ten files are read.  It is not asked
+   if particular nodes are wanted, if the numbers are printed, or if pages are to be left to others, whom it would deprive of
+   them for a moment. */
 static bool is_kernel_asked(const struct hl_context *context) {
     return context->config->options.numa == HL_NUMA_ANY && context->config->options.reserve_pages == 0 &&
            !hl_is_wanted(context, 3);
 }
 
-/* The pool check for the pages of one kind.  Where the kernel says no, the files say why; and they may know
-   better, because only reserving is forbidden (a control group), or pages can be added on other nodes. */
+/* The pool check for the pages of one kind.  If the kernel says no, the files say why; and they may know better, because only
+   reserving is forbidden (a control group), or pages can be added on other nodes. */
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
@@ -260,8 +260,8 @@ static bool takes_breakpoints(const struct hl_context *context, const struct hl_
     return takes;
 }
 
-/* Text of a traced process that has been prepared on hugetlb pages: a debugger that finds no way to stop in
-   it would be worse off. */
+/* For text of a traced process that has been prepared on hugetlb pages: a debugger that finds no way to stop in it would be
+   worse off. */
 static int check_debugger(const struct hl_context *context, const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, HL_TEXT))
@@ -269,8 +269,8 @@ static int check_debugger(const struct hl_context *context, const struct hl_work
     return 0;
 }
 
-/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved
-   afterwards.  data=thp, the default, is not what the user has asked for. */
+/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved afterwards. data=thp,
+   the default, is no request of the user's. */
 static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
     int result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
@@ -297,7 +297,7 @@ static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_
     if (result != 0)
         free_kind(work, kind);
     if (result == HL_SKIP_POOL_SHORT)
-        find_placement(context); /* the report counts what is free for this process */
+        find_placement(context); /* the report counts the free pages for this process */
     return result;
 }
 
@@ -316,8 +316,8 @@ static int advise_spans(const struct hl_context *context, struct hl_work *work, 
     return result;
 }
 
-/* Whether KIND stays where the page cache has it on huge pages.  Read-only data does what the text beside it
-   has done: of an object that is linked for huge pages it is mostly gap. */
+/* Whether KIND stays because the page cache has it on huge pages.  Read-only data follows the text beside it: in an object that
+   is linked for huge pages it is mostly gap. */
 static bool is_left_to_cache(const struct hl_context *context, const struct hl_work *work,
                              enum hl_kind kind) {
     if (kind != HL_TEXT && kind != HL_RODATA)
@@ -328,8 +328,8 @@ static bool is_left_to_cache(const struct hl_context *context, const struct hl_w
     return hl_is_huge_already(context, work, kind);
 }
 
-/* backend=auto got neither: whether what was in the way of thp can be helped rather than HUGETLB's reason, of
-   which the way out is backend=thp.  A memory limit is no obstacle to who says that. */
+/* backend=auto got neither: whether the obstacle to thp is reported rather than HUGETLB's reason, whose remedy is backend=thp.
+   A memory limit is no obstacle to a user who says that. */
 static bool depends_on_thp(enum hl_skip hugetlb, enum hl_skip thp) {
     bool leads_to_thp = hugetlb == HL_SKIP_NO_HUGETLB || hugetlb == HL_SKIP_HUGETLB_DENIED ||
                         hugetlb == HL_SKIP_NO_MREMAP || hugetlb == HL_SKIP_REWRITES_TEXT ||
@@ -360,7 +360,7 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
     if (instead == 0 || wanted == HL_BACKEND_THP ||
         depends_on_thp((enum hl_skip)result, (enum hl_skip)instead))
         return instead;
-    return result; /* a pool that is short is what the user can do something about */
+    return result; /* the user can do something about a short pool */
 }
 
 int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {

@@ -25,7 +25,7 @@ static void begin_line(struct hl_line *line, const struct hl_object *object) {
     hl_add_text(line, ": ");
 }
 
-/* What is open at descriptor 2.  A program that has closed it, as daemons do, may have a data file there. */
+/* Identifies the file at descriptor 2.  A program that has closed it, as daemons do, may have a data file there. */
 static struct hl_descriptor_id find_stderr(void) {
     struct hl_file_state state;
     if (hl_read_file_state(&state, 2) != 0)
@@ -40,9 +40,9 @@ void hl_note_stderr(struct hl_context *context) {
 
 static uint64_t signal_bit(int number) { return (uint64_t)1 << (number - 1); }
 
-/* Writes LINE to standard error.  No signal comes of it: SIGPIPE where nothing reads any more, SIGXFSZ beyond RLIMIT_FSIZE, and
-   SIGTTOU of a terminal, which lets a thread write that has it blocked.  The former two are sent to this thread, and stay until it
-   takes them.  A filter that came later may kill for what is not write(2). */
+/* Writes LINE to standard error, without causing a signal: SIGPIPE if no process reads any more, SIGXFSZ beyond RLIMIT_FSIZE,
+   and SIGTTOU of a terminal, which lets a thread write that has it blocked.  The former two are sent to this thread, and stay
+   until it takes them.  A filter that came later may kill for any call but write(2). */
 static void write_quietly(const struct hl_context *context, const struct hl_line *line) {
     const uint64_t blocked = signal_bit(SIGPIPE) | signal_bit(SIGXFSZ) | signal_bit(SIGTTOU);
     const struct __kernel_timespec now = {0, 0};
@@ -74,10 +74,10 @@ bool hl_is_wanted(const struct hl_context *context, unsigned verbose) {
     return context->config->options.verbose >= verbose || context->config->is_traced;
 }
 
-/* Where no other object has one. */
+/* For programs in which no other object defines it. */
 __attribute__((weak)) void hl_trace_line(const char *line) { (void)line; }
 
-/* Writes a line that belongs to verbose=VERBOSE where it is wanted. */
+/* Writes a line that belongs to verbose=VERBOSE if it is wanted. */
 static void tell(const struct hl_context *context, unsigned verbose, struct hl_line *line) {
     if (context->config->is_traced)
         hl_trace_line(line->at);
@@ -117,7 +117,7 @@ static void add_remedy(struct hl_line *line, const char *remedy) {
     hl_add_text(line, remedy);
 }
 
-/* Pages that the pool could not serve, of all objects. */
+/* Pages of all objects that the pool could not serve. */
 static uint64_t count_short_pages(const struct hl_context *context) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < context->n_work; i++)
@@ -193,7 +193,7 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     tell(context, 3, &line);
 }
 
-/* What the user can do about SKIP, and has not done already; NULL: nothing. */
+/* The user's remedy for SKIP that is not in use already; NULL: there is none. */
 static const char *find_remedy(const struct hl_context *context, const struct hl_work *work,
                                enum hl_kind kind, enum hl_skip skip) {
     const char *remedy = hl_skip_remedy(skip);
@@ -233,7 +233,7 @@ static void report_failure(const struct hl_context *context, const struct hl_wor
     tell(context, skip == HL_SKIP_HUGE_ALREADY ? 2 : 1, &line);
 }
 
-/* Every kind that was planned and stays: the promise that was not kept. */
+/* Reports every kind that was planned and stays: the promise that was not kept. */
 static void report_failures(const struct hl_context *context, const struct hl_work *work) {
     bool told[HL_KINDS];
     for (unsigned kind = 0; kind < HL_KINDS; kind++)
@@ -248,7 +248,7 @@ static void report_failures(const struct hl_context *context, const struct hl_wo
     }
 }
 
-/* Why backend=auto took thp. */
+/* Reports why backend=auto took thp. */
 static void report_stand_ins(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     enum hl_skip told[HL_KINDS];
@@ -268,7 +268,8 @@ static void report_stand_ins(const struct hl_context *context, const struct hl_w
     }
 }
 
-/* backend=auto: an image that is there and of no use, or verbose=3. */
+/* Reports for backend=auto why an image that exists is of no use; with verbose=3 also that there is none, or that the address
+   does not fit. */
 static void report_no_image(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     bool is_usual = work->no_image == HL_SKIP_NO_IMAGE || work->no_image == HL_SKIP_IMAGE_PLACE;
@@ -310,7 +311,7 @@ static void report_summary(const struct hl_context *context, const struct hl_wor
         }
     }
     if (!any && work->plan.n_spans > 0)
-        return; /* its failures say it */
+        return; /* reported with its failures */
     if (!any) {
         hl_add_text(&line, "text");
         add_reason(&line, work->skip);
@@ -428,7 +429,7 @@ void hl_report_strict(const struct hl_context *context, const struct hl_work *wo
     hl_write_line(context, &line);
 }
 
-/* What must be said is said in any case, if it is known what standard error is. */
+/* Begins a line that is always printed, if the file of standard error is known. */
 static void begin_urgent(struct hl_context *context, struct hl_line *line, const struct hl_work *work) {
     if (!context->has_started)
         hl_note_stderr(context);

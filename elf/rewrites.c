@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Finds out from an object's file whether it will rewrite its own text (rewrites.def).  Section headers are
-   not mapped, so this reads the file; what cannot be read, or is not the file that is mapped, has no
-   marks. */
+/* Finds out from an object's file whether it will rewrite its own text (rewrites.def).  Section headers are not mapped, so this
+   reads the file; a file that cannot be read, or is not the mapped one, has no marks. */
 #include "rewrites.h"
 #include "backing-file.h"
 #include "line.h"
@@ -30,7 +29,7 @@ static const struct hl_mark *find_name(const char *name, size_t bytes) {
     return NULL;
 }
 
-/* The mark whose name a loaded section has.  Names beyond 8 KiB of them are not looked at. */
+/* The mark whose name a loaded section has.  Names beyond the first 8 KiB are not looked at. */
 static const struct hl_mark *find_marked_section(int fd, const Elf64_Ehdr *file) {
     struct tables t;
     uint64_t bytes = file->e_shnum * sizeof t.section[0];
@@ -68,8 +67,7 @@ static const Elf64_Ehdr *find_header(const struct hl_object *object) {
     return is_there ? (const Elf64_Ehdr *)(uintptr_t)first->first_page : NULL;
 }
 
-/* Whether WORK's object is mapped from the open FILE.  A filter of system calls may kill for asking; then its path has to
-   do. */
+/* Whether WORK's object is mapped from the open FILE.  A filter of system calls may kill for asking; then its path has to do. */
 static bool is_its_file(const struct hl_context *context, const struct hl_work *work, int file) {
     struct hl_file_state state;
     return context->probed.status.filters != 0 ||

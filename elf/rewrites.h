@@ -13,8 +13,8 @@ struct hl_mark {
 /* The mark that the ELF64 file FD has; NULL if it has none, or cannot be read. */
 const struct hl_mark *hl_find_mark(int fd);
 
-/* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.def).  False where the file is not at
-   hand, or its path leads to another one by now. */
+/* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.def).  False if the file is not at hand, or its path
+   leads to another one by now. */
 bool hl_rewrites_text(const struct hl_context *context, const struct hl_work *work);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 1, read: program headers become checked segments.
 
-   Whatever reaches the later steps has passed here, so this is where hostile numbers end: sums that overflow,
-   segments out of order or sharing a page, a file size above the memory size.  The later steps then add and
-   round addresses without looking back. */
+   All headers pass here before the later steps, so this is where hostile numbers end: sums that overflow,
+   segments out of order or sharing a page, a file size above the memory size.  The later steps then add
+   and round addresses without looking back. */
 #include "segments.h"
 
 /* A user address plus a huge page must not overflow; no machine's user addresses come near. */

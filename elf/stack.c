@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Unwinding goes on through the frame pointer, so backtraces of profilers and debuggers see the caller.
 
-   Signals are blocked from before the switch until after it: a handler is the program's code, and what it
-   finds on the stack pointer matters to it.  Garbage collectors look for references from there to the end of
-   the thread's stack, and coroutine libraries tell by it what runs. */
+   Signals are blocked from before the switch until after it: a handler is the program's code, and it may
+   depend on the stack pointer.  Garbage collectors look for references from there to the end of the
+   thread's stack, and coroutine libraries tell by it which coroutine runs. */
 #include "stack.h"
 #include "sys.h"
 

@@ -2,10 +2,9 @@
 /* /proc/thread-self/status, line by line, because it has no greatest length: the groups of a process can take
    hundreds of KiB.
 
-   It is read before anything else is tried: a filter that a sandbox has put on the process may kill it for a
-   system call that other programs never make.  Reading takes only what the dynamic linker has just done
-   itself (openat, read, close).  And it is read on the stack of the thread that calls dlopen(3), which may be small:
-   so the buffer is elsewhere. */
+   It is read before anything else is tried: a filter that a sandbox has put on the process may kill it for a system call that
+   other programs never make.  Reading takes only calls that the dynamic linker has just made itself (openat, read, close).  And
+   it is read on the stack of the thread that calls dlopen(3), which may be small: so the buffer is elsewhere. */
 #include "status.h"
 #include "line.h"
 #include "numa.h"
@@ -46,7 +45,7 @@ static bool read_ids(uint64_t *id, const char *at, const char *end) {
     return number[0] == number[1] && number[2] == number[1] && number[3] == number[1];
 }
 
-/* True after the last line that is wanted. */
+/* Reads a line.  True after the last line that is wanted. */
 static bool read_line(struct hl_status *status, const char *at, const char *end) {
     uint64_t number;
     if (skip_key(&at, end, "TracerPid:"))
@@ -94,7 +93,7 @@ static void read_lines(struct hl_status *status, long fd) {
 static void read_status(struct hl_status *status, const struct hl_roots *roots, const char *name) {
     status->has_threads = true;
     status->is_traced = status->thp_disabled = status->has_locked = false;
-    status->filters = 0; /* the kernel may know of none */
+    status->filters = 0; /* the kernel may have no filters */
     status->user = HL_USER_UNKNOWN;
     status->group = HL_USER_UNKNOWN;
     status->is_one_user = status->is_one_group = false;

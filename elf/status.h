@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* /proc/thread-self/status: what the kernel says of the calling thread and its process. */
+/* /proc/thread-self/status: the kernel's data on the calling thread and its process. */
 #ifndef HL_STATUS_H
 #define HL_STATUS_H
 
@@ -19,8 +19,8 @@ struct hl_nodes {
 #define HL_USER_UNKNOWN ((uint64_t)UINT32_MAX)
 
 struct hl_status {
-    bool has_threads;  /* there are others than this one; true where that can't be read */
-    bool is_traced;    /* by a debugger, strace; false where that can't be read */
+    bool has_threads;  /* other threads than this one; true if that can't be read */
+    bool is_traced;    /* by a debugger, strace; false if that can't be read */
     bool thp_disabled; /* PR_SET_THP_DISABLE, also for advised memory; false where that can't be read (Linux
                           before 5.0) */
     uint64_t filters;  /* of system calls (seccomp) on this thread: how many, or before Linux 5.9 its mode;
@@ -35,10 +35,10 @@ struct hl_status {
     char text[1536];       /* for hl_read_status alone: mostly all of the file */
 };
 
-/* What was read is old already: nothing here is a promise. */
+/* Reads the status, which is out of date at once: nothing in it is a promise. */
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots);
 
-/* The same of the process's first thread, for which the kernel makes fewer files of /proc. */
+/* The same for the process's first thread, for which the kernel makes fewer files of /proc. */
 void hl_read_first_status(struct hl_status *status, const struct hl_roots *roots);
 
 #endif

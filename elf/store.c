@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Stores: folders of images.
 
-   STORE/KEY/.image is a symbolic link to the image, which has the original's name, so that perf, gdb and
-   /proc/PID/maps show that.  KEY says which file at which moment the image was made of: one that was replaced
-   or written to since has another key, and its old image is not found.
+   STORE/KEY/.image is a symbolic link to the image, which has the original's name, so that perf, gdb and /proc/PID/maps show that.
+   KEY identifies the file and its state of which the image was made: a file that was replaced or written to since has another key,
+   and its old image is not found.
 
-   A descriptor holds the folder that was looked at, so whatever happens to its path afterwards, what is opened
-   through it is in a folder in which only its owner can make anything. */
+   A descriptor holds the folder that was checked, so whatever happens to its path afterwards, files are opened in a folder in
+   which only its owner can create any. */
 #include "store.h"
 #include "sys.h"
 
@@ -49,7 +49,7 @@ void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state) {
     hl_add_hex(key, state->ctime_nanoseconds);
 }
 
-/* Who is no user that this user namespace maps: 65534, unless the administrator has set another number. */
+/* The number of users that this user namespace does not map: 65534, unless the administrator has set another one. */
 static uint64_t read_overflow_user(void) {
     char text[32];
     uint64_t user;
@@ -105,7 +105,7 @@ static long check_owner(int file, uint64_t owner, unsigned type) {
     return (status.st_mode & WRITABLE_BY_OTHERS) != 0 || (status.st_mode & S_IFMT) != type ? -EACCES : 0;
 }
 
-/* FILE, just opened, or why it is not to be used; then it is closed. */
+/* Returns FILE, just opened, or closes it and returns why it is not to be used. */
 static long keep_if_safe(long file, uint64_t owner, unsigned type) {
     if (hl_is_error(file))
         return file;

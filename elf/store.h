@@ -6,11 +6,11 @@
 #include "line.h"
 #include "status.h"
 
-/* What tells a file's versions apart, as long as its superblock stays mounted and its file system sets ctime by itself:
-   no user can set ctime, and every change of content or owner, a new file under the same name included, changes one of
-   these numbers.  Numbers repeat, though: device and inode belong to another file as soon as another file system is
-   mounted in the place of this one.  So images are made only of files for which that can't happen
-   (the command's eligible.c), and here these numbers are just a name. */
+/* Tells a file's versions apart, as long as its superblock stays mounted and its file system sets ctime by itself: no user can
+   set ctime, and every change of content or owner, a new file under the same name included, changes one of these numbers.
+   Numbers repeat, though: device and inode belong to another file as soon as another file system is mounted in the place of this
+   one.  So images are made only of files for which that can't happen (the command's eligible.c), and here these numbers are just
+   a name. */
 struct hl_file_state {
     uint64_t device, inode, bytes; /* st_dev, st_ino, st_size */
     uint64_t ctime_seconds, ctime_nanoseconds;
@@ -19,8 +19,8 @@ struct hl_file_state {
 /* The store that every process looks into: root's, on a tmpfs of its own. */
 #define HL_SYSTEM_STORE "/run/hugeld"
 #define HL_IMAGE_LINK ".image" /* in the folder of an image: a symbolic link to it */
-#define HL_NEW_FOLDER ".new"   /* of a store: what is being made */
-#define HL_OLD_FOLDER ".old"   /* what is being removed */
+#define HL_NEW_FOLDER ".new"   /* in a store: images under construction */
+#define HL_OLD_FOLDER ".old"   /* and images that are being removed */
 
 /* Whether the file system of the open FILE is mounted noexec. */
 bool hl_forbids_execution(int file);
@@ -37,10 +37,10 @@ static inline bool hl_is_same_state(const struct hl_file_state *a, const struct 
 /* Sets KEY to the name of the folder in which a store keeps the image of a file with STATE. */
 void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state);
 
-/* The user, beside root, whose images a process with STATUS may execute: its own, or 0 where there is none.  A process
-   that has capabilities, or that is another user for the moment (seteuid(2)), is more than what that user's other
-   processes are; so is one with a thread of another user, or one that was root and keeps others of its user out; and in a
-   user namespace that doesn't map its user it has the number of all other users that aren't mapped. */
+/* The user, beside root, whose images a process with STATUS may execute: its own, or 0 if there is none.  A process that has
+   capabilities, or that is another user for the moment (seteuid(2)), has more rights than that user's other processes; so has
+   one with a thread of another user, or one that was root and keeps others of its user out; and in a user namespace that doesn't
+   map its user it has the number of all other users that aren't mapped. */
 uint64_t hl_find_trusted_user(const struct hl_status *status);
 
 /* Opens the store at PATH, in which only OWNER (a result of hl_find_trusted_user) and root can have written anything.
@@ -53,9 +53,9 @@ uint64_t hl_find_trusted_user(const struct hl_status *status);
    After a call of open(2) that failed also another one. */
 long hl_open_store(const char *path, uint64_t owner);
 
-/* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one, in which only OWNER and root
-   can have written anything.  A descriptor for reading that the caller closes; or a negated errno as above: -ENOENT where
-   there is none.  PATH is room that the caller lends. */
+/* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one; only OWNER and root can have written
+   to it.  A descriptor for reading that the caller closes; or a negated errno as above: -ENOENT if there is none.  PATH is room
+   that the caller lends. */
 long hl_open_image_in_store(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
                             struct hl_line *path);
 

@@ -27,9 +27,8 @@ static inline long hl_mmap(uint64_t at, uint64_t bytes, int prot, int flags, int
     return HL_CALL(__NR_mmap, at, bytes, prot, flags, fd, offset);
 }
 
-/* For calls that give back what was taken, or put back what was there, so that they cannot be left out:
-   the kernel may be short of memory for a moment, and a second failure in a row must not be the end
-   either. */
+/* For calls that undo earlier ones, so that they must not be left out: the kernel may be short of memory
+   for a moment, and a second failure in a row must not be the end either. */
 #define HL_TRIES 4
 
 static inline long hl_munmap(uint64_t at, uint64_t bytes) {
@@ -47,7 +46,7 @@ static inline long hl_madvise(uint64_t at, uint64_t bytes, int advice) {
     return HL_CALL(__NR_madvise, at, bytes, advice, 0, 0, 0);
 }
 
-/* mremap(2) with MREMAP_MAYMOVE and MREMAP_FIXED: the mapping [from, from + bytes) is at TO then. */
+/* mremap(2) with MREMAP_MAYMOVE and MREMAP_FIXED: moves the mapping [from, from + bytes) to TO. */
 static inline long hl_move_mapping(uint64_t from, uint64_t bytes, uint64_t to) {
     return HL_CALL(__NR_mremap, from, bytes, bytes, 3, to, 0);
 }

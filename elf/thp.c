@@ -4,7 +4,7 @@
 #include "thp.h"
 #include "line.h"
 
-/* The chosen word of a sysfs choice, "always [madvise] never": whether it is WORD. */
+/* Whether WORD is chosen in a sysfs choice like "always [madvise] never". */
 static bool is_chosen(const char *choice, const char *word) {
     size_t bytes = hl_strlen(word);
     for (; *choice != '\0'; choice++)

@@ -99,15 +99,16 @@ uint64_t hl_read_locked(const struct hl_process *process);
 bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                            struct hl_attach_request *request, struct hl_range *joined);
 
-/* Takes an image that was made before, or makes one, with the bytes of TEXT's pieces in the process, at the pieces' offsets. 0:
+/* Takes an image that was made before, or makes one, with the bytes of TEXT's pieces in the process, at the pieces' offsets.  0:
    TEXT has it; else a reason or a negated errno. */
 int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
                       struct hl_attach_request *request);
 
-/* Whether TEXT's file has the bytes of its object's segments in the process. 0, or why not. */
+/* Whether TEXT's file has the bytes of its object's segments in the process.  0, or why not. */
 int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text);
 
-/* Whether NOW still maps TEXT's pieces as they were when ATTACHMENT was planned, and nothing has written to them. 0, or why not. */
+/* Whether NOW still maps TEXT's pieces as they were when ATTACHMENT was planned, and nothing has written to them.  0, or why
+   not. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now);
 

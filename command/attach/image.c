@@ -112,7 +112,7 @@ static bool is_on_huge_pages(const char *at, uint64_t bytes) {
     return is_huge;
 }
 
-/* Writes one piece, through a mapping with room for huge pages. *IS_HUGE becomes false unless all of it is seen on huge pages. */
+/* Writes one piece, through a mapping with room for huge pages.  *IS_HUGE becomes false unless all of it is seen on huge pages. */
 static int write_piece(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                        const struct hl_piece_of_text *piece, int out, uint64_t unit, bool *is_huge) {
     uint64_t bytes = piece->end - piece->start;

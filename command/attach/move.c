@@ -68,8 +68,8 @@ struct mover {
     int file;                        /* the process's descriptor of text->file, or -1 */
 };
 
-/* Makes a call. 0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other value:
-   it was not made. */
+/* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other
+   value: it was not made. */
 static int call(const struct mover *m, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
                 uint64_t d, uint64_t e, uint64_t f) {
     const uint64_t argument[6] = {a, b, c, d, e, f};

@@ -166,7 +166,7 @@ static int check_written(const struct hl_attachment *attachment, uint64_t start,
     return result;
 }
 
-/* Adds [start, end) of a span to TEXT's pieces. 0, also if there is nothing to move; HL_SKIP_HUGE_ALREADY; or another reason. */
+/* Adds [start, end) of a span to TEXT's pieces.  0, also if there is nothing to move; HL_SKIP_HUGE_ALREADY; or another reason. */
 static int add_piece(const struct hl_attachment *attachment, struct hl_attached_text *text,
                      const struct hl_geometry *geometry, unsigned edges, struct hl_span span) {
     uint64_t base = hl_find_image_base(&text->loaded->object, geometry);

@@ -313,7 +313,7 @@ int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const st
 
 /* --- the other threads --- */
 
-/* Asks those threads to stop that may be interrupted. *LEFT: how many may not. */
+/* Asks those threads to stop that may be interrupted.  *LEFT: how many may not. */
 static int ask_others(const struct hl_threads *threads, const struct hl_tracee *held, size_t *left) {
     *left = 0;
     for (size_t i = 0; i < threads->n; i++) {

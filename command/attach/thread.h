@@ -28,8 +28,8 @@ int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_ru
 /* Stops the first thread, and makes it one that can make calls: *HELD.  0, or why not; then it runs on.  -ESRCH: it has ended. */
 int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const struct hl_gadgets *gadgets);
 
-/* Stops all threads but HELD, which is not looked at until hl_release_others lets the others run again. 0, or why not;
-   hl_release_others has to be called in both cases, and need not be if this function was not called. *N: how many. */
+/* Stops all threads but HELD, which is not looked at until hl_release_others lets the others run again.  0, or why not;
+   hl_release_others has to be called in both cases, and need not be if this function was not called.  *N: how many. */
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *held, unsigned *n);
 void hl_release_others(struct hl_threads *threads);
 

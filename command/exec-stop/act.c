@@ -298,7 +298,7 @@ static int call(const struct act *act, long *result, long number, uint64_t a, ui
 }
 
 /* Opens PATH in the program, without waiting: the owner of a folder above a store may have put a FIFO there since the store was
-   looked at. 0, and *FILE is its number. */
+   looked at.  0, and *FILE is its number. */
 static int open_in_program(const struct act *act, const char *path, int *file) {
     long opened;
     int result = hl_write_exec_thread(act->thread, act->thread->data, path, strlen(path) + 1);
@@ -334,7 +334,7 @@ static int map_piece(const struct act *act, const struct hl_piece_of_text *piece
                 MAP_PRIVATE | MAP_FIXED, (uint64_t)file, piece->offset);
 }
 
-/* A system call instruction of the vdso, for use while the program's own text may be missing. 0: there is none. */
+/* A system call instruction of the vdso, for use while the program's own text may be missing.  0: there is none. */
 static uint64_t find_call_in_vdso(const struct act *act) {
     char bytes[8192];
     size_t n = act->vdso != 0 ? sizeof bytes : 0;
@@ -390,7 +390,7 @@ static bool is_there(const struct act *act, const struct hl_piece_of_text *piece
     return result;
 }
 
-/* PIECE could not be mapped: it keeps its old mapping, or gets it again. -ESRCH: neither worked, and the process ends. */
+/* PIECE could not be mapped: it keeps its old mapping, or gets it again.  -ESRCH: neither worked, and the process ends. */
 static int restore_piece(const struct act *act, const struct hl_piece_of_text *piece) {
     if (!is_there(act, piece) && map_back(act, piece) != 0 && !is_there(act, piece)) {
         hl_warn("%s: its text is lost, so it is ended: no memory for mapping it again",

@@ -60,7 +60,7 @@ struct hl_exec_plan {
     bool is_strict;
 };
 
-/* Plans the calls for PROGRAM, which a process with STATUS will execute. 0; or why nothing can be done: a reason or a negated
+/* Plans the calls for PROGRAM, which a process with STATUS will execute.  0; or why nothing can be done: a reason or a negated
    errno. hl_free_exec_plan frees PLAN either way. */
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
                       const struct hl_program *program, const struct hl_options *options);
@@ -106,7 +106,7 @@ void hl_detach_exec_thread(const struct hl_exec_thread *thread, pid_t child);
 int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread);
 
 /* Moves the program, which is mapped as PLAN and PROCESS say, to where the image (its descriptor FILE) fits, and maps the image
-   there. 0; else the program is back in its old place. */
+   there.  0; else the program is back in its old place. */
 int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                          const struct hl_process *process, int file);
 
@@ -114,7 +114,7 @@ int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread 
 bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region);
 
 /* Maps text in the huge page with the headers with the file's own headers, from the image FILE, over the image's first such
-   page. 0, or the result of a call; HL_SKIP_ATTACH_CALL: it is not there. */
+   page.  0, or the result of a call; HL_SKIP_ATTACH_CALL: it is not there. */
 int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                                uint64_t distance, int file);
 

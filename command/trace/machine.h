@@ -61,7 +61,7 @@ int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data);
 /* The general registers; a 32-bit thread has others: HL_SKIP_ATTACH_32_BIT. */
 int hl_read_registers(pid_t tid, struct user_regs_struct *registers);
 int hl_write_registers(pid_t tid, struct user_regs_struct *registers);
-/* The result of reading or writing BYTES, of which DONE were transferred (or -1, and errno). 0, or a negated errno. */
+/* The result of reading or writing BYTES, of which DONE were transferred (or -1, and errno).  0, or a negated errno. */
 int hl_check_transfer(ssize_t done, size_t bytes);
 
 /* Opens TRACEE's present memory for hl_write_tracee; and closes it, if it is open. */
@@ -95,7 +95,7 @@ int hl_settle_stop(struct hl_tracee *tracee);
 
 bool hl_runs_32_bit(const struct user_regs_struct *registers);
 
-/* Reads the registers of a signal frame beyond the general ones, and aborts a critical section. 0, or why no frame can be made. */
+/* Reads the registers of a signal frame beyond the general ones, and aborts a critical section.  0, or why no frame can be made. */
 int hl_read_frame_state(struct hl_tracee *tracee);
 
 /* The frame's size, and its contents for the address AT: with AT as its stack pointer, a call of ours returns to the code that

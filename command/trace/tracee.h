@@ -14,7 +14,7 @@
 #include <errno.h>
 #include <signal.h>
 
-/* The tracer of the thread TID of PID; 0: no tracer is seen from here. -ESRCH: the thread has ended.  Any thread may call this
+/* The tracer of the thread TID of PID; 0: no tracer is seen from here.  -ESRCH: the thread has ended.  Any thread may call this
    at any time. */
 pid_t hl_find_tracer(pid_t pid, pid_t tid);
 
@@ -62,7 +62,7 @@ int hl_check_attach_machine(void);
 /* Whether a program can be changed at its exec stop with this processor: 0, or HL_SKIP_EXEC_OVERLAYS. */
 int hl_check_exec_stop_machine(void);
 
-/* Finds the instructions in PROCESS.  AVOID: regions for which this is true are used only if no others have them. 0,
+/* Finds the instructions in PROCESS.  AVOID: regions for which this is true are used only if no others have them.  0,
    HL_SKIP_ATTACH_INSTRUCTIONS, or -ESRCH. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
@@ -83,19 +83,20 @@ void hl_begin_tracing(struct hl_tracing *before);
 void hl_end_tracing(const struct hl_tracing *before);
 
 /* Traces the thread TID of PID, which it does not notice, and asks it to stop.  CALL: the call in which it sleeps; NULL: it
-   runs. 0, HL_SKIP_ATTACH_TRACED, HL_SKIP_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
+   runs.  0, HL_SKIP_ATTACH_TRACED, HL_SKIP_ATTACH_BUSY (its process executes a program, and that takes long), or a negated
+   errno. */
 int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call);
 
-/* Waits until it has stopped. 0, HL_SKIP_ATTACH_STOPPED, HL_SKIP_ATTACH_BUSY (not in time), or a negated errno. */
+/* Waits until it has stopped.  0, HL_SKIP_ATTACH_STOPPED, HL_SKIP_ATTACH_BUSY (not in time), or a negated errno. */
 int hl_await_tracee(struct hl_tracee *tracee);
 
-/* Prepares the stopped thread for calls.  PROCESS has the present mappings of GADGETS and of [stack]. SUSPENDS: a filter of its
+/* Prepares the stopped thread for calls.  PROCESS has the present mappings of GADGETS and of [stack].  SUSPENDS: a filter of its
    system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that restores it lies at
-   the low end of [stack], which was never used. 0, or why that cannot be. */
+   the low end of [stack], which was never used.  0, or why that cannot be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends);
 
-/* Makes a system call. 0: *RESULT is its result.  HL_SKIP_ATTACH_TAMPERED: the thread was about to make another call, and did
+/* Makes a system call.  0: *RESULT is its result.  HL_SKIP_ATTACH_TAMPERED: the thread was about to make another call, and did
    not make it if a filter is suspended; HL_SKIP_ATTACH_FROZEN: its control group is frozen, and it made none.  After both it has
    been let go. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
@@ -107,7 +108,7 @@ static inline int hl_explain_mapping(long error) {
                               : HL_SKIP_NO_MEMORY;
 }
 
-/* Reads the memory of the thread TID, as far as the thread itself could read it. 0, or a negated errno. */
+/* Reads the memory of the thread TID, as far as the thread itself could read it.  0, or a negated errno. */
 int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
 
 /* Writes a tracee's memory; only after hl_arm_tracee. */

@@ -56,7 +56,7 @@ void hl_free_verdict(struct hl_verdict *verdict);
 /* Notes that the program to be started, where VERDICT is on a library, is EXECUTABLE, if that is there; it may be NULL. */
 void hl_set_program(struct hl_verdict *verdict, const char *executable);
 
-/* Where the text of LOADED is in PROCESS, after hl_find_loaded: of its parts' values, the last in enum hl_now. *PARTS has the
+/* Where the text of LOADED is in PROCESS, after hl_find_loaded: of its parts' values, the last in enum hl_now.  *PARTS has the
    bit 1 << of each; it may be NULL. */
 enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts);
 

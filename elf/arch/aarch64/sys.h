@@ -37,10 +37,10 @@ static inline void hl_fill_with_traps(void *to, size_t bytes) {
 /* PROT_BTI of <asm/mman.h>, where not every libc's headers have it. */
 #define HL_PROT_BTI 0x10
 
-/* Makes instructions that were written to [start, end) the ones that every processor fetches: cleans the data
-   cache to the point of unification, then invalidates the instruction cache (Arm ARM B2.4, D7.5).  The range
-   must be readable.  CTR_EL0 says how large the lines are and what the hardware does by itself: IDC, bit 28,
-   the first; DIC, bit 29, the second. */
+/* Makes instructions that were written to [start, end) the ones that every processor fetches: cleans the
+   data cache to the point of unification, then invalidates the instruction cache (Arm ARM B2.4, D7.5).
+   The range must be readable.  CTR_EL0 has the sizes of the lines, and the steps that the hardware does by
+   itself: IDC, bit 28, the first; DIC, bit 29, the second. */
 static inline void hl_flush_icache(uint64_t start, uint64_t end) {
     uint64_t ctr;
     __asm__("mrs %0, ctr_el0" : "=r"(ctr));

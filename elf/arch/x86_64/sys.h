@@ -3,7 +3,7 @@
 #ifndef HL_ARCH_X86_64_SYS_H
 #define HL_ARCH_X86_64_SYS_H
 
-/* The analyser cannot see what the kernel writes, and would warn of uninitialised buffers. */
+/* The analyser cannot see the kernel's writes, and would warn of uninitialised buffers. */
 #ifdef __clang_analyzer__
 long hl_syscall6(long number, long a, long b, long c, long d, long e, long f);
 #else
