@@ -13,12 +13,12 @@
    - The image is one of the file that is mapped, and at this moment.  Its key says so (the file's device, inode, size
      and ctime, which no user can set), as long as the file that is asked for its state is the one that is mapped; that
      is looked up in maps.  No build ID and no path decides anything.
-   - Nothing wrote to what is mapped there (pagemap), and nothing was set for it that a new mapping would not have
+   - Nothing wrote to the mapping there (pagemap), and nothing was set for it that a new mapping would not have
      (check_way below).
-   - The file can be mapped a second time, which is the way back: a call may fail after it has unmapped what was there.
+   - The file can be mapped a second time, which is the way back: a call may fail after it has unmapped the old pages.
      Then the same call is made again, then the file is mapped (map-again.c), and where that fails too the text is lost.
 
-   What another thread or a debugger writes to a span between the look at pagemap and the call is lost: a breakpoint
+   A write of another thread or a debugger to a span between the look at pagemap and the call is lost: a breakpoint
    that is set in these microseconds is not hit, as is one that was set on the file by a uprobe.  Nothing else can be,
    since these pages are not writable.
 

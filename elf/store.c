@@ -2,8 +2,8 @@
 /* Stores: folders of images.
 
    STORE/KEY/.image is a symbolic link to the image, which has the original's name, so that perf, gdb and /proc/PID/maps show that.
-   KEY identifies the file and its state of which the image was made: a file that was replaced or written to since has another key,
-   and its old image is not found.
+   KEY identifies the file, and its state when the image was made: a file that was replaced or written to since has another key, and
+   its old image is not found.
 
    A descriptor holds the folder that was checked, so whatever happens to its path afterwards, files are opened in a folder in
    which only its owner can create any. */

@@ -49,7 +49,7 @@ uint64_t hl_find_trusted_user(const struct hl_status *status);
    -ENOTDIR    it is no folder, and a link to one is none;
    -EACCES     it belongs to another user, or group or others may write to it;
    -EOVERFLOW  it belongs to a user that this user namespace doesn't map, as the host's root in a rootless container;
-   -EOPNOTSUPP    it doesn't lie on tmpfs: other file systems may say of files what their makers like (FUSE).
+   -EOPNOTSUPP    it doesn't lie on tmpfs: other file systems may return any state of files (FUSE).
    After a call of open(2) that failed also another one. */
 long hl_open_store(const char *path, uint64_t owner);
 

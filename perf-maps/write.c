@@ -110,7 +110,7 @@ static inline char *put_hex(char *to, uint64_t number) {
     return to;
 }
 
-/* START, whose digits but the last four are mostly those of the line before. */
+/* START, of which all but the last four digits are mostly those of the line before. */
 static inline char *put_start(struct hl_map_text *text, char *to, uint64_t start) {
     if (start >> 16 != text->high) {
         text->high = start >> 16;

@@ -2,7 +2,7 @@
 /* The perf map: its lines, and the file in a folder that others can write to.
 
        START SIZE NAME        in hexadecimal without 0x, one line for each piece of a function
-       0 1 hugeld             before and behind what hugeld wrote: nothing else in the format tells it from a JIT's
+       0 1 hugeld             before and behind hugeld's lines: nothing else in the format tells it from a JIT's
 
    perf reads /tmp/perf-PID.map for executable memory that has no file: PID is the one of the process's own
    PID namespace, /tmp the one of its mount namespace (tools/perf/util/dso.c, namespaces.c). */

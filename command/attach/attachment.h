@@ -34,8 +34,8 @@ struct hl_attached_text {
     uint64_t joined_pages; /* huge pages of its own file that the process maps instead of small ones */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
-    int back_file; /* what is mapped there now, in the same way, for the case that it fails half-way; -1 where that
-                        cannot be opened */
+    int back_file; /* the file mapped there now, in the same way, in case the move fails half-way; -1: it cannot be
+                      opened */
     bool owns_back_file;
     dev_t back_device;
     ino_t back_inode;

@@ -627,7 +627,7 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
         if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)
             plan_text(attachment, request, loaded);
     }
-    /* Root can open every file, so unreadable text belongs to a process that ends. */
+    /* Root can open every file: text that it cannot open belongs to a process that ends. */
     if (request->is_detach && geteuid() != 0 && !has_text(attachment, true) && !has_text(attachment, false) &&
         has_replaced_text(attachment))
         return HL_SKIP_ATTACH_REPLACED;

@@ -175,7 +175,7 @@ static bool is_there(const struct hl_thread *thread, const struct hl_threads *th
     return thread->is_seen && thread->round == threads->round;
 }
 
-/* Finds all threads that there are now, and looks at them; not ALL: at those that are new. */
+/* Finds all present threads, and looks at them; without ALL, only at new ones. */
 static void look_at_threads(struct hl_threads *threads, bool all) {
     DIR *folder = hl_open_list(threads->process->folder, "task");
     unsigned before = threads->round++;
@@ -349,8 +349,8 @@ static unsigned count_stopped(const struct hl_threads *threads) {
     return n;
 }
 
-/* Threads may come while threads are being stopped, until none is left that could make one; and one that cannot be
-   interrupted may soon be in another call, since those that it waits for are still there. */
+/* New threads may come while threads are being stopped, until none is left that could make one; and one that cannot be
+   interrupted may soon be in another call, since the threads that it waits for are still there. */
 static int stop_others(struct hl_threads *threads, const struct hl_tracee *held, unsigned *n) {
     double standing = 0;
     size_t left = 0;

@@ -33,7 +33,7 @@ int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const st
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *held, unsigned *n);
 void hl_release_others(struct hl_threads *threads);
 
-/* Lets all go, but for those that do not stop: the end of the calling thread does that. */
+/* Lets all threads go, except those that do not stop: the end of the calling thread does that. */
 void hl_release_threads(struct hl_threads *threads);
 
 #endif

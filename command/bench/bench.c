@@ -101,7 +101,7 @@ static char *choose_line(const struct hl_trial *trial) {
     if (line[0] == '\0')
         return hl_xasprintf("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or exe= leaves this "
                             "program out, or its standard error is redirected");
-    while (*line != '\0') { /* wrappers and small children have nothing to move, nor have the libraries */
+    while (*line != '\0') { /* wrappers and small children have nothing to move, and lack the libraries */
         size_t bytes = strcspn(line, "\n");
         if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT) &&
             (is_about_name(first) || !is_about_name(line)))

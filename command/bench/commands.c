@@ -19,7 +19,7 @@ struct variant {
     double *value, *cpu; /* ms, one for each round but warm-up */
 };
 
-/* Reads one variant from WORDS, [@]NAME [VARIABLE=VALUE]...  PROGRAM [ARGUMENT]..., up to "--", which becomes NULL, or to the
+/* Reads one variant from WORDS, [@]NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]..., up to "--", which becomes NULL, or to the
    end.  The word after it, or NULL after a line if the program is missing or is not found. */
 static char **read_variant(struct variant *variant, char **words, size_t rounds) {
     variant->prints = **words == '@';

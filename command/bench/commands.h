@@ -7,7 +7,7 @@
 
 #define HL_COMMANDS_MAX 16
 
-/* Times the commands in WORDS, and does nothing else, in so many ROUNDS, each [@]NAME [VARIABLE=VALUE]...  PROGRAM
+/* Times the commands in WORDS, and does nothing else, in so many ROUNDS, each [@]NAME [VARIABLE=VALUE]... PROGRAM
    [ARGUMENT]..., with "--" between them, in turns, or two AT_ONCE, and prints two lines for each: NAME and its times in ms, or
    with @ the numbers that it prints; NAME:cpu and the processor time in ms, its children's included.  After them, for each but
    the first, NAME:ratio: its ratio to the first, as hl_compare_pairs finds it, both ends of the interval, and the medians of the

@@ -2,9 +2,9 @@
 /* Maps the image over a program at its exec stop.  Where the image does not fit, the program moves (exec-stop/move.c):
 
        open              the image, by its path
-       mmap, MAP_FIXED   each piece over what the kernel has mapped of the program's own file, text first: whether that may
+       mmap, MAP_FIXED   each piece over the kernel's mapping of the program's own file, text first: whether that may
                          be executed at all is seen while nothing has changed
-       mmap, mremap      what is in the huge page with the headers: see hl_map_header_at_exec_stop
+       mmap, mremap      the contents of the huge page with the headers: see hl_map_header_at_exec_stop
        close
 
    Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly, because

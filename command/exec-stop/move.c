@@ -3,9 +3,9 @@
 
        before               r TTTTTTTT r ww zz             the kernel's, at any multiple of 4 KiB
        new mappings of the image  RTTTTTTTTTR              below, at a multiple of 2 MiB: all that is read only
-       mremap                                 ww zz        all that is not, with what the kernel has written there
+       mremap                                 ww zz        all that is not, with the kernel's writes to it
        AT_PHDR, AT_ENTRY    on the stack, and by PR_SET_MM_MAP in /proc/PID/auxv; start_code and its like
-       munmap               the read-only rest of the old place, without what is the kernel's in a gap there
+       munmap               the read-only rest of the old place, without mappings of the kernel's in a gap there
 
    Nothing has read an address of the program yet but the kernel.  Distances inside it stay, and the break where it is: the
    heap grows away from the program, as it does where the kernel has put a random gap between them.

@@ -218,7 +218,7 @@ static void note_huge(struct hl_actor *actor, struct target *target) {
     actor->counts.kept_bytes += actor->geometry.huge_page_bytes;
 }
 
-/* Notes and prints SENTENCE, and frees it. */
+/* Prints SENTENCE if it is new, keeps it, and puts the file off. */
 static void note_failure(struct hl_actor *actor, struct target *target, char *sentence) {
     struct deed *deed = target->deed;
     if (deed->said == NULL || strcmp(deed->said, sentence) != 0)

@@ -107,7 +107,7 @@ static bool is_eligible(const struct hl_observer *observer, const struct hl_samp
     return is;
 }
 
-/* A place in the table: a new one, or that of a file with the fewest samples; NULL: there is none. */
+/* A place in the table: a new one, or that of the file with fewest samples, if it has hardly any; NULL: there is none. */
 static struct hl_observed_file *make_room(struct hl_observer *observer) {
     struct hl_observed_file *least = &observer->file[0];
     if (observer->n == FILES_MAX) {

@@ -388,7 +388,7 @@ static int stay(struct service *service) {
     return HL_EXIT_DONE;
 }
 
-/* Prints a line if no image of an enabled file was made and the service makes none: in a container, say. */
+/* Prints a line if files are enabled, but --keep-only makes no image and there is no store to keep: in a container, say. */
 static void tell_keeping(const struct service *service) {
     struct hl_store store;
     if (!service->keeps_only || service->configuration.enabled.n == 0 || hl_is_service_stopped())

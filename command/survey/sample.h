@@ -64,7 +64,7 @@ const struct hl_sampler_counts *hl_count_samples(struct hl_sampler *sampler);
 /* SAMPLER may be NULL. */
 void hl_close_sampler(struct hl_sampler *sampler);
 
-/* Whether so many were lost that nothing should be decided. */
+/* Whether too many samples were lost for a decision. */
 static inline bool hl_lost_too_many(const struct hl_sampler_counts *counts) {
     return (double)counts->lost > HL_SAMPLER_LOST_MAX * (double)(counts->samples + counts->lost);
 }

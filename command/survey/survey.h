@@ -45,7 +45,7 @@ struct hl_advice {
     char *command[2];   /* as a shell reads them, one after the other; or NULL */
     double share;       /* of the hot text that would be on huge pages, */
     uint64_t pages;     /* in so many of them for one process, */
-    uint64_t all_pages; /* and so many for all processes that there are now */
+    uint64_t all_pages; /* and in so many for all present processes */
     bool already_huge;  /* its text is on huge pages, and the rest would gain nothing */
     bool by_walks;      /* the estimate comes from counters */
     double gain;        /* the estimate: of its processor time */

@@ -176,7 +176,7 @@ static void choose(struct hl_verdict *verdict, enum hl_way made) {
                                                              : hl_choose_way(covered);
 }
 
-/* Why nothing of the text of FILE_PLAN's object is moved; HL_MOVED where it is. */
+/* Why no text of FILE_PLAN's object moves; HL_MOVED: it does. */
 static enum hl_skip find_skip(const struct hl_file_plan *file_plan) {
     if (file_plan->skip != 0)
         return (enum hl_skip)file_plan->skip;
