@@ -67,7 +67,7 @@ static uint64_t bytes_of(const struct commit *c, unsigned span) {
     return hl_span_bytes(&c->work->plan.span[span]);
 }
 
-/* At most every mapping in the span, and a gap after each. */
+/* The most steps that can be needed: every mapping in the span, and a gap after each. */
 static size_t count_steps(const struct commit *c) {
     const struct hl_maps *maps = &c->work->maps;
     size_t n = 0;

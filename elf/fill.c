@@ -51,7 +51,7 @@ struct filler {
 /* RESULT is process_vm_readv's: whether the kernel does not let us use it. */
 static bool is_forbidden(long result) { return result == -ENOSYS || result == -EPERM; }
 
-/* From here on without process_vm_readv. */
+/* Goes on without process_vm_readv. */
 static int open_memory_file(struct filler *f) {
     f->reads_by_call = false;
     long fd = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);

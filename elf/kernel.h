@@ -5,7 +5,7 @@
 
 #include "hugeld.h"
 
-/* Where proc and sysfs are mounted; tests point them at made-up machines. */
+/* The mounts of proc and sysfs; tests point them at made-up machines. */
 struct hl_roots {
     const char *proc; /* "/proc" */
     const char *sys;  /* "/sys" */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Where an object should go, for a dynamic linker that may choose. */
+/* The best address for an object, for a dynamic linker that may choose. */
 #ifndef HL_LOAD_ADDRESS_H
 #define HL_LOAD_ADDRESS_H
 

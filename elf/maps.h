@@ -14,7 +14,7 @@ struct hl_mapping {
     bool shared;
 };
 
-/* As many as an object has, with some to spare. */
+/* Enough for an object, with some to spare. */
 #define HL_MAPPINGS_FEW 16
 
 /* Ascending.  It points into itself, so it can't be copied. */

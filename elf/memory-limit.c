@@ -13,7 +13,7 @@
 
 #include <linux/resource.h>
 
-/* From /proc/meminfo, or of the usable nodes; in bytes. */
+/* Figures from /proc/meminfo, or of the usable nodes; in bytes. */
 struct memory {
     uint64_t total; /* of the machine: without the hugetlb pool, which serves nothing else */
     uint64_t available;
@@ -106,7 +106,8 @@ static bool read_nodes(struct memory *sum, const struct hl_roots *roots,
 
 /* --- control groups --- */
 
-/* As hl_read_file, of the file NAME ("/memory.max") of GROUP.  A path that is too long is a directory's. */
+/* Like hl_read_file, for the file NAME ("/memory.max") of GROUP.  A path that is too long is a
+   directory's. */
 static long read_in(struct group *group, const char *name, char *buffer, size_t buffer_bytes) {
     size_t directory_bytes = group->directory.bytes;
     hl_add_text(&group->directory, name);

@@ -7,11 +7,11 @@
 #include "status.h"
 
 struct hl_placement {
-    unsigned numa; /* of HL_NUMA_ANY, _LOCAL, _INTERLEAVE */
+    unsigned numa; /* one of HL_NUMA_ANY, _LOCAL, _INTERLEAVE */
     struct hl_nodes cpuset;
     bool binds; /* the process's memory policy takes pages from these nodes alone: */
     struct hl_nodes bound;
-    unsigned local_node; /* of the CPU that this runs on; only with HL_NUMA_LOCAL */
+    unsigned local_node; /* the node of this thread's CPU; only with HL_NUMA_LOCAL */
 };
 
 /* Why a node serves this process, or doesn't. */

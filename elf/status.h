@@ -32,7 +32,7 @@ struct hl_status {
     bool has_capabilities; /* some are permitted (CapPrm); true where that can't be read */
     bool has_locked;       /* some of its memory is locked (VmLck); false where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
-    char text[1536];       /* for hl_read_status alone: mostly all of the file */
+    char text[1536];       /* for hl_read_status alone: mostly enough for all of the file */
 };
 
 /* Reads the status, which is out of date at once: nothing in it is a promise. */

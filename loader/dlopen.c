@@ -42,7 +42,7 @@
 #include <linux/fcntl.h>
 #include <link.h>
 
-/* As many as glibc has (DL_NNS). */
+/* The number of namespaces in glibc (DL_NNS). */
 #define NAMESPACES_MAX 16
 #define HEADERS_MAX 64
 

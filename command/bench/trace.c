@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* As many executables as a page can show. */
+/* The number of executables that a page can show. */
 #define MAPS_MAX 16
 /* The time between two tries to trace a process that is traced. */
 #define PAUSE_US 20

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* At the exec stop: a program has been executed and has not run its first instruction yet.  There its text is put on the
-   huge pages of its image. */
+/* The exec stop: a program has been executed and has not run its first instruction yet.  There its text is put on the huge pages
+   of its image. */
 #ifndef HL_EXEC_STOP_H
 #define HL_EXEC_STOP_H
 

@@ -11,7 +11,7 @@
 /* Since the service was started. */
 struct hl_act_counts {
     uint64_t huge, failed; /* huge pages that were put in place; that were tried and stayed small */
-    uint64_t lost;         /* that were in place, and small again later */
+    uint64_t lost;         /* pages that were in place, and small again later */
     uint64_t put_off;      /* acts that were due while the machine was too busy */
     uint64_t kept_bytes;   /* in place now, as far as that is known */
 };

@@ -189,7 +189,7 @@ static void say_once(struct hl_keeper *keeper, struct kept *kept, char *sentence
     kept->said = sentence;
 }
 
-/* As inotify_add_watch(2), of PATH, unless its file system may not answer. */
+/* Like inotify_add_watch(2), for PATH, unless its file system may not answer. */
 static int watch_path(const struct hl_keeper *keeper, struct hl_local *local, const char *path, bool follows,
                       uint32_t events) {
     struct stat status;

@@ -15,7 +15,7 @@ struct hl_keeper;
 /* The results so far. */
 struct hl_keeper_counts {
     unsigned images, refreshed, removed, failed;
-    unsigned pending;    /* of the images: those that could not be made yet */
+    unsigned pending;    /* the images that could not be made yet */
     uint64_t huge_pages; /* of held images */
 };
 

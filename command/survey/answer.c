@@ -202,7 +202,7 @@ static void print_exact_details(const struct hl_surveyed *program) {
     }
 }
 
-/* Where in OBJECT the samples of PROGRAM are. */
+/* Prints where in OBJECT the samples of PROGRAM are. */
 static void print_object(const struct hl_surveyed *program, const struct hl_hot_object *object) {
     double all = (double)program->samples;
     if ((double)object->samples < PART_MIN * all)

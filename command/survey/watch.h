@@ -65,7 +65,7 @@ void hl_watch_exactly(struct hl_watch *watch, double seconds);
 void hl_add_exact(struct hl_surveyed *program, const struct hl_watched *watched);
 void hl_watch_by_samples(struct hl_watch *watch, double seconds);
 
-/* After samples: how much text of its objects PROGRAM has mapped, from maps of its busiest process, if that lives. */
+/* After samples: finds how much text of its objects PROGRAM has mapped, from maps of its busiest process, if that lives. */
 void hl_measure_text(struct hl_surveyed *program);
 
 /* The name of text on huge pages that no file has. */

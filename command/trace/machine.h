@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Between tracee.c and its part for each machine.  Results are as in tracee.h. */
+/* The interface between tracee.c and its part for each machine.  Results are as in tracee.h. */
 #ifndef HL_TRACE_MACHINE_H
 #define HL_TRACE_MACHINE_H
 

@@ -11,8 +11,8 @@
 
 struct hl_verdict {
     char *path;
-    char *store;   /* that the options name, or NULL */
-    char *program; /* of a library: the executable that loads it, or NULL */
+    char *store;   /* the one that the options name, or NULL */
+    char *program; /* for a library: the executable that loads it, or NULL */
     bool is_main, is_library;
     uint64_t text_bytes;
     uint64_t covered
