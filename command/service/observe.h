@@ -74,7 +74,7 @@ bool hl_is_observing(const struct hl_observer *observer);
 /* Whether CONFIGURATION wants files at PATH to be looked at. */
 bool hl_is_eligible_path(const struct hl_configuration *configuration, const char *path);
 
-/* Whether DESCRIPTOR is of the very file of this entry. */
+/* Whether DESCRIPTOR is of the very file that FILE stands for. */
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor);
 
 /* A number from 0 to 1, to spread work that a thousand machines should not do together. */
