@@ -276,7 +276,7 @@ static bool use_image_of_store(const struct hl_attachment *attachment, struct hl
     return false;
 }
 
-/* Whether the process's address space is not so limited that it could miss the addresses that are reserved meanwhile. */
+/* Whether the limit of the process's address space leaves enough beside the addresses that are reserved meanwhile. */
 static int check_address_space(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                                const struct hl_geometry *geometry) {
     uint64_t limit = hl_read_limit(&attachment->process, "Max address space"), used = 0, room = 0;
