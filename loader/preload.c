@@ -70,7 +70,7 @@ static int find_first_name(struct dl_phdr_info *info, size_t size, void *data) {
     return 1;
 }
 
-/* The names of the other loaded objects are not known, so the executable stands for every named object. */
+/* The other loaded objects are not known, so the executable stands for every named object. */
 static void drop_executable(struct hl_context *context, const char *path) {
     struct hl_string patterns = context->config->options.objects;
     struct hl_pattern pattern;

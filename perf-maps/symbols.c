@@ -552,7 +552,8 @@ static size_t find_slot(const struct image *image, uint64_t slot) {
     return low;
 }
 
-/* Notes which stub one relocation names. .plt.got and .plt may have one each for the same slot. */
+/* Notes the function that one relocation gives to stubs. .plt.got and .plt may have one each for the same
+   slot. */
 static void note_relocation(const struct hl_symbols *symbols, struct image *image, const Elf64_Rela *rela) {
     uint64_t type = ELF64_R_TYPE(rela->r_info);
     if (type != R_SLOT && type != R_DATA && type != R_IFUNC)

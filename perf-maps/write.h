@@ -51,7 +51,7 @@ struct hl_new_map {
     char temporary[HL_MAP_NAME_BYTES + 2 + 16]; /* ".perf-PID.map.0123456789abcdef" */
 };
 
-/* Moves FD to a number above 2 and closes the old one; returns FD if that is so already, or a negated errno.  A program may
+/* Moves FD to a number above 2 and closes the old one; returns FD if it is above 2 already, or a negated errno.  A program may
    begin without standard error, and lines for that must not get into a map. */
 long hl_move_up(long fd);
 

@@ -303,7 +303,7 @@ static int measure_in_turns(struct hl_bench *bench, size_t pair) {
     return code;
 }
 
-/* Measures one pair at the same time: the sides swap processors each time, and each second time the side that is first. */
+/* Measures one pair at the same time: the sides swap processors each time, and the first place every second time. */
 static int measure_at_once(struct hl_bench *bench, size_t pair) {
     const struct hl_runner runners[HL_SIDES] = {
         {bench->subject, HL_PLAIN, bench->processors[pair % 2]},

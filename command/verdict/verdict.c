@@ -62,7 +62,7 @@ struct judging {
     const struct hl_elf_file *file;
     const struct hl_options *options;
     struct hl_file_plan file_plan; /* at 0, or where the kernel puts the file */
-    bool is_known;                 /* the kernel chooses that address */
+    bool is_known;                 /* it is known that the kernel puts it there */
 };
 
 /* A private copy, wherever the kernel puts the object. */
