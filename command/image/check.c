@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Whether an image is what it should be: on huge pages, and the same as its original. */
+/* Checks whether an image is as it should be: on huge pages, and equal to its original.  */
 #include "command/base/common.h"
 #include "command/base/local.h"
 #include "command/base/pin.h"
@@ -53,8 +53,8 @@ static int collapse(char *at, uint64_t bytes) {
     return -ENOMEM;
 }
 
-/* Maps each huge page of FILE, which is mapped at AT, that holds anything, and makes it huge if COLLAPSES; their number is
-   *PAGES then.  0, or the first negated errno. */
+/* Touches each huge page of FILE, which is mapped at AT, that holds anything, and makes it huge if COLLAPSES; sets *PAGES to their
+   number.  0, or the first negated errno.  */
 static int visit_pages(int file, char *at, uint64_t bytes, uint64_t unit, bool collapses, uint64_t *pages) {
     int first = 0;
     off_t data = 0;
@@ -105,7 +105,7 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     return *small > 0 ? result : 0;
 }
 
-/* What an image is compared with. */
+/* The original and the store, for comparison with an image.  */
 struct expected {
     const struct hl_store *store;
     const struct hl_elf_file *file;
@@ -113,7 +113,7 @@ struct expected {
     unsigned how;          /* HL_CHECK_* */
 };
 
-/* Whether the open IMAGE is still as it was made; *PROBLEM says it if not.  0, or a negated errno. */
+/* Whether the open IMAGE is still as it was made; if not, *PROBLEM says so.  0, or a negated errno.  */
 static int check_digest(const struct hl_store_item *item, int image, char **problem) {
     char digest[HL_DIGEST_TEXT];
     int result = hl_digest_image(digest, image);
@@ -124,7 +124,7 @@ static int check_digest(const struct hl_store_item *item, int image, char **prob
     return result;
 }
 
-/* The same, and whether its bytes are the file's: HL_SKIP_IMAGE_MISMATCH if not.  Both are read from their beginning to their end. */
+/* The same, and whether its bytes are the file's: HL_SKIP_IMAGE_MISMATCH if not.  Both are read in full.  */
 static int check_bytes(const struct expected *expected, const struct hl_store_item *item, int image,
                        char **problem) {
     int result = check_digest(item, image, problem);
@@ -132,7 +132,7 @@ static int check_bytes(const struct expected *expected, const struct hl_store_it
                                            : result;
 }
 
-/* The one image in the folder of ITEM that LINK leads to.  NULL, or what is wrong. */
+/* Checks the one image in the folder of ITEM that LINK leads to.  NULL, or the problem.  */
 static char *check_replica(const struct expected *expected, const struct hl_store_item *item,
                            const char *link, enum hl_fault *fault) {
     char *path = hl_xasprintf("%s/%s", item->key, link), *problem = NULL;
@@ -177,7 +177,7 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
     return problem;
 }
 
-/* Whether the file at the path of ITEM has another key by now, so that a start does not find the record. */
+/* Whether the file at the path of ITEM has another key by now, so that a starting program does not find the record.  */
 static bool has_new_key(const struct hl_store_item *item) {
     struct hl_pin pin;
     int file = hl_pin(&pin, item->origin, true) ? open(pin.path, O_PATH | O_CLOEXEC) : -1;
@@ -192,8 +192,8 @@ static bool has_new_key(const struct hl_store_item *item) {
     return is_known && strcmp(key.at, item->key) != 0;
 }
 
-/* What of a file in place is not huge, or that the version that is there now never can be.  Which pages are cached is told to its
-   owner alone. */
+/* Says how many pages of a file in place are not huge, or that the present version of the file can never be in place.  The kernel
+   tells only the file's owner which pages are cached.  */
 static char *check_in_place(const struct hl_store *store, const struct hl_store_item *item,
                             enum hl_fault *fault) {
     struct hl_store_item measured = *item;
@@ -272,7 +272,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         *fault = HL_FAULT_UNKNOWN;
     if (elf_problem != HL_ELF_FINE)
         return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
-    /* Which file system is the machine's / cannot be told in another PID namespace. */
+    /* In another PID namespace, the file system of the machine's / is unknown.  */
     char *problem = hl_explain_unsteady(file.fd, (item->marks & HL_ADD_ANY_DISK) || !hl_is_outermost());
     if (problem == NULL && store->for_all)
         problem = hl_explain_private(file.fd, item->origin, &unknown);
@@ -294,10 +294,10 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
     return problem;
 }
 
-/* Makes the image of ITEM, with which something is wrong, again.  The old one goes first, because there may not be room
-   for both, and because no process may use it any more; if the new one cannot be made now, the next refresh tries again.  One of
-   which pages are ONLY_SMALL stays until there is a better one.  A file that cannot be in place any more gets an image, unless it
-   was to have none. */
+/* Makes the faulty image of ITEM again.  The old one is removed first, because there may not be room for both, and because no
+   process may use it any more; if the new one cannot be made now, the next refresh tries again.  If its pages are ONLY_SMALL, the
+   old image stays until there is a better one.  A file that cannot be in place any more gets an image, unless the user wanted none.
+    */
 static void make_again(struct hl_add_outcome *outcome, const struct hl_store *store,
                        const struct hl_store_item *item, unsigned flags, bool only_small) {
     flags |= item->marks | (item->is_in_place ? 0 : HL_ADD_IMAGE);
@@ -310,7 +310,7 @@ static void make_again(struct hl_add_outcome *outcome, const struct hl_store *st
     hl_add_path(outcome, store, item->origin, flags);
     bool has_other_key = outcome->key.bytes > 0 && strcmp(outcome->key.at, item->key) != 0;
     if (outcome->result == HL_SHARE_NOTHING || (outcome->result != HL_SHARE_FAILED && has_other_key))
-        hl_remove_store_item(store, item->key); /* not there any more if it only got another key */
+        hl_remove_store_item(store, item->key); /* fails if it only got another key */
     else if (outcome->result == HL_SHARE_FAILED && !only_small)
         hl_set_pending(store, item);
 }

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Of which files images may be made, and which root puts on huge pages in place.
+/* Decides for which files images may be made, and which files root puts on huge pages in place.
 
-   A process finds the image of a file by numbers (elf/store.h), and all of these repeat: two file systems made from the
-   same files have the same inodes, sizes and times, and the second one mounted gets the device number of the first.  So
-   the superblock must be one that cannot be exchanged while the store is there.  overlayfs tells nothing of the layer that
-   a file lies in, a store through a shared mapping changes no time on tmpfs, and FUSE and servers of network file systems
-   say what they like.
+   A process finds the image of a file by numbers (elf/store.h), and all of these can repeat: two file systems made from the same
+   files have the same inodes, sizes and times, and if one is mounted after the other, it gets the same device number.  So the
+   superblock must be one that cannot be exchanged while the store exists.  overlayfs tells nothing about the layer of a file, a
+   write through a shared mapping changes no time on tmpfs, and FUSE and the servers of network file systems may tell anything.
 
-   An image for all users makes its file readable for all.  Mode bits alone don't say who can read a file: folders, groups
-   and access control lists may keep users out. */
+   An image for all users makes its file readable for all.  Mode bits alone don't tell which users can read a file: folders, groups
+   and access control lists may keep users out.  */
 #include "command/image/eligible.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
@@ -50,8 +49,8 @@ static bool sets_ctime(int file) {
     return found;
 }
 
-/* The device number of the file system of a mount, as MOUNTINFO (proc(5)) has it: of the mount NUMBER, or where that is 0 of
-   the last one at POINT.  stat(2) gives another one for a subvolume of btrfs. */
+/* Finds the device number of a mount's file system in MOUNTINFO (proc(5)): of the mount NUMBER, or if that is 0, of the last one at
+   POINT.  stat(2) gives another one for a subvolume of btrfs.  */
 static bool find_device(const char *mountinfo, uint64_t number, const char *point, dev_t *device) {
     FILE *text = fopen(mountinfo, "re");
     char *line = NULL, at[PATH_MAX];
@@ -74,9 +73,9 @@ static bool find_device(const char *mountinfo, uint64_t number, const char *poin
     return found;
 }
 
-/* Whether the open FILE lies on what is mounted at / or /usr for process 1 of the machine, which stay as long as it runs.  Any
-   user may ask that; what is mounted at this process's own / may be exchanged (chroot(2)), and so may the / of a
-   container. */
+/* Whether the open FILE lies on the file system mounted at / or /usr for process 1 of the machine: these stay mounted as long as
+   the machine runs.  Any user may read that; this process's own / may be another one (chroot(2)), and so may the / of a container.
+    */
 static bool is_pinned(int file) {
     struct statx status;
     dev_t own, other;
@@ -105,8 +104,8 @@ char *hl_explain_unsteady(int file, bool any_disk) {
 
 /* --- users --- */
 
-/* Gives up everything that this process may do and other users may not.  In a child only.  The real and the saved user stay
-   root: whose processes have these numbers may send signals. */
+/* Gives up every right that other users do not have.  In a child only.  The real and the saved user stay root, because the
+   processes of a user with these IDs may send signals to this one.  */
 static bool become_nobody(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
@@ -124,7 +123,7 @@ static int open_for_reading(const char *path) {
     return file;
 }
 
-/* The exit status of who tries that: 0, or */
+/* The exit status of the child that tries to read: 0, or */
 enum { CANNOT_READ = 1, CANNOT_TRY };
 
 static int try_reading(const char *path, const struct stat *wanted) {
@@ -137,10 +136,11 @@ static int try_reading(const char *path, const struct stat *wanted) {
     return is_wanted ? 0 : CANNOT_READ;
 }
 
-/* Whether a user without groups and capabilities can open at PATH what WANTED is.  *ERROR is not 0 if that cannot be found out. */
+/* Whether a user without groups and capabilities can open the file of WANTED at PATH.  *ERROR is not 0 if that cannot be
+   determined.  */
 static bool can_anybody_read(const char *path, const struct stat *wanted, int *error) {
     void (*inherited)(int) =
-        signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would take the exit status away */
+        signal(SIGCHLD, SIG_DFL); /* if it is inherited as ignored, the exit status is lost */
     int status = -1;
     pid_t child = fork();
     if (child == 0)
@@ -150,7 +150,7 @@ static bool can_anybody_read(const char *path, const struct stat *wanted, int *e
         ;
     signal(SIGCHLD, inherited);
     if (child > 0 && (!WIFEXITED(status) || WEXITSTATUS(status) == CANNOT_TRY))
-        *error = EAGAIN; /* killed, as where there is no memory */
+        *error = EAGAIN; /* killed, for example for lack of memory */
     return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -163,8 +163,8 @@ static bool has_acl(int file) {
     return !none;
 }
 
-/* What is wrong with one part of a path, which is open as PART, or could not be opened (hl_open_local_part), and has the status AT:
-   NULL if nothing is.  Where a user may write by an access control list, the mode has the bit of the group. */
+/* The problem with one part of a path, which is open as PART, or could not be opened (hl_open_local_part), and has the status AT;
+   NULL if there is none.  If an access control list lets a user write, the group's write bit is set in the mode.  */
 static const char *examine_part(int part, const struct stat *at, bool readable) {
     if (part == -EREMOTE)
         return HL_LOCAL_LIES;
@@ -178,8 +178,8 @@ static const char *examine_part(int part, const struct stat *at, bool readable) 
     return NULL;
 }
 
-/* Walks to PATH from the root.  NULL, or what is wrong with the part up to which PATH is cut off then; *ERROR is not 0 if that cannot
-   be found out now.  A sticky folder does not help: who owns the file in it may be another user tomorrow. */
+/* Walks to PATH from the root.  NULL, or the problem with a part of PATH, which is then cut off after that part; *ERROR is not 0 if
+   this cannot be determined now.  A sticky folder does not help: the file in it may belong to another user tomorrow.  */
 static const char *examine_path(char *path, const struct stat *wanted, bool readable, int *error) {
     struct hl_local local = {.asks = hl_pins_by == NULL};
     struct stat at = {0};

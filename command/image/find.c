@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The image of a file is looked for and checked by the same code as in a process.  What a process knows and a
-   file does not say is the load address: an image goes with it only at multiples of a huge page. */
+/* Finds and checks the image of a file with the same code as in a process.  Only the load address, which the process knows, cannot
+   be read from the file: an image fits only addresses at multiples of a huge page.  */
 #include "command/image/find.h"
 #include "command/base/basics.h"
 #include "command/image/eligible.h"
@@ -32,7 +32,7 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
     return all;
 }
 
-/* An image's own plan has no such bound. */
+/* By default options, since the plan of an image has no such bound.  */
 static uint64_t find_least_text_bytes(const struct hl_geometry *geometry) {
     const struct hl_options defaults = {0};
     return hl_least_text_bytes(&defaults, geometry);
@@ -67,7 +67,7 @@ long hl_open_image_as(const struct hl_status *status, const struct hl_file_state
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
     struct hl_status status;
     hl_read_status(&status, &hl_system_roots);
-    status.thp_disabled = false; /* of this process: who asks may ask for another */
+    status.thp_disabled = false; /* it is this process's, and another one may be asked about */
     return hl_open_image_as(&status, state, options);
 }
 
@@ -124,7 +124,7 @@ enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file
         result = HL_SKIP_IMAGE_USELESS;
     else if (reach.text_bytes < find_least_text_bytes(geometry))
         result = HL_SKIP_SPARSE_TEXT;
-    else if (skip == HL_SKIP_STORE_FOREIGN) /* where no image of any file can be used */
+    else if (skip == HL_SKIP_STORE_FOREIGN) /* no image of any file can be used */
         result = skip;
     else if (!is_eligible(file, options))
         result = HL_SKIP_IMAGE_INELIGIBLE;
@@ -173,7 +173,7 @@ void hl_free_found_image(struct hl_found_image *found) {
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
     if (found->is_unwanted)
         return hl_xasprintf("set backend=image");
-    /* An image is laid out anew, whatever edges= says and however the file was linked. */
+    /* An image is laid out anew, regardless of edges= and of how the file was linked.  */
     bool has_remedy = found->skip != HL_MOVED && found->skip != HL_SKIP_TOO_SMALL;
     const char *remedy = has_remedy ? hl_skip_remedy(found->skip) : NULL;
     return remedy != NULL ? hl_name_file(remedy, path) : NULL;

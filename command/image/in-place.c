@@ -1,27 +1,26 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Puts a file's text on huge pages of its own page cache, where every process that maps it has them.
+/* Puts a file's text on huge pages of its own page cache, for every process that maps it.
 
    Address and offset must agree modulo a huge page, and only whole huge pages inside an executable segment count:
 
        file         r r T T T T T T T T r w
        huge pages  |     |chunk|chunk|     |
 
-   Two ways.  collapse: MADV_COLLAPSE of a mapping of our own joins what is cached, also while processes run it (ext4 and xfs
-   since Linux 7.2).  Read anew: what is cached is dropped and read again by MADV_HUGEPAGE, which takes large folios at once
-   (xfs; ext4 since 6.16); that is for files that no process maps.  Which of them a file system has is tried, the latter with one
-   chunk, and never guessed from a version.
+   There are two ways.  Collapse: MADV_COLLAPSE of a mapping of our own joins the cached pages, even while processes run them (ext4
+   and xfs since Linux 7.2).  Read anew: the cached pages are dropped and read again with MADV_HUGEPAGE, which takes large folios at
+   once (xfs; ext4 since 6.16); this is for files that no process maps.  The ways of a file system are found by trying, the latter
+   with one chunk, and never guessed from a version.
 
-   A user who may read a file may do either to it, for all users, so what is asked for others' sake is limited:
+   Every user who may read a file may do either to it, with effect for all users, so these limits protect the others:
 
-   - A collapse stalls all processes that map the chunk, in proportion to their number.  There is a budget for each, and a rest
+   - A collapse stalls all processes that map the chunk, in proportion to their number.  Each has a budget, and a rest
      before the next one.
-   - Dropping pages makes who uses them wait for the disk.  Pages that are mapped stay anyway, but then nothing is gained.
+   - After pages are dropped, their users wait for the disk. Mapped pages stay anyway, but then nothing is gained.
    - Only root outside of containers sees every process.  And root does it only to files that root alone can write: no user
      makes root drop the pages of a database's file.
 
-   Which pages are cached is asked of mincore(2), which tells it to the owner of the file and says "all" to other users.
-   preadv2(RWF_NOWAIT) tells it to all, but begins to read what is not there, as a small page in the midst of what
-   shall become a huge one (seen on 6.18). */
+   mincore(2) tells which pages are cached: the truth to the owner of the file, and "all" to other users.  preadv2(RWF_NOWAIT) tells
+   all users, but begins to read missing pages, as small ones in the middle of a future huge page (seen on 6.18).  */
 #include "command/image/in-place.h"
 #include "command/base/common.h"
 #include "command/image/eligible.h"
@@ -57,37 +56,37 @@
 #define MADV_POPULATE_READ 22
 #endif
 
-/* One mapper more makes a collapse stall all of them for so much longer (6.18, 4 KiB folios). */
+/* Each further process that maps the file makes a collapse stall all of them this much longer (6.18, 4 KiB folios).  */
 #define MICROSECONDS_PER_MAPPER 170
 #define PAUSE_BUDGET_MICROSECONDS 2000
-/* Where processes map the file, the rest after each collapse is so many times as long as it took, and so long at most. */
+/* If processes map the file, the rest after each collapse is REST times the collapse's own time, and at most REST_MAX_MS.  */
 #define REST 20
 #define REST_MAX_MS 1000
-/* After so long they are counted again; or at once, after a collapse that took longer than the second. */
+/* These processes are counted again after COUNTED_MS, or at once after a collapse that took longer than SLOW_MS.  */
 #define COUNTED_MS 1000
 #define SLOW_MS 10
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
 /* Percent of the last ten seconds in which something waited. */
 #define PRESSURE_MAX 5.0
-/* As long as it is watched whether something still waits. */
+/* For this long the disks are watched for waiting processes.  */
 #define WATCH_MS 300
-/* Of the lines of maps, the clock is looked at after so many. */
+/* The clock is read once per this many lines of maps.  */
 #define LINES_MAX 256
-/* To look at processes takes so many times its processor time at most. */
+/* Looking at processes takes at most this many times its processor time.  */
 #define WAITED 4
-/* For so long it is believed that a file system has no large folios. */
+/* The finding that a file system has no large folios is valid for this long.  */
 #define CANNOT_MS 3600000
-/* What stat(2) says of the first user namespace (include/uapi/linux/nsfs.h). */
+/* The inode number of the first user namespace (include/uapi/linux/nsfs.h).  */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
 
 enum { UNTRIED, CAN, CANNOT };
 
-/* What was found out about a mounted file system. */
+/* Findings about a mounted file system.  */
 struct hl_superblock {
     dev_t device;
-    int reads_anew; /* UNTRIED, CAN, CANNOT, */
-    double since;   /* the latter since then (hl_now_ms) */
+    int reads_anew; /* UNTRIED, CAN, CANNOT */
+    double since;   /* CANNOT since then (hl_now_ms) */
 };
 
 /* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
@@ -99,13 +98,13 @@ struct hl_superblock {
 struct work {
     struct hl_place *place;
     int file;
-    char *room, *window; /* a huge page of addresses, inside of more of them */
+    char *room, *window; /* a huge page of addresses, inside the larger room */
     int pagemap;
-    int joined_prot; /* with which a mapping of the file can be collapsed, or PROT_NONE */
+    int joined_prot; /* the protection with which a mapping of the file can be collapsed, or PROT_NONE */
     uint64_t page_bytes;
-    size_t pages;      /* of 4 KiB, say, in a chunk */
-    double rested;     /* hl_now_ms: no collapse before that, */
-    double next_count; /* and until then is it known who maps the file */
+    size_t pages;      /* number of page_bytes (4 KiB, say) in a chunk */
+    double rested;     /* hl_now_ms: no collapse before that */
+    double next_count; /* the processes that map the file are known until then */
 };
 
 void hl_free_placer(struct hl_placer *placer) {
@@ -129,7 +128,7 @@ bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes) {
     return place_bytes > 0 && place_bytes >= text_bytes / 4 * 3;
 }
 
-/* --- what can be huge --- */
+/* --- chunks --- */
 
 static void add_chunks(struct hl_place *place, const struct hl_segment *segment, uint64_t bias,
                        uint64_t page) {
@@ -197,7 +196,8 @@ static void end_work(struct work *work) {
         close(work->pagemap);
 }
 
-/* Maps CHUNK into the window, in which nothing else is then.  With PROT at once: a service may be kept from changing it. */
+/* Maps CHUNK into the window, in the place of anything older.  With PROT from the start: a service may be forbidden to change
+   it. */
 static bool map_with(const struct work *work, const struct hl_chunk *chunk, int prot) {
     return mmap(work->window, work->place->chunk_bytes, prot, MAP_PRIVATE | MAP_FIXED, work->file,
                 (off_t)chunk->offset) == work->window;
@@ -207,7 +207,7 @@ static bool map_chunk(const struct work *work, const struct hl_chunk *chunk) {
     return map_with(work, chunk, PROT_READ);
 }
 
-/* Which pages of the mapped chunk are cached: a byte for each, whose lowest bit says it; the caller frees them. */
+/* Lists which pages of the mapped chunk are cached: the lowest bit of one byte for each; the caller frees the bytes.  */
 static unsigned char *list_cached(const struct work *work) {
     unsigned char *state = hl_xmalloc(work->pages);
     if (mincore(work->window, work->place->chunk_bytes, state) != 0)
@@ -231,14 +231,14 @@ static bool is_mapped_huge(const struct work *work) {
     return result >= 0 ? result == 0 : hl_read_huge_bytes(start, end) == (int64_t)work->place->chunk_bytes;
 }
 
-/* One page of the chunk is touched for that. */
+/* Finds whether CHUNK is huge, by touching one page of it.  */
 static bool look_at(const struct work *work, struct hl_chunk *chunk) {
     chunk->is_huge = map_chunk(work, chunk) && is_cached(work) &&
                      madvise(work->window, work->page_bytes, MADV_POPULATE_READ) == 0 && is_mapped_huge(work);
     return chunk->is_huge;
 }
 
-/* Whether the kernel has a huge page to give.  What is mapped into the window next gives it back. */
+/* Whether the kernel has a huge page to give.  The next mapping in the window gives it back.  */
 static bool has_huge_page(const struct work *work) {
     uint64_t bytes = work->place->chunk_bytes;
     if (mmap(work->window, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
@@ -254,8 +254,8 @@ static bool is_first_user_namespace(void) {
     return stat("/proc/self/ns/user", &space) == 0 && space.st_ino == FIRST_USER_NAMESPACE;
 }
 
-/* Whether this is root outside of containers, with the /proc that has all processes; without CAP_SYS_PTRACE some may be hidden
-   (hidepid of proc(5)). */
+/* Whether this is root outside of containers, with a /proc of all processes; without CAP_SYS_PTRACE some may be hidden (hidepid of
+   proc(5)).  */
 static bool is_real_root(void) {
     return geteuid() == 0 && hl_has_capability(CAP_SYS_PTRACE) && is_first_user_namespace() &&
            hl_is_outermost();
@@ -299,18 +299,18 @@ bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *
     return has;
 }
 
-/* --- who maps it --- */
+/* --- processes that map the file --- */
 
-/* Whether LINE may be of the file of which OWN is.  Since Linux 6.7 what is mapped through overlayfs has that one's device there, and
-   the inode of the layer's file, as far as all layers are on one file system. */
+/* Whether LINE may be a mapping of OWN's file.  Since Linux 6.7 a file mapped through overlayfs appears with the device of the
+   overlayfs and the inode of the layer's file, if all layers are on one file system.  */
 static bool may_be_same(const struct hl_region *line, const struct hl_region *own) {
     return line->inode == own->inode &&
            (line->device == own->device ||
             (major(line->device) == 0 && strcmp(hl_base_name(line->name), hl_base_name(own->name)) == 0));
 }
 
-/* How maps calls the file that the window shows, which is not as stat does on some file systems; the name is part of *TEXT, which
-   the caller frees. */
+/* Reads the line of maps for the window's file, whose device and inode differ from stat's on some file systems; the name is part of
+   *TEXT, which the caller frees.  */
 static bool find_own_line(const struct work *work, struct hl_region *own, char **text) {
     FILE *maps = fopen("/proc/self/maps", "re");
     size_t size = 0;
@@ -322,7 +322,7 @@ static bool find_own_line(const struct work *work, struct hl_region *own, char *
     return found;
 }
 
-/* When a look at processes ends: by hl_processor_ms, and by hl_now_ms, which says little of the work on a busy machine. */
+/* When looking at processes ends: by hl_processor_ms, and by hl_now_ms, which says little about the work on a busy machine.  */
 struct limit {
     double processor_ms, now_ms;
 };
@@ -336,7 +336,7 @@ static bool is_reached(const struct limit *limit) {
     return hl_processor_ms() >= limit->processor_ms || hl_now_ms() >= limit->now_ms;
 }
 
-/* Notes which chunks the process whose maps these are has mapped.  False: LIMIT was reached before it was done. */
+/* Notes which chunks are mapped by the process with these MAPS.  False: LIMIT was reached before the end.  */
 static bool count_process(struct hl_place *place, FILE *maps, const struct hl_region *own,
                           const struct limit *limit) {
     bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen), in_time = true;
@@ -359,7 +359,7 @@ static bool count_process(struct hl_place *place, FILE *maps, const struct hl_re
     return in_time;
 }
 
-/* Makes this process map what is cached of CHUNK, and nothing else, and reads what pagemap says of it. */
+/* Makes this process map the cached pages of CHUNK, and no others, and reads their entries in pagemap.  */
 static bool read_entries(const struct work *work, const struct hl_chunk *chunk, uint64_t *entry) {
     if (work->pagemap < 0 || !map_chunk(work, chunk))
         return false;
@@ -376,8 +376,8 @@ static bool read_entries(const struct work *work, const struct hl_chunk *chunk, 
                  (off_t)((uint64_t)work->window / work->page_bytes * sizeof *entry)) == (ssize_t)bytes;
 }
 
-/* The same for processes that even root cannot look at, as one that a security module guards: how often the kernel says
-   (kpagecount) that others map one of the cached pages of CHUNK at most.  Negative: it does not. */
+/* Counts also processes that even root cannot look at, such as one guarded by a security module: the largest number of mappings by
+   others (kpagecount) among the cached pages of CHUNK.  Negative: the kernel does not tell.  */
 static int64_t count_hidden(const struct work *work, const struct hl_chunk *chunk) {
     uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry), mapped;
     int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC);
@@ -408,7 +408,8 @@ static bool is_mapped_by_none(const struct work *work, const struct hl_chunk *ch
     return is;
 }
 
-/* Whether the kernel says of a chunk that processes map it of which none was found: by a file system whose files are others'. */
+/* Whether a chunk is mapped, according to the kernel, by processes of which none was found: through a file system that shows
+   another one's files.  */
 static bool has_hidden(const struct work *work) {
     bool has = false;
     for (size_t i = 0; i < work->place->n_chunks && !has; i++)
@@ -428,8 +429,8 @@ static bool add_hidden(const struct work *work) {
     return true;
 }
 
-/* Counts the other processes that map each chunk.  False: that cannot be known, or takes more than MS_MAX of the processor, where that
-   is not 0, or WAITED times that altogether: any user can have processes with any number of mappings. */
+/* Counts the other processes that map each chunk.  False: they cannot be known, or counting takes more processor time than MS_MAX
+   (0: no limit), or WAITED times that altogether: any user can have processes with any number of mappings.  */
 static bool count_mappers(const struct work *work, double ms_max) {
     struct hl_place *place = work->place;
     struct hl_region own;
@@ -468,7 +469,7 @@ static bool count_mappers(const struct work *work, double ms_max) {
     return is_whole && (!(is_hidden || has_hidden(work)) || add_hidden(work));
 }
 
-/* Counts them where that was not done just now.  NULL, or why it cannot be. */
+/* Counts them unless that was done just now.  NULL, or why it is impossible.  */
 static char *explain_mappers(const struct hl_placer *placer, struct work *work) {
     if (hl_now_ms() < work->next_count)
         return NULL;
@@ -501,8 +502,7 @@ static bool read_pressure(struct pressure *pressure, const char *what) {
     return known;
 }
 
-/* Whether something waits for the disks now.  What was read just before, for the file before this one, is still in the average
-   of ten seconds. */
+/* Whether any process waits for the disks now.  The average of ten seconds still includes our own reading of the previous file.  */
 static bool is_waited_for(const struct pressure *before) {
     const struct timespec pause = {0, WATCH_MS * 1000000L};
     struct pressure now;
@@ -512,7 +512,8 @@ static bool is_waited_for(const struct pressure *before) {
     return !read_pressure(&now, "io") || (double)(now.microseconds - before->microseconds) > most;
 }
 
-/* What the machine is short of; NULL: nothing, or that is not known.  Reading is I/O itself, so only WITH_IO asks for that. */
+/* The shortage of the machine; NULL: none, or it is not known.  Our own reading is I/O, too, so the pressure on disks counts only
+   WITH_IO.  */
 static char *explain_pressure(struct hl_placer *placer, bool with_io) {
     static const char *const resources[] = {"memory", "io"};
     for (unsigned i = 0; i < 1u + with_io; i++) {
@@ -552,8 +553,9 @@ static struct hl_superblock *find_superblock(struct hl_placer *placer, dev_t dev
     return superblock;
 }
 
-/* With which protection the kernel joins pages of the file: of less than a huge page there are none to be joined, but it looks
-   at the mapping first.  Older kernels want it to be executable.  Such mappings are refused on noexec, and IMA notes them. */
+/* The protection with which the kernel joins pages of the file.  It is tried with less than a huge page, in which nothing can be
+   joined, but the kernel checks the mapping first.  Older kernels want it to be executable.  Such mappings are refused on noexec,
+   and IMA logs them.  */
 static int find_joined_prot(const struct work *work) {
     static const int prots[] = {PROT_READ, PROT_READ | PROT_EXEC};
     for (unsigned i = 0; i < 2; i++)
@@ -563,7 +565,7 @@ static int find_joined_prot(const struct work *work) {
     return PROT_NONE;
 }
 
-/* Until the processes that waited for the last collapse have had their rest. */
+/* Waits until the processes that were stalled by the last collapse have had their rest.  */
 static void rest(const struct work *work) {
     double left = work->rested - hl_now_ms();
     if (left > 0)
@@ -581,12 +583,12 @@ static void collapse(struct work *work, const struct hl_chunk *chunk) {
         result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
         double now = hl_now_ms();
         if (now - began > SLOW_MS)
-            work->next_count = 0; /* more map it than were counted */
+            work->next_count = 0; /* more processes map it than were counted */
         work->rested = chunk->mappers > 0 ? now + fmin(REST_MAX_MS, REST * (now - began)) : now;
     }
 }
 
-/* Reads CHUNK into the page cache, as large as the kernel does that. */
+/* Reads CHUNK into the page cache, in folios as large as the kernel makes them.  */
 static void read_chunk(const struct work *work, const struct hl_chunk *chunk) {
     char buffer[1 << 16];
     madvise(work->window, work->place->chunk_bytes, MADV_HUGEPAGE);
@@ -613,7 +615,7 @@ static const char *const sentences[] = {
     [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld share add --way=image",
 };
 
-/* Whether the kernel joins the pages of CHUNK, and not too many processes would wait for it. */
+/* NONE if the kernel can join the pages of CHUNK and not too many processes would wait for it.  */
 static enum obstacle check_joined(const struct work *work, const struct hl_chunk *chunk) {
     if (work->joined_prot == PROT_NONE)
         return IN_USE;
@@ -628,7 +630,7 @@ static enum obstacle try_collapse(struct work *work, struct hl_chunk *chunk) {
     return look_at(work, chunk) ? NONE : NO_PAGE;
 }
 
-/* Drops what is cached of CHUNK.  False: some of it stayed, because a process uses it all the same. */
+/* Drops the cached pages of CHUNK.  False: some stayed, because a process uses them.  */
 static bool drop(const struct work *work, const struct hl_chunk *chunk) {
     bool is_empty = true;
     fdatasync(work->file);
@@ -640,7 +642,7 @@ static bool drop(const struct work *work, const struct hl_chunk *chunk) {
     return is_empty;
 }
 
-/* Drops what is cached of CHUNK and reads it again.  It is cached afterwards, huge or not, if it can be read. */
+/* Drops the cached pages of CHUNK and reads it again.  It is cached afterwards, huge or not, if it can be read.  */
 static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) {
     enum obstacle obstacle = NO_PAGE;
     for (unsigned try = 0; try < TRIES_TO_READ && obstacle != NONE && map_chunk(work, chunk); try++) {
@@ -651,7 +653,7 @@ static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) 
     return obstacle;
 }
 
-/* The first chunk of a SUPERBLOCK for which there was a huge page decides whether it has large folios at all. */
+/* The first chunk of a SUPERBLOCK for which there was a huge page decides whether the file system has large folios at all.  */
 static enum obstacle try_reading(const struct work *work, struct hl_superblock *superblock,
                                  struct hl_chunk *chunk) {
     if (superblock->reads_anew == CANNOT && hl_now_ms() - superblock->since > CANNOT_MS)
@@ -740,7 +742,7 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         sentence = explain_mappers(placer, &work);
     struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
     for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
-        if (look_at(&work, &place->chunk[i])) /* read ahead with the one before */
+        if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
         sentence = explain_pressure(placer, false);
         if (sentence == NULL)
@@ -751,7 +753,7 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         place->made_ms = fmax(place->made_ms, hl_now_ms() - began);
         obstacle = obstacle == NONE ? found : obstacle;
     }
-    /* What was read while a process began to map it stays as that process found it. */
+    /* Pages that were read while a process began to map them stay as that process found them.  */
     if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work, placer->count_ms_max) &&
         place->is_mapped)
         obstacle = IN_USE;

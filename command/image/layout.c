@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Plans an image: an ELF file laid out anew, so that the page cache can have its text in huge pages.
 
-   An image is flat: the byte at address A is at the file's offset A - base, where base is the first address
-   rounded down to a huge page.  So a huge page of the file is a huge page of memory, wherever the kernel puts
-   the object by multiples of 2 MiB, and what two segments share one huge page is one piece of the file, which
-   edges=merge can map as a whole:
+   An image is flat: the byte at address A is at the file's offset A - base, where base is the first address rounded down to a huge
+   page.  So a huge page of the file is a huge page of memory, at whatever multiple of 2 MiB the kernel puts the object, and a huge
+   page shared by two segments is one piece of the file, which edges=merge can map as a whole:
 
        original    h rrrrrrTTTTTTTTTTTTTTTTrrrrwwwww d d d s
        image       h rrrrrr..TTTTTTTTTTTTTTTT.....rrrr      wwwww  d d d s
@@ -15,8 +14,8 @@
    executable as a whole; other room is a hole.  Addresses, symbols and all bytes of segments stay as they are.
    The program headers of an executable are those with which the image is executed (rows.c).
 
-   hl_read_segments refuses hostile segments.  All other numbers of the file are checked here against the
-   file's length before anything is added to them. */
+   hl_read_segments refuses hostile segments.  All other numbers of the file are checked here against the file's length before
+   anything is added to them.  */
 #include "command/image/layout.h"
 #include "command/base/common.h"
 #include "command/image/rows.h"
@@ -33,16 +32,16 @@
 #define ALIGN_MAX ((uint64_t)64 << 10)
 /* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
 #define HOLES_MAX ((uint64_t)4 << 30)
-/* Of a file that no header names and that is looked at. */
+/* The most bytes of a file that are read although no header names them.  */
 #define UNNAMED_MAX ((uint64_t)1 << 30)
 
-/* Bytes of the original that no segment has: a section's, or a program header's. */
+/* Bytes of the original outside all segments: a section's, or a program header's.  */
 struct extent {
     uint64_t from, bytes, align;
-    Elf64_Off *offset; /* of the header that names them, to be set */
+    Elf64_Off *offset; /* in the header that names them; to be set */
 };
 
-/* A range of the original that something names. */
+/* A range of the original that a header names.  */
 struct range {
     uint64_t start, end;
 };
@@ -54,14 +53,14 @@ struct planner {
     const struct hl_geometry *geometry;
     struct hl_object object;
     uint64_t file_bytes;
-    uint64_t end; /* of what the image has so far */
+    uint64_t end; /* of the image so far */
     size_t n_extents, n_ranges;
     struct extent *extent;
     struct range *range;
     uint64_t appended_bytes;
 };
 
-/* Where in the original SEGMENT's bytes begin. */
+/* The offset of SEGMENT's bytes in the original.  */
 static uint64_t file_start(const struct hl_segment *segment) {
     return segment->offset + (segment->start - segment->first_page);
 }
@@ -84,13 +83,13 @@ static void add_range(struct planner *p, uint64_t start, uint64_t bytes) {
 
 /* --- reading --- */
 
-/* Whether a PT_LOAD of no bytes, which hl_read_segments passes over, is one for the kernel and ld.so, too: they
-   map the page that its address is in, unless that is the page's first. */
+/* Whether the kernel and ld.so map nothing for a PT_LOAD of no bytes, as hl_read_segments assumes: they map the page of its
+   address, unless the address is the page's first.  */
 static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
     return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
 }
 
-/* The program headers and what they make of the object: hl_skip, or 0. */
+/* Reads and checks the program headers and the object's segments: 0, or an hl_skip.  */
 static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
     struct hl_options options;
@@ -119,7 +118,7 @@ static int read_object(struct planner *p) {
     return hl_plan_object(&plan, &p->object, &options, p->geometry);
 }
 
-/* The section headers, of which a file need not have any. */
+/* Reads and checks the section headers, which a file need not have.  */
 static int read_sections(struct planner *p) {
     struct hl_image *image = p->image;
     const Elf64_Ehdr *header = &p->file->header;
@@ -167,9 +166,9 @@ static int has_data(const struct planner *p, uint64_t start, uint64_t end) {
     return 0;
 }
 
-/* Programs read what is appended to them by its offset, or by its distance from the end: in an image it would
-   lie elsewhere.  Linkers leave zeros between what they name (all of 3,806 files in /usr of a Debian 12), and never more than
-   UNNAMED_MAX of them: more is appended, and is not read. */
+/* Programs read appended data by its offset, or by its distance from the end: in an image it would lie elsewhere.  Linkers leave
+   zeros between the ranges that they name (all of 3,806 files in /usr of a Debian 12), and never more than UNNAMED_MAX bytes: more
+   counts as appended data, unread.  */
 static int look_for_data(struct planner *p) {
     uint64_t at = 0, unnamed = 0;
     add_range(p, p->file_bytes, 0);
@@ -204,9 +203,9 @@ static bool is_string_table(const struct planner *p, size_t number, size_t names
     return found;
 }
 
-/* Whether section NUMBER, which is not loaded, is one that is only found by the section headers.  A program may carry others
-   for itself and know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all
-   executables in /usr of a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
+/* Whether section NUMBER, which is not loaded, is found only by the section headers.  A program may carry others for itself and
+   know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all executables in /usr of
+   a Debian 12; neither a type nor the beginning of a name tells a payload from them.  */
 static bool is_found_by_headers(const struct planner *p, size_t number, size_t names) {
     static const char *const known[] = {".debug_",
                                         ".zdebug_",
@@ -297,10 +296,10 @@ static int check_original(struct planner *p) {
     return has_payload(p) ? HL_SKIP_APPENDED_DATA : look_for_data(p);
 }
 
-/* --- what is loaded --- */
+/* --- the loaded part --- */
 
-/* Finds the base, and where the segment that has the ELF header puts it.  The bytes before such a segment's
-   own, in its first page, are mapped with it, so they are taken for its own. */
+/* Finds the base, and the place of the ELF header in the segment that has it.  The bytes before that segment's own, in its first
+   page, are mapped with it, so they count as its own.  */
 static void choose_base(struct planner *p) {
     struct hl_image *image = p->image;
     struct hl_segment *holder = NULL;
@@ -349,7 +348,7 @@ static bool is_text_page(const struct planner *p, uint64_t start) {
     return text;
 }
 
-/* Fills what is between START and END in the huge page that holds START. */
+/* Fills the part of [start, end) in the huge page that holds START.  */
 static void fill_page(struct planner *p, uint64_t start, uint64_t end) {
     uint64_t page = hl_round_down(start, p->geometry->huge_page_bytes);
     end = end - page < p->geometry->huge_page_bytes ? end : page + p->geometry->huge_page_bytes;
@@ -357,7 +356,7 @@ static void fill_page(struct planner *p, uint64_t start, uint64_t end) {
         add_piece(p, in_image(p, start), end - start, HL_TRAPS);
 }
 
-/* Fills the room [start, end) between two segments, where it is in the huge pages of either. */
+/* Fills the part of the room [start, end) between two segments that is in the huge pages of either.  */
 static void fill_room(struct planner *p, uint64_t start, uint64_t end) {
     uint64_t last = hl_round_down(end - 1, p->geometry->huge_page_bytes);
     if (start >= end)
@@ -377,10 +376,10 @@ static void fill_with_traps(struct planner *p) {
     fill_room(p, last->end, hl_round_up(last->end, p->geometry->huge_page_bytes));
 }
 
-/* --- what is not loaded --- */
+/* --- the part that is not loaded --- */
 
-/* Where the BYTES at OFFSET of the original are in the image, if a segment has them all.  ADDRESS decides
-   between two segments that have them. */
+/* Finds the place in the image of the BYTES at OFFSET of the original, if one segment has them all.  ADDRESS decides between two
+   such segments.  */
 static bool find_loaded(const struct planner *p, uint64_t offset, uint64_t bytes, uint64_t address,
                         uint64_t *to) {
     bool found = false;
@@ -453,7 +452,7 @@ static void place_sections(struct planner *p) {
     }
 }
 
-/* By their place in the original, and what holds others before these. */
+/* By their place in the original; an extent that contains others comes before these.  */
 static int compare_extents(const void *a, const void *b) {
     const struct extent *x = a, *y = b;
     if (x->from != y->from)
@@ -461,7 +460,7 @@ static int compare_extents(const void *a, const void *b) {
     return x->bytes > y->bytes ? -1 : x->bytes < y->bytes;
 }
 
-/* Appends what is not loaded, in the original's order.  What lies in something else goes with it. */
+/* Appends the extents, which are not loaded, in the original's order.  An extent inside another one is not copied again.  */
 static int append_extents(struct planner *p) {
     const struct extent *last = NULL;
     uint64_t last_to = 0;
@@ -490,8 +489,8 @@ static int append_extents(struct planner *p) {
     return 0;
 }
 
-/* Whether a segment has the program headers, but not in the page with the ELF header, of which a process keeps the file's.
-   Debuggers compare those in memory with the file's, and find an object by them that is not where it was linked. */
+/* Whether a segment has the program headers, but not in the page with the ELF header, which a process keeps from the file.
+   Debuggers compare the headers in memory with the file's, and by them find an object that is not where it was linked.  */
 static bool has_moved_headers(const struct planner *p) {
     uint64_t offset = p->file->header.e_phoff, bytes = p->file->phnum * sizeof(Elf64_Phdr), to;
     return offset + bytes > p->geometry->page_bytes && find_loaded(p, offset, bytes, 0, &to);
@@ -500,7 +499,7 @@ static bool has_moved_headers(const struct planner *p) {
 static void place_tables(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t bytes = image->phnum * sizeof(Elf64_Phdr);
-    /* In a library, which nothing executes, moved headers stay as they are, and the image's come behind everything. */
+    /* In a library, which is never executed, moved headers stay as they are, and the image's own come behind everything.  */
     bool stays = strcmp(hl_elf_type(p->file), "dso") == 0 && has_moved_headers(p);
     if (stays || !find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
         image->header.e_phoff = hl_round_up(p->end, sizeof(uint64_t));
@@ -522,7 +521,7 @@ static int compare_pieces(const void *a, const void *b) {
     return x->to < y->to ? -1 : x->to > y->to;
 }
 
-/* Counts the huge pages of [start, end) from offset COUNTED on; the end of what is counted now. */
+/* Counts the huge pages of [start, end) from offset COUNTED on; returns the end of the counted range.  */
 static uint64_t count_range(struct planner *p, uint64_t counted, uint64_t start, uint64_t end) {
     uint64_t huge = p->geometry->huge_page_bytes;
     start = hl_round_down(start, huge) > counted ? hl_round_down(start, huge) : counted;
@@ -554,8 +553,8 @@ static bool is_read_only_page(const struct planner *p, uint64_t start) {
     return true;
 }
 
-/* Appends the huge page with the headers once more, where they are as in the original.  At the exec stop it is mapped in the
-   place of the other: a program that reads the headers in memory takes them for the original's. */
+/* Appends a second copy of the huge page with the headers, with the headers of the original.  At the exec stop it is mapped in the
+   place of the first: a program that reads the headers in memory then sees the original's.  */
 static void append_header_page(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t huge = p->geometry->huge_page_bytes, from = hl_round_down(image->loaded_header, huge);
@@ -638,9 +637,9 @@ void hl_free_image(struct hl_image *image) {
     memset(image, 0, sizeof *image);
 }
 
-/* --- how much of the text it reaches --- */
+/* --- its reach --- */
 
-/* How many bytes of OBJECT's text are in whole huge pages where the image of FILE is executed. */
+/* How many bytes of OBJECT's text are in whole huge pages if the image of FILE is executed.  */
 static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_object *object,
                                const struct hl_geometry *geometry) {
     struct hl_object executed;

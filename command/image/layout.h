@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Where everything of an ELF file goes in its image: the same file laid out for huge pages. */
+/* Plans the image of an ELF file: the same file laid out for huge pages.  */
 #ifndef HL_LAYOUT_H
 #define HL_LAYOUT_H
 
@@ -8,7 +8,7 @@
 /* In hl_piece.from: the bytes are trap instructions. */
 #define HL_TRAPS UINT64_MAX
 
-/* Bytes of an image that are no header's. */
+/* Bytes of an image that belong to no header.  */
 struct hl_piece {
     uint64_t to, bytes; /* where in the image */
     uint64_t from;      /* where in the original, or HL_TRAPS */
@@ -20,7 +20,7 @@ struct hl_image {
     uint64_t huge_pages; /* how many of its huge pages hold anything */
     size_t n_pieces;
     struct hl_piece *piece; /* ascending, disjoint */
-    uint32_t trap;          /* one or four trap instructions of its machine; 0: they are not known */
+    uint32_t trap;          /* one or four trap instructions of its machine; 0: unknown */
 
     /* The headers, written over the pieces.  header.e_phoff and e_shoff say where the tables are. */
     Elf64_Ehdr header;
@@ -31,19 +31,20 @@ struct hl_image {
     Elf64_Shdr *shdr; /* NULL: it has no sections */
 };
 
-/* Plans the image of FILE, whose headers may be hostile; reads FILE and changes nothing.  0, or the reason why
-   it can have none (enum hl_skip): then there is nothing to free. */
+/* Plans the image of FILE, whose headers may be hostile; reads FILE and changes nothing.  0, or the reason why there can be no
+   image (enum hl_skip): then there is nothing to free.  */
 int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 void hl_free_image(struct hl_image *image);
 
-/* How much of FILE's text is on huge pages where its image is used: all bytes of it, and by each way of starting. */
+/* How much of FILE's text is on huge pages if its image is used: all bytes of the text, and those on huge pages by each way of
+   starting.  */
 struct hl_reach {
     uint64_t text_bytes;
     uint64_t mapped_bytes;   /* without executing it */
-    uint64_t executed_bytes; /* by who executes the image; 0 for a library */
+    uint64_t executed_bytes; /* if the image is executed; 0 for a library */
 };
 
-/* 0, or an enum hl_skip where its headers are malformed. */
+/* 0, or an enum hl_skip if its headers are malformed.  */
 int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
 #endif

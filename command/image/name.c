@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a program that starts needs to know of stores. */
+/* Finds stores and their images for a program that starts.  */
 #include "command/image/store.h"
 #include "command/base/basics.h"
 #include "elf/status.h"
@@ -41,7 +41,7 @@ static bool has_place(const char *path, uint64_t owner, const char *key) {
     return has;
 }
 
-/* What stores know the open FILE by. */
+/* Reads the key of the open FILE in stores.  */
 static bool read_key(struct hl_line *key, int file) {
     struct hl_file_state state;
     if (hl_read_file_state(&state, file) != 0)
@@ -61,8 +61,8 @@ bool hl_is_kept_in_place(int file, const struct hl_options *options) {
     return is_kept;
 }
 
-/* Whether the store at PATH, which may be NULL, has an image of the file KEY: its folder is there too while an image cannot be made.
-   That says who may go on, not what to trust: a store of another user's is told of by who opens it. */
+/* Whether the store at PATH, which may be NULL, has an image of the file KEY, and not only a folder while an image cannot be made.
+   The answer decides whether to go on, not whether to trust the image: a store of another user is reported when it is opened.  */
 static bool has_image(const char *path, const struct hl_line *key) {
     int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
     if (store < 0)
@@ -92,8 +92,8 @@ enum hl_way hl_find_made(int file, const struct hl_options *options) {
     return hl_is_in_store(file, options) ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
-/* Whether PATTERNS may select OBJECT, which a process may have at another path: by links, or in another mount namespace.  So
-   of a pattern for paths only what is behind the last slash counts. */
+/* Whether PATTERNS may select OBJECT, which a process may have at another path: by links, or in another mount namespace.  So only
+   the part of a path's pattern behind the last slash counts.  */
 static bool may_select(struct hl_string patterns, const struct hl_object *object) {
     struct hl_pattern pattern;
     if (hl_select_object(patterns, object) != HL_NOT_SELECTED)
@@ -111,7 +111,8 @@ static bool may_select(struct hl_string patterns, const struct hl_object *object
     return false;
 }
 
-/* Whether FOLDER of the open STORE has the image of a library that PATTERNS may select, made of the file as it is now. */
+/* Whether FOLDER of the open STORE has the image of a library that PATTERNS may select, made from the present version of the file.
+    */
 static bool has_library(int store, const char *folder, struct hl_string patterns) {
     struct hl_elf_file image;
     struct hl_file_state state;
@@ -124,7 +125,8 @@ static bool has_library(int store, const char *folder, struct hl_string patterns
         return false;
     path[bytes] = '\0';
     if (strstr(hl_base_name(path), ".so") == NULL &&
-        !may_select(patterns, &(struct hl_object){.path = path})) /* a program, mostly: it need not be read */
+        !may_select(patterns, &(struct hl_object){.path = path})) /* most likely a program: it need not be
+                                                                     read */
         return false;
     link = hl_xasprintf("%s/" HL_IMAGE_LINK, folder);
     bool has = hl_open_elf(&image, store, link) == HL_ELF_FINE;
@@ -137,7 +139,7 @@ static bool has_library(int store, const char *folder, struct hl_string patterns
     hl_close_elf(&image);
     int file = has ? open(path, O_PATH | O_CLOEXEC) : -1;
     if (has && file < 0 && errno == ENOENT)
-        return true; /* a folder has another name by now, or here: the key decides */
+        return true; /* a folder was renamed, or has another name here: the key decides */
     has = file >= 0 && hl_read_file_state(&state, file) == 0;
     if (file >= 0)
         close(file);

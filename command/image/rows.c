@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Moves the borders between text and read-only data to those of huge pages.
+/* Moves the borders between text and read-only data to the borders of huge pages.
 
-   Who executes an image maps what its PT_LOADs say, and no code of ours comes after that.  So the PT_LOADs themselves have to
-   say what edges=merge would do:
+   If an image is executed, the kernel maps its PT_LOADs, and no code of ours runs after that.  So the PT_LOADs themselves must have
+   the layout of edges=merge:
 
        huge pages  |         |         |         |         |         |
        original          rrrrrr TTTTTTTTTTTTTTTTTTTTTTT rrrrrrrr wwwww
        executed          rrr[        text                 ]rrrrr wwwww
 
-   A PT_LOAD that text takes all of becomes PT_NULL.  It may not be empty instead: the kernel maps a static PIE whose first one is
-   empty at address 0. */
+   A PT_LOAD that text replaces as a whole becomes PT_NULL.  It may not be empty instead: the kernel maps a static PIE at address 0
+   if its first PT_LOAD is empty.  */
 #include "command/image/rows.h"
 #include "elf/image.h"
 #include "elf/plan.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 
 struct row {
-    uint64_t start, end; /* nothing is left of it where they are the same */
+    uint64_t start, end; /* it is empty if they are the same */
     bool is_text;
 };
 
@@ -38,7 +38,7 @@ static bool has_zeros(const struct hl_object *object) {
     return false;
 }
 
-/* Lets ROW take in the huge pages with text that it is in. */
+/* Extends ROW over the huge pages with text that it overlaps.  */
 static void widen(struct row *row, const struct hl_plan *plan, const struct hl_segment *segment) {
     for (unsigned i = 0; i < plan->n_spans; i++) {
         const struct hl_span *span = &plan->span[i];
@@ -49,7 +49,7 @@ static void widen(struct row *row, const struct hl_plan *plan, const struct hl_s
     }
 }
 
-/* Leaves to ROW what TEXT does not take of it. */
+/* Takes TEXT's range away from ROW.  */
 static void cut(struct row *row, const struct row *text) {
     if (text->start <= row->start && text->end > row->start)
         row->start = text->end;
@@ -59,7 +59,7 @@ static void cut(struct row *row, const struct row *text) {
         row->end = row->start;
 }
 
-/* What each segment of OBJECT is to be. */
+/* Finds the new range of each segment of OBJECT.  */
 static void find_rows(struct row *row, const struct hl_object *object, const struct hl_geometry *geometry) {
     struct hl_options options;
     struct hl_plan plan;

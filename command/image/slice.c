@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* By systemd's own socket for root, which is there without a message bus.  libsystemd is loaded only here and in `hugeld
-   service`. */
+/* Uses systemd's own socket for root, which exists without a message bus.  libsystemd is loaded only here and in `hugeld service`.
+    */
 #include "command/image/slice.h"
 #include "command/base/common.h"
 #include "elf/line.h"
@@ -60,7 +60,7 @@ bool hl_has_slice(void) {
 /* False: there will be no scope. */
 static bool ask_for_scope(const struct sd_bus_functions *f, void *bus) {
     char *name = hl_xasprintf("hugeld-%d-%.0f.scope", getpid(), hl_now_ms());
-    /* The process 0 is the one that asks, in whatever namespace. */
+    /* Process 0 is the caller, in any namespace.  */
     int result =
         f->call(bus, "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
                 "org.freedesktop.systemd1.Manager", "StartTransientUnit", NULL, NULL, "ssa(sv)a(sa(sv))",

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Whether a debugger could set breakpoints in text on hugetlb pages, found out as one does it: a child is
-   traced, and written to where its memory is read-only.
+/* Finds whether a debugger could set breakpoints in text on hugetlb pages, by doing the same: a child is traced, and its read-only
+   memory is written to.
 
-   The child fills its page itself.  One that it had inherited would have to be copied first, and where the
-   pool has no page for that the write fails as well. */
+   The child fills its page itself.  An inherited page would have to be copied first, and without a page in the pool for that the
+   write fails, too.  */
 #include "command/proc/breakpoints.h"
 #include "elf/mapping.h"
 #include "elf/sys.h"

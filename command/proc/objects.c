@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Finds the ELF objects of a process, some of whose pages hugeld has moved.
 
-   A moved range is anonymous: nothing in maps says any more which file it came from.  But no object moves
-   whole: its edges, its RELRO pages and its writable pages stay mapped from the file,
+   A moved range is anonymous: maps no longer tells its file.  But no object moves as a whole: its edges, its RELRO pages and its
+   writable pages stay mapped from the file,
 
        /usr/bin/app  r--   edge, offset 0          \
        [huge pages]  r-x   anonymous now            } inside the PT_LOADs of /usr/bin/app
        /usr/bin/app  rw-   writable, offset 0x1a000 /
 
-   so from each file mapping that is left and the file's program headers follows the load bias, and from that
-   where the object's segments are.  For the executable AT_ENTRY says it directly.  The file is opened through
-   /proc/PID/map_files where that is allowed, else by name inside the process's root folder, and then it must
-   be the same file.
+   so a remaining file mapping and the file's program headers give the load bias, and that gives the places of the object's
+   segments.  For the executable, AT_ENTRY gives the bias directly.  The file is opened through /proc/PID/map_files if that is
+   allowed, else by name inside the process's root folder, and then it must be the same file.
 
-   What is mapped from an image has a file, but not the object's.  A store keeps each image in a folder whose
-   name says which file it was made of (hl_set_image_key): that tells images
-   also of stores that are out of sight, in other namespaces, or gone.  An image that is mounted over its
-   original has the original's name in maps, and its own only in mountinfo.
+   A mapping of an image has a file, but not the object's.  A store keeps each image in a folder whose name identifies the original
+   (hl_set_image_key): by that name images are recognised even if their store is out of sight, in another namespace, or gone.  An
+   image that is mounted over its original has the original's name in maps, and its own only in mountinfo.
 
-       preloader         what stays of the file, and between it ranges of the image
-       patched linker    nothing but the image: the object is found by that, and has the original's name
+       preloader         the remaining ranges of the file, and between them ranges of the image
+       patched linker    only the image: the object is found by it, and has the original's name
        executed          the same, and /proc/PID/exe is the image */
 #include "command/base/basics.h"
 #include "command/proc/process.h"
@@ -37,20 +35,20 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* A file of which a process maps something; opened once. */
+/* A file that a process maps, in whole or in part; opened once.  */
 struct hl_process_file {
     dev_t device;
     ino_t inode;
     bool is_elf;
     struct hl_elf_file *elf; /* in memory of its own, because hl_loaded points to it */
-    uint64_t found_end;      /* up to here its mappings belong to an object that was found */
-    char *origin;            /* of an image: the path of what it was made of; or NULL */
+    uint64_t found_end;      /* its mappings below this belong to an object that was found */
+    char *origin;            /* of an image: the original's path; or NULL */
 };
 
 /* --- images --- */
 
-/* The length of the path components with which AT begins if they are the folder of an image: the name that
-   hl_set_image_key gives, or of what was removed the folder that it was in at last; else 0.  A slash follows. */
+/* The length of the path component at the beginning of AT if it is the folder of an image: a name by hl_set_image_key, or for a
+   removed image its last folder; else 0.  A slash follows.  */
 static size_t folder_bytes(const char *at) {
     static const char *const removed[] = {HL_NEW_FOLDER "/", HL_OLD_FOLDER "/"};
     int bytes = 0;
@@ -61,7 +59,7 @@ static size_t folder_bytes(const char *at) {
     return at[bytes] == '/' ? (size_t)bytes : 0;
 }
 
-/* Whether NAME is that of an image in its folder: "NAME" or "nodeN/NAME". */
+/* Whether NAME may be an image's in its folder: "NAME" or "nodeN/NAME".  */
 static bool is_image_name(const char *name) {
     unsigned node;
     int bytes = 0;
@@ -70,7 +68,7 @@ static bool is_image_name(const char *name) {
     return name[0] != '\0' && strchr(name, '/') == NULL;
 }
 
-/* The folder of the image at PATH, inside PATH; NULL if that is no image's. */
+/* The folder of the image at PATH, inside PATH; NULL if PATH is no image's.  */
 static const char *find_image_folder(const char *path) {
     for (const char *at = strchr(path, '/'); at != NULL; at = strchr(at + 1, '/')) {
         size_t bytes = folder_bytes(at + 1);
@@ -80,7 +78,7 @@ static const char *find_image_folder(const char *path) {
     return NULL;
 }
 
-/* Turns the kernel's \040 in a mount point into what it stands for. */
+/* Turns the kernel's \040 in a mount point into the character itself.  */
 static void unescape(char *text) {
     char *to = text;
     for (const char *at = text; *at != '\0'; to++) {
@@ -101,7 +99,7 @@ struct image_mounts {
     struct hl_texts points;
 };
 
-/* Where LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", has an image mounted, inside of LINE; or NULL. */
+/* The mount point of an image in LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", inside LINE; or NULL.  */
 static char *find_image_mount(char *line) {
     char *rest = line, *field[5] = {NULL};
     for (size_t i = 0; i < 5 && rest != NULL; i++)
@@ -140,13 +138,13 @@ bool hl_is_own_image(const struct hl_region *region) {
            strncmp(region->name, file, sizeof file - 1) == 0;
 }
 
-/* Whether REGION is of an image that was mounted over a file, and both have been replaced: of such a mount no path is left. */
+/* Whether REGION maps an image that was mounted over a file, and both have been replaced: such a mount has no path any more.  */
 static bool is_removed_mount(const struct hl_region *region) {
     return strcmp(region->name, "/" HL_DELETED) == 0 && region->shmem_pmd_bytes > 0;
 }
 
-/* Sets of_image.  Only what may lie on a tmpfs is looked for among the mounts: such a file system has no disk, and so the major
-   number 0, and what is on huge pages of hugetlbfs has none either. */
+/* Sets of_image.  Only files that may lie on a tmpfs are looked for among the mounts: such a file system has no disk, and so the
+   major number 0, and hugetlbfs has none either.  */
 static void find_images(struct hl_process *process) {
     const struct hl_region *image = NULL;
     struct image_mounts mounts = {0};
@@ -165,8 +163,8 @@ static void find_images(struct hl_process *process) {
     hl_free_texts(&mounts.points);
 }
 
-/* What the image that REGION maps was made of, by the link beside it; NULL if that is not there to be read, as
-   on hugetlbfs, which has no links. */
+/* The original's path of the image that REGION maps, by the link beside the image; NULL if there is no readable link, as on
+   hugetlbfs, which has no links.  */
 static char *read_image_origin(const struct hl_process *process, const struct hl_region *region) {
     const char *folder = find_image_folder(region->name);
     char origin[PATH_MAX];
@@ -223,7 +221,7 @@ static struct hl_process_file *add_file(struct hl_process *process, dev_t device
     return file;
 }
 
-/* *RESULT becomes a negated errno where it could not be opened because of too many open files. */
+/* *RESULT becomes a negated errno if it could not be opened because of too many open files.  */
 static struct hl_process_file *find_file(struct hl_process *process, const struct hl_region *region,
                                          int *result) {
     for (size_t i = 0; i < process->n_files; i++)
@@ -241,7 +239,7 @@ static struct hl_process_file *find_file(struct hl_process *process, const struc
 static bool is_memory_file(const struct hl_process *process, const struct hl_region *region) {
     struct statfs fs;
     char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
-    int fd = openat(process->folder, path, O_PATH | O_CLOEXEC); /* which asks no server either */
+    int fd = openat(process->folder, path, O_PATH | O_CLOEXEC); /* this asks no server either */
     bool result = fd >= 0
                       ? fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC)
                       : errno == EPERM;
@@ -267,8 +265,8 @@ static bool is_in_object(const struct hl_object *object, const struct hl_region 
     return false;
 }
 
-/* Whether what is at OBJECT is text alone, while FILE's writable pages belong to another place: a `detach` that was
-   killed leaves that behind. */
+/* Whether only text is mapped at OBJECT, while FILE's writable pages belong to another place: a killed `detach` leaves such a
+   mapping behind.  */
 static bool is_left_aside(const struct hl_process *process, const struct hl_process_file *file,
                           const struct hl_object *object) {
     bool elsewhere = false;
@@ -298,8 +296,8 @@ static void add_loaded(struct hl_process *process, struct hl_process_file *file,
     process->loaded[process->n_loaded++] = loaded;
 }
 
-/* How well REGION fits to PH at BIAS: 0 not at all, 1 in its place, 2 also in its protection (r-- is what
-   RELRO leaves of a writable segment). */
+/* How well REGION fits PH at BIAS: 0 not at all, 1 in its place, 2 also in its protection (RELRO leaves r-- of a writable segment).
+    */
 static unsigned rate_region(const struct hl_region *region, const Elf64_Phdr *ph, uint64_t bias,
                             uint64_t page_bytes) {
     uint64_t start = hl_round_down(bias + ph->p_vaddr, page_bytes);
@@ -311,7 +309,7 @@ static unsigned rate_region(const struct hl_region *region, const Elf64_Phdr *ph
     return region->flags == flags || (region->flags == PF_R && (flags & PF_W)) ? 2 : 1;
 }
 
-/* How well the file's regions, from FIRST upwards, fit to BIAS. */
+/* How well the file's regions, from FIRST upwards, fit BIAS.  */
 static unsigned rate_bias(const struct hl_process *process, size_t first, const struct hl_elf_file *elf,
                           uint64_t bias, const struct hl_geometry *geometry) {
     const struct hl_region *from = &process->region[first];
@@ -330,15 +328,14 @@ static unsigned rate_bias(const struct hl_process *process, size_t first, const 
             best = rating > best ? rating : best;
         }
         if (i == first && best == 0)
-            return 0; /* the one that the bias was made from */
+            return 0; /* the region from which the bias was computed */
         sum += best;
     }
     return sum;
 }
 
-/* The bias that explains the region FIRST and those of the same file after it best.  The page where one
-   segment ends and the next begins is in the file once and mapped twice, so one region alone may fit to two.
-   False: none fits. */
+/* Finds the bias that best explains the region FIRST and the later regions of the same file.  The page where one segment ends and
+   the next begins is in the file once and mapped twice, so one region alone may fit two biases.  False: none fits.  */
 static bool find_bias(const struct hl_process *process, size_t first, const struct hl_elf_file *elf,
                       const struct hl_geometry *geometry, uint64_t *bias) {
     const struct hl_region *region = &process->region[first];
@@ -363,7 +360,8 @@ static bool find_bias(const struct hl_process *process, size_t first, const stru
     return best > 0;
 }
 
-/* The executable: /proc/PID/exe is the file that runs, whatever its name means now.  0, or the negated errno of opening it. */
+/* Finds the executable: /proc/PID/exe is the running file, even if its name leads elsewhere now.  0, or the negated errno of
+   opening it.  */
 static int find_executable(struct hl_process *process, const struct hl_geometry *geometry) {
     struct hl_elf_file elf;
     if (process->executable == NULL || process->entry == 0)
@@ -391,7 +389,7 @@ static int find_executable(struct hl_process *process, const struct hl_geometry 
     return 0;
 }
 
-/* Whether REGION is a part of the executable, which was found first; ANY: of any object that was found. */
+/* Whether REGION is a part of the executable, which was found first; with ANY: of any object that was found.  */
 static bool is_found(const struct hl_process *process, const struct hl_region *region, bool any) {
     for (size_t i = 0; i < process->n_loaded && (any || i == 0); i++)
         if ((any || process->loaded[i].object.is_main) && is_in_object(&process->loaded[i].object, region))
@@ -399,7 +397,8 @@ static bool is_found(const struct hl_process *process, const struct hl_region *r
     return false;
 }
 
-/* The libraries that are mapped from files of their own, or from IMAGES as a whole.  The results of hl_find_loaded. */
+/* Finds the libraries that are mapped from files of their own, or with IMAGES those mapped from images as a whole.  The results of
+   hl_find_loaded.  */
 static int find_libraries(struct hl_process *process, bool images, const struct hl_geometry *geometry) {
     int result = 0;
     for (size_t i = 0; i < process->n_regions; i++) {

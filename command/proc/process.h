@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* As many node numbers as the kernel can be built for (NODES_SHIFT is 10 at most). */
+/* The most node numbers that the kernel can be built for (NODES_SHIFT is 10 at most).  */
 #define HL_PROCESS_NODES 1024
 
 /* There are less than thirty flags of two letters. */
@@ -26,18 +26,19 @@ struct hl_region {
     char *name;                /* as the kernel writes it, so a newline is \012; "" if it has none */
     uint64_t page_bytes;       /* KernelPageSize */
     uint64_t resident_bytes;   /* without hugetlb */
-    uint64_t referenced_bytes; /* likewise; accessed since that was last cleared (clear_refs of proc(5)) */
+    uint64_t referenced_bytes; /* likewise; accessed since the accessed bits were last cleared (clear_refs of
+                                  proc(5)) */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
     bool of_image; /* mapped from an image, a store's or one made for it; known after hl_find_loaded */
     char vm_flags[HL_VM_FLAGS_BYTES]; /* as in smaps: "rd ex mr mw me" */
-    unsigned long protection_key;     /* as in smaps, which VmFlags does not tell; 0: none */
+    unsigned long protection_key;     /* as in smaps, since VmFlags does not tell it; 0: none */
     uint64_t
-        *node_bytes; /* resident bytes on each of HL_PROCESS_NODES nodes; NULL where nothing huge is mapped */
+        *node_bytes; /* resident bytes on each of HL_PROCESS_NODES nodes; NULL if nothing huge is mapped */
 };
 
 struct hl_loaded;
 
-/* How the kernel marks the name of a file that has none any more. */
+/* The kernel's mark on the name of a removed file.  */
 #define HL_DELETED " (deleted)"
 
 /* Whether this process is in the machine's own PID namespace, and not in a container's. */
@@ -45,9 +46,10 @@ bool hl_is_outermost(void);
 
 struct hl_process {
     pid_t pid;
-    int folder; /* /proc/PID: whatever is read through it is this process and no later one with its number */
-    char *name; /* comm */
-    char *executable; /* what /proc/PID/exe names; NULL if that can't be read */
+    int folder;       /* /proc/PID: all reads through it are of this process, never of a later one with its
+                   number */
+    char *name;       /* comm */
+    char *executable; /* the target of /proc/PID/exe; NULL if that can't be read */
     uint64_t entry;   /* AT_ENTRY, or 0 */
     size_t n_regions;
     struct hl_region *region; /* ascending */
@@ -61,9 +63,8 @@ struct hl_process {
 struct hl_loaded {
     struct hl_object object; /* at its load bias; path is a region's name or the executable */
     const struct hl_elf_file *file;
-    bool
-        is_image; /* FILE is an image, which is mapped as a whole; path is then the original's, if it is known */
-    dev_t device; /* as the regions say, which on some file systems is not what stat says */
+    bool is_image; /* FILE is an image, which is mapped as a whole; path is then the original's, if known */
+    dev_t device;  /* as in the regions; on some file systems stat's differs */
     ino_t inode;
 };
 
@@ -79,20 +80,20 @@ enum hl_now {
     HL_NOWS
 };
 
-/* Reads the next line of MAPS, an open /proc/PID/maps; what that does not say of REGION is 0, and the name is part of *LINE of
-   *SIZE bytes, which is as getline(3) wants it.  False: there is none. */
+/* Reads the next line of MAPS, an open /proc/PID/maps.  Fields of REGION that maps does not have are 0, and the name is part of
+   *LINE of *SIZE bytes, a buffer for getline(3).  False: there is no more line.  */
 bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
 
 /* Opens /proc/PID.  0, or a negated errno. */
 int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
 
-/* The next process in /proc, which the first call, with *PROC NULL, opens.  0: there is no more, and errno is 0, or why no more can be
-   read; *PROC is NULL again.  Who stops before that closes it. */
+/* The next process in /proc, which the first call, with *PROC NULL, opens.  0: there are no more, and errno is 0, or the reason why
+   no more can be read; *PROC is NULL again.  A caller that stops before that closes it.  */
 pid_t hl_next_process(DIR **proc);
 
-/* The processes that have this name (comm, or the base name of the executable), but not this one: how many, and *PIDS, which the
-   caller frees.  If there are none, it says so. */
+/* Lists the processes with this name (comm, or the base name of the executable), except this one.  Returns their number, and *PIDS,
+   which the caller frees.  If there are none, it prints a message.  */
 size_t hl_find_named(pid_t **pids, const char *name);
 
 /* Adds the threads that PID has now to the *N of *TIDS, which the caller frees. */
@@ -104,41 +105,41 @@ struct hl_pids {
     pid_t *pid;
 };
 void hl_add_pid(struct hl_pids *pids, pid_t pid);
-/* Adds the process whose ID TEXT is, or those that have this name: how many.  -EINVAL, after one line of COMMAND's: it is neither. */
+/* Adds the process with the ID TEXT, or those with the name TEXT.  Returns how many; -EINVAL, after one line of COMMAND's: it is
+   neither.  */
 int hl_add_processes(struct hl_pids *pids, const char *text, const char *command);
-/* Adds the children of those that are in PIDS, and theirs, but not this process. */
+/* Adds the children of the processes in PIDS, and their children, but not this process.  */
 void hl_add_children(struct hl_pids *pids);
 
-/* Whether TEXT consists of digits, so that it means a process ID and no name. */
+/* Whether TEXT consists of digits, and so is a process ID and no name.  */
 bool hl_is_number(const char *text);
 
-/* Whether anything huge is mapped, cheaply (smaps_rollup): false also when it may not be read. */
+/* Whether anything huge is mapped, cheaply (smaps_rollup): false also if it may not be read.  */
 bool hl_has_huge_pages(const struct hl_process *process);
 
-/* Reads regions (with nodes), executable and entry.  0, or a negated errno: -EACCES where this user may not read all of it,
-   -ENOENT or -ESRCH for one that has ended, -ENODATA for one without memory (a kernel thread, or about to
-   end). */
+/* Reads regions (with nodes), executable and entry.  0, or a negated errno: -EACCES if this user may not read all of it, -ENOENT or
+   -ESRCH for a process that has ended, -ENODATA for one without memory (a kernel thread, or about to end).  */
 int hl_read_process(struct hl_process *process);
 
-/* The same of maps, which walks no page tables: without nodes, and of regions without their bytes.  hl_find_loaded does not
-   see then which files are images that were mounted over others, where both have been replaced since. */
+/* The same from maps, which walks no page tables: without nodes, and regions without their bytes.  hl_find_loaded then does not
+   recognise an image that was mounted over a file if both have been replaced since.  */
 int hl_read_process_map(struct hl_process *process);
 
-/* The same without nodes, and of regions that lie behind the executable only what /proc/PID/maps has: while the kernel counts
-   what is resident in one, as it does for smaps, the process cannot change its mappings. */
+/* The same without nodes, and with only the fields of /proc/PID/maps for regions behind the executable: while the kernel counts the
+   resident pages of a region, as it does for smaps, the process cannot change its mappings.  */
 int hl_read_process_for_main(struct hl_process *process);
 
 /* The regions alone, without nodes. */
 int hl_read_regions(struct hl_process *process);
 
-/* What /proc/PID/stat says. */
+/* The fields of /proc/PID/stat.  */
 struct hl_usage {
     char state;
     int parent;
     unsigned flags; /* PF_* of the kernel */
     unsigned long minor_faults, major_faults;
     double user_ms, system_ms;
-    uint64_t started; /* ticks since boot: with the process ID it names one process */
+    uint64_t started; /* ticks since boot: with the process ID it identifies one process */
 };
 
 /* The kernel's own threads have this in their flags (include/linux/sched.h). */
@@ -147,44 +148,45 @@ struct hl_usage {
 /* 0, -ESRCH or another negated errno. */
 int hl_read_usage(pid_t pid, struct hl_usage *usage);
 
-/* Who has started the process PID, and as whom it runs.  False: it cannot be read, or has ended. */
+/* The users of the process PID: *REAL, who has started it, and *EFFECTIVE, with whose rights it runs.  False: it cannot be read, or
+   has ended.  */
 bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective);
 
-/* Reads regions alone, and of them what /proc/PID/maps has, which takes the kernel no time, of the process that
-   OPENED is; hl_close_process frees PROCESS.  The same results. */
+/* Reads only the regions of the process OPENED, with the fields of /proc/PID/maps, which takes the kernel no time; hl_close_process
+   frees PROCESS.  The same results.  */
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened);
 
-/* Reads the regions that overlap the N RANGEs, which it sorts, of the process that OPENED is, and of these what
-   /proc/PID/maps has.  It takes the time that these take, however much else is mapped (before Linux 6.11: that all takes that
-   lies below the last one's end).  The name of a region is the one that it had in OPENED.  0, or a negated errno. */
+/* Reads the regions of the process OPENED that overlap the N RANGEs, which it sorts, with the fields of /proc/PID/maps.  The time
+   depends on these regions alone (before Linux 6.11: on all regions below the end of the last one).  A region's name is its name in
+   OPENED.  0, or a negated errno.  */
 struct hl_address_range {
     uint64_t start, end;
 };
 int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
                           struct hl_address_range *range, size_t n);
 
-/* The same with what smaps has of these regions; before that, the kernel counts what is resident in each that lies below. */
+/* The same with the fields of smaps; the kernel also counts the resident pages of every region that lies below these.  */
 int hl_read_some_regions(struct hl_process *process, const struct hl_process *opened,
                          struct hl_address_range *range, size_t n);
 
-/* The soft limit that /proc/PID/limits has under NAME, "Max ...": UINT64_MAX if there is none, 0 if it is not known. */
+/* The soft limit with the NAME "Max ..." in /proc/PID/limits: UINT64_MAX if there is none, 0 if unknown.  */
 uint64_t hl_read_limit(const struct hl_process *process, const char *name);
 
-/* Whether the process whose folder of /proc is the open FOLDER has the same NAME there as this one, "ns/mnt" or "root": 1 or 0; -1: that
-   cannot be read. */
+/* Whether the process with the open FOLDER in /proc shares NAME there, "ns/mnt" or "root", with this process: 1 or 0; -1: that
+   cannot be read.  */
 int hl_has_same(int folder, const char *name);
 
 /* An open file of /proc/PID, or a negated errno. */
 int hl_open_process_file(const struct hl_process *process, const char *name);
 
-/* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
-   executable first, which is missing if it cannot be opened.  0, or a negated errno: so it is, and there is no other object, or
-   this process may open no more files, and objects are missing. */
+/* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the executable first,
+   which is missing if it cannot be opened.  0, or a negated errno: the executable cannot be opened and there is no other object, or
+   this process may open no more files and objects are missing.  */
 int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
 
-/* Whether what REGION maps can be read without waiting for another process, which may not answer: the server of a FUSE, that any
-   user can be, or who handles the faults of a userfaultfd (VmFlags "um", "ui").  The files of what hl_find_loaded has found could be
-   opened; others have to be in memory.  For who may not look, true: the process is their own. */
+/* Whether the pages of REGION can be read without waiting for another process, which may not answer: the server of a FUSE, which
+   any user can run, or the handler of a userfaultfd (VmFlags "um", "ui").  The files of the objects found by hl_find_loaded could
+   be opened; others must be in memory.  True also if this user may not look at map_files: then the process is the user's own.  */
 bool hl_answers(const struct hl_process *process, const struct hl_region *region);
 
 /* PROCMAP_QUERY of <linux/fs.h>, Linux 6.11, which asks an open /proc/PID/maps for one mapping. */
@@ -202,24 +204,24 @@ enum {
     HL_QUERY_OR_NEXT = 16
 };
 
-/* The value of the variable NAME in the environment that PROCESS was started with; NULL if it has none or may
-   not be asked.  The caller owns it. */
+/* The value of the variable NAME in the environment that PROCESS was started with; NULL if there is none or it may not be read.
+   The caller owns it.  */
 char *hl_read_variable(const struct hl_process *process, const char *name);
 
-/* Whether this process has the capability NUMBER, which is below 32, be it in a user namespace alone. */
+/* Whether this process has the capability NUMBER, which is below 32, even if only in a user namespace.  */
 bool hl_has_capability(unsigned number);
 
-/* Why PID may not be read or traced by this user, and what to do; static. */
+/* Why this user may not read or trace PID, and the remedy; static.  */
 const char *hl_explain_denial(pid_t pid);
 
-/* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
+/* Prints in one line why PID could not be read; RESULT is the negated errno.  */
 void hl_say_unreadable(pid_t pid, int result);
 
 /* The region that holds the address AT; NULL if there is none. */
 const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at);
 
-/* How the name of an image begins that was made for a process (attach/image.c): it has no path, but maps shows its name
-   as one. */
+/* The beginning of the name of an image that was made for a process (attach/image.c): it has no path, but maps shows its name as
+   one.  */
 #define HL_OWN_IMAGE "hugeld:"
 bool hl_is_own_image(const struct hl_region *region);
 
@@ -228,7 +230,7 @@ static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {
     return region->private_hugetlb_bytes + region->shared_hugetlb_bytes;
 }
 
-/* And of all kinds. */
+/* The bytes of REGION that are on huge pages of all kinds.  */
 static inline uint64_t hl_huge_bytes(const struct hl_region *region) {
     return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
            region->shmem_pmd_bytes;
