@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Executing a program's image in the program's place: mounted over the file, so that /proc/self/exe, $ORIGIN
-   and everything that looks for itself find what they always find.
+/* Executes a program's image in the program's place: mounted over the file, so that /proc/self/exe, $ORIGIN and every program that
+   looks for its own files find the usual paths.
 
-   The kernel then maps the image as it maps any program, and nothing of hugeld is in the process.  So all of it
-   is looked at before: the store and the image as in the process (elf/store.c, elf/image.c), and every header
-   that the kernel and the dynamic linker act on. */
+   The kernel then maps the image like any program, and no code of hugeld's is in the process.  So everything is checked before: the
+   store and the image as in the process (elf/store.c, elf/image.c), and every header on which the kernel and the dynamic linker
+   act.  */
 #include "command/run/image.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -27,7 +27,7 @@ static void read_geometry(struct hl_geometry *geometry) {
     hl_set_geometry(geometry, (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
-/* Whether the image B has the headers of A, but for where it has its bytes and for the borders of what is only read. */
+/* Whether the image B has the headers of A, except for file offsets and the borders of read-only data.  */
 static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
     struct hl_geometry geometry;
     read_geometry(&geometry);
@@ -138,7 +138,7 @@ char *hl_mount_image(const struct hl_elf_file *file, const char *path, const str
     char *reason = open_image(&from, file, path, options);
     if (reason != NULL)
         return reason;
-    *image = hl_find_file_path(from); /* its mount is another namespace's afterwards */
+    *image = hl_find_file_path(from); /* its mount will be another namespace's afterwards */
     bool is_shared = hl_sees_later_mounts(file->fd);
     int result = is_shared ? hl_mount_over(from, file->fd) : 0;
     if (!is_shared)

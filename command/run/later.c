@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A program that is started for the first time is not kept waiting for its image, which takes about a millisecond for each MiB:
-   another process makes it meanwhile, for the next start.
+/* A program that is started for the first time does not wait for its image, which takes about a millisecond for each MiB: another
+   process makes the image meanwhile, for the next start.
 
-   It must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no
-   signal, and goes on only where its new parent expects the children of others.
-   It has no descriptor of this one's, because who reads a pipe to its end would wait for it; of the environment, which may make a
-   library write its file, only what it needs; it is in a session of its own; and it comes after everything else: on processors
-   (SCHED_IDLE, also if this process is a real-time one, and its session counts no more than that) and on disks.  hl_add_image does
-   the rest: it touches no memory limit, waits for no lock and makes no image of a file that has just been built.
+   That process must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no
+   signal, and it goes on only if its new parent expects the children of others.  It has none of this process's descriptors, because
+   the reader of a pipe would wait for it; of the environment, which may make a library write its file, it has only the variables
+   that it needs; it is in a session of its own; and it comes after everything else: on processors (SCHED_IDLE, even if this process
+   is a real-time one, and its session counts no more than that) and on disks.  hl_add_image does the rest: it touches no memory
+   limit, waits for no lock and makes no image of a file that has just been built.
 
-   It puts nothing in place (image/in-place.h): that would make other processes wait, and nothing would be there to see when the
-   kernel drops the huge pages, while the record of it keeps the program from ever getting an image.
+   It puts nothing in place (image/in-place.h): that would make other processes wait, and nothing would notice when the kernel drops
+   the huge pages, while the record of it would keep the program from ever getting an image.
 
-   Where it fails it would fail in each start.  So the modification time of the store's lock says when it may be tried again. */
+   If it fails, it would fail at each start.  So the modification time of the store's lock says when it may be tried again.  */
 #include "command/run/later.h"
 #include "command/base/basics.h"
 #include "command/image/store.h"
@@ -36,21 +36,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Smaller programs have an image only where that was asked for. */
+/* Smaller programs get an image only if the user asks for one.  */
 #define WORTH_BYTES ((off_t)2 << 20)
 #define PAUSE_SECONDS 10
 #define PAUSE_SHARE 100
-/* A time that is farther away was set by another clock. */
+/* A time farther away was set by another clock.  */
 #define PAUSE_MAX_SECONDS 86400
 #define NICEST 19
-/* ioprio_set(2), whose names libcs do not have. */
+/* For ioprio_set(2); libcs do not have these names.  */
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_CLASS_IDLE (3 << 13)
 
 /* --- when --- */
 
-/* The path of the lock of the store that this user fills, which the caller frees; NULL: there is none, or another one was named,
-   which is filled by hand. */
+/* The path of the lock of the store that this user fills, which the caller frees; NULL: there is no such store, or the user named
+   another one, which is filled by hand.  */
 static char *find_lock(const struct hl_options *options) {
     char *store = options->store.bytes == 0 ? hl_default_store() : NULL;
     char *path = store != NULL ? hl_xasprintf("%s/" HL_LOCK_FILE, store) : NULL;
@@ -58,7 +58,7 @@ static char *find_lock(const struct hl_options *options) {
     return path;
 }
 
-/* Only the store's owner can open it.  With CREATES: makes it, and the folder that it is in, on a tmpfs. */
+/* Opens the lock, which only the store's owner can.  With CREATES: makes it, and its folder, on a tmpfs.  */
 static int open_lock(const char *path, bool creates) {
     const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     if (!creates)
@@ -107,8 +107,8 @@ static bool is_large(const struct hl_program *program) {
     return program->fd >= 0 && fstat(program->fd, &stat) == 0 && stat.st_size >= WORTH_BYTES;
 }
 
-/* Whether this process is part of a service of systemd's, which would take another process in the unit for the service's main one
-   (Type=forking), and wait for it when the service ends. */
+/* Whether this process is part of a service of systemd's: systemd would mistake another process in the unit for the service's main
+   one (Type=forking), and wait for it when the service ends.  */
 static bool is_service(void) {
     static const char suffix[] = ".service";
     char groups[4096];
@@ -124,9 +124,9 @@ static bool is_service(void) {
     return is;
 }
 
-/* Whether another process may be begun, and will be another one's child: not where orphans become this one's, not in a service,
-   not under a filter, which may kill for it, and not where a tracer follows it, as that of an exec stop does not (HAS_STOP).  In a container no image could be made, and its
-   process 1 may leave zombies. */
+/* Whether another process may be begun, and will become the child of another one: not if orphans become this process's children,
+   not in a service, not under a filter, which may kill this process for it, and not if a tracer follows it, unless it is the tracer
+   of an exec stop (HAS_STOP).  In a container no image could be made, and its process 1 may leave zombies.  */
 static bool may_begin(bool has_stop) {
     struct hl_status status;
     int is_subreaper = 0;
@@ -136,7 +136,7 @@ static bool may_begin(bool has_stop) {
            is_subreaper == 0;
 }
 
-/* fork(2), of which the parent gets no signal when the child ends. */
+/* fork(2), but the parent gets no signal when the child ends.  */
 static long begin_process(void) { return HL_CALL(__NR_clone, 0, 0, 0, 0, 0, 0); }
 
 static void write_text(const char *path, const char *text) {
@@ -153,13 +153,13 @@ static void come_last(void) {
     syscall(SYS_sched_setscheduler, 0, SCHED_IDLE, &param); /* musl's function does nothing */
     setpriority(PRIO_PROCESS, 0, NICEST);
     write_text("/proc/self/autogroup",
-               "19"); /* a session is a group (sched_autogroup_enabled), in which alone nice counts */
+               "19"); /* a session is a group (sched_autogroup_enabled), and nice counts only within it */
     syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_CLASS_IDLE);
     write_text("/proc/self/oom_score_adj", "1000");
     setrlimit(RLIMIT_CORE, &none);
 }
 
-/* Of VARIABLES, those that the maker needs. */
+/* The VARIABLES that the maker needs.  */
 static char **list_needed(char **variables) {
     static const char *const needed[] = {
         "PATH=", "XDG_RUNTIME_DIR=", "LD_HUGEPAGES=", "LD_HUGEPAGES_OPTIONS="};
@@ -174,7 +174,7 @@ static char **list_needed(char **variables) {
     return found;
 }
 
-/* The command, with nothing of what this process has open. */
+/* Becomes the COMMAND, without any open file of this process.  */
 static void become_maker(const char *command, char **arguments, char **variables) {
     sigset_t none;
     int null = open("/dev/null", O_RDWR);
@@ -201,8 +201,9 @@ static char **complete(char **arguments) {
     return all;
 }
 
-/* Whether this process, which STARTER began, has a parent that expects the children of others once that has ended: process 1 or a
-   user's systemd.  Any other one that asked for them (PR_SET_CHILD_SUBREAPER), as a build's sandbox does, may wait for all. */
+/* Waits until STARTER, which began this process, has ended.  Then: whether the new parent expects the children of others, as
+   process 1 and a user's systemd do.  Any other one that asked for them (PR_SET_CHILD_SUBREAPER), such as a build's sandbox, may
+   wait for all.  */
 static bool is_given_away(pid_t starter) {
     char name[32], path[32];
     pid_t parent = getppid();
@@ -226,8 +227,8 @@ static bool begin_maker(const char *command, char **arguments, char **variables)
     return !hl_is_error(child);
 }
 
-/* Whether it is time for another attempt, for PROGRAM; then it is not for a while.  What is asked first is what says no in most
-   starts. */
+/* Whether it is time for another attempt, for PROGRAM; if so, not again for a while.  The check that fails in most starts comes
+   first.  */
 static bool claim_turn(const char *lock_path, const struct hl_program *program, bool has_stop) {
     int lock = open_lock(lock_path, false);
     bool is_missing = lock < 0 && errno == ENOENT && geteuid() != 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The patched dynamic linker, and how a program gets it that names another one.
+/* The patched dynamic linker, and how it gets into a program that names another one.
 
-   "ld.so PROGRAM" is the simple way, but then /proc/self/exe and comm are ld.so's: interpreters don't find
-   their libraries, compilers not their other halves, and a script is no ELF file.  So ld.so is mounted over
-   the one that programs name, in a mount namespace that only this program and its children see. */
+   "ld.so PROGRAM" is the simple way, but then /proc/self/exe and comm are ld.so's: interpreters don't find their libraries,
+   compilers don't find their other halves, and a script is no ELF file.  So ld.so is mounted over the one that programs name, in a
+   mount namespace that only this program and its children see.  */
 #include "command/run/ldso.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -62,7 +62,7 @@ char *hl_read_origin(const struct hl_elf_file *file) {
     return origin;
 }
 
-/* The same of the file at PATH. */
+/* The same for the file at PATH.  */
 static char *read_origin(const char *path) {
     struct hl_elf_file file;
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
@@ -79,7 +79,7 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
     if (linker == NULL)
         return hl_xasprintf(
             "there is no patched dynamic linker; install hugeld-ldso, or build it with make ldso");
-    if (access(linker, X_OK) != 0) /* also where nothing may be executed: a mount with noexec */
+    if (access(linker, X_OK) != 0) /* fails also on a mount with noexec */
         return hl_xasprintf("%s may not be executed (%s)", linker, strerror(errno));
     if (file == NULL)
         return hl_xasprintf("the program that it runs cannot be found");

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* One file over another, for a program and its children alone: so the program keeps its name (/proc/self/exe),
-   and no other process sees anything.
+/* Mounts one file over another, for a program and its children alone: so the program keeps its name (/proc/self/exe), and no other
+   process sees the mount.
 
-   In a new mount namespace a descriptor from outside cannot be mounted, because its mount is the other
-   namespace's.  And in a new user namespace root's files belong to the overflow ID, so nothing can be decided about owners
-   there.  So the caller decides and opens both files before; inside they are opened again by their paths,
-   compared, and mounted by descriptor. */
+   In a new mount namespace a descriptor from outside cannot be mounted, because its mount belongs to the other namespace.  And in a
+   new user namespace root's files belong to the overflow ID, so owners cannot be checked there.  So the caller checks and opens
+   both files before; inside, they are opened again by their paths, compared, and mounted by descriptor.  */
 #include "command/run/mount.h"
 #include "command/base/common.h"
 
@@ -35,7 +34,7 @@ static int write_file(const char *path, const char *text) {
     return result;
 }
 
-/* A user namespace in which this process has the IDs that it had. */
+/* Enters a user namespace in which this process keeps its IDs.  */
 static int enter_user_namespace(void) {
     char *users = hl_xasprintf("%u %u 1", geteuid(), geteuid()),
          *groups = hl_xasprintf("%u %u 1", getegid(), getegid());
@@ -49,7 +48,7 @@ static int enter_user_namespace(void) {
     return result;
 }
 
-/* What KNOWN is, found again at PATH.  A descriptor, or a negated errno. */
+/* Opens the file of KNOWN again at PATH.  A descriptor, or a negated errno.  */
 static int open_again(const char *path, int known) {
     struct stat a, b;
     int file = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -82,15 +81,15 @@ static int mount_here(const struct cover *cover, bool is_privileged) {
         result = unshare(CLONE_NEWNS) != 0 ? -errno : 0;
     else
         result = enter_user_namespace();
-    /* What is mounted here is not seen by others.  What others mount is seen here if it is shared. */
+    /* Mounts made here are not seen outside.  Mounts made outside are seen here if they are shared.  */
     if (result == 0 && mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
         result = -errno;
     return result == 0 ? mount_files(cover) : result;
 }
 
-/* Whether it would work: tried by a child, because there is no way back out of a namespace. */
+/* Whether the mount works: a child tries it, because there is no way back out of a namespace.  */
 static int try_mount(const struct cover *cover, bool is_privileged) {
-    /* Inherited as ignored, it would take the exit status away. */
+    /* If it is inherited as ignored, the exit status is lost.  */
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int status = 0;
     pid_t child = fork();
@@ -103,7 +102,7 @@ static int try_mount(const struct cover *cover, bool is_privileged) {
     return result != 0 ? result : WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
 }
 
-/* Whether LINE of mountinfo, "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 ...", is of a mount that is shared. */
+/* Whether LINE of mountinfo, "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 ...", is of a shared mount.  */
 static bool is_shared(const char *line) {
     const char *end = strstr(line, " - "), *found = strstr(line, " shared:");
     return end != NULL && found != NULL && found < end;

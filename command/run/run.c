@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld run: sets LD_PRELOAD, LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS, then becomes the program.
 
-   The program's file is looked at first, because there are programs in which a preloaded library never runs,
-   and one kind (AddressSanitizer) that refuses to start with any.  They run as they would without hugeld,
-   with one line that says so; with strict=on they don't run.
+   The program's file is checked first, because in some programs a preloaded library never runs, and one kind (AddressSanitizer)
+   refuses to start with any.  These run as without hugeld, with one line that says so; with strict=on they don't run.
 
-   A program that has an image begins on it at the exec stop, with nothing of hugeld in it (exec-stop/exec-stop.c).  Then
-   libhugeld.so is preloaded only where other objects are named.
+   A program with an image begins on it at the exec stop, without hugeld's code in it (exec-stop/exec-stop.c).  Then libhugeld.so is
+   preloaded only if other objects are named.
 
-   --via=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
-   names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
-   line.
+   --via=ldso: instead of preloading, the patched dynamic linker is put over the one that the program names.  If there is none that
+   fits the installed libc, libhugeld.so is preloaded after all, with one line.
 
-   --via=image: the image of the program's file is put over the file, and nothing is preloaded unless other
-   objects are asked for.  That takes a mount namespace, which a program can notice, so it is done only for those
-   who ask for it. */
+   --via=image: the image of the program's file is put over the file, and nothing is preloaded unless other objects are asked for.
+   That takes a mount namespace, which a program can notice, so it is done only if the user asks for it.  */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -52,9 +49,9 @@ struct request {
     bool copies;       /* --copy */
     bool is_first_use; /* no program is run: only its images are made (run/later.c) */
     char **program;    /* or NULL */
-    /* Before any variable was set for the program: */
+    /* The state before any variable was set for the program: */
     struct hl_options options;
-    char *text;       /* that they were read from */
+    char *text;       /* from which OPTIONS were read */
     char **variables; /* the environment */
 };
 
@@ -89,7 +86,7 @@ int hl_set_linker(void *run_, const char *path) {
     return 0;
 }
 
-/* The interpreter that the program NAME wants and that is not there, or NULL.  The caller frees it. */
+/* The interpreter of the program NAME, if it is missing, or NULL.  The caller frees it.  */
 static char *find_missing_interpreter(const char *name) {
     struct hl_program program;
     char *path = NULL;
@@ -145,7 +142,7 @@ static void choose_linker(struct hl_start_plan *plan, const struct hl_run *run, 
         if (plan->reason == NULL)
             hl_warn("%s: %s; libhugeld.so is preloaded instead", name, reason);
     } else if (getenv("LD_HUGEPAGES") == NULL) {
-        setenv("LD_HUGEPAGES", "main", 1); /* by itself that one takes nothing */
+        setenv("LD_HUGEPAGES", "main", 1); /* without this the linker moves nothing */
     }
     free(reason);
     free(linker);
@@ -159,20 +156,21 @@ static char *explain_unread(struct hl_program *program) {
                         reason != NULL ? reason : "the program that it runs cannot be found or read");
 }
 
-/* Whether TARGET is a script, itself or by way of env(1), and what it starts cannot be told. */
+/* Whether TARGET is a script, itself or by way of env(1), that starts an unknown program.  */
 static bool is_script_unknown(const struct hl_target *target) {
     return target->is_unknown && (target->program->is_script || target->followed);
 }
 
-/* PROGRAM, which ends in TARGET, may be the env of "env bash -c x", which is no script.  The caller frees it. */
+/* Says that the program started by PROGRAM is unknown.  PROGRAM, which ends in TARGET, may be the env of "env bash -c x", which is
+   no script.  The caller frees it.  */
 static char *explain_unknown(const struct hl_program *program, const struct hl_target *target) {
     bool is_script = program->is_script || target->program->is_script;
     return hl_xasprintf("it is not known which program %s starts; run that one",
                         is_script ? "this script" : hl_base_name(target->program->executable));
 }
 
-/* Executes the image of what PROGRAM runs in the end, if there is one, and preloads for other objects.
-   Without an image it preloads. */
+/* Mounts the image of the program that PROGRAM runs in the end, if there is one, and preloads for other objects.  Without an image
+   it preloads.  */
 static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
                          const struct hl_options *options, struct hl_program *program, char *const *argv) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
@@ -197,7 +195,7 @@ static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
         plan->reason = NULL;
 }
 
-/* One line about a program that does not run as it should; the exit code. */
+/* Prints one line about a program that does not run as it should; returns the exit code.  */
 static int tell(struct hl_start_plan *plan, const char *name, bool acts, bool strict) {
     const char *reason = plan->no_image != NULL ? plan->no_image : plan->reason;
     bool is_refused = strict && reason != NULL;
@@ -209,7 +207,7 @@ static int tell(struct hl_start_plan *plan, const char *name, bool acts, bool st
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
-/* What is best for PROGRAM, which was started as it is. */
+/* Prints the best way for PROGRAM, which was started as it is.  */
 static void tell_of_best(const char *name, struct hl_program *program, const struct hl_options *options) {
     struct hl_verdict verdict;
     if (!hl_read_program(program)) {
@@ -232,14 +230,14 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
     hl_free_verdict(&verdict);
 }
 
-/* The program called NAME is on huge pages, and nothing is preloaded for what PATTERNS select besides. */
+/* Says that the program called NAME is on huge pages, and that nothing is preloaded for other objects that PATTERNS select.  */
 static void tell_of_no_library(const char *name, struct hl_string patterns) {
     hl_warn("%s: there is no image of a library that is named; 'hugeld doctor -p \"%.*s\" -- %s' names the "
             "best way for each object",
             name, (int)patterns.bytes, patterns.at, name);
 }
 
-/* The same for PROGRAM with the argv ARGV, which may be a script. */
+/* Prints the best way for PROGRAM with the argv ARGV, which may be a script.  */
 static void tell_of_start(struct hl_program *program, char *const *argv, struct hl_string patterns,
                           const struct hl_options *options) {
     const struct hl_target *target = hl_follow_launchers(program, argv);
@@ -255,9 +253,9 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
         tell_of_best(argv[0], target->program, options);
 }
 
-/* strict=on, for PROGRAM with the argv ARGV: why nothing of it can be on huge pages, wherever the kernel loads it; NULL: something
-   may be, or it is a launcher.  A program that has a whole huge page only at some of its addresses is not refused, nor is a small
-   one that it starts: both would end a service by chance. */
+/* With strict=on, for PROGRAM with the argv ARGV: why nothing of it can be on huge pages, at any load address; NULL: something may
+   be, or it is a launcher.  A program that has a whole huge page only at some addresses is not refused, nor is a small one that a
+   launcher starts: both would end a service by chance.  */
 static const char *explain_never(const struct hl_options *options, struct hl_program *program,
                                  char *const *argv) {
     struct hl_file_plan file_plan;
@@ -272,7 +270,7 @@ static const char *explain_never(const struct hl_options *options, struct hl_pro
     return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
 }
 
-/* For a program of which nothing is shared. */
+/* For a program of which no part is shared.  */
 static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *options,
                            struct hl_string patterns, struct hl_program *program, char *const *argv) {
     if (plan->reason != NULL)
@@ -287,8 +285,8 @@ static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *
         tell_of_start(program, argv, patterns, options);
 }
 
-/* What is inherited, and then what RUN says; libhugeld.so warns of mistakes in the former.  The joined text, which the caller frees
-   when OPTIONS is no longer used. */
+/* Reads the inherited options and then RUN's; libhugeld.so warns about mistakes in the former.  Returns the joined text, which the
+   caller frees when OPTIONS is no longer used.  */
 static char *read_options(struct hl_options *options, const struct hl_run *run) {
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     hl_default_options(options);
@@ -303,7 +301,7 @@ static bool is_still_in_place(struct hl_program *program) {
     return hl_read_program(program) && hl_has_huge_text(&program->file, &geometry);
 }
 
-/* PROGRAM, called NAME, was put in place, and that is to be said or decides: whether it is still so. */
+/* PROGRAM, called NAME, was put in place; checks whether it still is, for strict=on or for a line about it.  */
 static void check_place(struct hl_start_plan *plan, const struct hl_options *options,
                         struct hl_program *program, const char *name) {
     plan->is_in_place = is_still_in_place(program);
@@ -365,15 +363,15 @@ static int become_linker(const char *linker, const char *path, char **program) {
     return hl_refuse_program(program[0]);
 }
 
-/* The last resort is execvp(3) with the plain environment, since it also takes a later match in PATH.  It gives to the shell what the
-   kernel cannot execute: a script without "#!", but another machine's program would end there in syntax errors. */
+/* The last resort is execvp(3) with the plain environment, since it also takes a later match in PATH.  It gives a file that the
+   kernel cannot execute to the shell: this serves a script without "#!", but another machine's program would end in syntax errors.
+    */
 int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, char **argv,
                       char **plain_variables) {
     if (plan->linker != NULL)
         return become_linker(plan->linker, program->path, argv);
     execv(program->path, argv);
-    if (plan->stop != NULL &&
-        plain_variables != NULL) { /* a security module may be against its being traced */
+    if (plan->stop != NULL && plain_variables != NULL) { /* a security module may forbid tracing it */
         hl_cancel_exec_stop(plan->stop);
         plan->stop = NULL;
         execv(program->path, argv);
@@ -399,7 +397,7 @@ static void free_plan(struct hl_start_plan *plan) {
         hl_cancel_exec_stop(plan->stop);
 }
 
-/* What is best for the library with most text, where that is more than that of PROGRAM, called NAME. */
+/* Prints the best way for the library with most text, if that has more than PROGRAM, called NAME.  */
 static void tell_of_larger_library(const char *name, const struct hl_program *program,
                                    const struct hl_options *options) {
     struct hl_verdict verdict;
@@ -412,8 +410,8 @@ static void tell_of_larger_library(const char *name, const struct hl_program *pr
     hl_free_verdict(&verdict);
 }
 
-/* Where only main was asked for, and a line is wanted: PROGRAM with the argv ARGV may have its text where the default does not
-   look for it.  What is to come from the page cache (backend=file) is not read before. */
+/* If only main is selected, and verbose: PROGRAM with the argv ARGV may have most of its text in a library, which the default
+   leaves out.  Files that are to come from the page cache (backend=file) are not read before.  */
 static void advise_library(const struct hl_run *run, struct hl_program *program, char *const *argv,
                            const struct hl_options *options) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
@@ -427,8 +425,8 @@ static void advise_library(const struct hl_run *run, struct hl_program *program,
         tell_of_larger_library(argv[0], last, options);
 }
 
-/* Where something of the program called NAME is on huge pages by WAY, and these reach the TLB in pieces, as was measured before: what
-   that means. */
+/* If anything of the program called NAME is on huge pages by PLAN, and an earlier measurement found that these reach the TLB in
+   pieces: prints the consequence.  */
 static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
                            const struct hl_options *options) {
     bool is_any = plan->is_in_place || plan->stop != NULL || plan->image != NULL || plan->linker != NULL ||
@@ -440,7 +438,7 @@ static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
                 name);
 }
 
-/* The patched linker puts each object where its image fits; at the exec stop the executable is put there. */
+/* The patched linker puts each object at an address that fits its image; at the exec stop this is done for the executable.  */
 static enum hl_use_of_images find_use(const struct hl_run *run) {
     if (run->via == HL_VIA_LDSO)
         return HL_USE_ANYWHERE;
@@ -449,18 +447,18 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
                : HL_USE_ON_BOUNDARY;
 }
 
-/* What an attempt counts as where this kernel makes no huge pages in the store: it is not made again for an hour. */
+/* The time noted for an attempt if this kernel makes no huge pages in the store: there is no other attempt for an hour.  */
 #define HOPELESS_MS 36e3
 
-/* What PROGRAM runs in the end, and its libraries.  A program that a launcher starts is never at the exec stop; the
-   preloader, which it inherits, maps the images of what was named. */
+/* Makes the missing images of the program that PROGRAM runs in the end, and of its libraries.  A program that a launcher starts is
+   never at the exec stop; the preloader, which it inherits, maps the images of the named objects.  */
 static void share_missing(const struct hl_run *run, struct hl_program *program, char *const *argv,
                           const struct hl_options *options, bool is_first_use) {
     double began = hl_now_ms();
     bool has_hope = true;
     const struct hl_target *target = hl_follow_launchers(program, argv);
     if (is_first_use && target->program->executable != NULL)
-        (void)!chdir("/"); /* what the program began in can be unmounted meanwhile */
+        (void)!chdir("/"); /* so that the folder in which the program began can be unmounted meanwhile */
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target->followed && run->via == HL_VIA_AUTO;
     bool is_any = hl_acts_in(options, program->path) && hl_uses_images(options->backend);
@@ -483,7 +481,7 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
         hl_note_sharing(options, has_hope ? hl_now_ms() - began : HOPELESS_MS);
 }
 
-/* Has images made for the next start of PROGRAM, before this process becomes it by WAY. */
+/* Has images made for the next start of PROGRAM, before this process becomes it by PLAN.  */
 static void share_later(const struct request *request, const struct hl_start_plan *plan,
                         const struct hl_program *program, char **arguments) {
     if (hl_share_missing_later(plan, &request->run, &request->options, request->text, program, arguments,
@@ -516,7 +514,7 @@ int hl_run_program(int argc, char **argv) {
     request.text = read_options(&request.options, &request.run);
     if (!hl_open_program(&program, command_line[0])) {
         if (request.options.strict == 0 && !request.is_first_use)
-            execvp(command_line[0], command_line); /* what may be executed, the kernel knows best */
+            execvp(command_line[0], command_line); /* the kernel knows best which files may be executed */
         code = hl_refuse_program(command_line[0]);
         goto out;
     }

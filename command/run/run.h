@@ -7,7 +7,7 @@
 #include "command/base/flags.h"
 #include "command/run/start.h"
 
-/* The options that both have.  RUN is the field of their request, a TYPE, that is a struct hl_run. */
+/* The options of both.  RUN is the field, a struct hl_run, of their request, a TYPE.  */
 #define HL_RUN_FLAGS(type, run)                                                                              \
     {"objects", 'p', "PATTERNS", "Which objects, as in LD_HUGEPAGES: 'main:libLLVM*:!libc.so*'",             \
      HL_STRING(type, run.patterns)},                                                                         \
@@ -22,22 +22,22 @@
             HL_CALL_ON(hl_set_linker, type, run)                                                             \
     }
 extern const struct hl_choice hl_via_names[];
-int hl_refuse_loader(void *request, const char *name); /* --loader, as --via was called in snapshots */
+int hl_refuse_loader(void *request, const char *name); /* --loader, the name of --via in snapshots */
 int hl_set_linker(void *run, const char *path);
 
 /* Part of the line that verbose=1 prints about a program that is started as it is. */
 #define HL_IN_PLACE_SENTENCE "its file is kept on huge pages in place"
 
-/* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the
-   way.  0, or the exit code when strict=on forbids what is left.  PLAN is zeroed before. */
+/* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the way.  0, or the exit code
+   if strict=on forbids to run it so.  PLAN is zeroed before.  */
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
                    struct hl_start_plan *plan);
 
 /* "auto", "preload", "ldso" or "image"; static. */
 const char *hl_via_name(const struct hl_run *run);
 
-/* Becomes PROGRAM with the argv ARGV.  Where the kernel does not execute it so, as execvp(3) with PLAIN_VARIABLES, unless that is
-   NULL.  Returns only when that fails, with the exit code. */
+/* Becomes PROGRAM with the argv ARGV.  If the kernel refuses, tries execvp(3) with PLAIN_VARIABLES, unless that is NULL.  Returns
+   only when that fails, with the exit code.  */
 int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, char **argv,
                       char **plain_variables);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* How a program is started, as far as that takes no library: what `run`, `bench` and hugeld.c share. */
+/* How a program is started, without the parts that take a library: shared by `run`, `bench` and hugeld.c.  */
 #ifndef HL_RUN_START_H
 #define HL_RUN_START_H
 
@@ -12,12 +12,12 @@ struct hl_exec_stop;
 /* The value of --via. */
 enum hl_via { HL_VIA_AUTO, HL_VIA_PRELOAD, HL_VIA_LDSO, HL_VIA_IMAGE };
 
-/* What the user said about how. */
+/* The user's choice of how to run the program.  */
 struct hl_run {
     const char *patterns; /* -p, or NULL */
     char *options;        /* every -o, joined; or NULL */
     unsigned via;         /* enum hl_via */
-    bool makes_no_copy;   /* where no backend is named, nothing but what is shared is used */
+    bool makes_no_copy;   /* if no backend is named, only shared pages are used */
     const char *linker;   /* --ld-so, or NULL */
 };
 
@@ -27,8 +27,8 @@ struct hl_start_plan {
     char *library;             /* to be preloaded, or NULL */
     char *linker;              /* to be called with the program as its argument, or NULL */
     char *image;               /* mounted over the program's file, or NULL */
-    struct hl_exec_stop *stop; /* what is executed next begins on its image, or NULL */
-    char *no_image;            /* why none is, where it was asked for; or NULL */
+    struct hl_exec_stop *stop; /* the program executed next begins on its image; or NULL */
+    char *no_image;            /* why there is no image although it was asked for; or NULL */
     bool is_in_place;          /* the program's file is kept on huge pages */
     bool is_unknown;           /* hl_choose_bare has seen that no store knows the program's file */
 };
@@ -43,30 +43,30 @@ struct hl_string hl_find_patterns(const char *given);
 /* Whether PATTERNS select the executable at PATH. */
 bool hl_selects_main(struct hl_string patterns, const char *path);
 
-/* Whether nothing may be used but what is shared: no copy was asked for by any name.  TEXT is what OPTIONS were read from. */
+/* Whether only shared pages may be used: no option asks for a private copy.  OPTIONS were read from TEXT.  */
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
 
-/* Puts the executable of PROGRAM, called NAME, on huge pages without anything of hugeld in it, where that can be: its file is kept
-   so in place (plan->is_in_place), or it begins on its image (plan->stop).  Otherwise nothing is changed.  At verbose=1 one line says
-   why its image is not used. */
+/* Puts the executable of PROGRAM, called NAME, on huge pages without hugeld's code in it, if possible: its file is kept in place
+   (plan->is_in_place), or it begins on its image (plan->stop).  Otherwise nothing is changed.  At verbose=1 one line says why its
+   image is not used.  */
 void hl_choose_bare(struct hl_start_plan *plan, const struct hl_run *run, const struct hl_options *options,
                     struct hl_program *program, const char *name);
 
 enum hl_start {
-    HL_START_BARE,      /* nothing of hugeld is in the process */
-    HL_START_BARE_MAIN, /* nothing of hugeld moves the executable, and libhugeld.so moves other objects */
-    HL_START_AS_IT_IS,  /* nothing of it is shared, and nothing else may be used */
-    HL_START_IN_PROCESS, /* the variables are set, and the caller chooses what acts on them (hl_choose_preload) */
+    HL_START_BARE,       /* no code of hugeld's is in the process */
+    HL_START_BARE_MAIN,  /* no code of hugeld's moves the executable, and libhugeld.so moves other objects */
+    HL_START_AS_IT_IS,   /* no part of it is shared, and nothing else may be used */
+    HL_START_IN_PROCESS, /* the variables are set, and the caller chooses their reader (hl_choose_preload) */
 };
 
-/* After hl_choose_bare: what remains to be done for PROGRAM, whose OPTIONS were read from TEXT.  Sets the variables where
-   libhugeld.so or the patched linker is to read them.  After HL_START_BARE_MAIN plan->reason says why libhugeld.so cannot be
-   preloaded, unless the executable begins on its image all the same. */
+/* After hl_choose_bare: the remaining steps for PROGRAM, whose OPTIONS were read from TEXT.  Sets the variables if libhugeld.so or
+   the patched linker is to read them.  After HL_START_BARE_MAIN plan->reason says why libhugeld.so cannot be preloaded, unless the
+   executable begins on its image all the same.  */
 enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *run,
                               const struct hl_options *options, const char *text, struct hl_program *program);
 
-/* After hl_choose_start: has the images made that are missing, for the next start (hl_share_later).  ARGUMENTS and VARIABLES are as
-   there.  Whether that was begun. */
+/* After hl_choose_start: has the missing images made for the next start (hl_share_later, also for ARGUMENTS and VARIABLES).
+   Returns whether that was begun.  */
 bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_run *run,
                             const struct hl_options *options, const char *text,
                             const struct hl_program *program, char **arguments, char **variables);
@@ -74,7 +74,7 @@ bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_ru
 /* Puts libhugeld.so into LD_PRELOAD, unless plan->reason says why not. */
 void hl_choose_preload(struct hl_start_plan *plan, struct hl_program *program);
 
-/* Takes the executable out of the objects: libhugeld.so would not know it again. */
+/* Takes the executable out of the objects: libhugeld.so would not recognise it.  */
 void hl_exclude_main(struct hl_string patterns);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld enable, hugeld disable: programs that are to be on huge pages from now on, after every boot and upgrade.
+/* hugeld enable, hugeld disable: keep programs on huge pages from now on, after every boot and upgrade.
 
-   They change the configuration (configuration.h), and have `hugeld share` do at once what `hugeld service` does later. */
+   They change the configuration (configuration.h), and run `hugeld share` at once for the same work that `hugeld service` does
+   later.  */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -21,7 +22,7 @@
 
 struct request {
     bool disables, failed;
-    bool any_disk; /* as the configuration has it */
+    bool any_disk; /* as in the configuration */
     struct hl_list names;
 };
 
@@ -31,8 +32,8 @@ static const struct hl_flag command_flags[] = {
 
 static const char *name_of(const struct request *request) { return request->disables ? "disable" : "enable"; }
 
-/* The file that NAME means: a path, a program in PATH, or a unit's program.  NULL: it was said why there is none.  The caller
-   frees it. */
+/* The file that NAME means: a path, a program in PATH, or a unit's program.  NULL, after a message: there is none.  The caller
+   frees it.  */
 static char *find_file(const struct request *request, const char *name) {
     char path[PATH_MAX];
     if (hl_is_unit(name))
@@ -53,7 +54,7 @@ static char *find_file(const struct request *request, const char *name) {
     return found ? hl_xasprintf("%s", path) : NULL;
 }
 
-/* PATH as a value of the configuration, where some characters have a meaning.  NULL: none can say it. */
+/* PATH as a value of the configuration, where some characters have a meaning.  NULL: no value can express it.  */
 static char *make_entry(const char *path) {
     size_t length = strlen(path), bytes = 0;
     if (strpbrk(path, "\n\r\t") != NULL || path[length - 1] == ' ')
@@ -68,7 +69,7 @@ static char *make_entry(const char *path) {
     return entry;
 }
 
-/* What `share add` says in JSON of its one file.  The caller drops it. */
+/* The JSON object of the one file in the answer of `share add`.  The caller drops it.  */
 static json_t *parse_answer(const struct hl_answer *answer) {
     json_t *whole = json_loads(answer->output, 0, NULL);
     json_t *file = json_incref(json_array_get(json_object_get(whole, "files"), 0));
@@ -76,7 +77,7 @@ static json_t *parse_answer(const struct hl_answer *answer) {
     return file;
 }
 
-/* Whether PATH is shared now; says so if not. */
+/* Shares PATH.  False, after a message: it could not be shared.  */
 static bool add_image(const struct request *request, const char *path) {
     const char *const steady[] = {"hugeld", "share", "add", "--json", "--", path, NULL};
     const char *const any[] = {"hugeld", "share", "add", "--json", "--any-disk", "--", path, NULL};
@@ -101,7 +102,7 @@ static bool add_image(const struct request *request, const char *path) {
     return fine;
 }
 
-/* Whether the system's store has what was made of PATH. */
+/* Whether the system's store has an item of PATH.  */
 static bool is_shared(const char *path) {
     struct hl_store store;
     struct hl_store_item *items;
@@ -117,7 +118,7 @@ static bool is_shared(const char *path) {
     return found;
 }
 
-/* False: it was said why not. */
+/* False, after a message: it was not removed.  */
 static bool remove_image(const char *path) {
     const char *const argv[] = {"hugeld", "share", "remove", "--force", "--", path, NULL};
     return hl_run_itself(argv);

@@ -38,9 +38,9 @@ struct request {
     struct hl_list names;
     struct hl_placer placer;
     bool is_enabled;             /* the configuration names the files that are added now; then: */
-    struct hl_store_item *items; /* what the store had before these */
+    struct hl_store_item *items; /* the items of the store before these */
     size_t n_items;
-    /* what comes out */
+    /* the results */
     json_t *files;
     bool failed;
     unsigned made, in_place, present, nothing;
@@ -108,7 +108,8 @@ static const struct hl_flag command_flags[] = {
      NULL, HL_CALL(add_argument)},
 };
 
-/* Milliseconds of the processor in which refresh finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
+/* Milliseconds of processor time in which refresh may find the processes that map a file, since it holds the store's lock
+   meanwhile.  */
 #define COUNT_MS 1000
 
 static void show_progress(const struct request *request, const char *path) {
@@ -116,7 +117,7 @@ static void show_progress(const struct request *request, const char *path) {
                      hl_base_name(path));
 }
 
-/* --- what was done with a file --- */
+/* --- the result for a file --- */
 
 static const char *name_way(bool is_in_place) { return is_in_place ? "place" : "image"; }
 
@@ -131,7 +132,7 @@ static void note(struct request *request, const struct hl_store *store, const ch
                                     "sentence", hl_json_text(sentence)));
 }
 
-/* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", where that makes a difference. */
+/* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", if the two differ.  */
 static char *describe_ways(const struct hl_add_outcome *outcome) {
     static const char executed[] = "when it is executed (hugeld run --via=image)",
                       mapped[] = "when it is mapped";
@@ -161,7 +162,7 @@ static void print_made(const char *name, const struct hl_add_outcome *outcome) {
     free(more);
 }
 
-/* How the file of OUTCOME was put on huge pages, and how to have it otherwise. */
+/* How the file of OUTCOME was put on huge pages, and how to choose the other way.  */
 static const char *describe_present(const struct request *request, const struct hl_add_outcome *outcome) {
     if (outcome->is_in_place)
         return "in place; --way=image makes an image instead";
@@ -169,7 +170,7 @@ static const char *describe_present(const struct request *request, const struct 
     return can_be_placed ? "as an image; --way=place tries to keep the file in place instead" : "as an image";
 }
 
-/* Tells what became of PATH; QUIET: it was only met in a folder, where most files are no use as images. */
+/* Reports the OUTCOME for PATH; QUIET: it was only found in a folder, where most files are no use as images.  */
 static void report_outcome(struct request *request, const struct hl_store *store, const char *path,
                            const struct hl_add_outcome *outcome, bool quiet) {
     static const char *const results[] = {"made", "present", "nothing", "failed"};
@@ -217,7 +218,7 @@ static unsigned find_flags(const struct request *request, bool per_node, bool if
            request->way_flags;
 }
 
-/* Whether no image of the enabled file at PATH could be made just now, by refresh_store and in the same way. */
+/* Whether refresh_store has just failed to make the image of the enabled file at PATH, in the same way.  */
 static bool was_tried(const struct request *request, const char *path) {
     bool found = false;
     char *real = request->is_enabled && request->n_items > 0 ? hl_find_local_path(path) : NULL;
@@ -230,8 +231,8 @@ static bool was_tried(const struct request *request, const char *path) {
     return found;
 }
 
-/* Notes in the store that the enabled file of OUTCOME has no image, so that the service tries again.  What it has of the same
-   file stays if that was asked for in another way. */
+/* Notes in the store that the enabled file of OUTCOME has no image, so that the service tries again.  An existing item of the same
+   file stays if it was asked for in another way.  */
 static void note_pending(const struct request *request, const struct hl_store *store,
                          struct hl_add_outcome *outcome, unsigned flags) {
     bool is_there = false;
@@ -259,7 +260,7 @@ static void add_file(struct request *request, const struct hl_store *store, cons
     hl_free_add_outcome(&outcome);
 }
 
-/* Says that PATH, or what is in that folder, is not added, for ERROR. */
+/* Says that PATH, or the files in that folder, are not added, because of ERROR.  */
 static void say_left_out(struct request *request, const char *path, int error) {
     hl_hide_progress();
     if (error == EPERM)
@@ -274,7 +275,7 @@ static void say_left_out(struct request *request, const char *path, int error) {
 static void add_folder(struct request *request, const struct hl_store *store, struct hl_local *local,
                        const char *path, bool is_named);
 
-/* The file or folder at PATH, in one that was named; symbolic links there are not followed. */
+/* Adds the file or folder at PATH, inside a named folder; symbolic links there are not followed.  */
 static void add_inner(struct request *request, const struct hl_store *store, struct hl_local *local,
                       const char *path) {
     struct stat status;
@@ -285,7 +286,7 @@ static void add_inner(struct request *request, const struct hl_store *store, str
         add_file(request, store, path, true);
 }
 
-/* Every regular file below the folder PATH. */
+/* Adds every regular file below the folder PATH.  */
 static void add_folder(struct request *request, const struct hl_store *store, struct hl_local *local,
                        const char *path, bool is_named) {
     const struct dirent *name;
@@ -304,13 +305,14 @@ static void add_folder(struct request *request, const struct hl_store *store, st
     closedir(folder);
 }
 
-/* The file or folder at PATH, but no folder on a file system that may not answer: is_left_out has said so of one that was named. */
+/* Adds the file or folder at PATH, but no folder on a file system that may not answer: for a named one, is_left_out has said so.
+    */
 static void add_path(struct request *request, const struct hl_store *store, const char *path) {
     struct stat status;
     struct hl_local local = {.only_roots = request->is_enabled,
                              .entries_max = request->is_enabled ? HL_ENABLED_NAMES_MAX : 0};
     int result = hl_stat_local(&local, path, true, &status);
-    hl_close_local(&local); /* to add a file may take long */
+    hl_close_local(&local); /* adding a file may take long */
     if (result == 0 && S_ISDIR(status.st_mode))
         add_folder(request, store, &local, path, true);
     else if (request->is_enabled && (result == -EREMOTE || result == -EPERM))
@@ -323,8 +325,8 @@ static void add_path(struct request *request, const struct hl_store *store, cons
     free(local.exposed);
 }
 
-/* Whether PATH is left out, as is said then: a folder that may not answer, or a file there of which no image is made.  That is asked of
-   itself, which may take long: before the store at STORE_PATH is locked. */
+/* Whether PATH is left out, with a message: a folder that may not answer, or a file there that gets no image.  This asks the file's
+   own server, which may take long, so it is called before the store at STORE_PATH is locked.  */
 static bool is_left_out(struct request *request, const char *store_path, const char *path) {
     const struct hl_store store = {.path = (char *)store_path};
     struct hl_local local = {0};
@@ -347,7 +349,7 @@ static bool is_left_out(struct request *request, const char *store_path, const c
     return is_left_out;
 }
 
-/* Whether PATH is a folder, or a file that may get an image; says so if it is neither, before a store is made for nothing. */
+/* Whether PATH is a folder, or a file that may get an image; reports it if it is neither, before a store is made in vain.  */
 static bool is_object(struct request *request, const char *store_path, const char *path) {
     const struct hl_store store = {.path = (char *)store_path};
     struct hl_elf_file file;
@@ -363,13 +365,13 @@ static bool is_object(struct request *request, const char *store_path, const cha
     return false;
 }
 
-/* Where PROCESS's executable is; "" where that cannot be read. */
+/* Reads the path of PROCESS's executable; "" if that cannot be read.  */
 static void read_executable(const struct hl_process *process, char path[PATH_MAX]) {
     ssize_t bytes = readlinkat(process->folder, "exe", path, PATH_MAX - 1);
     path[bytes > 0 ? bytes : 0] = '\0';
 }
 
-/* Whether NAME is the process's ID or the base name of its executable.  Its own name (comm) is what it likes. */
+/* Whether NAME is the process's ID or the base name of its executable.  Its own name (comm) can be anything.  */
 static bool has_name(const struct hl_process *process, const char *name) {
     char path[PATH_MAX];
     read_executable(process, path);
@@ -385,7 +387,7 @@ static bool is_linked(const struct hl_texts *libraries, const char *executable, 
     return found;
 }
 
-/* Adds what a process has mapped as LOADED, unless there is a PROBLEM with it, which becomes the answer's. */
+/* Adds the object LOADED of a process, unless there is a PROBLEM with it, which then becomes the outcome's sentence.  */
 static void add_loaded(struct request *request, const struct hl_store *store, const struct hl_loaded *loaded,
                        char *problem) {
     struct hl_add_outcome outcome = {
@@ -398,10 +400,11 @@ static void add_loaded(struct request *request, const struct hl_store *store, co
     hl_free_add_outcome(&outcome);
 }
 
-/* The objects that PROCESS has mapped, after hl_find_loaded.  Any user can start root's programs and have them map other files of root's, so in a store
-   for all users only a process that was named by its ID (IS_NAMED) decides that; else what its executable is linked with counts.
-   To open and to examine them may take as long as another user likes (FUSE), so the store is locked after that, and only what
-   lies on a file system of the kernel's own is looked at again.  False: there is no store, which was said. */
+/* Adds the objects that PROCESS has mapped, after hl_find_loaded.  Any user can start root's programs and have them map other files
+   of root's.  So for a store for all users, all mapped objects count only if the process was named by its ID (IS_NAMED); else only
+   the executable and the libraries it is linked with.  Another user may delay opening and examining them for as long as they like
+   (FUSE), so the store is locked after that, and only files on the kernel's own file systems are looked at again.  False: there is
+   no store, which was reported.  */
 static bool add_objects(struct request *request, const char *store_path, struct hl_process *process,
                         bool is_named) {
     struct hl_texts libraries = {0};
@@ -435,7 +438,7 @@ static bool add_objects(struct request *request, const char *store_path, struct 
     return is_open;
 }
 
-/* Of the processes NAME, whatever may be read. */
+/* Adds the objects of the processes NAME that may be read.  */
 static void add_running(struct request *request, const char *store_path, const char *name) {
     struct hl_geometry geometry;
     glob_t folders;
@@ -584,15 +587,15 @@ static json_t *make_json_store(const struct hl_store *store, const struct hl_sto
                      store->for_all, "images", images);
 }
 
-/* Not with --json, whose answer is empty then.  OTHER may be NULL. */
+/* Prints nothing with --json, whose answer is then empty.  OTHER may be NULL.  */
 static void say_no_store(const struct request *request, const char *path, const char *other) {
     if (!request->json)
         hl_print("there is no store at %s%s%s", path, other != NULL ? " or " : "",
                  other != NULL ? other : "");
 }
 
-/* Calls VISIT for the named store, or for those that processes of this user look into.  False: one that should
-   be there is not. */
+/* Calls VISIT for the named store, or for those that processes of this user look into.  False: a store that should exist does not.
+    */
 static bool visit_stores(struct request *request, void (*visit)(struct request *, const struct hl_store *)) {
     char *mine = hl_default_store();
     const char *const paths[] = {request->store_path != NULL ? request->store_path : HL_SYSTEM_STORE,
@@ -678,7 +681,8 @@ static bool is_named(const struct hl_store_item *item, const char *name) {
     return strcmp(item->key, name) == 0 || strcmp(item->origin, name) == 0;
 }
 
-/* Where NAME leads to, without symbolic links.  NULL: nowhere, or to where it may not answer.  The caller frees it. */
+/* The path that NAME leads to, without symbolic links.  NULL: NAME leads nowhere, or to a file system that may not answer.  The
+   caller frees it.  */
 static char *find_path(const char *name) {
     char *named = hl_find_named_file(name), *path = hl_find_local_path(named);
     free(named);
@@ -717,7 +721,7 @@ static void remove_image(struct request *request, const struct hl_store *store,
                  request->force ? "; its memory stays until no process maps it" : "");
 }
 
-/* Whether NAME means any of the N ITEMS. */
+/* Removes the items that NAME means.  False: it means none of the N ITEMS.  */
 static bool remove_named(struct request *request, const struct hl_store *store,
                          const struct hl_store_item *items, size_t n, const char *name) {
     bool found = false;
@@ -735,7 +739,7 @@ static void remove_images(struct request *request, const struct hl_store *store)
     size_t n;
     bool counts = !request->force || request->unused;
     request->failed |= !(counts ? hl_read_store : hl_list_store)(store, &items, &n);
-    /* The kernel may make who reads a process's maps wait for as long as that process does. */
+    /* Reading a process's maps may take as long as that process likes.  */
     if (counts)
         hl_count_processes(items, n);
     for (size_t i = 0; i < n; i++)
@@ -762,7 +766,7 @@ static int remove_some(struct request *request, const char *path) {
         hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root can remove images "
                 "from " HL_SYSTEM_STORE);
     else if (result == -ENOENT && (request->all || request->unused)) {
-        if (!request->force) /* else it is reset, or of no interest */
+        if (!request->force) /* with --force, `hugeld reset` calls, or the user does not care */
             say_no_store(request, path, NULL);
         return HL_EXIT_DONE;
     } else if (result == -ENOENT)
@@ -804,7 +808,7 @@ static void refresh_image(struct request *request, const struct hl_store *store,
     }
 }
 
-/* Whether the service's switch forbids to go on. */
+/* Whether the service's switch forbids continuing.  */
 static bool is_stopped(const struct request *request) {
     return request->unattended && hl_is_service_stopped();
 }
@@ -820,7 +824,7 @@ static void refresh_store(struct request *request, const struct hl_store *store)
     hl_free_store_items(items, n);
 }
 
-/* What the configuration enables, which is about the system's store alone. */
+/* Reads the enabled files of the configuration, which concerns the system's store alone.  */
 static void read_enabled(struct request *request, const char *path, struct hl_configuration *configuration) {
     *configuration = (struct hl_configuration){0};
     if (path != NULL && strcmp(path, HL_SYSTEM_STORE) == 0 &&
@@ -894,7 +898,7 @@ static const struct action *find_action(const char *name) {
     return NULL;
 }
 
-/* The action that NAME, which may be NULL, may have been meant to be, or NULL. */
+/* The action that resembles NAME, which may be NULL; or NULL.  */
 static const char *find_near(const char *name) {
     for (size_t i = 0; name != NULL && i < sizeof actions / sizeof actions[0]; i++)
         if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, actions[i].name))
@@ -902,7 +906,7 @@ static const char *find_near(const char *name) {
     return NULL;
 }
 
-/* What is wrong with how it is called, or NULL. */
+/* The mistake in the arguments, or NULL.  */
 static const char *find_misuse(const struct request *request, const struct action *action) {
     bool adds = action->function == add, removes = action->function == remove_some;
     if (!adds && (request->running || request->per_node || request->way_flags != 0))

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld share unit: services of systemd that run from images.
 
-   systemd itself mounts the image over the program, by BindReadOnlyPaths=, as root and before it becomes the
-   service's user, so the service needs no privilege and no namespace of users.  But the drop-in cannot name the
-   image: after an upgrade of the package it would be one of another version, mounted over the new file.  And
-   whatever refreshes the store is too late, because the package restarts the service before that (dpkg runs
-   triggers last).  So the drop-in names a link that is only there while the service starts:
+   systemd itself mounts the image over the program, by BindReadOnlyPaths=, as root and before it becomes the service's user, so the
+   service needs no privilege and no namespace of users.  But the drop-in cannot name the image: after an upgrade of the package it
+   would be one of another version, mounted over the new file.  And a refresh of the store comes too late, because the package
+   restarts the service before it (dpkg runs triggers last).  So the drop-in names a link that is only there while the service
+   starts:
 
-       ExecStartPre   removes what is there, whether hugeld is installed or not
-       ExecStartPre   makes the link to the image, if the store has one of the file as it is now
-       (systemd)      mounts what the link leads to, if there is a link (the "-" before the path)
+       ExecStartPre   removes old links, even if hugeld is not installed
+       ExecStartPre   makes the link to the image, if the store has one of the file's present version
+       (systemd)      mounts the link's target, if there is a link (the "-" before the path)
        ExecStartPost  removes the link when the service's main process has its mounts
-       ExecStopPost   removes it where the service did not start
+       ExecStopPost   removes it if the service did not start
 
    Without the third one, an ExecReload= after an upgrade would run the old program; without the last one, a service that gets
-   another root before it is started again could find a link there, and in its root no command that removes it.  Without an image, without a
-   store and without hugeld the service runs as it always did. */
+   another root before it is started again could find a link there, and in its root no command that removes it.  Without an image,
+   without a store and without hugeld the service runs as it always did.  */
 #include "command/share/unit.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -47,7 +47,7 @@ struct request {
     struct hl_texts files;
 };
 
-/* As systemctl reads a name: what has no type is a service.  The caller frees it. */
+/* Completes a name as systemctl does: a name without a type is a service's.  The caller frees it.  */
 static char *name_unit(const char *text) {
     bool is_whole = hl_ends_in(text, ".service") || text[0] == '\0';
     return hl_xasprintf("%s%s", text, is_whole ? "" : ".service");
@@ -77,8 +77,8 @@ static char *copy_path(const char *text, const char *end) {
     return text[0] == '/' ? hl_xasprintf("%.*s", (int)strcspn(text, end), text) : NULL;
 }
 
-/* What systemd has for UNIT under PROPERTIES, names with commas between, each with NAME= before it, on lines of their own; NULL:
-   there is no systemd, or it does not say.  The caller frees it. */
+/* The values of UNIT's PROPERTIES, names separated by commas, from systemd: a line NAME=VALUE for each; NULL: there is no systemd,
+   or it does not tell.  The caller frees it.  */
 static char *ask_systemd(const char *unit, const char *properties) {
     char *systemctl = hl_find_program("systemctl"), *option = hl_xasprintf("--property=%s", properties),
          *text = NULL;
@@ -95,7 +95,7 @@ static char *ask_systemd(const char *unit, const char *properties) {
     return text;
 }
 
-/* "{ path=/usr/sbin/x ; argv[]=...". */
+/* The program in "{ path=/usr/sbin/x ; argv[]=...".  */
 static char *find_start(const char *unit) {
     char *text = ask_systemd(unit, "ExecStart"), *found = NULL;
     const char *path = text != NULL ? strstr(text, "path=") : NULL;
@@ -105,22 +105,22 @@ static char *find_start(const char *unit) {
     return found;
 }
 
-/* What the main process of UNIT executes, if it runs and that is a file still; the caller frees it. */
+/* The executable of UNIT's main process, if it runs and the file still exists; the caller frees it.  */
 static char *find_running(const char *unit) {
     char *text = ask_systemd(unit, "MainPID"), *found = NULL;
     int pid;
     if (text != NULL && sscanf(text, "MainPID=%d", &pid) == 1 && pid > 0) {
         char *link = hl_xasprintf("/proc/%d/exe", pid), path[PATH_MAX] = "";
         if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, " (deleted)") == NULL)
-            found = hl_xasprintf("%s", path); /* which may mean another file here, and is not looked at */
+            found = hl_xasprintf("%s", path); /* the path may mean another file here, and is not opened */
         free(link);
     }
     free(text);
     return found;
 }
 
-/* Whether UNIT's processes see other files than the host's, which is said then: an image of the host's file could be of another
-   program than the one at that path there. */
+/* Whether UNIT's processes see other files than the host's, which is reported: an image of the host's file could be of another
+   program than the one at that path there.  */
 static bool has_own_files(const char *unit) {
     char *text =
         ask_systemd(unit, "RootDirectory,RootImage,MountImages,ExtensionImages,ExtensionDirectories");
@@ -140,8 +140,8 @@ static bool has_own_files(const char *unit) {
 
 /* --- the drop-in --- */
 
-/* The file at PATH, which EXECUTABLE runs, starts another program, and does not tell which.  What UNIT runs now is the best guess
-   that there is. */
+/* Says that the file at PATH, which EXECUTABLE runs, starts another, unknown program.  The best guess is the program that UNIT runs
+   now.  */
 static void say_unknown(const char *path, const char *executable, const char *unit, const char *command) {
     char *running = find_running(unit);
     bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
@@ -154,7 +154,7 @@ static void say_unknown(const char *path, const char *executable, const char *un
     free(running);
 }
 
-/* The file that is executed in the end for PATH of UNIT, if a drop-in can name it. */
+/* Replaces *PATH of UNIT by the file that is executed in the end.  False, after a message: it is unknown.  */
 static bool resolve_file(char **path, const char *unit, const char *command) {
     struct hl_program program;
     char *const argv[] = {*path, NULL};
@@ -175,7 +175,7 @@ static bool resolve_file(char **path, const char *unit, const char *command) {
     return is_known;
 }
 
-/* The program that UNIT names, or NULL: it was said why there is none. */
+/* The program that UNIT names, or NULL after a message: there is none.  */
 static char *find_named_program(const char *unit, const char *command) {
     if (has_own_files(unit))
         return NULL;
@@ -212,7 +212,8 @@ static void print_files(const struct request *request) {
     printf("\n");
 }
 
-/* Finds the program where no file was named, and for each what is executed in the end.  False: it was said what is wrong. */
+/* Finds the unit's program if no file was named, and for each file the one that is executed in the end.  False, after a message.
+    */
 static bool resolve_files(struct request *request) {
     char *command = hl_xasprintf("share unit %s", request->unit);
     char *program = request->files.n == 0 ? find_named_program(request->unit, command) : NULL;
@@ -252,7 +253,7 @@ static char *link_of(const struct request *request, size_t i) {
     return hl_xasprintf(LINKS "/%s/%zu", request->unit, i);
 }
 
-/* The folder of the links, empty.  In /run, where only root makes anything. */
+/* Makes the folder of the links, in /run, where only root can make anything.  */
 static bool make_folder(const struct request *request) {
     char *folder = folder_of(request);
     bool done = (mkdir(LINKS, 0755) == 0 || errno == EEXIST) && (mkdir(folder, 0755) == 0 || errno == EEXIST);
@@ -291,7 +292,7 @@ static int begin(const struct request *request) {
     return code;
 }
 
-/* Whether the process sees at PATH what LINK leads to. */
+/* Whether the process sees the target of LINK at PATH.  */
 static bool has_mounted(pid_t pid, const char *path, const char *link) {
     struct stat a, b;
     char *inside = hl_xasprintf("/proc/%d/root%s", pid, path);
@@ -300,7 +301,7 @@ static bool has_mounted(pid_t pid, const char *path, const char *link) {
     return same;
 }
 
-/* systemd sets the mounts up in the new process, and for some types of services (simple) goes on before that. */
+/* systemd sets the mounts up in the new process, and for some types of services (simple) it goes on before that.  */
 static void wait_for_mount(const char *path, const char *link) {
     const char *text = getenv("MAINPID");
     pid_t pid = text != NULL ? hl_parse_pid(text) : 0;
@@ -325,7 +326,7 @@ static int end(const struct request *request) {
     return HL_EXIT_DONE;
 }
 
-/* What is wrong with how it is called, or NULL. */
+/* The mistake in the arguments, or NULL.  */
 static const char *find_misuse(const struct request *request) {
     if (request->unit == NULL)
         return "name a service";
