@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The hugeld command, but for what hugeld.c does: finds the sub-command and hands over.
+/* The hugeld command, except hugeld.c's part: finds the sub-command and calls it.
 
-   People type this; the work is done by libhugeld.so inside the program, and the plan comes from the same
-   files of elf/ that run there. */
+   This is the user's interface; the work is done by libhugeld.so inside the program, and the plan comes from the same files of elf/
+   that run there.  */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/run/ldso.h"
@@ -29,8 +29,8 @@ static const struct command {
     {"enable", hl_enable_programs},  {"disable", hl_disable_programs}, {"reset", hl_reset_machine},
 };
 
-/* Fewer may not be enough for a store, an image and the files that a process has mapped; in most places nothing can tell then what
-   is missing from what is not there. */
+/* Fewer may not be enough for a store, an image and the files that a process has mapped; most functions could not tell then whether
+   a file could not be opened or does not exist.  */
 #define FILES_MIN 64
 
 static const char doc[] =
@@ -65,7 +65,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_INIT:
         state->err_stream = NULL;
         return 0;
-    case ARGP_KEY_ARG: /* the command; what follows is for it */
+    case ARGP_KEY_ARG: /* the command; the rest are its arguments */
         *command_index = state->next - 1;
         state->next = state->argc;
         return 0;
@@ -74,7 +74,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* The command that NAME may have been meant to be, or NULL. */
+/* The command that resembles NAME, or NULL.  */
 static const char *find_near(const char *name) {
     size_t best = 0;
     for (size_t i = 1; i < sizeof commands / sizeof commands[0]; i++)
@@ -83,7 +83,7 @@ static const char *find_near(const char *name) {
     return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
 }
 
-/* Whether WORD is none of the options that stand before a command, or one that argp knows, which may be shortened. */
+/* Whether WORD is no option, or one that argp knows, which may be shortened.  */
 static bool is_known(const char *word) {
     static const char *const known[] = {"--help", "--usage", "--version", "-?", "-V"};
     bool found = word[0] != '-';
@@ -92,7 +92,7 @@ static bool is_known(const char *word) {
     return found;
 }
 
-/* Whether the command NAME may open as many files as it may need for WORDS.  `run` starts the program with any limit. */
+/* Whether the command NAME may open as many files as it may need for WORDS. `run` starts the program with any limit.  */
 static bool has_files(const char *name, char **words) {
     struct rlimit files;
     bool asks_for_help = false;
@@ -139,7 +139,7 @@ static int dispatch(int argc, char **argv) {
     return HL_EXIT_USAGE;
 }
 
-/* The version, and what `run` would take. */
+/* Prints the version, and the files that `run` would use.  */
 static void print_version(FILE *stream, struct argp_state *state) {
     char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
     struct hl_elf_file own;
@@ -161,7 +161,7 @@ static void print_version(FILE *stream, struct argp_state *state) {
     free(reason);
 }
 
-/* At the exit, also from argp's help. */
+/* Runs at exit, also after argp's help.  */
 static void check_output(void) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return;
@@ -169,8 +169,8 @@ static void check_output(void) {
     _exit(HL_EXIT_NO);
 }
 
-/* Of the standard descriptors those that are closed become ones that cannot be read or written: else the next file that is opened
-   would be among them, and get what is said.  A program that is executed finds them closed. */
+/* Replaces closed standard descriptors by ones that cannot be read or written: else the next opened file would get a standard
+   number, and receive messages.  An executed program finds them closed.  */
 static void keep_standard_numbers(void) {
     int fd;
     do

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The file that is called hugeld: starts programs, and becomes hugeld-command for everything else.
+/* The executable named hugeld: starts programs, and becomes hugeld-command for everything else.
 
-   `hugeld run PROGRAM` is worth it only if it costs less than the huge pages bring, and a short program takes a millisecond.
-   Most of what another program costs is its start: a dynamic linker, its libraries, and the CPUID instructions by which
-   glibc finds out what the processor can.  Under a hypervisor each of these is an exit to it, of 1 to 20 us, and there are
-   about forty.  So this program is linked with nothing, by a libc that asks for nothing (musl) where there is one, and
-   decides by what can be known from a few system calls.  Whatever takes more, or has to be said, is left to
-   hugeld-command, which does the same and all the rest. */
+   `hugeld run PROGRAM` is worth it only if it costs less than the huge pages gain, and a short program takes a millisecond.  Most
+   of an additional program's cost is its start: a dynamic linker, its libraries, and the CPUID instructions by which glibc finds
+   the processor's features.  Under a hypervisor each of these is an exit to it, of 1 to 20 us, and there are about forty.  So this
+   program is linked only with a libc, one that asks for no features (musl) if there is one, and decides with a few system calls.
+   Everything that takes more, or needs a message, is left to hugeld-command, which does the same and all the rest.  */
 #include "command/base/basics.h"
 #include "command/exec-stop/exec-stop.h"
 #include "command/run/start.h"
@@ -20,8 +19,8 @@ extern char **environ;
 
 struct request {
     struct hl_run run;
-    char **arguments, **program; /* of `run`; what it runs */
-    char **variables;            /* the environment as it was */
+    char **arguments, **program; /* of `run`; of the program */
+    char **variables;            /* the original environment */
 };
 
 /* Whether the arguments are those of `run`, with no option but -p, -o and "--".  Anything else, mistakes included, is for
@@ -62,12 +61,12 @@ static bool parse_options(struct hl_options *options, const char *text) {
     return !is_wrong;
 }
 
-/* Reads them.  False: there is a mistake in them, or they ask for more than is done here. */
+/* Reads them.  False: there is a mistake in them, or they need hugeld-command.  */
 static bool read_options(struct hl_options *options, const char *text) {
     return parse_options(options, text) && options->verbose == 0 && options->strict == 0;
 }
 
-/* Prepares this process for PROGRAM.  False: something would have to be said. */
+/* Prepares this process for PROGRAM.  False: a message would be needed.  */
 static bool prepare(struct hl_start_plan *plan, const struct request *request,
                     const struct hl_options *options, const char *text, struct hl_program *program) {
     hl_choose_bare(plan, &request->run, options, program, request->program[0]);
@@ -97,7 +96,7 @@ static void start_program(const struct request *request) {
     free(text);
 }
 
-/* Becomes hugeld-command.  Returns after a line that says why not. */
+/* Becomes hugeld-command.  Returns after a line with the reason if it cannot.  */
 static void become_command(char **argv, char **variables) {
     char *command = hl_find_part("hugeld-command", NULL, X_OK);
     if (command == NULL) {
@@ -109,13 +108,13 @@ static void become_command(char **argv, char **variables) {
             strerror(errno));
 }
 
-/* Becomes the program as it is, unless it is to run on huge pages or not at all.  Otherwise the exit code. */
+/* Becomes the program as it is, unless it must run on huge pages or not at all.  Returns the exit code if it does not.  */
 static int start_as_it_is(const struct request *request) {
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
     int code = HL_EXIT_NO;
     bool is_right = parse_options(&options, request->run.options != NULL ? request->run.options : "");
-    parse_options(&options, text); /* mistakes of the environment count nowhere */
+    parse_options(&options, text); /* mistakes in the environment never count */
     if (is_right && options.strict == 0) {
         environ = request->variables;
         execvp(request->program[0], request->program);

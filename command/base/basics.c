@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* One line per error, memory, texts. */
+/* Lines for errors, memory, texts, paths, numbers and clocks.  */
 #include "command/base/basics.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ extern char **environ;
 static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
     char *text, *line;
     if (vasprintf(&text, format, arguments) < 0 || asprintf(&line, "%s%s", prefix, text) < 0)
-        abort(); /* no memory even for saying so */
+        abort(); /* not enough memory even for the message */
     free(text);
     size_t length = strlen(line);
     for (size_t i = 0; i < length; i++) {
@@ -37,8 +37,8 @@ static char *make_line(size_t *bytes, const char *prefix, const char *format, va
     return line;
 }
 
-/* Writes to standard error.  No signal of a pipe that nothing reads any more, or of RLIMIT_FSIZE, ends what is about to be a
-   program. */
+/* Writes to standard error.  No signal of a pipe without a reader, or of RLIMIT_FSIZE, ends a process that is about to become a
+   program.  */
 static void write_quietly(const char *text, size_t bytes) {
     sigset_t blocked, before, sent;
     sigemptyset(&blocked);
@@ -59,7 +59,7 @@ void hl_warn(const char *format, ...) {
     va_start(arguments, format);
     char *line = make_line(&bytes, "hugeld: ", format, arguments);
     va_end(arguments);
-    fflush(stdout); /* so that what was said before stands before it */
+    fflush(stdout); /* so that earlier output stands before it */
     write_quietly(line, bytes);
     free(line);
 }
@@ -157,7 +157,7 @@ char *hl_find_file_path(int file) {
     return NULL;
 }
 
-/* The folder of the running command; without /proc, of what was executed; empty where neither is known. */
+/* The folder of the running command; without /proc, the folder of the executed path; empty if neither is known.  */
 static void find_own_folder(char folder[PATH_MAX]) {
     memset(folder, 0, PATH_MAX);
     if (readlink("/proc/self/exe", folder, PATH_MAX - 1) <= 0 &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the parts of the hugeld command share beside basics.h: how they read words, and write JSON. */
+/* Functions of the parts of the hugeld command beside basics.h: for words, JSON and threads.  */
 #ifndef HL_COMMON_H
 #define HL_COMMON_H
 
@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <sys/types.h>
 
-/* How many letters have to be added, removed or replaced to make B, of at most HL_WORD_MAX bytes, of A. */
+/* How many letters must be added, removed or replaced to turn A into B, which has at most HL_WORD_MAX bytes.  */
 #define HL_WORD_MAX 64
 size_t hl_count_edits(const char *a, const char *b);
 
@@ -18,8 +18,8 @@ bool hl_is_near(const char *word, const char *other);
 /* A process ID: digits only, and in range.  0 if TEXT is none. */
 pid_t hl_parse_pid(const char *text);
 
-/* How many bytes the character at TEXT has if it is one that shows nothing, or changes how others are shown: control
-   characters, and those of Unicode that turn the direction of writing or have no width.  0: it is none of these. */
+/* The number of bytes of the character at TEXT if it is invisible, or changes the look of others: control characters, and those of
+   Unicode that turn the direction of writing or have no width.  0: it is none of these.  */
 size_t hl_hidden_bytes(const char *text);
 
 /* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?', and NULL null.  hl_json_hex: "0x...".  hl_json_share:
@@ -32,21 +32,22 @@ void hl_print_json(json_t *value);
 /* For qsort(3) of doubles, ascending. */
 int hl_compare_doubles(const void *a, const void *b);
 
-/* A hash of BYTES and SEED, the same on each machine: it tells things apart, and protects nothing. */
+/* A hash of BYTES and SEED, the same on each machine: for telling values apart, not for protection.  */
 uint64_t hl_hash(uint64_t seed, const void *from, size_t bytes);
 
 /* The next number of *STATE, which is not 0: the same numbers in each run. */
 uint64_t hl_draw(uint64_t *state);
 
-/* Files that list processors which are kept for programs of their own: isolcpus, nohz_full, isolated cpusets. */
+/* Files that list processors reserved for chosen programs: isolcpus, nohz_full, isolated cpusets.  */
 #define HL_ISOLATED_LISTS 3
 extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];
 
-/* What /proc/cpuinfo has of the first processor under NAME, as "vendor_id"; NULL where it has no such line.  The caller frees it. */
+/* The first processor's value of NAME, such as "vendor_id", in /proc/cpuinfo; NULL if there is no such line.  The caller frees it.
+    */
 char *hl_read_cpuinfo(const char *name);
 
-/* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all have.  The
-   others have the lowest priority.  Where no thread can be made, this one does it alone. */
+/* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all calls have.  The
+   others have the lowest priority.  If no thread can be made, only this one works.  */
 #define HL_THREADS_MAX 16
 void hl_run_in_threads(void *(*work)(void *), void *data, size_t n);
 

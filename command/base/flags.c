@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* How the sub-commands read their options: argp does, by a table of each command. */
+/* Reads the options of the sub-commands with argp, by a table of each command.  */
 #include "command/base/flags.h"
 #include "command/base/common.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* argp's key of the first row, if that has no letter; that of the next one is one more. */
+/* argp's key of the first row, if that has no letter; each next row's key is one more.  */
 #define FIRST_KEY 0x100
 
 struct reading {
@@ -24,7 +24,7 @@ void hl_add_to_list(struct hl_list *list, const char *word) {
     list->word[list->n++] = word;
 }
 
-/* WANTED, which it frees, says what to give instead of TEXT.  EINVAL. */
+/* Asks for WANTED, which it frees, instead of TEXT.  EINVAL.  */
 static int refuse(const struct hl_command *command, const struct hl_flag *flag, const char *text,
                   char *wanted) {
     hl_warn("%s: --%s %s: give %s", command->name, flag->name, text, wanted);
@@ -32,7 +32,7 @@ static int refuse(const struct hl_command *command, const struct hl_flag *flag, 
     return EINVAL;
 }
 
-/* Where options were given. */
+/* The command and flag with which options were given.  */
 struct giving {
     const struct hl_command *command;
     const struct hl_flag *flag;
@@ -45,7 +45,7 @@ static void tell_mistake(void *data, struct hl_string option, const char *what) 
             (int)(option.bytes < 200 ? option.bytes : 200), option.at, what, command);
 }
 
-/* Every mistake is told in one line each. */
+/* Each mistake is reported in a line of its own.  */
 static int add_options(const struct hl_command *command, const struct hl_flag *flag, char **joined,
                        const char *text) {
     struct hl_options options;
@@ -108,7 +108,7 @@ static int choose(const struct hl_command *command, const struct hl_flag *flag, 
     return 0;
 }
 
-/* Puts TEXT, which was given for FLAG, where it goes.  0, or EINVAL after one line. */
+/* Stores TEXT, the value of FLAG, in the request.  0, or EINVAL after one line.  */
 static error_t store(const struct reading *reading, const struct hl_flag *flag, struct argp_state *state,
                      char *text) {
     const struct hl_command *command = reading->command;
@@ -162,7 +162,7 @@ static void describe_options(void) {
     }
 }
 
-/* The option of OPTIONS that WORD, without dashes, may have been meant to be; NULL where it is one, or is like none. */
+/* The option of OPTIONS that resembles WORD, without dashes; NULL if WORD is an option, or resembles none.  */
 static const char *find_near_option(const struct argp_option *options, const char *word) {
     const char *best = NULL;
     for (const struct argp_option *at = options; at->name != NULL; at++) {
@@ -176,7 +176,7 @@ static const char *find_near_option(const struct argp_option *options, const cha
     return best != NULL && hl_is_near(word, best) ? best : NULL;
 }
 
-/* Ends the command where a long option is one with a mistake in it: getopt would only say that it knows none of this name. */
+/* Ends the command if a long option is misspelled: getopt would only say that there is no such option.  */
 static void find_misspelled(const struct argp_state *state, const char *command) {
     for (int i = 1; i < state->argc; i++) {
         const char *word = state->argv[i];
@@ -226,7 +226,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         print_help(state, reading->command);
     if (key != ARGP_KEY_INIT)
         return ARGP_ERR_UNKNOWN;
-    state->err_stream = NULL; /* getopt has said what is wrong; argp would add "Try ..." */
+    state->err_stream = NULL; /* getopt reports the error; argp would add "Try ..." */
     find_misspelled(state, reading->command->name);
     return 0;
 }
@@ -245,9 +245,10 @@ int hl_read_flags(const struct hl_command *command, int argc, char **argv, void 
     const struct argp argp = {
         .options = options, .parser = parse_argument, .args_doc = last->argument, .doc = command->doc};
     struct reading reading = {command, request};
-    unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* what follows it is the program's */
+    unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* the arguments behind it are the
+                                                                           program's */
     char *own_name = argv[0], *name = hl_xasprintf("hugeld: see 'hugeld %s --help'", command->name);
-    argv[0] = name; /* what getopt puts before its messages */
+    argv[0] = name; /* getopt's messages begin with it */
     error_t result = argp_parse(&argp, argc, argv, ARGP_NO_HELP | order, NULL, &reading);
     argv[0] = own_name;
     free(name);

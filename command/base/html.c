@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Puts an answer behind data/report.html, whose script draws it. */
+/* Appends an answer to data/report.html, whose script draws it.  */
 #include "command/base/html.h"
 #include "command/base/common.h"
 
@@ -23,7 +23,7 @@ static void say_why(const char *path, int error) {
 int hl_check_report(const char *path) {
     int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
     if (fd >= 0)
-        unlink(path); /* there may be no answer to write */
+        unlink(path); /* the command may fail before there is an answer */
     else if (path != NULL && errno == EEXIST)
         fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (path != NULL && fd < 0) {

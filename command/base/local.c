@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINKS_MAX 40 /* as path_resolution(7) has it */
+#define LINKS_MAX 40 /* as in path_resolution(7) */
 
-/* That ask no one but a disk.  The layers of an overlay are chosen by root. */
+/* File systems that depend on nothing but a disk.  The layers of an overlay are chosen by root.  */
 static const char *const kinds[] = {"bcachefs", "btrfs", "erofs",  "ext2",     "ext3",  "ext4", "f2fs",
                                     "overlay",  "ramfs", "rootfs", "squashfs", "tmpfs", "xfs",  "zfs"};
 
@@ -39,7 +39,7 @@ static bool is_kind_local(const char *line) {
     return found;
 }
 
-/* Whether MOUNTINFO (proc_pid_mountinfo(5)) lists the mount NUMBER; *IS_LOCAL: it is of such a kind. */
+/* Whether MOUNTINFO (proc_pid_mountinfo(5)) lists the mount NUMBER; *IS_LOCAL: it is of a local kind.  */
 static bool find_mount(const char *mountinfo, uint64_t number, bool *is_local) {
     FILE *text = fopen(mountinfo, "re");
     char *line = NULL;
@@ -56,8 +56,8 @@ static bool find_mount(const char *mountinfo, uint64_t number, bool *is_local) {
     return found;
 }
 
-/* A process is told only of mounts below its own root, so a mount that chroot(2) has left behind is looked for in what process 1
-   is told: the numbers are the same for all.  One that neither lists may be any. */
+/* mountinfo lists only mounts below the process's own root, so a mount that chroot(2) has left behind is looked for in the list of
+   process 1: the numbers are the same for all.  A mount in neither list may be of any kind.  */
 static bool read_mount(uint64_t number) {
     bool is_local = false;
     if (!find_mount("/proc/self/mountinfo", number, &is_local))
@@ -65,7 +65,7 @@ static bool read_mount(uint64_t number) {
     return is_local;
 }
 
-/* The same for the mount of the open FILE, which has this NUMBER; it is asked once. */
+/* The same for the mount of the open FILE, which has this NUMBER; each mount is looked up once.  */
 static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
     for (size_t i = 0; i < local->n; i++)
         if (local->mount[i].number == number)
@@ -96,7 +96,7 @@ void hl_close_local(struct hl_local *local) {
 
 /* --- paths --- */
 
-/* PATH is left out, for others can change it.  -EPERM */
+/* Notes that PATH is left out, since others can change it. -EPERM */
 static int exclude(struct hl_local *local, const char *path) {
     if (local->exposed == NULL)
         local->exposed = hl_xasprintf("%s", path);
@@ -122,7 +122,8 @@ int hl_open_local_part(struct hl_local *local, int folder, const char *name, str
     return -EREMOTE;
 }
 
-/* The symbolic link FILE instead of what comes before REST, in the same buffer.  0, or a negated errno. */
+/* Replaces the part of the path before REST by the target of the symbolic link FILE, in the buffer LEFT.  0, or a negated errno.
+    */
 static int follow(int file, char *left, const char *rest) {
     char path[PATH_MAX];
     ssize_t bytes = readlinkat(file, "", path, sizeof path);
@@ -136,7 +137,7 @@ static int follow(int file, char *left, const char *rest) {
     return 0;
 }
 
-/* Takes the open FILE over, which is the folder that PATH lies in. */
+/* Takes the open FILE over, which is the folder of PATH.  */
 static void note_folder(struct hl_local *local, const char *path, int file) {
     const char *name = strrchr(path, '/');
     forget_folder(local);
@@ -144,7 +145,7 @@ static void note_folder(struct hl_local *local, const char *path, int file) {
     local->folder_file = file;
 }
 
-/* The name of PATH in the folder that was looked into last, or NULL: it is none there. */
+/* The name of PATH in the folder that was looked into last, or NULL: PATH is not directly in it.  */
 static const char *find_name(const struct hl_local *local, const char *path) {
     const char *name = strrchr(path, '/');
     size_t length = local->folder != NULL ? strlen(local->folder) : 0;
@@ -152,7 +153,7 @@ static const char *find_name(const struct hl_local *local, const char *path) {
     return is_inside && name[1] != '\0' ? name + 1 : NULL;
 }
 
-/* From the first part of the path on. */
+/* Opens PATH from its first part on.  */
 static int walk(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     char left[2 * PATH_MAX], *at = left;
     unsigned links = 0;
@@ -222,7 +223,7 @@ int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct
 
 /* --- patterns --- */
 
-/* glob(3) hands nothing on to these. */
+/* glob(3) passes no data to these functions.  */
 static struct hl_local *globbing;
 
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {

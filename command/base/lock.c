@@ -28,7 +28,7 @@ int hl_lock_path(int folder, const char *name, bool waits) {
         int result = lock_file(lock, waits);
         if (result == 0 && hl_is_at(lock, folder, name))
             return lock;
-        close(lock); /* the process that had it has removed it */
+        close(lock); /* the previous holder has removed the file */
         if (result != 0)
             return result;
     }

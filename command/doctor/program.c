@@ -1,23 +1,20 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld doctor -- PROGRAM: can the pool serve this program now?
 
-   It answers for what `hugeld run` does: that takes pages of the pool only for private copies, which it makes where --copy or a
-   backend asks for them.  libhugeld.so preloaded by hand makes them, too.
+   The answer is for `hugeld run`, which takes pages of the pool only for private copies, made if --copy or a backend asks for them.
+   libhugeld.so, preloaded by hand, makes them, too.
 
-   hugeld comes first in a process, so a program that insists on huge pages (postgres with huge_pages=on does
-   not start without) would find them taken.  The answer is the sum: what the planner gives for the objects
-   that the preloader would select, at the load address that takes most, and what the program takes for
-   itself; or, where it is more than that, what reserve_pages= leaves alone.  It is compared with what this
-   process could get, whose cpuset, memory policy and cgroup the program inherits: in a unit, ExecStartPre=
-   runs in the service's.
+   hugeld comes first in a process, so a program that insists on huge pages (postgres with huge_pages=on does not start without)
+   would find them taken.  The sum has two parts: the planner's pages for the objects that the preloader would select, at the load
+   address that takes most, and the program's own pages, or reserve_pages= if that is more.  It is compared with the pages available
+   to this process, whose cpuset, memory policy and cgroup the program inherits: in a unit, ExecStartPre= runs in the service's.
 
-   The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.
+   The objects are the executable and, if the patterns can mean others, the libraries that the dynamic linker lists.
 
-   What is mapped from an image takes nothing from the pool.  For what has none it is said whether one would fit
-   into the store, and the command that makes it.
+   An object with an image takes nothing from the pool.  For each other one the answer says whether an image would fit into the
+   store, and names the command that makes it.
 
-   The exit code is 0 when the pool serves it, 1 when not (or when that can't be found out), 2 when there is
-   no such program. */
+   The exit code is 0 if the pool has enough, 1 if not (or if that can't be determined), 2 if there is no such program.  */
 #include "command/doctor/program.h"
 #include "command/file/elf-file.h"
 #include "command/file/file-plan.h"
@@ -57,7 +54,7 @@ static void add_object(struct hl_needs *needs, const char *path, const struct hl
     needs->image_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
 }
 
-/* OPTIONS such that only what goes to hugetlb is planned. */
+/* OPTIONS without data and bss, so that only pages of hugetlb are planned.  */
 static struct hl_options plan_hugetlb_only(const struct hl_options *options) {
     struct hl_options only = *options;
     only.data = HL_DATA_OFF;
@@ -181,8 +178,8 @@ static void compare_with_pool(struct hl_needs *needs) {
     int skip = hl_read_pool(&needs->pool, &hl_system_roots, &needs->geometry, &placement);
     needs->available_pages = skip == 0 ? hl_pool_available(&needs->pool, 0) : 0;
     needs->needed_pages = needs->our_pages_max + (own > reserve ? own : reserve);
-    /* By default hugeld leaves what is reserved alone and takes other pages where the pool has too few, so only the program can
-       be short of them. */
+    /* By default hugeld leaves reserved pages alone and takes other memory if the pool has too few, so only the program can be
+       short of pages.  */
     needs->falls_back =
         needs->options.backend == HL_BACKEND_AUTO && own <= reserve && reserve <= needs->available_pages;
     needs->enough =
@@ -196,7 +193,7 @@ static void compare_with_pool(struct hl_needs *needs) {
 
 /* --- all of it --- */
 
-/* Whether libhugeld.so is preloaded into what starts from here, which copies what is not shared. */
+/* Whether libhugeld.so is preloaded into programs started from here: it copies objects that are not shared.  */
 static bool is_preloaded(void) {
     const char *preload = getenv("LD_PRELOAD");
     return preload != NULL && strstr(preload, "libhugeld.so") != NULL;
@@ -209,13 +206,13 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     needs->options_text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options);
     hl_default_options(&needs->options);
     hl_parse_options(&needs->options, needs->options_text,
-                     NULL); /* libhugeld.so warns of what was inherited */
+                     NULL); /* libhugeld.so warns about mistakes in inherited options */
     needs->options.objects = (struct hl_string){objects, strlen(objects)};
     const struct hl_run run = {.makes_no_copy = !request->makes_copy};
     needs->makes_copy = is_preloaded() || !hl_shares_only(&run, &needs->options, needs->options_text);
 }
 
-/* 0, or -ESTALE: the path of what PID executes leads to another file from here, or to none. */
+/* 0, or -ESTALE: from here, the path of PID's executable leads to another file, or to none.  */
 static int compare_with_path(pid_t pid) {
     struct hl_geometry geometry;
     struct hl_process process = {0};
@@ -230,8 +227,8 @@ static int compare_with_path(pid_t pid) {
     return result;
 }
 
-/* Whether NAME is a process's number: then its executable is judged, as it would be started again.  0 or a negated errno; -ESTALE: its
-   path leads elsewhere from here; -ESRCH: there is no such process; -ENODATA: it executes no file. */
+/* If NAME is the number of a process, opens its executable, which is judged as if it were started again.  0 or a negated errno;
+   -ESTALE: its path leads elsewhere from here; -ESRCH: there is no such process; -ENODATA: it executes no file.  */
 static int find_process(struct hl_needs *needs, const char *name) {
     pid_t pid = hl_parse_pid(name);
     if (pid == 0)
@@ -250,7 +247,7 @@ static int find_process(struct hl_needs *needs, const char *name) {
 static const char *explain_no_program(const struct hl_program *program) {
     if (program->is_script || program->problem == HL_ELF_OTHER)
         return "neither an ELF file nor a script that names one as its interpreter";
-    /* errno, of which the sentence speaks */
+    /* the sentence names errno */
     if (program->problem == HL_ELF_UNREADABLE && access(program->path, R_OK) == 0)
         errno = EIO;
     return hl_elf_problem_sentence(program->problem);
@@ -346,7 +343,7 @@ static void print_row(const char *name, uint64_t min, uint64_t max, const char *
     free(least);
 }
 
-/* What hugeld does not do, if that is the answer. */
+/* Prints why hugeld does nothing, if that is the answer.  */
 static bool print_idleness(const struct hl_needs *needs) {
     if (needs->target.is_unknown)
         hl_print("which programs %s starts is not known; name one of them", needs->program.path);
@@ -400,7 +397,7 @@ static char *explain_room(const struct hl_needs *needs, const struct hl_need *ne
                         store->path, store->path);
 }
 
-/* The verdict on each object for which there is another way than the pool. */
+/* Prints the verdict on each object for which there is another way than the pool.  */
 static void print_images(const struct hl_needs *needs) {
     for (size_t i = 0; i < needs->n_objects; i++) {
         const struct hl_need *need = &needs->object[i];
@@ -420,7 +417,7 @@ static void print_images(const struct hl_needs *needs) {
     }
 }
 
-/* As `run` does at verbose=1. */
+/* As `run` does at verbose=1.  */
 static void print_larger_library(const struct hl_needs *needs) {
     struct hl_verdict verdict;
     if (needs->target.is_unknown || needs->idle || !selects_just_main(needs) ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld doctor: the stores of images.  Whether a process would use one is asked of the same code as there; what
-   the file system is like stands in mountinfo, and whether an image is still good is store.c's to say. */
+/* hugeld doctor: the stores of images.  The same code as in a process decides whether it would use one; the properties of the file
+   system are read from mountinfo, and image/store.c checks whether an image is still good.  */
 #include "command/doctor/store.h"
 #include "command/image/store.h"
 #include "command/proc/process.h"
@@ -45,7 +45,7 @@ static void read_mount(struct hl_store_state *state, int folder) {
     if (state->type == NULL)
         state->type = hl_xasprintf("a file system of unknown type");
     if (state->huge == NULL && strcmp(state->type, "tmpfs") == 0)
-        state->huge = hl_xasprintf("never"); /* which is not written */
+        state->huge = hl_xasprintf("never"); /* the default is not written */
 }
 
 static void read_size(struct hl_store_state *state, int folder) {
@@ -113,7 +113,7 @@ unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options
     if (!is_system)
         hl_examine_store(&state[n++], own, geometry);
     hl_examine_store(&state[n], HL_SYSTEM_STORE, geometry);
-    /* Who has named another one need not hear of this one if it is not there. */
+    /* If the user has named another store, a missing system's store is not reported.  */
     if (options->store.bytes > 0 && !is_system && state[n].result == -ENOENT)
         hl_free_store_state(&state[n]);
     else
@@ -140,16 +140,16 @@ static bool has_writable_mount(int folder, dev_t device) {
     return found;
 }
 
-/* A service with mounts of its own has this machine's processes around it, its / is this machine's, and its root is, too.  What cannot
-   be read is taken for this machine's. */
+/* A container has mounts of its own and, unlike a service, also a PID namespace or a / of its own.  Its root can write here only if
+   the user namespace is this machine's.  Anything that cannot be read counts as this machine's.  */
 static bool is_writing_container(int folder, dev_t device) {
     return hl_has_same(folder, "ns/mnt") == 0 &&
            (hl_has_same(folder, "ns/pid") == 0 || hl_has_same(folder, "root") == 0) &&
            hl_has_same(folder, "ns/user") != 0 && has_writable_mount(folder, device);
 }
 
-/* A container that has the store of STATE mounted so that its root can write to it, and with that code which this
-   machine's processes execute: the ID of a process in it, or 0. */
+/* Finds a container in which the store of STATE is mounted so that its root can write to it, and so change code that this machine's
+   processes execute: the ID of a process in it, or 0.  */
 static pid_t find_writing_container(const struct hl_store_state *state) {
     DIR *proc = NULL;
     pid_t pid = 0;
@@ -184,7 +184,7 @@ static char *describe_room(const struct hl_store_state *state) {
     return text;
 }
 
-/* What is wrong with a store that is there; NULL if nothing is. */
+/* The remedy for the problem of an existing store; NULL if there is no problem.  */
 static char *find_remedy(const struct hl_store_state *state, const struct hl_geometry *geometry) {
     const char *path = state->path;
     if (state->noexec)

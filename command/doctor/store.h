@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a store of images is like, for doctor. */
+/* The state of a store of images, for doctor.  */
 #ifndef HL_DOCTOR_STORE_H
 #define HL_DOCTOR_STORE_H
 
@@ -12,19 +12,19 @@ struct hl_store_state {
     bool is_system, noexec, noswap;
     dev_t device;
     uint64_t bytes, free_bytes; /* UINT64_MAX: nothing limits it */
-    uint64_t images, stale; /* how many; of which the file is another one now, or gone, or which are broken */
+    uint64_t images, stale; /* how many; how many of them are broken, or their file has changed or is gone */
 };
 
-/* Looks at the store at PATH, as a process of this user would; hl_free_store_state frees what STATE has. */
+/* Examines the store at PATH, as a process of this user would; hl_free_store_state frees STATE's texts.  */
 void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry);
 void hl_free_store_state(struct hl_store_state *state);
 
-/* The stores that a process of this user looks into, with these OPTIONS: one or two of STATE.  How many. */
+/* Examines the stores that a process of this user looks into with these OPTIONS: one or two of STATE.  Returns their number.  */
 unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options *options,
                            const struct hl_geometry *geometry);
 #define HL_STORES_MAX 2
 
-/* What is said of it, which the caller frees; *REMEDY: what has to be done, which the caller frees, or NULL. */
+/* A sentence about it, and *REMEDY, which may be NULL; the caller frees both.  */
 char *hl_describe_store(const struct hl_store_state *state, const struct hl_geometry *geometry,
                         char **remedy);
 

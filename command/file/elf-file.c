@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Reads an ELF file: any ELF64 of either byte order, of any architecture.
 
-   The file may be anything that a user's PATH or another process's maps name, so it is read and never
-   mapped (a mapped file that shrinks is SIGBUS), every offset is compared with its size, and strings end where
-   their table does.  No library is used: this is also in the part of the command that starts programs, which
-   must start fast itself (hugeld.c). */
+   The file may be anything that a user's PATH or another process's maps name, so it is read and never mapped (a mapped file that
+   shrinks is SIGBUS), every offset is compared with its size, and strings end where their table does.  No library is used, because
+   this is also in hugeld.c, the part of the command that starts programs and must start fast itself.  */
 #include "command/file/elf-file.h"
 #include "command/base/local.h"
 #include "command/base/pin.h"
@@ -17,10 +16,10 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* No path is longer. */
+/* The length of the longest path.  */
 #define STRING_MAX 4096
 
-/* A dynamic section has some hundred entries of 16 bytes at most.  A sparse file can say that it has a gigabyte of them. */
+/* A dynamic section has some hundred entries of 16 bytes at most.  A sparse file can claim to have a gigabyte of them.  */
 #define DYNAMIC_MAX (1 << 20)
 
 static const char *const sentences[HL_ELF_PROBLEMS] = {
@@ -54,7 +53,7 @@ static enum hl_elf_problem check_kind(const struct stat *stat) {
     return S_ISREG(stat->st_mode) ? HL_ELF_FINE : HL_ELF_SPECIAL;
 }
 
-/* What the first bytes say, which are the header. */
+/* Reads the first bytes, which are the header, and finds the kind of file.  */
 static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
     const unsigned char *head = (const unsigned char *)&file->header;
     ssize_t n = pread(file->fd, &file->header, sizeof file->header, 0);
@@ -172,8 +171,8 @@ static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
     return any ? HL_ELF_FINE : HL_ELF_NO_SEGMENTS;
 }
 
-/* At most BYTES of the file from OFFSET, as many as there are: *GOT.  NULL: none, or they cannot be read; the caller frees
-   the rest. */
+/* Reads up to BYTES of the file from OFFSET; *GOT is their number.  NULL: there are none, or they cannot be read; else the caller
+   frees the result.  */
 static void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_t bytes, size_t *got) {
     uint64_t size = (uint64_t)file->stat.st_size;
     if (offset >= size || bytes == 0)
@@ -186,7 +185,7 @@ static void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_
     return NULL;
 }
 
-/* Where the bytes of virtual ADDRESS are in the file; UINT64_MAX if nowhere. */
+/* The file offset of the byte at virtual ADDRESS; UINT64_MAX if it is not in the file.  */
 static uint64_t find_offset(const struct hl_elf_file *file, uint64_t address) {
     for (size_t i = 0; i < file->phnum; i++) {
         const Elf64_Phdr *ph = &file->phdr[i];
@@ -203,7 +202,7 @@ static uint64_t find_dynamic(const struct hl_elf_file *file, Elf64_Sxword tag) {
     return 0;
 }
 
-/* Of the dynamic string table, which may be megabytes, only this string is read.  The caller frees it. */
+/* Reads only this string of the dynamic string table, which may have megabytes.  The caller frees it.  */
 static char *find_string(const struct hl_elf_file *file, uint64_t offset) {
     size_t bytes;
     if (offset >= file->strings_bytes || file->strings_at > UINT64_MAX - offset)
@@ -226,7 +225,7 @@ static void free_headers(struct hl_elf_file *file) {
     file->fd = -1;
 }
 
-/* What is missing here only means that there is no name and no text relocation to know of. */
+/* Missing data is no error here: then there is no name and no known text relocation.  */
 static void read_dynamic(struct hl_elf_file *file) {
     struct hl_object object = {0};
     uint64_t strtab, soname;
@@ -267,7 +266,7 @@ enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd) {
     return problem;
 }
 
-/* Stats before it opens: opening a device can do things, opening a FIFO waits. */
+/* Calls stat before it opens: opening a device can have effects, and opening a FIFO waits.  */
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path) {
     memset(file, 0, sizeof *file);
     file->fd = -1;
@@ -280,7 +279,7 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
     if (fd < 0)
         return HL_ELF_UNREADABLE;
     problem = hl_read_elf(file, fd);
-    int error = errno; /* hl_elf_problem_sentence speaks of it */
+    int error = errno; /* for hl_elf_problem_sentence */
     if (problem != HL_ELF_FINE)
         close(fd);
     errno = error;
@@ -344,7 +343,7 @@ uint64_t hl_count_segment_bytes(const struct hl_object *object, uint64_t start, 
     return bytes;
 }
 
-/* Of each name only so much is read: this is asked at each start. */
+/* Reads only as many bytes of each name as PREFIX has, since this runs at each start.  */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
     char name[64];
     size_t bytes = strlen(prefix);

@@ -5,8 +5,8 @@
    cover depends on that address modulo the huge page.  So the planner, the same that decides at run time,
    runs once for each such offset: 512 of them for an object linked at 4 KiB, one for one linked at 2 MiB.
 
-   Kernels that put a library on a boundary of huge pages leave one of them.  Which ones do depends on the
-   version, the file system and the file's size, so that is tried out rather than known. */
+   Kernels that put a library on a boundary of huge pages leave one of them.  Whether a kernel does depends on its version, the file
+   system and the file's size, so it is tried.  */
 #include "command/file/file-plan.h"
 #include "elf/kernel.h"
 #include "elf/plan.h"
@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Without that rule the second one or the third is elsewhere. */
+/* Without such a rule the second or third attempt gets another address.  */
 #define ATTEMPTS 4
 
 uint64_t hl_count_pages(const struct hl_plan *plan) {

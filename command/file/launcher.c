@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a program that only starts another one starts: npm is a script of env, which becomes node.
+/* Finds the program that a launcher starts: npm is a script of env, which becomes node.
 
-   Nothing is run for it, and no shell is imitated: which program a shell script starts is not known. */
+   Nothing is run for it, and no shell is imitated: the program that a shell script starts is unknown.  */
 #include "command/file/launcher.h"
 #include "command/base/basics.h"
 
@@ -46,7 +46,7 @@ static char *find_in_first_line(const char *line) {
     return name;
 }
 
-/* What TARGET->program starts; NULL if it is no launcher, or if that cannot be told. */
+/* The program that TARGET->program starts; NULL if it is no launcher, or starts an unknown program.  */
 static char *find_next(struct hl_target *target) {
     const struct hl_program *program = target->program;
     const char *name = program->executable != NULL ? hl_base_name(program->executable) : "";

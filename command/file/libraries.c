@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a program is linked with, as its dynamic linker lists it.
+/* The libraries that a program is linked with, as listed by its dynamic linker.
 
-   Only the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything.  Other files take
-   the place of the one that was judged whenever their owner likes, so what the linker could be made to execute has the rights
-   of the user nobody. */
+   Only the system's own linker is run, the one that runs this command: a file's PT_INTERP could name anything.  A file's owner can
+   replace it after it was checked, so any code that the linker could be made to execute has the rights of the user nobody.  */
 #include "command/file/libraries.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
@@ -13,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Finds in the first object, this command, its PT_INTERP. */
+/* Finds the PT_INTERP of the first object, which is this command.  */
 static int find_own_interpreter(struct dl_phdr_info *info, size_t size, void *data) {
     (void)size;
     for (size_t i = 0; i < info->dlpi_phnum; i++)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Looks at a program's file before it is started.
 
-   There are programs in which a preloaded library never runs, and one kind (AddressSanitizer) that refuses to
-   start with any; `run` tells before and `doctor` counts no pages for them.
+   In some programs a preloaded library never runs, and one kind (AddressSanitizer) refuses to start with any; `run` warns about
+   them and `doctor` counts no pages for them.
 
-   It is opened once, and all that is decided is decided from that descriptor, so that it is decided about one file, although another
-   one may be put at its path meanwhile.  The kernel looks at the path once more, to execute it. */
+   It is opened once, and all decisions use that descriptor, so that they are about one file, even if another one is put at its path
+   meanwhile.  The kernel looks at the path once more, to execute it.  */
 #include "command/file/program.h"
 #include "command/base/basics.h"
 #include "command/base/pin.h"
@@ -50,7 +50,7 @@ char *hl_find_program(const char *name) {
     char *found = NULL;
     int error = ENOENT;
     if (folder == NULL)
-        folder = "/bin:/usr/bin"; /* what glibc takes */
+        folder = "/bin:/usr/bin"; /* glibc's default */
     while (found == NULL && name[0] != '\0') {
         int length = (int)strcspn(folder, ":");
         found = hl_xasprintf("%.*s%s%s", length, folder, length > 0 ? "/" : "", name);
@@ -144,7 +144,7 @@ static int open_regular(const char *path) {
     return file;
 }
 
-/* Puts what the kernel runs for the script PROGRAM in its place. */
+/* Replaces the open file of the script PROGRAM by the file that the kernel runs for it.  */
 static void follow_script(struct hl_program *program) {
     char line[sizeof program->first_line];
     memcpy(line, program->first_line, sizeof line);

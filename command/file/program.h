@@ -6,12 +6,12 @@
 #include "command/file/elf-file.h"
 
 struct hl_program {
-    char *path; /* where execvp(3) finds it */
-    int fd; /* what the kernel runs for it, open for reading: that file, or the interpreter of a script, the interpreter's
-                   interpreter, and so on; -1: there is none, or it cannot be read */
+    char *path; /* as execvp(3) finds it */
+    int fd; /* the file that the kernel runs for it, open for reading: that at PATH, or the interpreter of a
+               script, the interpreter's interpreter, and so on; -1: there is none, or it cannot be read */
     bool is_script;
-    char first_line
-        [256]; /* of the file at PATH, if it is a script: as much as the kernel reads (BINPRM_BUF_SIZE) */
+    char first_line[256]; /* of the file at PATH, if it is a script: as many bytes as the kernel reads
+                  (BINPRM_BUF_SIZE) */
     /* After hl_read_program: */
     bool is_read;
     enum hl_elf_problem problem;
@@ -21,20 +21,20 @@ struct hl_program {
     struct hl_target *target; /* hl_follow_launchers' */
 };
 
-/* Finds NAME as execvp(3) does, and opens it.  False: there is no such program, and errno is EACCES if it was there but can't be
-   run.  PROGRAM is to be closed with hl_close_program in both cases, or if it is all zeros. */
+/* Finds NAME as execvp(3) does, and opens it.  False: there is no such program, and errno is EACCES if it exists but can't be run.
+   PROGRAM is to be closed with hl_close_program in both cases, and may be if it is all zeros.  */
 bool hl_open_program(struct hl_program *program, const char *name);
 void hl_close_program(struct hl_program *program);
 
-/* Reads what hl_open_program has opened, the first time.  Whether that is an ELF file of 64 bits. */
+/* The first call reads the file that hl_open_program has opened.  Whether that is a 64-bit ELF file.  */
 bool hl_read_program(struct hl_program *program);
 
-/* Where execvp(3) finds NAME.  NULL if nowhere, and errno is EACCES if it was there but can't be run; else
-   the caller owns the path. */
+/* The path at which execvp(3) finds NAME.  NULL if there is none, and errno is EACCES if it exists but can't be run; else the
+   caller owns the path.  */
 char *hl_find_program(const char *name);
 
-/* The file that NAME means: NAME itself, or where it has no slash and is no file here, the program in PATH of that name.  The
-   caller owns it. */
+/* The file that NAME means: NAME itself, or if it has no slash and is no file here, the program in PATH of that name.  The caller
+   owns it.  */
 char *hl_find_named_file(const char *name);
 
 /* The path of the interpreter in LINE, as in "#!/bin/sh"; NULL: there is none.  The caller frees it. */
@@ -44,11 +44,11 @@ char *hl_find_interpreter(const char *line);
    LD_PRELOAD. */
 bool hl_is_privileged(const struct hl_program *program);
 
-/* Why libhugeld.so would not work in PROGRAM; NULL if nothing speaks against it.  A script is fine unless its interpreter would
-   abort: what that starts inherits the variables. */
+/* Why libhugeld.so would not work in PROGRAM; NULL if there is no reason.  A script is fine unless its interpreter would abort: the
+   programs that it starts inherit the variables.  */
 const char *hl_explain_plain_run(struct hl_program *program);
 
-/* The same for a file that hl_open_elf or hl_read_elf has found PROBLEM with. */
+/* The same for a FILE with the PROBLEM that hl_open_elf or hl_read_elf has found.  */
 const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_elf_file *file);
 
 #endif

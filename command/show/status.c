@@ -1,17 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld status: what is on huge pages now, per object, per backend, per NUMA node.
+/* hugeld status: the memory on huge pages now, per object, per backend, per NUMA node.
 
-   The numbers are the kernel's (smaps and numa_maps), never a plan's.  A moved range has lost its file's
-   name, so it is attributed by address: a huge mapping inside a PT_LOAD of an object is that object's; every
-   other huge page (heap, shared memory, JIT) is the program's own.  Where only a part of a mapping is on huge
-   pages (THP may be split, an image's come as they are touched), smaps doesn't say which: pagemap does since
-   Linux 6.7.  Without that the text's share counts the same part of the text in it.
+   The numbers are the kernel's (smaps and numa_maps), never a plan's.  A moved range has lost its file's name, so it is attributed
+   by address: a huge mapping inside a PT_LOAD of an object is that object's; every other huge page (heap, shared memory, JIT) is
+   the program's own.  If only a part of a mapping is on huge pages (THP may be split, an image's come as they are touched), smaps
+   doesn't tell which: pagemap does since Linux 6.7.  Without pagemap the same share is assumed for the text in the mapping.
 
-   What is mapped from an image (elf/image.c) is a backend of its own, whatever pages the store has: all
-   processes share one copy, so it is no memory of this one.
+   Mappings of an image (elf/image.c) are a backend of their own, for any kind of pages in the store: all processes share one copy,
+   so it is no memory of this one.
 
-   The exit code is 0 when text, read-only data or initialised data of an object is on huge pages in a
-   process. */
+   The exit code is 0 if text, read-only data or initialised data of an object is on huge pages in a process.  */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -34,7 +32,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Huge pages of a mapping that are looked at one by one. */
+/* The most huge pages of a mapping that are looked at one by one.  */
 #define LOOKED_AT_MAX 4096
 
 enum backend { HUGETLB, THP, IMAGE, FILE_CACHE, BACKENDS };
@@ -46,19 +44,19 @@ struct range {
     enum hl_kind kind;
     enum backend backend;
     uint64_t huge_bytes, pages;
-    bool is_known; /* which part of it is huge: */
+    bool is_known; /* the huge parts of it are known, in RUN */
     size_t n_runs;
-    struct hl_range *run; /* ascending; whole huge pages, no farther than the object goes */
+    struct hl_range *run; /* ascending; whole huge pages, within the object */
 };
 
 /* One object's share. */
 struct tally {
     const struct hl_loaded *loaded;
-    struct hl_verdict verdict; /* of what has something on huge pages, and of the executable */
+    struct hl_verdict verdict; /* of an object with anything on huge pages, and of the executable */
     uint64_t text_bytes, text_huge_bytes, text_untouched_bytes;
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes;
-    uint64_t image_bytes; /* of the same: those that an image has */
-    const char *image;    /* the name of what is mapped from one, or NULL */
+    uint64_t image_bytes; /* of the same: those of an image */
+    const char *image;    /* the name of the mapped image, or NULL */
     uint64_t pages[BACKENDS];
     uint64_t node_bytes[HL_PROCESS_NODES];
     size_t n_ranges;
@@ -73,7 +71,7 @@ struct picture {
     size_t n_tallies;
     struct tally *tally; /* one for each loaded object, in their order */
     uint64_t own_hugetlb_bytes, own_thp_bytes, own_file_bytes, own_shmem_bytes;
-    bool moved; /* something that is not zero-initialised data is on huge pages */
+    bool moved; /* anything except zero-initialised data is on huge pages */
 };
 
 struct request {
@@ -91,8 +89,8 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "PID|NAME...", NULL, HL_LIST(struct request, who)},
 };
 
-/* Whether what is huge in REGION can have come from LOADED: no other file's page cache but its image's, and
-   neither heap nor stack. */
+/* Whether the huge pages of REGION can belong to LOADED: no page cache of another file except its image, and neither heap nor
+   stack.  */
 static bool is_of_object(const struct hl_region *region, const struct hl_loaded *loaded) {
     if (region->name[0] == '[')
         return false;
@@ -114,7 +112,7 @@ static enum hl_kind find_kind(const struct hl_region *region, const struct hl_ob
     return HL_BSS;
 }
 
-/* Whether what is not huge in REGION has no page yet. */
+/* Whether the rest of REGION, which is not huge, has no pages yet.  */
 static bool is_rest_untouched(const struct hl_region *region) {
     return hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= hl_huge_bytes(region);
 }
@@ -138,7 +136,7 @@ static struct hl_range clip(const struct range *range, const struct hl_object *o
                              region->end < last ? region->end : last};
 }
 
-/* Finds which part of RANGE is huge. */
+/* Finds the huge parts of RANGE.  */
 static void find_runs(struct range *range, const struct hl_object *object, int pagemap, uint64_t page) {
     struct hl_range part = clip(range, object, page);
     range->is_known = true;
@@ -191,7 +189,7 @@ static void add_region(struct tally *tally, const struct hl_region *region, cons
     tally->private_hugetlb_bytes += region->private_hugetlb_bytes;
     tally->shared_hugetlb_bytes += region->shared_hugetlb_bytes;
     tally->anon_huge_bytes += region->anon_huge_bytes;
-    uint64_t file_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes; /* on tmpfs it is the latter */
+    uint64_t file_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes; /* the latter on tmpfs */
     tally->file_pmd_bytes += file_bytes;
     if (region->of_image) {
         tally->image = region->name;
@@ -255,8 +253,8 @@ static bool is_of_interest(const struct tally *tally) {
     return tally->n_ranges > 0 || tally->loaded->object.is_main;
 }
 
-/* The options that PROCESS was started with, which point into the result; the caller frees it.  The store is left out that another
-   user named, also who has started a set-user-ID program. */
+/* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
+   is left out, also by a user who has started a set-user-ID program.  */
 static char *read_options(const struct hl_process *process, struct hl_options *options) {
     uid_t real, effective;
     char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
@@ -267,7 +265,7 @@ static char *read_options(const struct hl_process *process, struct hl_options *o
     return text;
 }
 
-/* Judges the objects that are of interest, as they would be started with the process's own options. */
+/* Judges the objects of interest, as if started with the process's own options.  */
 static void judge(struct picture *picture) {
     struct hl_options options;
     enum hl_skip obstacle = hl_find_obstacle(&picture->process);
@@ -372,7 +370,7 @@ static json_t *make_json(const struct picture *picture) {
                      "shmem_bytes", (json_int_t)picture->own_shmem_bytes);
 }
 
-/* "node 0: 4096 KiB, node 1: 2048 KiB", or nothing where no node is known.  The caller frees it. */
+/* "node 0: 4096 KiB, node 1: 2048 KiB", or "" if no node is known.  The caller frees it.  */
 static char *format_nodes(const uint64_t *node_bytes) {
     char *text = hl_xasprintf("%s", "");
     for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++) {
@@ -395,7 +393,7 @@ static void print_range(const struct range *range) {
     free(nodes);
 }
 
-/* Of what is huge in parts and not known where, one line for the whole. */
+/* Draws one stretch for a range that is huge in unknown parts.  */
 static void draw_unknown(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
     char *words = hl_xasprintf("%s, %s, and small pages; where cannot be known (Linux 6.7 and later say it)",
                                hl_kind_name(range->kind), backend_names[range->backend]);
@@ -405,7 +403,7 @@ static void draw_unknown(struct hl_drawing *drawing, const struct range *range, 
     free(words);
 }
 
-/* What lies between the runs of huge pages, in PART. */
+/* Draws the parts between the runs of huge pages, in PART.  */
 static void draw_rest(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
     bool is_untouched = is_rest_untouched(range->region);
     char *words = hl_xasprintf("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
@@ -453,7 +451,7 @@ static bool has_patched_linker(const struct hl_process *process) {
     return found;
 }
 
-/* What could be done for OBJECT in PROCESS, which has nothing of it on huge pages by hugeld.  The caller frees it. */
+/* The possible remedy for an object in PROCESS that hugeld has not put on huge pages.  The caller frees it.  */
 static char *explain_plain(const struct hl_process *process, const struct hl_verdict *verdict) {
     char *commands = hl_format_commands(verdict), *why;
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason != NULL)
@@ -507,7 +505,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
                                                           : "start it with verbose=1 to see why it is not");
 }
 
-/* Where nothing can be done at the address that the object has. */
+/* Prints the best way for the next start, if nothing can be done at the object's present address.  */
 static void print_next_start(const struct hl_verdict *verdict) {
     char *commands =
         verdict->now == HL_NOW_SMALL && verdict->obstacle == HL_MOVED ? hl_format_commands(verdict) : NULL;
@@ -516,7 +514,7 @@ static void print_next_start(const struct hl_verdict *verdict) {
     free(commands);
 }
 
-/* What is small and why is what the plan says, made with the options that the process was started with. */
+/* The small parts and their reasons are those of the plan with the options that the process was started with.  */
 static void draw_tally(const struct picture *picture, const struct tally *tally) {
     const struct hl_object *object = &tally->loaded->object;
     struct hl_options options;
@@ -540,7 +538,7 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     free(text);
 }
 
-/* What hugeld has not done for text that is on small pages. */
+/* Says what hugeld has not done for text on small pages.  */
 static const char *explain_small(const struct hl_verdict *verdict) {
     if (verdict->now != HL_NOW_SMALL)
         return "";
@@ -619,7 +617,7 @@ static void print_row(const struct picture *picture) {
                  1024);
 }
 
-/* Reports an opened process, and closes it.  One that can't be read is passed over in silence by --all. */
+/* Reports an opened process, and closes it. --all silently skips a process that can't be read.  */
 static void report_process(struct request *request, struct picture *picture) {
     pid_t pid = picture->process.pid;
     int result = read_picture(picture, &request->geometry);

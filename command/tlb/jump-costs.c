@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey --calibrate: what jumps from page to page cost on this machine, by how much text they go over.
+/* hugeld survey --calibrate: the cost of jumps from page to page on this machine, by the amount of text that they go over.
 
-   The chains are those of pointer-chase.c, one line for each 4 KiB, on small pages and on transparent huge ones, or those of
-   the pool where there are none.  Both are measured in turns, and the fastest of several rounds counts.
+   The chains are those of pointer-chase.c, one line for each 4 KiB, on small pages and on transparent huge pages, or on pages of
+   the pool if there are no transparent ones.  Both are measured in turns, and the fastest of several rounds counts.
 
-   The file in the cache is written anew and renamed, so a reader sees all of it or nothing.  What is read from it goes
-   into arithmetic alone; but another user must not be able to choose even that, so file and folder must belong to this
-   user and no other may write to them. */
+   The file in the cache is written anew and renamed, so a reader sees all of it or nothing.  Its contents are used only for
+   arithmetic; but another user must not be able to choose even these, so file and folder must belong to this user and no other may
+   write to them.  */
 #include "command/tlb/jump-costs.h"
 #include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
@@ -29,14 +29,14 @@
 #define MIB ((uint64_t)1 << 20)
 #define PAGES_OF_MIB 256
 #define ROUNDS 5
-/* Jumps that are timed at once, at least. */
+/* The least number of jumps that are timed at once.  */
 #define LINES_AT_ONCE 65536
-/* A size is left out if more than this part of the free memory would go into it. */
+/* A size is left out if it would take more than this part (1/4) of the free memory.  */
 #define PART_OF_MEMORY 4
 
 /* --- measuring --- */
 
-/* Takes BYTES on huge pages; what is there is to be released after false, too. */
+/* Maps BYTES on huge pages; FIELD is to be released after false, too.  */
 static bool map_huge(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
     if (hl_reserve_field(field, bytes, 0, geometry)) {
         madvise(field->base, bytes, MADV_HUGEPAGE);
@@ -48,7 +48,7 @@ static bool map_huge(struct hl_field *field, uint64_t bytes, const struct hl_geo
            hl_fill_field(field, geometry->huge_page_bytes) == bytes;
 }
 
-/* The fastest of ROUNDS for both, in turns.  False: a policy forbids executable memory. */
+/* Finds the fastest of ROUNDS for both fields, in turns.  False: a policy forbids executable memory.  */
 static bool time_point(struct hl_cost_point *point, const struct hl_field *field, unsigned mib) {
     struct hl_chain chain[2];
     uint64_t random = 0x9e3779b97f4a7c15;
@@ -100,7 +100,7 @@ const char *hl_measure_jump_costs(struct hl_jump_costs *costs) {
         costs->n += reason == NULL;
     }
     if (costs->n > 0)
-        return NULL; /* as far as it went */
+        return NULL; /* the sizes that could be measured */
     return reason != NULL ? reason : "there is little memory left; free some";
 }
 
@@ -177,7 +177,7 @@ static int open_folder(const char *path, const char **name) {
     return -EPERM;
 }
 
-/* What the file at PATH holds, which the caller frees: 0, or as hl_load_jump_costs. */
+/* Reads the JSON value in the file at PATH, which the caller frees: 0, or as hl_load_jump_costs.  */
 static int load_value(json_t **value, const char *path) {
     const char *name;
     struct stat status;
@@ -213,7 +213,7 @@ int hl_load_jump_costs(struct hl_jump_costs *costs, const char *path) {
     return result;
 }
 
-/* Which start of the machine this is: a virtual machine may have been started on another host since. */
+/* The ID of this boot of the machine: a virtual machine may have been started on another host since.  */
 static char *read_boot(void) {
     char text[64];
     long bytes = hl_read_file("/proc/sys/kernel/random/boot_id", text, sizeof text - 1);
@@ -264,7 +264,7 @@ int hl_save_jump_costs(const struct hl_jump_costs *costs, enum hl_tlb_verdict ve
                   hl_json_text(processor != NULL ? processor : ""), "points", hl_json_jump_costs(costs),
                   "boot", hl_json_text(boot), "tlb", hl_tlb_verdict_name(verdict));
     free(boot);
-    unlinkat(folder, fresh, 0); /* of a process that had this number and died */
+    unlinkat(folder, fresh, 0); /* left by a killed process with the same ID */
     int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (file < 0 || json_dumpfd(value, file, JSON_INDENT(1)) != 0 || fsync(file) != 0 ||
         renameat(folder, fresh, folder, name) != 0)

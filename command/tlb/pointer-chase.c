@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Pointer chasing: each line of a chain leads to the next one, in random order, so that neither a prefetcher nor anything
-   but the last read's result knows what comes next:
+/* Pointer chasing: each line of a chain leads to the next one, in random order, so that only the result of a read tells the next
+   line, and no prefetcher can guess it:
 
        0       8       16      24      32      40      48
        pointer of slot 0, 1, 2 | jump of slot 0, 1, 2  |
 
-   Reads go from pointer to pointer.  Jumps are direct ones, as most of a program's are; the last line returns.
-   Where in its page a line lies differs from page to page, or all of them would share a few sets of the caches. */
+   Reads go from pointer to pointer.  Jumps are direct, like most of a program's; the last line returns.  A line's place in its page
+   differs from page to page, or all of them would share a few sets of the caches.  */
 #include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
 #include "elf/maps.h"
@@ -26,7 +26,7 @@
 
 bool hl_reserve_field(struct hl_field *field, uint64_t bytes, int flags, const struct hl_geometry *geometry) {
     uint64_t huge = geometry->huge_page_bytes;
-    /* hugetlb is on a boundary by itself. */
+    /* hugetlb always begins on a boundary.  */
     uint64_t all = flags & MAP_HUGETLB ? bytes : bytes + huge;
     void *map =
         mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
@@ -61,7 +61,7 @@ bool hl_reserve_small_field(struct hl_field *field, uint64_t bytes, uint64_t ste
     return hl_fill_field(field, step) == bytes;
 }
 
-/* Where the I-th line begins. */
+/* The beginning of the I-th line.  */
 static char *place_line(const struct hl_chain *chain, uint64_t i) {
     uint64_t page = chain->pages > 0 ? i % chain->pages : i;
     uint64_t within =

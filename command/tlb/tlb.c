@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Measures whether huge pages reach the TLB whole.
 
-   In a virtual machine the processor's TLB holds a translation only as large as both the guest's page and the
-   host's: where the host backs the guest's memory with small pages, a huge page of the guest is held in pieces of
-   4 KiB.  Walks get shorter then, and reach does not grow.  No counter is needed to see that: lines that lie 4 KiB
-   apart on huge pages are as fast as packed ones, or as slow as lines on small pages (tlb/judge.c).
+   In a virtual machine a translation in the processor's TLB is only as large as the smaller of the guest's page and the host's: if
+   the host backs the guest's memory with small pages, a huge page of the guest is held in pieces of 4 KiB.  Then walks get shorter,
+   but reach does not grow.  This is visible without a counter: lines that lie 4 KiB apart on huge pages are as fast as packed ones,
+   or as slow as lines on small pages (tlb/judge.c).
 
-   Text is measured as well as data, since processors have a TLB of its own for it, and several pages of each kind
-   of memory, since a host may have put together only some of them.  All ways take turns, and the fastest of several
-   rounds counts. */
+   Text is measured as well as data, since processors have a TLB of its own for it, and several pages of each kind of memory, since
+   a host may have put together only some of them.  All ways take turns, and the fastest of several rounds counts.  */
 #include "command/tlb/tlb.h"
 #include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
@@ -25,16 +24,16 @@
 #include <unistd.h>
 
 #define ROUNDS 9
-/* How far the third fastest is from the fastest says how noisy it was. */
+/* The distance of the third fastest from the fastest is the noise.  */
 #define THIRD 2
 #define ROUNDS_MIN 3
 /* Reads or jumps that are timed at once: some 0.1 ms. */
 #define LINES_AT_ONCE 16384
-/* No kind of memory is taken after the first time, and no round is begun after the second. */
+/* No kind of memory is taken after TAKING_MS, and no round is begun after MEASURING_MS.  */
 #define TAKING_MS 150
 #define MEASURING_MS 350
 #define SMALL_PAGE 4096
-/* What packed lines lie on: fewer than any first-level TLB has entries, and twice as many for the longest chain. */
+/* The pages of packed lines in the longest chain.  Other chains have half as many: fewer than any first-level TLB has entries.  */
 #define PACKED_PAGES 64
 #define PLACES 512 /* 4 KiB each in a huge page */
 
@@ -62,7 +61,7 @@ static double elapsed_ms(const struct session *session) { return hl_now_ms() - s
 
 /* --- the memory --- */
 
-/* Each of these takes at most PAGES huge pages; why it has none, or NULL. */
+/* Each of these takes at most BYTES.  Returns NULL, or why it has none.  */
 
 /* A page of 4 KiB at each STEP. */
 static const char *map_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
@@ -71,7 +70,7 @@ static const char *map_small(struct session *session, struct memory *memory, uin
                : "there is no memory for it";
 }
 
-/* Half of what is not reserved: another process that looks for pages meanwhile finds some. */
+/* Takes half of the pages that are not reserved: another process that looks for pages meanwhile finds some.  */
 static const char *map_hugetlb(struct session *session, struct memory *memory, uint64_t bytes) {
     struct hl_placement placement;
     struct hl_pool pool;
@@ -84,7 +83,7 @@ static const char *map_hugetlb(struct session *session, struct memory *memory, u
         return "the pool has no two pages to spare";
     if (!hl_reserve_field(&memory->field, bytes, hl_hugetlb_flags(&session->geometry), &session->geometry))
         return "huge pages cannot be mapped";
-    /* What is not there after all is not looked at. */
+    /* Pages that could not be had are left out.  */
     memory->field.bytes = hl_fill_field(&memory->field, huge);
     return memory->field.bytes > 0 ? NULL : "the pool gave none";
 }
@@ -105,7 +104,7 @@ static const char *map_thp(struct session *session, struct memory *memory, uint6
     return NULL;
 }
 
-/* A file without a name in the folder of a store, which goes when it is closed; or -1. */
+/* A file without a name in the folder of a store, which disappears when it is closed; or -1.  */
 static int open_scratch(const char **reason) {
     char *path = hl_default_store();
     long store = path != NULL ? hl_open_store(path, hl_find_store_owner()) : -ENOENT;
@@ -119,7 +118,7 @@ static int open_scratch(const char **reason) {
     return file;
 }
 
-/* All is allocated before it is touched, since a full file system is a SIGBUS otherwise. */
+/* Everything is allocated before it is touched, since a full file system would raise SIGBUS.  */
 static const char *map_image(struct session *session, struct memory *memory, uint64_t bytes) {
     const char *reason;
     struct hl_placement placement;
@@ -207,7 +206,7 @@ static void time_chain(struct memory *memory, unsigned i, unsigned round) {
     if (chain->lines == 0)
         return;
     unsigned passes = LINES_AT_ONCE / chain->lines;
-    hl_time_reads(chain, 1); /* what ran before has filled the caches with its own */
+    hl_time_reads(chain, 1); /* the code before has filled the caches with other lines */
     memory->sample[HL_TLB_DATA][i][round] = hl_time_reads(chain, passes);
     if (!memory->is_sealed)
         return;
@@ -215,7 +214,7 @@ static void time_chain(struct memory *memory, unsigned i, unsigned round) {
     memory->sample[HL_TLB_TEXT][i][round] = hl_time_jumps(chain, passes);
 }
 
-/* How many rounds there were. */
+/* Returns the number of rounds.  */
 static unsigned time_rounds(struct session *session) {
     unsigned round = 0;
     while (round < ROUNDS && (round < ROUNDS_MIN || elapsed_ms(session) < MEASURING_MS)) {
@@ -244,7 +243,7 @@ static void sum_up_memory(struct hl_tlb_figures *figures, struct memory *memory,
             figures->size[i - HL_TLB_PAGES + 1] = time;
         else
             figures->page[i] = time;
-        /* Of the pages the fastest, as each figure is the fastest of its rounds. */
+        /* The fastest of the pages, as each figure is the fastest of its rounds.  */
         if (i < HL_TLB_PAGES && (figures->size[0].ns == 0 || time.ns < figures->size[0].ns))
             figures->size[0] = time;
     }
@@ -292,7 +291,7 @@ void hl_measure_tlb(struct hl_tlb *tlb) {
 
 /* --- the answer --- */
 
-/* The huge memory whose figures are shown: the first that says what the verdict is. */
+/* The huge memory whose figures are shown: the first one with this verdict.  */
 static int choose_memory(const struct hl_tlb *tlb, enum hl_tlb_side side, unsigned size,
                          enum hl_tlb_verdict verdict) {
     const struct hl_tlb_figures *figures = tlb->figures[side];
@@ -359,7 +358,7 @@ static void add_time(json_t *figures, enum hl_tlb_side side, enum hl_tlb_memory 
                                         (int)pages, "ns", time.ns, "noise_ns", time.noise_ns));
 }
 
-/* The pages, counted from 1, one by one; 0 stands for the lines of all. */
+/* Adds the pages one by one, counted from 1; 0 stands for the lines of all.  */
 static void add_figures(json_t *array, const struct hl_tlb *tlb, enum hl_tlb_side side,
                         enum hl_tlb_memory memory) {
     const struct hl_tlb_figures *figures = &tlb->figures[side][memory];

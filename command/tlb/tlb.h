@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Whether huge pages reach the TLB whole. */
+/* Whether huge pages reach the TLB whole.  */
 #ifndef HL_TLB_H
 #define HL_TLB_H
 
@@ -7,14 +7,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What the lines that are read, or jumped to, lie in: side by side, on a small page each, or on a 4 KiB part of a
-   huge page each. */
+/* The memory of the lines that are read, or jumped to: side by side, on a small page each, or on a 4 KiB part of a huge page each.
+    */
 enum hl_tlb_memory {
     HL_TLB_PACKED,
     HL_TLB_SMALL,
     HL_TLB_HUGETLB,
     HL_TLB_THP,
-    HL_TLB_IMAGE, /* a tmpfs, as images are on */
+    HL_TLB_IMAGE, /* a tmpfs, as for images */
     HL_TLB_MEMORIES
 };
 enum hl_tlb_side { HL_TLB_DATA, HL_TLB_TEXT, HL_TLB_SIDES };
@@ -29,7 +29,7 @@ struct hl_tlb_time {
     double ns, noise_ns;
 };
 
-/* What was measured in one memory from one side. */
+/* The measurements of one memory from one side.  */
 struct hl_tlb_figures {
     struct hl_tlb_time size[HL_TLB_SIZES];
     struct hl_tlb_time page[HL_TLB_PAGES]; /* the lines of one huge page alone */
@@ -38,18 +38,18 @@ struct hl_tlb_figures {
 struct hl_tlb {
     struct hl_tlb_figures figures[HL_TLB_SIDES][HL_TLB_MEMORIES];
     const char *reason[HL_TLB_SIDES][HL_TLB_MEMORIES]; /* why it was not measured; or NULL; static */
-    double ms;                                         /* all of it took so long */
+    double ms;                                         /* the duration of all measurements */
 };
 
 enum hl_tlb_verdict { HL_TLB_UNKNOWN, HL_TLB_WHOLE, HL_TLB_PIECES, HL_TLB_SOME };
 
-/* What one memory's figures say, with PACKED's and SMALL's of the same side.  *WHOLE_PAGES of *PAGES reach the TLB
-   whole, of those that can be told by themselves; either may be NULL. */
+/* The verdict on the memory with the figures HUGE, with those of PACKED and SMALL of the same side.  *WHOLE_PAGES of the *PAGES
+   that can be judged one by one reach the TLB whole; either may be NULL.  */
 enum hl_tlb_verdict hl_judge_memory(const struct hl_tlb_figures *packed, const struct hl_tlb_figures *small,
                                     const struct hl_tlb_figures *huge, unsigned *whole_pages,
                                     unsigned *pages);
 
-/* What all of them say together, and about SIDE alone. */
+/* The verdicts on SIDE alone, and on both sides together.  */
 enum hl_tlb_verdict hl_judge_side(const struct hl_tlb *tlb, enum hl_tlb_side side);
 enum hl_tlb_verdict hl_judge_tlb(const struct hl_tlb *tlb);
 
@@ -61,14 +61,14 @@ const char *hl_tlb_side_name(enum hl_tlb_side side);
 /* "huge pages reach the TLB whole"; static. */
 const char *hl_tlb_verdict_words(enum hl_tlb_verdict verdict);
 
-/* Measures, in less than half a second.  Of the pool it takes what is not reserved, half of that at most, and
-   gives everything back. */
+/* Measures, in less than half a second.  It takes at most half of the pool's pages that are not reserved, and gives everything
+   back.  */
 void hl_measure_tlb(struct hl_tlb *tlb);
 
-/* "huge pages reach the TLB in pieces: ...", with the figures and what that means; the caller frees it. */
+/* "huge pages reach the TLB in pieces: ...", with the figures and their meaning; the caller frees it.  */
 char *hl_describe_tlb(const struct hl_tlb *tlb);
 
-/* What a host's administrator can do about it; NULL where nothing has to be done; static. */
+/* The remedy for a host's administrator; NULL if nothing has to be done; static.  */
 const char *hl_find_tlb_remedy(const struct hl_tlb *tlb);
 
 /* Verdict and sentence; and with figures. */
