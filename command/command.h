@@ -4,7 +4,7 @@
 #define HL_COMMAND_H
 
 /* The commands.  argv[0] is "hugeld", and the rest are the arguments behind the command's name; the result is the exit code
-   (basics.h).  */
+   (basics.h). */
 int hl_run_program(int argc, char **argv);
 int hl_inspect_files(int argc, char **argv);
 int hl_show_status(int argc, char **argv);

@@ -2,7 +2,7 @@
 /* The hugeld command, except hugeld.c's part: finds the sub-command and calls it.
 
    This is the user's interface; the work is done by libhugeld.so inside the program, and the plan comes from the same files of elf/
-   that run there.  */
+   that run there. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/run/ldso.h"
@@ -30,7 +30,7 @@ static const struct command {
 };
 
 /* Fewer may not be enough for a store, an image and the files that a process has mapped; most functions could not tell then whether
-   a file could not be opened or does not exist.  */
+   a file could not be opened or does not exist. */
 #define FILES_MIN 64
 
 static const char doc[] =
@@ -74,7 +74,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* The command that resembles NAME, or NULL.  */
+/* The command that resembles NAME, or NULL. */
 static const char *find_near(const char *name) {
     size_t best = 0;
     for (size_t i = 1; i < sizeof commands / sizeof commands[0]; i++)
@@ -83,7 +83,7 @@ static const char *find_near(const char *name) {
     return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
 }
 
-/* Whether WORD is no option, or one that argp knows, which may be shortened.  */
+/* Whether WORD is no option, or one that argp knows, which may be shortened. */
 static bool is_known(const char *word) {
     static const char *const known[] = {"--help", "--usage", "--version", "-?", "-V"};
     bool found = word[0] != '-';
@@ -92,7 +92,7 @@ static bool is_known(const char *word) {
     return found;
 }
 
-/* Whether the command NAME may open as many files as it may need for WORDS. `run` starts the program with any limit.  */
+/* Whether the command NAME may open as many files as it may need for WORDS. `run` starts the program with any limit. */
 static bool has_files(const char *name, char **words) {
     struct rlimit files;
     bool asks_for_help = false;
@@ -139,7 +139,7 @@ static int dispatch(int argc, char **argv) {
     return HL_EXIT_USAGE;
 }
 
-/* Prints the version, and the files that `run` would use.  */
+/* Prints the version, and the files that `run` would use. */
 static void print_version(FILE *stream, struct argp_state *state) {
     char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
     struct hl_elf_file own;
@@ -161,7 +161,7 @@ static void print_version(FILE *stream, struct argp_state *state) {
     free(reason);
 }
 
-/* Runs at exit, also after argp's help.  */
+/* Runs at exit, also after argp's help. */
 static void check_output(void) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return;
@@ -170,7 +170,7 @@ static void check_output(void) {
 }
 
 /* Replaces closed standard descriptors by ones that cannot be read or written: else the next opened file would get a standard
-   number, and receive messages.  An executed program finds them closed.  */
+   number, and receive messages.  An executed program finds them closed. */
 static void keep_standard_numbers(void) {
     int fd;
     do

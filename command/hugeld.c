@@ -5,7 +5,7 @@
    of an additional program's cost is its start: a dynamic linker, its libraries, and the CPUID instructions by which glibc finds
    the processor's features.  Under a hypervisor each of these is an exit to it, of 1 to 20 us, and there are about forty.  So this
    program is linked only with a libc, one that asks for no features (musl) if there is one, and decides with a few system calls.
-   Everything that takes more, or needs a message, is left to hugeld-command, which does the same and all the rest.  */
+   Everything that takes more, or needs a message, is left to hugeld-command, which does the same and all the rest. */
 #include "command/base/basics.h"
 #include "command/exec-stop/exec-stop.h"
 #include "command/run/start.h"
@@ -61,12 +61,12 @@ static bool parse_options(struct hl_options *options, const char *text) {
     return !is_wrong;
 }
 
-/* Reads them.  False: there is a mistake in them, or they need hugeld-command.  */
+/* Reads them.  False: there is a mistake in them, or they need hugeld-command. */
 static bool read_options(struct hl_options *options, const char *text) {
     return parse_options(options, text) && options->verbose == 0 && options->strict == 0;
 }
 
-/* Prepares this process for PROGRAM.  False: a message would be needed.  */
+/* Prepares this process for PROGRAM.  False: a message would be needed. */
 static bool prepare(struct hl_start_plan *plan, const struct request *request,
                     const struct hl_options *options, const char *text, struct hl_program *program) {
     hl_choose_bare(plan, &request->run, options, program, request->program[0]);
@@ -96,7 +96,7 @@ static void start_program(const struct request *request) {
     free(text);
 }
 
-/* Becomes hugeld-command.  Returns after a line with the reason if it cannot.  */
+/* Becomes hugeld-command.  Returns after a line with the reason if it cannot. */
 static void become_command(char **argv, char **variables) {
     char *command = hl_find_part("hugeld-command", NULL, X_OK);
     if (command == NULL) {
@@ -108,7 +108,7 @@ static void become_command(char **argv, char **variables) {
             strerror(errno));
 }
 
-/* Becomes the program as it is, unless it must run on huge pages or not at all.  Returns the exit code if it does not.  */
+/* Becomes the program as it is, unless it must run on huge pages or not at all.  Returns the exit code if it does not. */
 static int start_as_it_is(const struct request *request) {
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);

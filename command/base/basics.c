@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Lines for errors, memory, texts, paths, numbers and clocks.  */
+/* Lines for errors, memory, texts, paths, numbers and clocks. */
 #include "command/base/basics.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ static char *make_line(size_t *bytes, const char *prefix, const char *format, va
 }
 
 /* Writes to standard error.  No signal of a pipe without a reader, or of RLIMIT_FSIZE, ends a process that is about to become a
-   program.  */
+   program. */
 static void write_quietly(const char *text, size_t bytes) {
     sigset_t blocked, before, sent;
     sigemptyset(&blocked);
@@ -157,7 +157,7 @@ char *hl_find_file_path(int file) {
     return NULL;
 }
 
-/* The folder of the running command; without /proc, the folder of the executed path; empty if neither is known.  */
+/* The folder of the running command; without /proc, the folder of the executed path; empty if neither is known. */
 static void find_own_folder(char folder[PATH_MAX]) {
     memset(folder, 0, PATH_MAX);
     if (readlink("/proc/self/exe", folder, PATH_MAX - 1) <= 0 &&

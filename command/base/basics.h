@@ -2,7 +2,7 @@
 /* Functions of all parts of the hugeld command, including hugeld.c, which starts programs: that is linked only with a libc, which
    may be another one.
 
-   Exit codes: 0 done, 1 the answer is no, 2 wrong use; `run` adds 126 and 127 as env(1) does.  */
+   Exit codes: 0 done, 1 the answer is no, 2 wrong use; `run` adds 126 and 127 as env(1) does. */
 #ifndef HL_BASICS_H
 #define HL_BASICS_H
 
@@ -25,13 +25,13 @@ enum {
 };
 
 /* One line "hugeld: ..." on stderr, in one write; hl_print: one line on stdout.  A newline is added, and control characters (names
-   from files and /proc may hold some) become '?'.  */
+   from files and /proc may hold some) become '?'. */
 void hl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* malloc, of zeros, realloc, and asprintf that end the command if there is no memory.  */
+/* malloc, of zeros, realloc, and asprintf that end the command if there is no memory. */
 void *hl_xmalloc(size_t bytes);
-/* The environment as it is now, in an array that the caller frees; its strings stay as they are if the environment changes.  */
+/* The environment as it is now, in an array that the caller frees; its strings stay as they are if the environment changes. */
 char **hl_keep_environment(void);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -50,20 +50,20 @@ FILE *hl_open_text(int folder, const char *name);
 /* The same for the folder NAME, which is no symbolic link, to be listed. */
 DIR *hl_open_list(int folder, const char *name);
 
-/* Whether no user but OWNER and root can write to the file of STATUS.  An access control list shows in the group's bit.  */
+/* Whether no user but OWNER and root can write to the file of STATUS.  An access control list shows in the group's bit. */
 static inline bool hl_only_writable_by(const struct stat *status, uint64_t owner) {
     return (status->st_uid == owner || status->st_uid == 0) && (status->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-/* The target of the symbolic link NAME in FOLDER; NULL and errno: it cannot be read.  The caller frees it.  */
+/* The target of the symbolic link NAME in FOLDER; NULL and errno: it cannot be read.  The caller frees it. */
 char *hl_read_link(int folder, const char *name);
 
-/* The path of the open FILE, without symbolic links; NULL if unknown.  The caller frees it.  */
+/* The path of the open FILE, without symbolic links; NULL if unknown.  The caller frees it. */
 char *hl_find_file_path(int file);
 
 /* The path of hugeld's own file NAME that may be accessed in MODE (access(2)): beside the running command, in ../lib/hugeld, or
    where it was installed (HL_LIBDIR); if BUILT is not NULL, first at that path from the command's folder, as in a build.  NULL if
-   it is in none of them; else without symbolic links, and the caller frees it.  */
+   it is in none of them; else without symbolic links, and the caller frees it. */
 char *hl_find_part(const char *name, const char *built, int mode);
 
 /* "A,B"; either may be NULL or empty.  Frees nothing; the caller owns the result, which is never NULL. */
@@ -72,29 +72,29 @@ char *hl_join_options(const char *a, const char *b);
 /* "r-x" for PF_R | PF_X; static. */
 const char *hl_flags_text(uint32_t flags);
 
-/* Whether TEXT ends in END, and is longer.  */
+/* Whether TEXT ends in END, and is longer. */
 bool hl_ends_in(const char *text, const char *end);
 
-/* "s" for the plural of a noun, unless N is 1.  */
+/* "s" for the plural of a noun, unless N is 1. */
 static inline const char *hl_plural(uint64_t n) { return n == 1 ? "" : "s"; }
 
 /* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
 unsigned hl_permille(uint64_t part, uint64_t whole);
 
 /* Reads the number at the beginning of the file at PATH.  False, and *NUMBER may be anything: the file cannot be read, or has no
-   number.  */
+   number. */
 bool hl_read_setting(const char *path, uint64_t *number);
 
-/* Lets this process open as many files as its hard limit allows, and returns that; 0: unknown.  */
+/* Lets this process open as many files as its hard limit allows, and returns that; 0: unknown. */
 size_t hl_raise_file_limit(void);
 
 /* Milliseconds of CLOCK_MONOTONIC, for differences. */
 double hl_now_ms(void);
 
-/* Milliseconds of processor time that this process has used, for differences.  */
+/* Milliseconds of processor time that this process has used, for differences. */
 double hl_processor_ms(void);
 
-/* Adds WORD, quoted for a shell, to *TEXT, from malloc, after a space unless *TEXT is empty.  */
+/* Adds WORD, quoted for a shell, to *TEXT, from malloc, after a space unless *TEXT is empty. */
 void hl_add_word(char **text, const char *word);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Functions of the sub-commands: words, JSON, threads.  */
+/* Functions of the sub-commands: words, JSON, threads. */
 #include "command/base/common.h"
 
 #include <errno.h>
@@ -143,7 +143,7 @@ static void *run_worker(void *worker_) {
 }
 
 /* The kernel often queues a new thread behind the one that has made it, and moves it only milliseconds later.  So the other threads
-   may not run on this one's processor.  */
+   may not run on this one's processor. */
 void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
     struct worker worker = {work, data};
     pthread_t thread[HL_THREADS_MAX];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Functions of the parts of the hugeld command beside basics.h: for words, JSON and threads.  */
+/* Functions of the parts of the hugeld command beside basics.h: for words, JSON and threads. */
 #ifndef HL_COMMON_H
 #define HL_COMMON_H
 
@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <sys/types.h>
 
-/* How many letters must be added, removed or replaced to turn A into B, which has at most HL_WORD_MAX bytes.  */
+/* How many letters must be added, removed or replaced to turn A into B, which has at most HL_WORD_MAX bytes. */
 #define HL_WORD_MAX 64
 size_t hl_count_edits(const char *a, const char *b);
 
@@ -19,7 +19,7 @@ bool hl_is_near(const char *word, const char *other);
 pid_t hl_parse_pid(const char *text);
 
 /* The number of bytes of the character at TEXT if it is invisible, or changes the look of others: control characters, and those of
-   Unicode that turn the direction of writing or have no width.  0: it is none of these.  */
+   Unicode that turn the direction of writing or have no width.  0: it is none of these. */
 size_t hl_hidden_bytes(const char *text);
 
 /* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?', and NULL null.  hl_json_hex: "0x...".  hl_json_share:
@@ -32,13 +32,13 @@ void hl_print_json(json_t *value);
 /* For qsort(3) of doubles, ascending. */
 int hl_compare_doubles(const void *a, const void *b);
 
-/* A hash of BYTES and SEED, the same on each machine: for telling values apart, not for protection.  */
+/* A hash of BYTES and SEED, the same on each machine: for telling values apart, not for protection. */
 uint64_t hl_hash(uint64_t seed, const void *from, size_t bytes);
 
 /* The next number of *STATE, which is not 0: the same numbers in each run. */
 uint64_t hl_draw(uint64_t *state);
 
-/* Files that list processors reserved for chosen programs: isolcpus, nohz_full, isolated cpusets.  */
+/* Files that list processors reserved for chosen programs: isolcpus, nohz_full, isolated cpusets. */
 #define HL_ISOLATED_LISTS 3
 extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];
 
@@ -47,7 +47,7 @@ extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];
 char *hl_read_cpuinfo(const char *name);
 
 /* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all calls have.  The
-   others have the lowest priority.  If no thread can be made, only this one works.  */
+   others have the lowest priority.  If no thread can be made, only this one works. */
 #define HL_THREADS_MAX 16
 void hl_run_in_threads(void *(*work)(void *), void *data, size_t n);
 

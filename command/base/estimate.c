@@ -6,13 +6,13 @@
    leaves the pages that the TLB holds 3.65 times in a thousand instructions, which take some 0.3 ns each: once in 100 ns.  But its
    jumps are not random, and the second level holds many of them.  So one in 200 ns is assumed.  Group survey of bench/RESULTS.md
    has the estimate beside the measurement for ten programs: 0.94 and 0.96 of rustc's time, 0.96 and 1.00 of clang's, 0.99 and 1.00
-   of node's.  Programs differ by a factor of two or three either way, and so does the estimate.  */
+   of node's.  Programs differ by a factor of two or three either way, and so does the estimate. */
 #include "command/base/estimate.h"
 
 #include <math.h>
 
 #define JUMP_EACH_NS 200.0
-/* No estimate is larger than this.  */
+/* No estimate is larger than this. */
 #define GAIN_MAX 0.5
 #define NS_MAX 1e5
 #define MIB_MAX 65536
@@ -53,7 +53,7 @@ double hl_estimate_gain(const struct hl_jump_costs *costs, double hot_bytes, dou
 
 double hl_estimate_from_walks(const struct hl_jump_costs *costs, double hot_bytes, double walk_share,
                               double share) {
-    /* Whole huge pages leave next to no walks; huge pages in pieces leave a share of them, by the measured costs.  */
+    /* Whole huge pages leave next to no walks; huge pages in pieces leave a share of them, by the measured costs. */
     double left = 0;
     for (size_t i = 0; i < costs->n; i++)
         if (costs->point[i].mib * (1 << 20) <= hot_bytes || i == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Reads the options of the sub-commands with argp, by a table of each command.  */
+/* Reads the options of the sub-commands with argp, by a table of each command. */
 #include "command/base/flags.h"
 #include "command/base/common.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* argp's key of the first row, if that has no letter; each next row's key is one more.  */
+/* argp's key of the first row, if that has no letter; each next row's key is one more. */
 #define FIRST_KEY 0x100
 
 struct reading {
@@ -24,7 +24,7 @@ void hl_add_to_list(struct hl_list *list, const char *word) {
     list->word[list->n++] = word;
 }
 
-/* Asks for WANTED, which it frees, instead of TEXT.  EINVAL.  */
+/* Asks for WANTED, which it frees, instead of TEXT.  EINVAL. */
 static int refuse(const struct hl_command *command, const struct hl_flag *flag, const char *text,
                   char *wanted) {
     hl_warn("%s: --%s %s: give %s", command->name, flag->name, text, wanted);
@@ -32,7 +32,7 @@ static int refuse(const struct hl_command *command, const struct hl_flag *flag, 
     return EINVAL;
 }
 
-/* The command and flag with which options were given.  */
+/* The command and flag with which options were given. */
 struct giving {
     const struct hl_command *command;
     const struct hl_flag *flag;
@@ -45,7 +45,7 @@ static void tell_mistake(void *data, struct hl_string option, const char *what) 
             (int)(option.bytes < 200 ? option.bytes : 200), option.at, what, command);
 }
 
-/* Each mistake is reported in a line of its own.  */
+/* Each mistake is reported in a line of its own. */
 static int add_options(const struct hl_command *command, const struct hl_flag *flag, char **joined,
                        const char *text) {
     struct hl_options options;
@@ -108,7 +108,7 @@ static int choose(const struct hl_command *command, const struct hl_flag *flag, 
     return 0;
 }
 
-/* Stores TEXT, the value of FLAG, in the request.  0, or EINVAL after one line.  */
+/* Stores TEXT, the value of FLAG, in the request.  0, or EINVAL after one line. */
 static error_t store(const struct reading *reading, const struct hl_flag *flag, struct argp_state *state,
                      char *text) {
     const struct hl_command *command = reading->command;
@@ -162,7 +162,7 @@ static void describe_options(void) {
     }
 }
 
-/* The option of OPTIONS that resembles WORD, without dashes; NULL if WORD is an option, or resembles none.  */
+/* The option of OPTIONS that resembles WORD, without dashes; NULL if WORD is an option, or resembles none. */
 static const char *find_near_option(const struct argp_option *options, const char *word) {
     const char *best = NULL;
     for (const struct argp_option *at = options; at->name != NULL; at++) {
@@ -176,7 +176,7 @@ static const char *find_near_option(const struct argp_option *options, const cha
     return best != NULL && hl_is_near(word, best) ? best : NULL;
 }
 
-/* Ends the command if a long option is misspelled: getopt would only say that there is no such option.  */
+/* Ends the command if a long option is misspelled: getopt would only say that there is no such option. */
 static void find_misspelled(const struct argp_state *state, const char *command) {
     for (int i = 1; i < state->argc; i++) {
         const char *word = state->argv[i];

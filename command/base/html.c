@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Appends an answer to data/report.html, whose script draws it.  */
+/* Appends an answer to data/report.html, whose script draws it. */
 #include "command/base/html.h"
 #include "command/base/common.h"
 

@@ -14,7 +14,7 @@
 
 #define LINKS_MAX 40 /* as in path_resolution(7) */
 
-/* File systems that depend on nothing but a disk.  The layers of an overlay are chosen by root.  */
+/* File systems that depend on nothing but a disk.  The layers of an overlay are chosen by root. */
 static const char *const kinds[] = {"bcachefs", "btrfs", "erofs",  "ext2",     "ext3",  "ext4", "f2fs",
                                     "overlay",  "ramfs", "rootfs", "squashfs", "tmpfs", "xfs",  "zfs"};
 
@@ -39,7 +39,7 @@ static bool is_kind_local(const char *line) {
     return found;
 }
 
-/* Whether MOUNTINFO (proc_pid_mountinfo(5)) lists the mount NUMBER; *IS_LOCAL: it is of a local kind.  */
+/* Whether MOUNTINFO (proc_pid_mountinfo(5)) lists the mount NUMBER; *IS_LOCAL: it is of a local kind. */
 static bool find_mount(const char *mountinfo, uint64_t number, bool *is_local) {
     FILE *text = fopen(mountinfo, "re");
     char *line = NULL;
@@ -57,7 +57,7 @@ static bool find_mount(const char *mountinfo, uint64_t number, bool *is_local) {
 }
 
 /* mountinfo lists only mounts below the process's own root, so a mount that chroot(2) has left behind is looked for in the list of
-   process 1: the numbers are the same for all.  A mount in neither list may be of any kind.  */
+   process 1: the numbers are the same for all.  A mount in neither list may be of any kind. */
 static bool read_mount(uint64_t number) {
     bool is_local = false;
     if (!find_mount("/proc/self/mountinfo", number, &is_local))
@@ -65,7 +65,7 @@ static bool read_mount(uint64_t number) {
     return is_local;
 }
 
-/* The same for the mount of the open FILE, which has this NUMBER; each mount is looked up once.  */
+/* The same for the mount of the open FILE, which has this NUMBER; each mount is looked up once. */
 static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
     for (size_t i = 0; i < local->n; i++)
         if (local->mount[i].number == number)
@@ -137,7 +137,7 @@ static int follow(int file, char *left, const char *rest) {
     return 0;
 }
 
-/* Takes the open FILE over, which is the folder of PATH.  */
+/* Takes the open FILE over, which is the folder of PATH. */
 static void note_folder(struct hl_local *local, const char *path, int file) {
     const char *name = strrchr(path, '/');
     forget_folder(local);
@@ -145,7 +145,7 @@ static void note_folder(struct hl_local *local, const char *path, int file) {
     local->folder_file = file;
 }
 
-/* The name of PATH in the folder that was looked into last, or NULL: PATH is not directly in it.  */
+/* The name of PATH in the folder that was looked into last, or NULL: PATH is not directly in it. */
 static const char *find_name(const struct hl_local *local, const char *path) {
     const char *name = strrchr(path, '/');
     size_t length = local->folder != NULL ? strlen(local->folder) : 0;
@@ -153,7 +153,7 @@ static const char *find_name(const struct hl_local *local, const char *path) {
     return is_inside && name[1] != '\0' ? name + 1 : NULL;
 }
 
-/* Opens PATH from its first part on.  */
+/* Opens PATH from its first part on. */
 static int walk(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     char left[2 * PATH_MAX], *at = left;
     unsigned links = 0;
@@ -223,7 +223,7 @@ int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct
 
 /* --- patterns --- */
 
-/* glob(3) passes no data to these functions.  */
+/* glob(3) passes no data to these functions. */
 static struct hl_local *globbing;
 
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A lock of root's, or of one user's, by a file that no other user can open.  */
+/* A lock of root's, or of one user's, by a file that no other user can open. */
 #ifndef HL_LOCK_H
 #define HL_LOCK_H
 
@@ -10,10 +10,10 @@ bool hl_is_at(int file, int folder, const char *name);
 
 /* Opens the file NAME in FOLDER (or AT_FDCWD), where no other user can write, or makes it, so that no other user can open it, and
    locks it (flock).  WAITS: until it is free.  A descriptor; -EWOULDBLOCK: another process has it; or another negated errno.
-   Prints nothing.  */
+   Prints nothing. */
 int hl_lock_path(int folder, const char *name, bool waits);
 
-/* Removes the file PATH of LOCK, and releases it.  LOCK may be negative: then nothing is done.  */
+/* Removes the file PATH of LOCK, and releases it.  LOCK may be negative: then nothing is done. */
 void hl_drop_lock(const char *path, int lock);
 
 #endif

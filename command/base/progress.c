@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Shows the command's progress.  */
+/* Shows the command's progress. */
 #include "command/base/progress.h"
 #include "command/base/basics.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The command's progress, in a line of a terminal that the next one replaces.  */
+/* The command's progress, in a line of a terminal that the next one replaces. */
 #ifndef HL_PROGRESS_H
 #define HL_PROGRESS_H
 
 /* Shows the line if stderr is a terminal, and the first call was AFTER_MS ago, so that nothing flickers if the command ends before
-   that.  */
+   that. */
 void hl_show_progress(double after_ms, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Clears the line if there is one. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Runs a program for its output.
 
-   Both of its streams go to memory files: nothing must be read while it runs, and it can't block.  */
+   Both of its streams go to memory files: nothing must be read while it runs, and it can't block. */
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
 
@@ -23,7 +23,7 @@
 #define SECONDS_MAX 30
 #define NOBODY 65534
 
-/* Takes on the user's real, effective and saved IDs, and the groups, with no way back.  */
+/* Takes on the user's real, effective and saved IDs, and the groups, with no way back. */
 static bool become_user(uid_t uid) {
     const struct passwd *user = getpwuid(uid);
     if (user == NULL)
@@ -50,7 +50,7 @@ static void run_child(const char *path, char *const *argv, uid_t owner, unsigned
     _exit(HL_EXIT_CANNOT_RUN);
 }
 
-/* Reads the whole file FD as a string; closes it.  */
+/* Reads the whole file FD as a string; closes it. */
 static char *read_all(int fd) {
     struct stat stat_buffer;
     size_t size = fd >= 0 && fstat(fd, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0;
@@ -63,7 +63,7 @@ static char *read_all(int fd) {
 }
 
 /* Waits until CHILD has ended, and kills it after SECONDS.  It may be another user's, whose processes can stop it, and an alarm
-   doesn't end a stopped process.  */
+   doesn't end a stopped process. */
 static void end_in_time(pid_t child, unsigned seconds) {
     int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
     struct pollfd ends = {pidfd, POLLIN, 0};
@@ -73,10 +73,10 @@ static void end_in_time(pid_t child, unsigned seconds) {
         close(pidfd);
 }
 
-/* SECONDS: the limit; 0: none.  */
+/* SECONDS: the limit; 0: none. */
 static void ask(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
                 unsigned seconds) {
-    /* If it is inherited as ignored, the exit status is lost.  */
+    /* If it is inherited as ignored, the exit status is lost. */
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC),
         status = -1;

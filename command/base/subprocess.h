@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Runs a program for its output.  */
+/* Runs a program for its output. */
 #ifndef HL_SUBPROCESS_H
 #define HL_SUBPROCESS_H
 
@@ -7,7 +7,7 @@
 #include <sys/types.h>
 
 /* The overflow user, who owns nothing, without an environment: for programs that read files of other users.  It is not the user's
-   number: 65534 itself may own a database, and then runs the program with the present environment.  */
+   number: 65534 itself may own a database, and then runs the program with the present environment. */
 #define HL_NOBODY ((uid_t)-2)
 
 struct hl_answer {
@@ -16,13 +16,13 @@ struct hl_answer {
 };
 
 /* Runs the file PATH with ARGV, as the user OWNER unless that is (uid_t)-1, to its end; after 30 seconds it is killed.
-   LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.  hl_free_answer frees ANSWER.  */
+   LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.  hl_free_answer frees ANSWER. */
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner);
 
 /* The same for this command itself, as the same user, for as long as it takes; ARGV begins with "hugeld". */
 void hl_ask_itself(struct hl_answer *answer, const char *const *argv);
 
-/* The same, but the program's output goes to this process's output.  Returns whether it succeeded.  */
+/* The same, but the program's output goes to this process's output.  Returns whether it succeeded. */
 bool hl_run_itself(const char *const *argv);
 void hl_free_answer(struct hl_answer *answer);
 

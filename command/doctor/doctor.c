@@ -2,7 +2,7 @@
 /* hugeld doctor: tests what this machine can do for a process started from here, and names a command that fixes each problem.
 
    Everything is checked by the same functions that decide at run time, so in a container, a cpuset or a service's sandbox the
-   answers are those for a program inside it.  */
+   answers are those for a program inside it. */
 #include "command/proc/breakpoints.h"
 #include "command/command.h"
 #include "command/base/common.h"
@@ -24,7 +24,7 @@
 #include <cpuid.h>
 #endif
 
-/* Mappings that linkers, interpreters and databases need beside ours: the kernel's own default.  */
+/* Mappings that linkers, interpreters and databases need beside ours: the kernel's own default. */
 #define MAP_COUNT_USUAL 65530
 /* Pages that a large program's text takes (design: 128 MiB is the largest measured). */
 #define PAGES_SUGGESTED 128 /* besides all existing pages: a larger pool takes surplus pages in first */
@@ -72,7 +72,7 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "[-- PROGRAM [ARGUMENT...]]\nPID", NULL, HL_PROGRAM(struct request, program.program)},
 };
 
-/* Examines the stores that a process started from here looks into.  */
+/* Examines the stores that a process started from here looks into. */
 static void examine_stores(struct machine *machine) {
     struct hl_options options;
     const char *text = getenv("LD_HUGEPAGES_OPTIONS");
@@ -189,7 +189,7 @@ static void find_memory(struct request *request, const struct machine *machine) 
                     bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory" : NULL);
 }
 
-/* Adds a finding for each ability of the kernel.  */
+/* Adds a finding for each ability of the kernel. */
 static void find_abilities(struct request *request, const struct hl_kernel *kernel, bool has_filter) {
     const char *untried = "none: under a filter of system calls (seccomp) hugeld does not try it";
     bool can_map = kernel->hugetlb_mremap || kernel->hugetlb_memfd;
@@ -246,7 +246,7 @@ static void find_breakpoints(struct request *request, enum hl_answer_of_kernel a
                                 : NULL);
 }
 
-/* Only a warning: the host may have another administrator.  */
+/* Only a warning: the host may have another administrator. */
 static void find_tlb(struct request *request, const struct machine *machine) {
     const char *remedy = hl_find_tlb_remedy(&machine->tlb);
     add_finding(request, "tlb", remedy == NULL ? OK : WARN, hl_describe_tlb(&machine->tlb), remedy);
@@ -263,7 +263,7 @@ static bool is_guest(void) {
 }
 
 /* Some Intel processors stop if one page is in the instruction TLB in two sizes (CVE-2018-12207).  So KVM maps the memory that its
-   guests execute by small pages, even if the host backs it with huge pages (Linux, admin-guide/hw-vuln/multihit.rst).  */
+   guests execute by small pages, even if the host backs it with huge pages (Linux, admin-guide/hw-vuln/multihit.rst). */
 static void find_multihit(struct request *request) {
     char text[128];
     long bytes = hl_read_file("/sys/devices/system/cpu/vulnerabilities/itlb_multihit", text, sizeof text - 1);
@@ -398,7 +398,7 @@ static json_t *make_json(const struct request *request, const struct machine *ma
     return json;
 }
 
-/* doctor without a program: then NEEDS is NULL.  */
+/* doctor without a program: then NEEDS is NULL. */
 static int report_machine(struct request *request, const struct hl_needs *needs) {
     struct machine machine = {0};
     request->findings = json_array();

@@ -9,7 +9,7 @@
    MariaDB only tells its buffers' sizes: each is rounded up to whole pages, and their sum is the most that it takes (10.11.19, by
    strace and smaps; tests/pool proves it again).  If there are not enough for the buffer pool, InnoDB silently stays on small pages
    altogether.  Index builds take more for a while.  Servers without the variable innodb_buffer_pool_size_max (MySQL, older MariaDB)
-   allocate the pool in chunks by other rules, which were not measured: for them no number is guessed.  */
+   allocate the pool in chunks by other rules, which were not measured: for them no number is guessed. */
 #include "command/doctor/own-pages.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 /* The most that InnoDB's buffer pool takes beyond its size: it is rounded up to 8 MiB, and takes up to 6 MiB more if the kernel's
-   address is no multiple of 8 MiB.  */
+   address is no multiple of 8 MiB. */
 #define POOL_MORE_BYTES ((uint64_t)14 << 20)
 
 static void set_problem(struct hl_own_pages *own, char *problem) {
@@ -31,7 +31,7 @@ static void set_problem(struct hl_own_pages *own, char *problem) {
     own->problem = problem;
 }
 
-/* The length of TEXT's first line, as a printf precision.  */
+/* The length of TEXT's first line, as a printf precision. */
 static int line_bytes(const char *text) { return (int)strcspn(text, "\n"); }
 
 /* PROGRAM's arguments with MORE: behind the name (AT_END false), or behind all.  The caller frees the
@@ -68,7 +68,7 @@ static const char *find_data_directory(char *const *program) {
 }
 
 /* Finds the user who asks: this one, or for root, whom the server refuses, the owner of the data directory.  False: there is no
-   such folder.  */
+   such folder. */
 static bool find_asker(uid_t *asker, char *const *program) {
     struct stat stat_buffer;
     const char *folder = find_data_directory(program);
@@ -81,7 +81,7 @@ static bool find_asker(uid_t *asker, char *const *program) {
     return true;
 }
 
-/* Asks for the value of SETTING, which the caller frees; NULL, and the problem is set.  */
+/* Asks for the value of SETTING, which the caller frees; NULL, and the problem is set. */
 static char *ask_postgres(struct hl_own_pages *own, const char *executable, char *const *program, uid_t asker,
                           const char *setting) {
     const char *const more[] = {"-C", setting, NULL};
@@ -99,7 +99,7 @@ static char *ask_postgres(struct hl_own_pages *own, const char *executable, char
     return value;
 }
 
-/* The size of the kernel's default huge page, which mmap uses if no size is named; 0 if it can't be read.  */
+/* The size of the kernel's default huge page, which mmap uses if no size is named; 0 if it can't be read. */
 static uint64_t read_default_size(void) {
     char meminfo[8192];
     uint64_t kib = 0;
@@ -149,7 +149,7 @@ out:
 
 /* --- MariaDB --- */
 
-/* The value of the variable NAME in the output of --verbose --help: "name value" in a line of its own.  NULL if there is none.  */
+/* The value of the variable NAME in the output of --verbose --help: "name value" in a line of its own.  NULL if there is none. */
 static const char *find_variable(const char *text, const char *name) {
     size_t bytes = strlen(name);
     for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
@@ -165,7 +165,7 @@ static uint64_t find_number(const char *text, const char *name) {
     return value != NULL ? strtoull(value, NULL, 10) : 0;
 }
 
-/* The huge pages of the buffer whose size is in the variable NAME.  A buffer smaller than a huge page is on small pages.  */
+/* The huge pages of the buffer whose size is in the variable NAME.  A buffer smaller than a huge page is on small pages. */
 static uint64_t count_pages(const char *text, const char *name, uint64_t more_bytes, uint64_t page) {
     uint64_t bytes = find_number(text, name);
     return page > 0 && bytes >= page ? hl_round_up(bytes + more_bytes, page) / page : 0;

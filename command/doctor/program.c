@@ -14,7 +14,7 @@
    An object with an image takes nothing from the pool.  For each other one the answer says whether an image would fit into the
    store, and names the command that makes it.
 
-   The exit code is 0 if the pool has enough, 1 if not (or if that can't be determined), 2 if there is no such program.  */
+   The exit code is 0 if the pool has enough, 1 if not (or if that can't be determined), 2 if there is no such program. */
 #include "command/doctor/program.h"
 #include "command/file/elf-file.h"
 #include "command/file/file-plan.h"
@@ -54,7 +54,7 @@ static void add_object(struct hl_needs *needs, const char *path, const struct hl
     needs->image_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
 }
 
-/* OPTIONS without data and bss, so that only pages of hugetlb are planned.  */
+/* OPTIONS without data and bss, so that only pages of hugetlb are planned. */
 static struct hl_options plan_hugetlb_only(const struct hl_options *options) {
     struct hl_options only = *options;
     only.data = HL_DATA_OFF;
@@ -179,7 +179,7 @@ static void compare_with_pool(struct hl_needs *needs) {
     needs->available_pages = skip == 0 ? hl_pool_available(&needs->pool, 0) : 0;
     needs->needed_pages = needs->our_pages_max + (own > reserve ? own : reserve);
     /* By default hugeld leaves reserved pages alone and takes other memory if the pool has too few, so only the program can be
-       short of pages.  */
+       short of pages. */
     needs->falls_back =
         needs->options.backend == HL_BACKEND_AUTO && own <= reserve && reserve <= needs->available_pages;
     needs->enough =
@@ -193,7 +193,7 @@ static void compare_with_pool(struct hl_needs *needs) {
 
 /* --- all of it --- */
 
-/* Whether libhugeld.so is preloaded into programs started from here: it copies objects that are not shared.  */
+/* Whether libhugeld.so is preloaded into programs started from here: it copies objects that are not shared. */
 static bool is_preloaded(void) {
     const char *preload = getenv("LD_PRELOAD");
     return preload != NULL && strstr(preload, "libhugeld.so") != NULL;
@@ -212,7 +212,7 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     needs->makes_copy = is_preloaded() || !hl_shares_only(&run, &needs->options, needs->options_text);
 }
 
-/* 0, or -ESTALE: from here, the path of PID's executable leads to another file, or to none.  */
+/* 0, or -ESTALE: from here, the path of PID's executable leads to another file, or to none. */
 static int compare_with_path(pid_t pid) {
     struct hl_geometry geometry;
     struct hl_process process = {0};
@@ -228,7 +228,7 @@ static int compare_with_path(pid_t pid) {
 }
 
 /* If NAME is the number of a process, opens its executable, which is judged as if it were started again.  0 or a negated errno;
-   -ESTALE: its path leads elsewhere from here; -ESRCH: there is no such process; -ENODATA: it executes no file.  */
+   -ESTALE: its path leads elsewhere from here; -ESRCH: there is no such process; -ENODATA: it executes no file. */
 static int find_process(struct hl_needs *needs, const char *name) {
     pid_t pid = hl_parse_pid(name);
     if (pid == 0)
@@ -343,7 +343,7 @@ static void print_row(const char *name, uint64_t min, uint64_t max, const char *
     free(least);
 }
 
-/* Prints why hugeld does nothing, if that is the answer.  */
+/* Prints why hugeld does nothing, if that is the answer. */
 static bool print_idleness(const struct hl_needs *needs) {
     if (needs->target.is_unknown)
         hl_print("which programs %s starts is not known; name one of them", needs->program.path);
@@ -397,7 +397,7 @@ static char *explain_room(const struct hl_needs *needs, const struct hl_need *ne
                         store->path, store->path);
 }
 
-/* Prints the verdict on each object for which there is another way than the pool.  */
+/* Prints the verdict on each object for which there is another way than the pool. */
 static void print_images(const struct hl_needs *needs) {
     for (size_t i = 0; i < needs->n_objects; i++) {
         const struct hl_need *need = &needs->object[i];
@@ -417,7 +417,7 @@ static void print_images(const struct hl_needs *needs) {
     }
 }
 
-/* As `run` does at verbose=1.  */
+/* As `run` does at verbose=1. */
 static void print_larger_library(const struct hl_needs *needs) {
     struct hl_verdict verdict;
     if (needs->target.is_unknown || needs->idle || !selects_just_main(needs) ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The pages that one program needs in the pool: hugeld's and the program's own.  */
+/* The pages that one program needs in the pool: hugeld's and the program's own. */
 #ifndef HL_DOCTOR_PROGRAM_H
 #define HL_DOCTOR_PROGRAM_H
 
@@ -13,7 +13,7 @@
 
 #define HL_OWN_PAGES_UNKNOWN SIZE_MAX
 
-/* The user's request.  */
+/* The user's request. */
 struct hl_needs_request {
     const char *patterns; /* -p, or NULL */
     const char *options;  /* every -o, joined, without a mistake; or NULL */
@@ -56,7 +56,7 @@ struct hl_needs {
 };
 
 /* Fills NEEDS in.  0, or the exit code for wrong use, after a message.  hl_free_needs frees NEEDS in both cases; until then it must
-   not be moved.  */
+   not be moved. */
 int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request);
 void hl_free_needs(struct hl_needs *needs);
 

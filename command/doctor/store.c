@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld doctor: the stores of images.  The same code as in a process decides whether it would use one; the properties of the file
-   system are read from mountinfo, and image/store.c checks whether an image is still good.  */
+   system are read from mountinfo, and image/store.c checks whether an image is still good. */
 #include "command/doctor/store.h"
 #include "command/image/store.h"
 #include "command/proc/process.h"
@@ -113,7 +113,7 @@ unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options
     if (!is_system)
         hl_examine_store(&state[n++], own, geometry);
     hl_examine_store(&state[n], HL_SYSTEM_STORE, geometry);
-    /* If the user has named another store, a missing system's store is not reported.  */
+    /* If the user has named another store, a missing system's store is not reported. */
     if (options->store.bytes > 0 && !is_system && state[n].result == -ENOENT)
         hl_free_store_state(&state[n]);
     else
@@ -141,7 +141,7 @@ static bool has_writable_mount(int folder, dev_t device) {
 }
 
 /* A container has mounts of its own and, unlike a service, also a PID namespace or a / of its own.  Its root can write here only if
-   the user namespace is this machine's.  Anything that cannot be read counts as this machine's.  */
+   the user namespace is this machine's.  Anything that cannot be read counts as this machine's. */
 static bool is_writing_container(int folder, dev_t device) {
     return hl_has_same(folder, "ns/mnt") == 0 &&
            (hl_has_same(folder, "ns/pid") == 0 || hl_has_same(folder, "root") == 0) &&
@@ -149,7 +149,7 @@ static bool is_writing_container(int folder, dev_t device) {
 }
 
 /* Finds a container in which the store of STATE is mounted so that its root can write to it, and so change code that this machine's
-   processes execute: the ID of a process in it, or 0.  */
+   processes execute: the ID of a process in it, or 0. */
 static pid_t find_writing_container(const struct hl_store_state *state) {
     DIR *proc = NULL;
     pid_t pid = 0;
@@ -184,7 +184,7 @@ static char *describe_room(const struct hl_store_state *state) {
     return text;
 }
 
-/* The remedy for the problem of an existing store; NULL if there is no problem.  */
+/* The remedy for the problem of an existing store; NULL if there is no problem. */
 static char *find_remedy(const struct hl_store_state *state, const struct hl_geometry *geometry) {
     const char *path = state->path;
     if (state->noexec)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The state of a store of images, for doctor.  */
+/* The state of a store of images, for doctor. */
 #ifndef HL_DOCTOR_STORE_H
 #define HL_DOCTOR_STORE_H
 
@@ -15,16 +15,16 @@ struct hl_store_state {
     uint64_t images, stale; /* how many; how many of them are broken, or their file has changed or is gone */
 };
 
-/* Examines the store at PATH, as a process of this user would; hl_free_store_state frees STATE's texts.  */
+/* Examines the store at PATH, as a process of this user would; hl_free_store_state frees STATE's texts. */
 void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry);
 void hl_free_store_state(struct hl_store_state *state);
 
-/* Examines the stores that a process of this user looks into with these OPTIONS: one or two of STATE.  Returns their number.  */
+/* Examines the stores that a process of this user looks into with these OPTIONS: one or two of STATE.  Returns their number. */
 unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options *options,
                            const struct hl_geometry *geometry);
 #define HL_STORES_MAX 2
 
-/* A sentence about it, and *REMEDY, which may be NULL; the caller frees both.  */
+/* A sentence about it, and *REMEDY, which may be NULL; the caller frees both. */
 char *hl_describe_store(const struct hl_store_state *state, const struct hl_geometry *geometry,
                         char **remedy);
 

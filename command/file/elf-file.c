@@ -3,7 +3,7 @@
 
    The file may be anything that a user's PATH or another process's maps name, so it is read and never mapped (a mapped file that
    shrinks is SIGBUS), every offset is compared with its size, and strings end where their table does.  No library is used, because
-   this is also in hugeld.c, the part of the command that starts programs and must start fast itself.  */
+   this is also in hugeld.c, the part of the command that starts programs and must start fast itself. */
 #include "command/file/elf-file.h"
 #include "command/base/local.h"
 #include "command/base/pin.h"
@@ -16,10 +16,10 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-/* The length of the longest path.  */
+/* The length of the longest path. */
 #define STRING_MAX 4096
 
-/* A dynamic section has some hundred entries of 16 bytes at most.  A sparse file can claim to have a gigabyte of them.  */
+/* A dynamic section has some hundred entries of 16 bytes at most.  A sparse file can claim to have a gigabyte of them. */
 #define DYNAMIC_MAX (1 << 20)
 
 static const char *const sentences[HL_ELF_PROBLEMS] = {
@@ -53,7 +53,7 @@ static enum hl_elf_problem check_kind(const struct stat *stat) {
     return S_ISREG(stat->st_mode) ? HL_ELF_FINE : HL_ELF_SPECIAL;
 }
 
-/* Reads the first bytes, which are the header, and finds the kind of file.  */
+/* Reads the first bytes, which are the header, and finds the kind of file. */
 static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
     const unsigned char *head = (const unsigned char *)&file->header;
     ssize_t n = pread(file->fd, &file->header, sizeof file->header, 0);
@@ -172,7 +172,7 @@ static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
 }
 
 /* Reads up to BYTES of the file from OFFSET; *GOT is their number.  NULL: there are none, or they cannot be read; else the caller
-   frees the result.  */
+   frees the result. */
 static void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_t bytes, size_t *got) {
     uint64_t size = (uint64_t)file->stat.st_size;
     if (offset >= size || bytes == 0)
@@ -185,7 +185,7 @@ static void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_
     return NULL;
 }
 
-/* The file offset of the byte at virtual ADDRESS; UINT64_MAX if it is not in the file.  */
+/* The file offset of the byte at virtual ADDRESS; UINT64_MAX if it is not in the file. */
 static uint64_t find_offset(const struct hl_elf_file *file, uint64_t address) {
     for (size_t i = 0; i < file->phnum; i++) {
         const Elf64_Phdr *ph = &file->phdr[i];
@@ -202,7 +202,7 @@ static uint64_t find_dynamic(const struct hl_elf_file *file, Elf64_Sxword tag) {
     return 0;
 }
 
-/* Reads only this string of the dynamic string table, which may have megabytes.  The caller frees it.  */
+/* Reads only this string of the dynamic string table, which may have megabytes.  The caller frees it. */
 static char *find_string(const struct hl_elf_file *file, uint64_t offset) {
     size_t bytes;
     if (offset >= file->strings_bytes || file->strings_at > UINT64_MAX - offset)
@@ -225,7 +225,7 @@ static void free_headers(struct hl_elf_file *file) {
     file->fd = -1;
 }
 
-/* Missing data is no error here: then there is no name and no known text relocation.  */
+/* Missing data is no error here: then there is no name and no known text relocation. */
 static void read_dynamic(struct hl_elf_file *file) {
     struct hl_object object = {0};
     uint64_t strtab, soname;
@@ -266,7 +266,7 @@ enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd) {
     return problem;
 }
 
-/* Calls stat before it opens: opening a device can have effects, and opening a FIFO waits.  */
+/* Calls stat before it opens: opening a device can have effects, and opening a FIFO waits. */
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path) {
     memset(file, 0, sizeof *file);
     file->fd = -1;
@@ -343,7 +343,7 @@ uint64_t hl_count_segment_bytes(const struct hl_object *object, uint64_t start, 
     return bytes;
 }
 
-/* Reads only as many bytes of each name as PREFIX has, since this runs at each start.  */
+/* Reads only as many bytes of each name as PREFIX has, since this runs at each start. */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
     char name[64];
     size_t bytes = strlen(prefix);

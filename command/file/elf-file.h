@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The parts of an ELF file on disk that the planner needs.  */
+/* The parts of an ELF file on disk that the planner needs. */
 #ifndef HL_ELF_FILE_H
 #define HL_ELF_FILE_H
 
@@ -42,15 +42,15 @@ struct hl_elf_file {
 
 /* Opens PATH (relative to the folder DIRECTORY, or AT_FDCWD) and reads its headers, which may be hostile.  Only a regular file is
    ever opened.  HL_ELF_FINE: FILE is to be closed with hl_close_elf.  Else there is nothing to close, and for HL_ELF_32_BIT
-   FILE->header holds the first bytes of the file.  */
+   FILE->header holds the first bytes of the file. */
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path);
 void hl_close_elf(struct hl_elf_file *file);
 
 /* The same; but in a process that must not wait for any server (command/base/pin.h), a file on no local file system is
-   HL_ELF_UNREADABLE, with EREMOTE.  FOLLOWS as for hl_pin.  */
+   HL_ELF_UNREADABLE, with EREMOTE.  FOLLOWS as for hl_pin. */
 enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows);
 
-/* hl_open_elf for the open FD, which FILE owns only after HL_ELF_FINE.  Else FILE->stat is filled if possible.  */
+/* hl_open_elf for the open FD, which FILE owns only after HL_ELF_FINE.  Else FILE->stat is filled if possible. */
 enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd);
 
 /* Reads BYTES of the open FILE from OFFSET.  False: they are not all there, or cannot be read. */
@@ -59,7 +59,7 @@ bool hl_read_exactly(int file, uint64_t offset, void *to, size_t bytes);
 /* The path in FILE's PT_INTERP, an absolute one; NULL if there is none.  The caller frees it. */
 char *hl_read_interpreter(const struct hl_elf_file *file);
 
-/* "is a script; ...", static; for HL_ELF_UNREADABLE the sentence is that of errno.  */
+/* "is a script; ...", static; for HL_ELF_UNREADABLE the sentence is that of errno. */
 const char *hl_elf_problem_sentence(enum hl_elf_problem problem);
 
 /* The object that FILE becomes at LOAD_BIAS: hl_read_segments with its results, and the text relocations.
@@ -77,17 +77,17 @@ uint64_t hl_count_segment_bytes(const struct hl_object *object, uint64_t start, 
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix);
 
 /* Whether it can be loaded at any free address (PIE, DSO), and the alignment of these addresses: the largest p_align, at least
-   PAGE_BYTES.  */
+   PAGE_BYTES. */
 bool hl_is_position_independent(const struct hl_elf_file *file);
 uint64_t hl_load_alignment(const struct hl_elf_file *file, uint64_t page_bytes);
 
-/* Whether its address modulo a huge page can vary.  */
+/* Whether its address modulo a huge page can vary. */
 bool hl_gets_any_address(const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
-/* Whether it is set-user-ID, set-group-ID or has file capabilities, for any user that runs it.  */
+/* Whether it is set-user-ID, set-group-ID or has file capabilities, for any user that runs it. */
 bool hl_has_privileges(const struct hl_elf_file *file);
 
-/* Whether it is for this machine.  */
+/* Whether it is for this machine. */
 bool hl_is_native(const struct hl_elf_file *file);
 
 /* "exec", "pie", "dso"; static. */

@@ -6,7 +6,7 @@
    runs once for each such offset: 512 of them for an object linked at 4 KiB, one for one linked at 2 MiB.
 
    Kernels that put a library on a boundary of huge pages leave one of them.  Whether a kernel does depends on its version, the file
-   system and the file's size, so it is tried.  */
+   system and the file's size, so it is tried. */
 #include "command/file/file-plan.h"
 #include "elf/kernel.h"
 #include "elf/plan.h"
@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Without such a rule the second or third attempt gets another address.  */
+/* Without such a rule the second or third attempt gets another address. */
 #define ATTEMPTS 4
 
 uint64_t hl_count_pages(const struct hl_plan *plan) {

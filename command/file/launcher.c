@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Finds the program that a launcher starts: npm is a script of env, which becomes node.
 
-   Nothing is run for it, and no shell is imitated: the program that a shell script starts is unknown.  */
+   Nothing is run for it, and no shell is imitated: the program that a shell script starts is unknown. */
 #include "command/file/launcher.h"
 #include "command/base/basics.h"
 
@@ -46,7 +46,7 @@ static char *find_in_first_line(const char *line) {
     return name;
 }
 
-/* The program that TARGET->program starts; NULL if it is no launcher, or starts an unknown program.  */
+/* The program that TARGET->program starts; NULL if it is no launcher, or starts an unknown program. */
 static char *find_next(struct hl_target *target) {
     const struct hl_program *program = target->program;
     const char *name = program->executable != NULL ? hl_base_name(program->executable) : "";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Finds the program that a launcher starts.  */
+/* Finds the program that a launcher starts. */
 #ifndef HL_LAUNCHER_H
 #define HL_LAUNCHER_H
 
@@ -13,7 +13,7 @@ struct hl_target {
 };
 
 /* Follows the open PROGRAM with the argv ARGV, if it is env(1) or a script of env's.  Nothing is run.  The result's program has
-   been read (hl_read_program).  The first call finds it, and it is valid until PROGRAM, which must not be moved, is closed.  */
+   been read (hl_read_program).  The first call finds it, and it is valid until PROGRAM, which must not be moved, is closed. */
 const struct hl_target *hl_follow_launchers(struct hl_program *program, char *const *argv);
 
 #endif

@@ -2,7 +2,7 @@
 /* The libraries that a program is linked with, as listed by its dynamic linker.
 
    Only the system's own linker is run, the one that runs this command: a file's PT_INTERP could name anything.  A file's owner can
-   replace it after it was checked, so any code that the linker could be made to execute has the rights of the user nobody.  */
+   replace it after it was checked, so any code that the linker could be made to execute has the rights of the user nobody. */
 #include "command/file/libraries.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Finds the PT_INTERP of the first object, which is this command.  */
+/* Finds the PT_INTERP of the first object, which is this command. */
 static int find_own_interpreter(struct dl_phdr_info *info, size_t size, void *data) {
     (void)size;
     for (size_t i = 0; i < info->dlpi_phnum; i++)

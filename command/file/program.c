@@ -5,7 +5,7 @@
    them and `doctor` counts no pages for them.
 
    It is opened once, and all decisions use that descriptor, so that they are about one file, even if another one is put at its path
-   meanwhile.  The kernel looks at the path once more, to execute it.  */
+   meanwhile.  The kernel looks at the path once more, to execute it. */
 #include "command/file/program.h"
 #include "command/base/basics.h"
 #include "command/base/pin.h"
@@ -144,7 +144,7 @@ static int open_regular(const char *path) {
     return file;
 }
 
-/* Replaces the open file of the script PROGRAM by the file that the kernel runs for it.  */
+/* Replaces the open file of the script PROGRAM by the file that the kernel runs for it. */
 static void follow_script(struct hl_program *program) {
     char line[sizeof program->first_line];
     memcpy(line, program->first_line, sizeof line);

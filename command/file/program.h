@@ -22,19 +22,19 @@ struct hl_program {
 };
 
 /* Finds NAME as execvp(3) does, and opens it.  False: there is no such program, and errno is EACCES if it exists but can't be run.
-   PROGRAM is to be closed with hl_close_program in both cases, and may be if it is all zeros.  */
+   PROGRAM is to be closed with hl_close_program in both cases, and may be if it is all zeros. */
 bool hl_open_program(struct hl_program *program, const char *name);
 void hl_close_program(struct hl_program *program);
 
-/* The first call reads the file that hl_open_program has opened.  Whether that is a 64-bit ELF file.  */
+/* The first call reads the file that hl_open_program has opened.  Whether that is a 64-bit ELF file. */
 bool hl_read_program(struct hl_program *program);
 
 /* The path at which execvp(3) finds NAME.  NULL if there is none, and errno is EACCES if it exists but can't be run; else the
-   caller owns the path.  */
+   caller owns the path. */
 char *hl_find_program(const char *name);
 
 /* The file that NAME means: NAME itself, or if it has no slash and is no file here, the program in PATH of that name.  The caller
-   owns it.  */
+   owns it. */
 char *hl_find_named_file(const char *name);
 
 /* The path of the interpreter in LINE, as in "#!/bin/sh"; NULL: there is none.  The caller frees it. */
@@ -45,10 +45,10 @@ char *hl_find_interpreter(const char *line);
 bool hl_is_privileged(const struct hl_program *program);
 
 /* Why libhugeld.so would not work in PROGRAM; NULL if there is no reason.  A script is fine unless its interpreter would abort: the
-   programs that it starts inherit the variables.  */
+   programs that it starts inherit the variables. */
 const char *hl_explain_plain_run(struct hl_program *program);
 
-/* The same for a FILE with the PROBLEM that hl_open_elf or hl_read_elf has found.  */
+/* The same for a FILE with the PROBLEM that hl_open_elf or hl_read_elf has found. */
 const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_elf_file *file);
 
 #endif

@@ -2,7 +2,7 @@
 /* The reason alone does not determine the remedy for a segment: another value of an option may be set already, and would not help
    if the segment is too short.  So each remedy is tried, by planning again, and the first one that covers more of the segment is
    named.  A part that an option would move stays because of that option; a part that no option would move lies outside whole huge
-   pages.  */
+   pages. */
 #include "command/file/remedy.h"
 #include "command/base/basics.h"
 #include "elf/plan.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 /* Each is for segments with that flag.  A part that the option would move stays for the reason SKIP; HL_MOVED: it lies outside
-   whole huge pages.  */
+   whole huge pages. */
 static const struct {
     const char *option;
     uint32_t flag;
@@ -51,7 +51,7 @@ char *hl_explain_skip(enum hl_skip skip, const char *path) {
 
 /* --- parts --- */
 
-/* An object's plan, and its plans with each of the settings.  */
+/* An object's plan, and its plans with each of the settings. */
 struct alternatives {
     const struct hl_object *object;
     const struct hl_plan *plan;
@@ -65,7 +65,7 @@ static bool is_in_span(const struct hl_plan *plan, uint64_t at) {
     return false;
 }
 
-/* Whether an option alone keeps the rest of segment I from huge pages.  */
+/* Whether an option alone keeps the rest of segment I from huge pages. */
 static bool is_of_option(const struct hl_plan *plan, unsigned i) {
     switch (plan->skip[i]) {
     case HL_MOVED:
@@ -80,7 +80,7 @@ static bool is_of_option(const struct hl_plan *plan, unsigned i) {
     }
 }
 
-/* Whether any part of segment I is moved, or would be by an option.  */
+/* Whether any part of segment I is moved, or would be by an option. */
 static bool has_whole_page(const struct alternatives *all, unsigned i) {
     bool any = all->plan->covered_bytes[i] > 0;
     for (size_t j = 0; j < N_SETTINGS; j++)
@@ -122,7 +122,7 @@ static void lower_to_spans(uint64_t *limit, const struct hl_plan *plan, uint64_t
     }
 }
 
-/* The next address after AT, in SEGMENT, where another part may begin.  */
+/* The next address after AT, in SEGMENT, where another part may begin. */
 static uint64_t find_change(const struct alternatives *all, const struct hl_segment *segment, uint64_t at) {
     uint64_t limit = segment->end;
     lower_to(&limit, all->object->relro_start, at);
@@ -165,7 +165,7 @@ static uint64_t count_covered(const struct hl_file_plan *file_plan, const struct
     return plan.covered_bytes[i];
 }
 
-/* Changes OBJECT as if it were linked with -z max-page-size=HUGE: each segment begins on a boundary.  */
+/* Changes OBJECT as if it were linked with -z max-page-size=HUGE: each segment begins on a boundary. */
 static void relink(struct hl_object *object, uint64_t huge) {
     uint64_t end = object->segment[0].first_page;
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -182,7 +182,7 @@ static void relink(struct hl_object *object, uint64_t huge) {
     object->alignment = huge;
 }
 
-/* Relinking does not help text that does not fill a huge page: it is better off beside its neighbours.  */
+/* Relinking does not help text that does not fill a huge page: it is better off beside its neighbours. */
 static bool helps_to_relink(const struct hl_file_plan *file_plan, unsigned i,
                             const struct hl_options *options) {
     const struct hl_segment *segment = &file_plan->object.segment[i];

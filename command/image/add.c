@@ -4,7 +4,7 @@
    The file is opened once, and all checks use that descriptor: its kind, its writers, its path, and its state before and after the
    copy.  So a process that replaces or overwrites it meanwhile gets at most an image that no process finds.  The image has no name
    while it is written, so that its memory is free at once if its maker is killed; it becomes visible by one rename of its folder,
-   when it is complete and proved to be huge.  It has no holes: a user who reads one through a mapping would have it filled.  */
+   when it is complete and proved to be huge.  It has no holes: a user who reads one through a mapping would have it filled. */
 #include "command/base/common.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
@@ -30,14 +30,14 @@
 #include <unistd.h>
 
 /* The kernel stamps files with the time of its last tick, so two changes within a tick look the same: a state must be older than a
-   tick.  A file system that keeps whole seconds cuts the time off, too.  */
+   tick.  A file system that keeps whole seconds cuts the time off, too. */
 #define TICKS_NEEDED 2
 #define SECONDS_NEEDED 2
-/* For a program that is about to run: a program built just now may run only once.  */
+/* For a program that is about to run: a program built just now may run only once. */
 #define SETTLED_SECONDS 300
 #define IMAGE_MODE 0555
 
-/* The file that is being added, and its image.  */
+/* The file that is being added, and its image. */
 struct job {
     struct hl_add_outcome *outcome;
     const struct hl_store *store;
@@ -53,7 +53,7 @@ struct job {
     struct hl_nodes nodes;
 };
 
-/* Notes why there is no image; takes SENTENCE over.  The result is always false.  */
+/* Notes why there is no image; takes SENTENCE over.  The result is always false. */
 static bool fail(struct job *job, enum hl_share_result result, char *sentence) {
     job->outcome->result = result;
     free(job->outcome->sentence);
@@ -74,7 +74,7 @@ static bool refuse(struct job *job, enum hl_skip skip) {
 /* --- the file --- */
 
 /* Whether another process has the file open for writing: a lease for reading is refused then.  An earlier mapping for writing
-   counts, too: its stores need not show in ctime.  Only the file's owner and CAP_LEASE may ask (fs.leases-enable).  */
+   counts, too: its stores need not show in ctime.  Only the file's owner and CAP_LEASE may ask (fs.leases-enable). */
 enum writer { NO_WRITER, WRITER, WRITER_UNKNOWN };
 static enum writer find_writer(int file) {
     struct sigaction inherited, ignore = {.sa_handler = SIG_IGN};
@@ -89,7 +89,7 @@ static enum writer find_writer(int file) {
 
 /* If it is not known whether the file has a writer, each change must show in ctime.  So fsync cleans the pages that processes have
    mapped for writing: the next store to a clean page sets ctime, and a store to a dirty one does not.  A long write(2) sets ctime
-   when it begins, so await_age refuses a young file then.  False: it is impossible.  */
+   when it begins, so await_age refuses a young file then.  False: it is impossible. */
 static bool make_changes_show(struct job *job) {
     job->has_no_lease = find_writer(job->file->fd) == WRITER_UNKNOWN;
     return !job->has_no_lease || fsync(job->file->fd) == 0 || errno == EROFS || errno == EINVAL ||
@@ -111,7 +111,7 @@ static bool check_file(struct job *job) {
         return fail(job, HL_SHARE_FAILED, hl_xasprintf("it has been removed or replaced; name it again"));
     job->name = strrchr(job->outcome->path, '/') + 1;
     char *sentence = hl_explain_unsteady(file->fd, job->flags & HL_ADD_ANY_DISK);
-    /* Of a file that is only put in place, the store shows nothing but the path.  */
+    /* Of a file that is only put in place, the store shows nothing but the path. */
     if (sentence == NULL && job->store->for_all && !(job->flags & HL_ADD_IN_PLACE))
         sentence = hl_explain_private(file->fd, job->outcome->path, NULL);
     return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
@@ -189,19 +189,19 @@ static bool fail_for_room(struct job *job, const char *of_what, uint64_t needed,
                              needed >> 20, of_what, there >> 20, remedy));
 }
 
-/* The full length of the image, or of all replicas, since it has no holes.  */
+/* The full length of the image, or of all replicas, since it has no holes. */
 static uint64_t find_bytes_needed(const struct job *job) {
     return (job->n_nodes > 0 ? job->n_nodes : 1) *
            hl_round_up(job->image.bytes, job->store->geometry.huge_page_bytes);
 }
 
-/* Whether the image was made unasked for a program that ran, and no process maps it.  */
+/* Whether the image was made unasked for a program that ran, and no process maps it. */
 static bool is_evictable(const struct hl_store_item *item) {
     return (item->marks & HL_ADD_EVICTABLE) && item->processes == 0;
 }
 
 /* Removes such images, the least recently used first, until there is room for NEEDED bytes.  Removes none if all of them, with the
-   THERE bytes of memory that are free already, would not be enough.  */
+   THERE bytes of memory that are free already, would not be enough. */
 static void make_room(const struct job *job, uint64_t needed, uint64_t there) {
     const struct hl_store *store = job->store;
     struct hl_store_item *items;
@@ -227,7 +227,7 @@ static void make_room(const struct job *job, uint64_t needed, uint64_t there) {
     hl_free_store_items(items, n);
 }
 
-/* The image cannot be dropped or swapped, so it would take memory that other programs need next.  */
+/* The image cannot be dropped or swapped, so it would take memory that other programs need next. */
 static bool leaves_margin(struct job *job, uint64_t needed) {
     return hl_leaves_margin(needed) ||
            fail(job, HL_SHARE_FAILED,
@@ -241,7 +241,7 @@ static bool is_calm(struct job *job) {
     return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
 }
 
-/* Before anything is written, since processes are killed if the memory is missing.  */
+/* Before anything is written, since processes are killed if the memory is missing. */
 static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "remove unused images: hugeld share remove --unused, or enlarge the store: --size";
@@ -273,7 +273,7 @@ static bool check_room(struct job *job) {
 
 /* --- writing --- */
 
-/* Pages come from NODE alone until unbind.  */
+/* Pages come from NODE alone until unbind. */
 static int bind_to_node(unsigned node) {
     unsigned long mask[HL_NODE_NUMBERS / (8 * sizeof(unsigned long))] = {0};
     mask[node / (8 * sizeof mask[0])] |= 1UL << node % (8 * sizeof mask[0]);
@@ -293,7 +293,7 @@ static bool make_folder(struct job *job) {
                              strerror(-job->folder)));
 }
 
-/* An empty file in FOLDER: without a name if the file system supports that, else *NAMED.  */
+/* An empty file in FOLDER: without a name if the file system supports that, else *NAMED. */
 static int create_file(int folder, const char *name, bool *named) {
     int out = openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     *named = out < 0;
@@ -313,7 +313,7 @@ static bool fail_to_write(struct job *job, int result) {
                                               : "free memory and try again"));
 }
 
-/* Proves that OUT is on huge pages only, *PAGES of them; else there is no image.  */
+/* Proves that OUT is on huge pages only, *PAGES of them; else there is no image. */
 static bool prove(struct job *job, int out, uint64_t *pages) {
     uint64_t small = 0;
     *pages = 0;
@@ -337,7 +337,7 @@ static bool prove(struct job *job, int out, uint64_t *pages) {
                                             strerror(-result)));
 }
 
-/* Proves it for one huge page of zeros first: if that cannot be huge, the whole image would be written in vain.  */
+/* Proves it for one huge page of zeros first: if that cannot be huge, the whole image would be written in vain. */
 static bool prove_first_page(struct job *job, int out) {
     uint64_t unit = job->store->geometry.huge_page_bytes, pages;
     uint64_t bytes = job->image.bytes < unit ? job->image.bytes : unit;
@@ -348,7 +348,7 @@ static bool prove_first_page(struct job *job, int out) {
     return put == (ssize_t)bytes ? prove(job, out, &pages) : fail_to_write(job, -error);
 }
 
-/* Whether a process would take the image in OUT, by the core's own check.  */
+/* Whether a process would take the image in OUT, by the core's own check. */
 static bool is_acceptable(struct job *job, int out) {
     const struct hl_geometry *geometry = &job->store->geometry;
     struct hl_object object;
@@ -440,7 +440,7 @@ static bool write_all(struct job *job) {
     return true;
 }
 
-/* One rename makes the image visible.  */
+/* One rename makes the image visible. */
 static bool publish(struct job *job) {
     int result = hl_publish_folder(job->store, job->outcome->key.at);
     if (result == 0)
@@ -462,7 +462,7 @@ static void make_image(struct job *job) {
 /* --- in place --- */
 
 /* Whether the store has a record that the file is kept in place; with REMOVES_OLD, records of earlier versions of the file are
-   removed.  */
+   removed. */
 static bool is_recorded(const struct job *job, bool removes_old) {
     const struct hl_add_outcome *outcome = job->outcome;
     struct hl_store_item *items;
@@ -481,7 +481,7 @@ static bool is_recorded(const struct job *job, bool removes_old) {
     return found;
 }
 
-/* Records in the store that the file is kept in place, instead of an image that it may have there.  */
+/* Records in the store that the file is kept in place, instead of an image that it may have there. */
 static bool record(struct job *job) {
     if (is_recorded(job, true) && !(job->flags & HL_ADD_NO_IMAGE)) {
         job->outcome->result = HL_SHARE_MADE;
@@ -505,7 +505,7 @@ static void note_place(struct job *job, const struct hl_place *place) {
     outcome->huge_pages = outcome->text_huge_bytes / place->chunk_bytes;
 }
 
-/* Makes the chunks of PLACE huge, and records the file as kept in place.  False: too little of it became huge.  */
+/* Makes the chunks of PLACE huge, and records the file as kept in place.  False: too little of it became huge. */
 static bool put_in_place(struct job *job, struct hl_place *place) {
     struct hl_add_outcome *outcome = job->outcome;
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0;
@@ -531,7 +531,7 @@ static bool put_in_place(struct job *job, struct hl_place *place) {
     return true;
 }
 
-/* Tries the mildest way.  True: the file is in place, or must be in place or nowhere; the result is in OUTCOME.  */
+/* Tries the mildest way.  True: the file is in place, or must be in place or nowhere; the result is in OUTCOME. */
 static bool add_in_place(struct job *job) {
     struct hl_add_outcome *outcome = job->outcome;
     struct hl_place place;
@@ -559,7 +559,7 @@ static bool add_in_place(struct job *job) {
     return done;
 }
 
-/* Whether the image of ITEM is huge and equal to one made now.  */
+/* Whether the image of ITEM is huge and equal to one made now. */
 static bool is_as_made_now(struct job *job, const struct hl_store_item *item) {
     char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key);
     uint64_t pages, small;
@@ -573,7 +573,7 @@ static bool is_as_made_now(struct job *job, const struct hl_store_item *item) {
 }
 
 /* If only the ctime of the file has changed since its image was made: gives the image its new key.  The state is read before the
-   bytes are compared and is the same afterwards, as with a copy.  */
+   bytes are compared and is the same afterwards, as with a copy. */
 static bool give_new_key(struct job *job) {
     const struct hl_store *store = job->store;
     struct hl_store_item *items;
@@ -590,7 +590,7 @@ static bool give_new_key(struct job *job) {
     return done;
 }
 
-/* Finds the nodes with memory that this process may use.  */
+/* Finds the nodes with memory that this process may use. */
 static void find_nodes(struct job *job) {
     struct hl_status status;
     char text[4096];
@@ -608,7 +608,7 @@ static void find_nodes(struct job *job) {
     }
 }
 
-/* Whether the store has the image already, and with --per-node all of its replicas.  */
+/* Whether the store has the image already, and with --per-node all of its replicas. */
 static bool is_present(const struct job *job) {
     struct hl_line path;
     long image = hl_open_image_in_store(job->store->folder, job->store->owner, 0, &job->state, &path);
@@ -628,7 +628,7 @@ static bool is_present(const struct job *job) {
 }
 
 /* Notes how much of the text the image brings onto huge pages, by the way of starting that brings most.  False: none, by either
-   way.  */
+   way. */
 static bool note_reach(struct job *job) {
     struct hl_add_outcome *outcome = job->outcome;
     struct hl_reach reach;
@@ -648,7 +648,7 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
     struct job job = {.outcome = outcome, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(outcome, 0, sizeof *outcome);
     outcome->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
-    /* First, so that a later change of its mode shows: whether all users can read it is checked after this.  */
+    /* First, so that a later change of its mode shows: whether all users can read it is checked after this. */
     int result = hl_read_file_state(&job.state, file->fd);
     if (result != 0) {
         fail(&job, HL_SHARE_FAILED, hl_xasprintf("it cannot be examined: %s; try again", strerror(-result)));
@@ -667,7 +667,7 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
         note_reach(&job);
         return;
     }
-    /* A program that is about to run gains nothing from an image of a file in place.  */
+    /* A program that is about to run gains nothing from an image of a file in place. */
     if ((flags & HL_ADD_UNASKED) && is_recorded(&job, false)) {
         outcome->result = HL_SHARE_PRESENT;
         return;

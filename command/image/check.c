@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Checks whether an image is as it should be: on huge pages, and equal to its original.  */
+/* Checks whether an image is as it should be: on huge pages, and equal to its original. */
 #include "command/base/common.h"
 #include "command/base/local.h"
 #include "command/base/pin.h"
@@ -54,7 +54,7 @@ static int collapse(char *at, uint64_t bytes) {
 }
 
 /* Touches each huge page of FILE, which is mapped at AT, that holds anything, and makes it huge if COLLAPSES; sets *PAGES to their
-   number.  0, or the first negated errno.  */
+   number.  0, or the first negated errno. */
 static int visit_pages(int file, char *at, uint64_t bytes, uint64_t unit, bool collapses, uint64_t *pages) {
     int first = 0;
     off_t data = 0;
@@ -105,7 +105,7 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     return *small > 0 ? result : 0;
 }
 
-/* The original and the store, for comparison with an image.  */
+/* The original and the store, for comparison with an image. */
 struct expected {
     const struct hl_store *store;
     const struct hl_elf_file *file;
@@ -113,7 +113,7 @@ struct expected {
     unsigned how;          /* HL_CHECK_* */
 };
 
-/* Whether the open IMAGE is still as it was made; if not, *PROBLEM says so.  0, or a negated errno.  */
+/* Whether the open IMAGE is still as it was made; if not, *PROBLEM says so.  0, or a negated errno. */
 static int check_digest(const struct hl_store_item *item, int image, char **problem) {
     char digest[HL_DIGEST_TEXT];
     int result = hl_digest_image(digest, image);
@@ -124,7 +124,7 @@ static int check_digest(const struct hl_store_item *item, int image, char **prob
     return result;
 }
 
-/* The same, and whether its bytes are the file's: HL_SKIP_IMAGE_MISMATCH if not.  Both are read in full.  */
+/* The same, and whether its bytes are the file's: HL_SKIP_IMAGE_MISMATCH if not.  Both are read in full. */
 static int check_bytes(const struct expected *expected, const struct hl_store_item *item, int image,
                        char **problem) {
     int result = check_digest(item, image, problem);
@@ -132,7 +132,7 @@ static int check_bytes(const struct expected *expected, const struct hl_store_it
                                            : result;
 }
 
-/* Checks the one image in the folder of ITEM that LINK leads to.  NULL, or the problem.  */
+/* Checks the one image in the folder of ITEM that LINK leads to.  NULL, or the problem. */
 static char *check_replica(const struct expected *expected, const struct hl_store_item *item,
                            const char *link, enum hl_fault *fault) {
     char *path = hl_xasprintf("%s/%s", item->key, link), *problem = NULL;
@@ -177,7 +177,7 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
     return problem;
 }
 
-/* Whether the file at the path of ITEM has another key by now, so that a starting program does not find the record.  */
+/* Whether the file at the path of ITEM has another key by now, so that a starting program does not find the record. */
 static bool has_new_key(const struct hl_store_item *item) {
     struct hl_pin pin;
     int file = hl_pin(&pin, item->origin, true) ? open(pin.path, O_PATH | O_CLOEXEC) : -1;
@@ -193,7 +193,7 @@ static bool has_new_key(const struct hl_store_item *item) {
 }
 
 /* Says how many pages of a file in place are not huge, or that the present version of the file can never be in place.  The kernel
-   tells only the file's owner which pages are cached.  */
+   tells only the file's owner which pages are cached. */
 static char *check_in_place(const struct hl_store *store, const struct hl_store_item *item,
                             enum hl_fault *fault) {
     struct hl_store_item measured = *item;
@@ -272,7 +272,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         *fault = HL_FAULT_UNKNOWN;
     if (elf_problem != HL_ELF_FINE)
         return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
-    /* In another PID namespace, the file system of the machine's / is unknown.  */
+    /* In another PID namespace, the file system of the machine's / is unknown. */
     char *problem = hl_explain_unsteady(file.fd, (item->marks & HL_ADD_ANY_DISK) || !hl_is_outermost());
     if (problem == NULL && store->for_all)
         problem = hl_explain_private(file.fd, item->origin, &unknown);

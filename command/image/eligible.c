@@ -7,7 +7,7 @@
    write through a shared mapping changes no time on tmpfs, and FUSE and the servers of network file systems may tell anything.
 
    An image for all users makes its file readable for all.  Mode bits alone don't tell which users can read a file: folders, groups
-   and access control lists may keep users out.  */
+   and access control lists may keep users out. */
 #include "command/image/eligible.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
@@ -50,7 +50,7 @@ static bool sets_ctime(int file) {
 }
 
 /* Finds the device number of a mount's file system in MOUNTINFO (proc(5)): of the mount NUMBER, or if that is 0, of the last one at
-   POINT.  stat(2) gives another one for a subvolume of btrfs.  */
+   POINT.  stat(2) gives another one for a subvolume of btrfs. */
 static bool find_device(const char *mountinfo, uint64_t number, const char *point, dev_t *device) {
     FILE *text = fopen(mountinfo, "re");
     char *line = NULL, at[PATH_MAX];
@@ -105,7 +105,7 @@ char *hl_explain_unsteady(int file, bool any_disk) {
 /* --- users --- */
 
 /* Gives up every right that other users do not have.  In a child only.  The real and the saved user stay root, because the
-   processes of a user with these IDs may send signals to this one.  */
+   processes of a user with these IDs may send signals to this one. */
 static bool become_nobody(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
@@ -137,7 +137,7 @@ static int try_reading(const char *path, const struct stat *wanted) {
 }
 
 /* Whether a user without groups and capabilities can open the file of WANTED at PATH.  *ERROR is not 0 if that cannot be
-   determined.  */
+   determined. */
 static bool can_anybody_read(const char *path, const struct stat *wanted, int *error) {
     void (*inherited)(int) =
         signal(SIGCHLD, SIG_DFL); /* if it is inherited as ignored, the exit status is lost */
@@ -164,7 +164,7 @@ static bool has_acl(int file) {
 }
 
 /* The problem with one part of a path, which is open as PART, or could not be opened (hl_open_local_part), and has the status AT;
-   NULL if there is none.  If an access control list lets a user write, the group's write bit is set in the mode.  */
+   NULL if there is none.  If an access control list lets a user write, the group's write bit is set in the mode. */
 static const char *examine_part(int part, const struct stat *at, bool readable) {
     if (part == -EREMOTE)
         return HL_LOCAL_LIES;
@@ -179,7 +179,7 @@ static const char *examine_part(int part, const struct stat *at, bool readable) 
 }
 
 /* Walks to PATH from the root.  NULL, or the problem with a part of PATH, which is then cut off after that part; *ERROR is not 0 if
-   this cannot be determined now.  A sticky folder does not help: the file in it may belong to another user tomorrow.  */
+   this cannot be determined now.  A sticky folder does not help: the file in it may belong to another user tomorrow. */
 static const char *examine_path(char *path, const struct stat *wanted, bool readable, int *error) {
     struct hl_local local = {.asks = hl_pins_by == NULL};
     struct stat at = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Decides for which files images may be made.  */
+/* Decides for which files images may be made. */
 #ifndef HL_ELIGIBLE_H
 #define HL_ELIGIBLE_H
 
@@ -7,7 +7,7 @@
 
 /* Whether device, inode, size and ctime of the open FILE tell its versions apart as long as this machine runs: it lies on a file
    system that sets ctime by itself at every change, and that is mounted at / or /usr, so no other one takes its device number.
-   ANY_DISK: it may be mounted elsewhere.  NULL, or why not, and the remedy, which the caller frees.  */
+   ANY_DISK: it may be mounted elsewhere.  NULL, or why not, and the remedy, which the caller frees. */
 char *hl_explain_unsteady(int file, bool any_disk);
 
 /* Why other users than root can write to the open FILE or exchange it, or, if it is to be READABLE, why not every user can read it;

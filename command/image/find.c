@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Finds and checks the image of a file with the same code as in a process.  Only the load address, which the process knows, cannot
-   be read from the file: an image fits only addresses at multiples of a huge page.  */
+   be read from the file: an image fits only addresses at multiples of a huge page. */
 #include "command/image/find.h"
 #include "command/base/basics.h"
 #include "command/image/eligible.h"
@@ -32,7 +32,7 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
     return all;
 }
 
-/* By default options, since the plan of an image has no such bound.  */
+/* By default options, since the plan of an image has no such bound. */
 static uint64_t find_least_text_bytes(const struct hl_geometry *geometry) {
     const struct hl_options defaults = {0};
     return hl_least_text_bytes(&defaults, geometry);
@@ -173,7 +173,7 @@ void hl_free_found_image(struct hl_found_image *found) {
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
     if (found->is_unwanted)
         return hl_xasprintf("set backend=image");
-    /* An image is laid out anew, regardless of edges= and of how the file was linked.  */
+    /* An image is laid out anew, regardless of edges= and of how the file was linked. */
     bool has_remedy = found->skip != HL_MOVED && found->skip != HL_SKIP_TOO_SMALL;
     const char *remedy = has_remedy ? hl_skip_remedy(found->skip) : NULL;
     return remedy != NULL ? hl_name_file(remedy, path) : NULL;

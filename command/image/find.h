@@ -24,35 +24,35 @@ struct hl_found_image {
 };
 
 /* Whether the executable segments of OBJECT have as many bytes as a huge page of text must have (hl_least_text_bytes).  An image
-   for less is made only if the user asks for it by name (share add --way=image).  */
+   for less is made only if the user asks for it by name (share add --way=image). */
 bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
 
-/* hl_open_image, called as by a process of this user with OPTIONS that may have huge pages; or by a process with STATUS.  */
+/* hl_open_image, called as by a process of this user with OPTIONS that may have huge pages; or by a process with STATUS. */
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options);
 
 /* For FILE, for which no image was found with OPTIONS because of SKIP: returns SKIP if this user can make a useful image, which
-   needs *PAGES of a store; else the reason against one.  */
+   needs *PAGES of a store; else the reason against one. */
 enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file,
                                const struct hl_options *options, const struct hl_geometry *geometry,
                                uint64_t *pages);
 
 /* The offset of the second huge page with headers, which are FILE's, in the open IMAGE (image/layout.c); HEADER is the address of
-   the ELF header, modulo a huge page.  0: there is none.  */
+   the ELF header, modulo a huge page.  0: there is none. */
 uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t header,
                              const struct hl_geometry *geometry);
 
-/* Whether the file system of the open FILE is mounted noexec.  */
+/* Whether the file system of the open FILE is mounted noexec. */
 bool hl_is_noexec(int file);
 
 /* Looks for the image of FILE_PLAN's file with OPTIONS, as a process of this user would.  KNOWS_ADDRESS: the load bias of FILE_PLAN
-   is the object's real one, modulo a huge page.  hl_free_found_image frees FOUND's path.  */
+   is the object's real one, modulo a huge page.  hl_free_found_image frees FOUND's path. */
 void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,
                    const struct hl_options *options, bool knows_address);
 void hl_free_found_image(struct hl_found_image *found);
 
-/* OPTIONS as they apply to an object that is mapped from an image (elf/image.c).  */
+/* OPTIONS as they apply to an object that is mapped from an image (elf/image.c). */
 struct hl_options hl_options_for_image(const struct hl_options *options);
 
 /* How the user can have the file at PATH mapped from an image.  NULL: nothing has to be done, or nothing can be; the caller frees

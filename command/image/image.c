@@ -4,7 +4,7 @@
    The image is written under a name of its own in the folder of OUT and renamed, so that OUT is complete or not there at all, and a
    process that runs an older OUT keeps it.
 
-   The original is read, never mapped: it may be truncated meanwhile, which is SIGBUS for a mapping.  */
+   The original is read, never mapped: it may be truncated meanwhile, which is SIGBUS for a mapping. */
 #include "command/image/image.h"
 #include "command/command.h"
 #include "command/base/common.h"
@@ -38,7 +38,7 @@ struct writer {
 
 /* --- bytes --- */
 
-/* Compares BYTES with those at OFFSET of OUT.  */
+/* Compares BYTES with those at OFFSET of OUT. */
 static int compare_bytes(const struct writer *w, const char *with, size_t bytes, uint64_t offset) {
     for (size_t done = 0, n; done < bytes; done += n) {
         n = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
@@ -65,7 +65,7 @@ static int write_bytes(const struct writer *w, const void *from, size_t bytes, u
 
 /* --- the image --- */
 
-/* Trap instructions are as long as a multiple of their alignment, so they are placed by the offset in the image.  */
+/* Trap instructions are as long as a multiple of their alignment, so they are placed by the offset in the image. */
 static void make_traps(char *to, size_t bytes, uint32_t trap, uint64_t offset) {
     for (size_t i = 0; i < bytes && i < sizeof trap; i++)
         to[i] = ((const char *)&trap)[(offset + i) % sizeof trap];
@@ -90,7 +90,7 @@ static void list_headers(const struct hl_image *image, struct block block[BLOCKS
     memcpy(block, all, sizeof all);
 }
 
-/* Puts the headers' bytes in [to, to + bytes) into the chunk for that range.  */
+/* Puts the headers' bytes in [to, to + bytes) into the chunk for that range. */
 static void lay_headers_over(const struct writer *w, uint64_t to, uint64_t bytes) {
     struct block block[BLOCKS];
     list_headers(w->image, block);
@@ -106,7 +106,7 @@ static int write_piece(const struct writer *w, const struct hl_piece *piece) {
     int result = 0;
     uint64_t bytes;
     for (uint64_t done = 0; result == 0 && done < piece->bytes; done += bytes) {
-        /* Chunks end at multiples of their size, so that none has parts of two pages of any size.  */
+        /* Chunks end at multiples of their size, so that none has parts of two pages of any size. */
         uint64_t to = piece->to + done, room = CHUNK_BYTES - to % CHUNK_BYTES;
         bytes = piece->bytes - done < room ? piece->bytes - done : room;
         if (piece->from == HL_TRAPS)
@@ -156,7 +156,7 @@ int hl_compare_written(const struct hl_image *image, const struct hl_elf_file *f
 }
 
 /* Finds accidents and no forgery: a user who can write to an image can write its digest, too.  So no cryptographic digest is needed
-   (64 MiB: 10 ms without AVX; SHA-512 133 ms).  */
+   (64 MiB: 10 ms without AVX; SHA-512 133 ms). */
 int hl_digest_image(char digest[HL_DIGEST_TEXT], int image) {
     XXH3_state_t *state = XXH3_createState();
     char *chunk = malloc(CHUNK_BYTES);
@@ -213,7 +213,7 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "FILE OUT", "one FILE and one OUT", HL_CALL(set_file), .most = 2},
 };
 
-/* The file's name until the image is complete.  A signal that ends the command removes the file.  */
+/* The file's name until the image is complete.  A signal that ends the command removes the file. */
 static char *unfinished;
 
 static void end_by_signal(int number) {
@@ -231,7 +231,7 @@ static void catch_signals(void) {
             sigaction(numbers[i], &action, NULL);
 }
 
-/* Whether OUT may be written: nothing is there, or a regular file other than the original.  */
+/* Whether OUT may be written: nothing is there, or a regular file other than the original. */
 static bool check_out(const struct request *request, const struct hl_elf_file *file) {
     struct stat stat;
     if (lstat(request->out, &stat) != 0) {

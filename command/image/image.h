@@ -10,13 +10,13 @@
 int hl_write_image(const struct hl_image *image, const struct hl_elf_file *file, int out);
 
 /* Whether the open OUT has the bytes that hl_write_image would write now: 0, HL_SKIP_IMAGE_MISMATCH, a negated errno, or
-   HL_SKIP_SOURCE_UNREADABLE.  */
+   HL_SKIP_SOURCE_UNREADABLE. */
 int hl_compare_written(const struct hl_image *image, const struct hl_elf_file *file, int out);
 
 /* The digest of all bytes of an image, as hexadecimal digits. */
 #define HL_DIGEST_TEXT 33
 
-/* Sets DIGEST to the digest of the open IMAGE.  0 or a negated errno.  */
+/* Sets DIGEST to the digest of the open IMAGE.  0 or a negated errno. */
 int hl_digest_image(char digest[HL_DIGEST_TEXT], int image);
 
 #endif

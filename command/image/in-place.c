@@ -20,7 +20,7 @@
      makes root drop the pages of a database's file.
 
    mincore(2) tells which pages are cached: the truth to the owner of the file, and "all" to other users.  preadv2(RWF_NOWAIT) tells
-   all users, but begins to read missing pages, as small ones in the middle of a future huge page (seen on 6.18).  */
+   all users, but begins to read missing pages, as small ones in the middle of a future huge page (seen on 6.18). */
 #include "command/image/in-place.h"
 #include "command/base/common.h"
 #include "command/image/eligible.h"
@@ -56,33 +56,33 @@
 #define MADV_POPULATE_READ 22
 #endif
 
-/* Each further process that maps the file makes a collapse stall all of them this much longer (6.18, 4 KiB folios).  */
+/* Each further process that maps the file makes a collapse stall all of them this much longer (6.18, 4 KiB folios). */
 #define MICROSECONDS_PER_MAPPER 170
 #define PAUSE_BUDGET_MICROSECONDS 2000
-/* If processes map the file, the rest after each collapse is REST times the collapse's own time, and at most REST_MAX_MS.  */
+/* If processes map the file, the rest after each collapse is REST times the collapse's own time, and at most REST_MAX_MS. */
 #define REST 20
 #define REST_MAX_MS 1000
-/* These processes are counted again after COUNTED_MS, or at once after a collapse that took longer than SLOW_MS.  */
+/* These processes are counted again after COUNTED_MS, or at once after a collapse that took longer than SLOW_MS. */
 #define COUNTED_MS 1000
 #define SLOW_MS 10
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
 /* Percent of the last ten seconds in which something waited. */
 #define PRESSURE_MAX 5.0
-/* For this long the disks are watched for waiting processes.  */
+/* For this long the disks are watched for waiting processes. */
 #define WATCH_MS 300
-/* The clock is read once per this many lines of maps.  */
+/* The clock is read once per this many lines of maps. */
 #define LINES_MAX 256
-/* Looking at processes takes at most this many times its processor time.  */
+/* Looking at processes takes at most this many times its processor time. */
 #define WAITED 4
-/* The finding that a file system has no large folios is valid for this long.  */
+/* The finding that a file system has no large folios is valid for this long. */
 #define CANNOT_MS 3600000
-/* The inode number of the first user namespace (include/uapi/linux/nsfs.h).  */
+/* The inode number of the first user namespace (include/uapi/linux/nsfs.h). */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
 
 enum { UNTRIED, CAN, CANNOT };
 
-/* Findings about a mounted file system.  */
+/* Findings about a mounted file system. */
 struct hl_superblock {
     dev_t device;
     int reads_anew; /* UNTRIED, CAN, CANNOT */
@@ -207,7 +207,7 @@ static bool map_chunk(const struct work *work, const struct hl_chunk *chunk) {
     return map_with(work, chunk, PROT_READ);
 }
 
-/* Lists which pages of the mapped chunk are cached: the lowest bit of one byte for each; the caller frees the bytes.  */
+/* Lists which pages of the mapped chunk are cached: the lowest bit of one byte for each; the caller frees the bytes. */
 static unsigned char *list_cached(const struct work *work) {
     unsigned char *state = hl_xmalloc(work->pages);
     if (mincore(work->window, work->place->chunk_bytes, state) != 0)
@@ -231,14 +231,14 @@ static bool is_mapped_huge(const struct work *work) {
     return result >= 0 ? result == 0 : hl_read_huge_bytes(start, end) == (int64_t)work->place->chunk_bytes;
 }
 
-/* Finds whether CHUNK is huge, by touching one page of it.  */
+/* Finds whether CHUNK is huge, by touching one page of it. */
 static bool look_at(const struct work *work, struct hl_chunk *chunk) {
     chunk->is_huge = map_chunk(work, chunk) && is_cached(work) &&
                      madvise(work->window, work->page_bytes, MADV_POPULATE_READ) == 0 && is_mapped_huge(work);
     return chunk->is_huge;
 }
 
-/* Whether the kernel has a huge page to give.  The next mapping in the window gives it back.  */
+/* Whether the kernel has a huge page to give.  The next mapping in the window gives it back. */
 static bool has_huge_page(const struct work *work) {
     uint64_t bytes = work->place->chunk_bytes;
     if (mmap(work->window, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
@@ -255,7 +255,7 @@ static bool is_first_user_namespace(void) {
 }
 
 /* Whether this is root outside of containers, with a /proc of all processes; without CAP_SYS_PTRACE some may be hidden (hidepid of
-   proc(5)).  */
+   proc(5)). */
 static bool is_real_root(void) {
     return geteuid() == 0 && hl_has_capability(CAP_SYS_PTRACE) && is_first_user_namespace() &&
            hl_is_outermost();
@@ -302,7 +302,7 @@ bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *
 /* --- processes that map the file --- */
 
 /* Whether LINE may be a mapping of OWN's file.  Since Linux 6.7 a file mapped through overlayfs appears with the device of the
-   overlayfs and the inode of the layer's file, if all layers are on one file system.  */
+   overlayfs and the inode of the layer's file, if all layers are on one file system. */
 static bool may_be_same(const struct hl_region *line, const struct hl_region *own) {
     return line->inode == own->inode &&
            (line->device == own->device ||
@@ -310,7 +310,7 @@ static bool may_be_same(const struct hl_region *line, const struct hl_region *ow
 }
 
 /* Reads the line of maps for the window's file, whose device and inode differ from stat's on some file systems; the name is part of
-   *TEXT, which the caller frees.  */
+   *TEXT, which the caller frees. */
 static bool find_own_line(const struct work *work, struct hl_region *own, char **text) {
     FILE *maps = fopen("/proc/self/maps", "re");
     size_t size = 0;
@@ -322,7 +322,7 @@ static bool find_own_line(const struct work *work, struct hl_region *own, char *
     return found;
 }
 
-/* When looking at processes ends: by hl_processor_ms, and by hl_now_ms, which says little about the work on a busy machine.  */
+/* When looking at processes ends: by hl_processor_ms, and by hl_now_ms, which says little about the work on a busy machine. */
 struct limit {
     double processor_ms, now_ms;
 };
@@ -336,7 +336,7 @@ static bool is_reached(const struct limit *limit) {
     return hl_processor_ms() >= limit->processor_ms || hl_now_ms() >= limit->now_ms;
 }
 
-/* Notes which chunks are mapped by the process with these MAPS.  False: LIMIT was reached before the end.  */
+/* Notes which chunks are mapped by the process with these MAPS.  False: LIMIT was reached before the end. */
 static bool count_process(struct hl_place *place, FILE *maps, const struct hl_region *own,
                           const struct limit *limit) {
     bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen), in_time = true;
@@ -359,7 +359,7 @@ static bool count_process(struct hl_place *place, FILE *maps, const struct hl_re
     return in_time;
 }
 
-/* Makes this process map the cached pages of CHUNK, and no others, and reads their entries in pagemap.  */
+/* Makes this process map the cached pages of CHUNK, and no others, and reads their entries in pagemap. */
 static bool read_entries(const struct work *work, const struct hl_chunk *chunk, uint64_t *entry) {
     if (work->pagemap < 0 || !map_chunk(work, chunk))
         return false;
@@ -377,7 +377,7 @@ static bool read_entries(const struct work *work, const struct hl_chunk *chunk, 
 }
 
 /* Counts also processes that even root cannot look at, such as one guarded by a security module: the largest number of mappings by
-   others (kpagecount) among the cached pages of CHUNK.  Negative: the kernel does not tell.  */
+   others (kpagecount) among the cached pages of CHUNK.  Negative: the kernel does not tell. */
 static int64_t count_hidden(const struct work *work, const struct hl_chunk *chunk) {
     uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry), mapped;
     int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC);
@@ -409,7 +409,7 @@ static bool is_mapped_by_none(const struct work *work, const struct hl_chunk *ch
 }
 
 /* Whether a chunk is mapped, according to the kernel, by processes of which none was found: through a file system that shows
-   another one's files.  */
+   another one's files. */
 static bool has_hidden(const struct work *work) {
     bool has = false;
     for (size_t i = 0; i < work->place->n_chunks && !has; i++)
@@ -430,7 +430,7 @@ static bool add_hidden(const struct work *work) {
 }
 
 /* Counts the other processes that map each chunk.  False: they cannot be known, or counting takes more processor time than MS_MAX
-   (0: no limit), or WAITED times that altogether: any user can have processes with any number of mappings.  */
+   (0: no limit), or WAITED times that altogether: any user can have processes with any number of mappings. */
 static bool count_mappers(const struct work *work, double ms_max) {
     struct hl_place *place = work->place;
     struct hl_region own;
@@ -469,7 +469,7 @@ static bool count_mappers(const struct work *work, double ms_max) {
     return is_whole && (!(is_hidden || has_hidden(work)) || add_hidden(work));
 }
 
-/* Counts them unless that was done just now.  NULL, or why it is impossible.  */
+/* Counts them unless that was done just now.  NULL, or why it is impossible. */
 static char *explain_mappers(const struct hl_placer *placer, struct work *work) {
     if (hl_now_ms() < work->next_count)
         return NULL;
@@ -502,7 +502,7 @@ static bool read_pressure(struct pressure *pressure, const char *what) {
     return known;
 }
 
-/* Whether any process waits for the disks now.  The average of ten seconds still includes our own reading of the previous file.  */
+/* Whether any process waits for the disks now.  The average of ten seconds still includes our own reading of the previous file. */
 static bool is_waited_for(const struct pressure *before) {
     const struct timespec pause = {0, WATCH_MS * 1000000L};
     struct pressure now;
@@ -513,7 +513,7 @@ static bool is_waited_for(const struct pressure *before) {
 }
 
 /* The shortage of the machine; NULL: none, or it is not known.  Our own reading is I/O, too, so the pressure on disks counts only
-   WITH_IO.  */
+   WITH_IO. */
 static char *explain_pressure(struct hl_placer *placer, bool with_io) {
     static const char *const resources[] = {"memory", "io"};
     for (unsigned i = 0; i < 1u + with_io; i++) {
@@ -555,7 +555,7 @@ static struct hl_superblock *find_superblock(struct hl_placer *placer, dev_t dev
 
 /* The protection with which the kernel joins pages of the file.  It is tried with less than a huge page, in which nothing can be
    joined, but the kernel checks the mapping first.  Older kernels want it to be executable.  Such mappings are refused on noexec,
-   and IMA logs them.  */
+   and IMA logs them. */
 static int find_joined_prot(const struct work *work) {
     static const int prots[] = {PROT_READ, PROT_READ | PROT_EXEC};
     for (unsigned i = 0; i < 2; i++)
@@ -565,7 +565,7 @@ static int find_joined_prot(const struct work *work) {
     return PROT_NONE;
 }
 
-/* Waits until the processes that were stalled by the last collapse have had their rest.  */
+/* Waits until the processes that were stalled by the last collapse have had their rest. */
 static void rest(const struct work *work) {
     double left = work->rested - hl_now_ms();
     if (left > 0)
@@ -588,7 +588,7 @@ static void collapse(struct work *work, const struct hl_chunk *chunk) {
     }
 }
 
-/* Reads CHUNK into the page cache, in folios as large as the kernel makes them.  */
+/* Reads CHUNK into the page cache, in folios as large as the kernel makes them. */
 static void read_chunk(const struct work *work, const struct hl_chunk *chunk) {
     char buffer[1 << 16];
     madvise(work->window, work->place->chunk_bytes, MADV_HUGEPAGE);
@@ -615,7 +615,7 @@ static const char *const sentences[] = {
     [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld share add --way=image",
 };
 
-/* NONE if the kernel can join the pages of CHUNK and not too many processes would wait for it.  */
+/* NONE if the kernel can join the pages of CHUNK and not too many processes would wait for it. */
 static enum obstacle check_joined(const struct work *work, const struct hl_chunk *chunk) {
     if (work->joined_prot == PROT_NONE)
         return IN_USE;
@@ -630,7 +630,7 @@ static enum obstacle try_collapse(struct work *work, struct hl_chunk *chunk) {
     return look_at(work, chunk) ? NONE : NO_PAGE;
 }
 
-/* Drops the cached pages of CHUNK.  False: some stayed, because a process uses them.  */
+/* Drops the cached pages of CHUNK.  False: some stayed, because a process uses them. */
 static bool drop(const struct work *work, const struct hl_chunk *chunk) {
     bool is_empty = true;
     fdatasync(work->file);
@@ -642,7 +642,7 @@ static bool drop(const struct work *work, const struct hl_chunk *chunk) {
     return is_empty;
 }
 
-/* Drops the cached pages of CHUNK and reads it again.  It is cached afterwards, huge or not, if it can be read.  */
+/* Drops the cached pages of CHUNK and reads it again.  It is cached afterwards, huge or not, if it can be read. */
 static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) {
     enum obstacle obstacle = NO_PAGE;
     for (unsigned try = 0; try < TRIES_TO_READ && obstacle != NONE && map_chunk(work, chunk); try++) {
@@ -653,7 +653,7 @@ static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) 
     return obstacle;
 }
 
-/* The first chunk of a SUPERBLOCK for which there was a huge page decides whether the file system has large folios at all.  */
+/* The first chunk of a SUPERBLOCK for which there was a huge page decides whether the file system has large folios at all. */
 static enum obstacle try_reading(const struct work *work, struct hl_superblock *superblock,
                                  struct hl_chunk *chunk) {
     if (superblock->reads_anew == CANNOT && hl_now_ms() - superblock->since > CANNOT_MS)
@@ -753,7 +753,7 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         place->made_ms = fmax(place->made_ms, hl_now_ms() - began);
         obstacle = obstacle == NONE ? found : obstacle;
     }
-    /* Pages that were read while a process began to map them stay as that process found them.  */
+    /* Pages that were read while a process began to map them stay as that process found them. */
     if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work, placer->count_ms_max) &&
         place->is_mapped)
         obstacle = IN_USE;

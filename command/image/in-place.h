@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A file's text on huge pages of its own page cache: no copy, no image, and no hugeld code in any process.  */
+/* A file's text on huge pages of its own page cache: no copy, no image, and no hugeld code in any process. */
 #ifndef HL_IN_PLACE_H
 #define HL_IN_PLACE_H
 
@@ -22,13 +22,13 @@ struct hl_place {
     double made_ms; /* after the same: how long the kernel took for the slowest chunk */
 };
 
-/* Findings of one command, or of the service, about this machine; zero at first.  */
+/* Findings of one command, or of the service, about this machine; zero at first. */
 struct hl_placer {
     /* Set by the caller.  only_joins: cached pages are joined, and no file is read anew.  only_looks, beside it: nothing is made
-       huge, and the answer is the expected result.  */
+       huge, and the answer is the expected result. */
     bool only_joins, only_looks;
     /* Set by the caller: the most processor time for finding the processes that map a file, which may take four times as long
-       altogether; 0: no limit.  */
+       altogether; 0: no limit. */
     double count_ms_max;
     bool cannot_join;         /* the file that was tried last can only be read anew here */
     bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
@@ -40,47 +40,47 @@ void hl_free_placer(struct hl_placer *placer);
 /* Finds the parts of FILE's text that can be on huge pages of the page cache, and which of these are on them now.  Reads nothing
    from the disk and changes nothing.  0; HL_SKIP_FILE_PLACE or HL_SKIP_TOO_SMALL if there are none; another enum hl_skip if its
    headers are malformed; -EPERM: the kernel tells only the file's owner which pages are cached; or another negated errno.  After 0
-   and -EPERM the caller frees PLACE; after -EPERM only is_huge is missing from it.  */
+   and -EPERM the caller frees PLACE; after -EPERM only is_huge is missing from it. */
 int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,
                      const struct hl_geometry *geometry);
 void hl_free_place(struct hl_place *place);
 
 /* Whether any of FILE's text is on huge pages of the page cache.  Every user that may read the file gets an answer; a page may be
-   read from the disk for it.  */
+   read from the disk for it. */
 bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
 /* How many bytes of the text are on huge pages. */
 uint64_t hl_huge_text_bytes(const struct hl_place *place);
 
-/* Whether PLACE_BYTES of the text in place are enough to do without an image, which reaches more but takes memory.  */
+/* Whether PLACE_BYTES of the text in place are enough to do without an image, which reaches more but takes memory. */
 bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
 
 /* Says that processors are isolated (hl_isolated_lists); NULL: none are.  To join pages, the kernel waits for all processors, and
-   would wait endlessly for one that never enters the kernel.  */
+   would wait endlessly for one that never enters the kernel. */
 const char *hl_explain_isolated(void);
 
 /* Why this user cannot put BYTES of FILE, which lies at PATH, in place, regardless of the machine's load: the reason and the
-   remedy, which the caller frees; NULL if the user can.  */
+   remedy, which the caller frees; NULL if the user can. */
 char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes);
 
 /* Makes the small chunks huge, after hl_look_in_place.  FILE lies at PATH, which has no symbolic links.  The file's pages are in
    the page cache afterwards, huge or not, unless they cannot be read.  NULL: all chunks are huge; else why some are not, and the
-   remedy, which the caller frees.  */
+   remedy, which the caller frees. */
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
                             const char *path);
 
-/* Percent of the memory that stay available after an image was made, or a file put in place, unasked.  */
+/* Percent of the memory that stay available after an image was made, or a file put in place, unasked. */
 #define HL_AVAILABLE_MIN 15
 
 /* Whether HL_AVAILABLE_MIN percent of the machine's memory, without the pool of huge pages, would stay available after taking
-   BYTES.  False also if /proc/meminfo cannot be read.  */
+   BYTES.  False also if /proc/meminfo cannot be read. */
 bool hl_leaves_margin(uint64_t bytes);
 
 /* The shortage of the machine now, because of which nothing should be put in place for a later benefit; NULL: none, or PLACER has
-   noted that it is unknown.  The caller frees it.  */
+   noted that it is unknown.  The caller frees it. */
 char *hl_explain_busy(struct hl_placer *placer);
 
-/* Finds only PLACE's is_mapped and mappers.  0, or a negated errno; -EAGAIN: they cannot be known, or it took too long.  */
+/* Finds only PLACE's is_mapped and mappers.  0, or a negated errno; -EAGAIN: they cannot be known, or it took too long. */
 int hl_find_mapped(const struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file);
 
 #endif

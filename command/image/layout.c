@@ -15,7 +15,7 @@
    The program headers of an executable are those with which the image is executed (rows.c).
 
    hl_read_segments refuses hostile segments.  All other numbers of the file are checked here against the file's length before
-   anything is added to them.  */
+   anything is added to them. */
 #include "command/image/layout.h"
 #include "command/base/common.h"
 #include "command/image/rows.h"
@@ -32,16 +32,16 @@
 #define ALIGN_MAX ((uint64_t)64 << 10)
 /* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
 #define HOLES_MAX ((uint64_t)4 << 30)
-/* The most bytes of a file that are read although no header names them.  */
+/* The most bytes of a file that are read although no header names them. */
 #define UNNAMED_MAX ((uint64_t)1 << 30)
 
-/* Bytes of the original outside all segments: a section's, or a program header's.  */
+/* Bytes of the original outside all segments: a section's, or a program header's. */
 struct extent {
     uint64_t from, bytes, align;
     Elf64_Off *offset; /* in the header that names them; to be set */
 };
 
-/* A range of the original that a header names.  */
+/* A range of the original that a header names. */
 struct range {
     uint64_t start, end;
 };
@@ -60,7 +60,7 @@ struct planner {
     uint64_t appended_bytes;
 };
 
-/* The offset of SEGMENT's bytes in the original.  */
+/* The offset of SEGMENT's bytes in the original. */
 static uint64_t file_start(const struct hl_segment *segment) {
     return segment->offset + (segment->start - segment->first_page);
 }
@@ -84,12 +84,12 @@ static void add_range(struct planner *p, uint64_t start, uint64_t bytes) {
 /* --- reading --- */
 
 /* Whether the kernel and ld.so map nothing for a PT_LOAD of no bytes, as hl_read_segments assumes: they map the page of its
-   address, unless the address is the page's first.  */
+   address, unless the address is the page's first. */
 static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
     return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
 }
 
-/* Reads and checks the program headers and the object's segments: 0, or an hl_skip.  */
+/* Reads and checks the program headers and the object's segments: 0, or an hl_skip. */
 static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
     struct hl_options options;
@@ -118,7 +118,7 @@ static int read_object(struct planner *p) {
     return hl_plan_object(&plan, &p->object, &options, p->geometry);
 }
 
-/* Reads and checks the section headers, which a file need not have.  */
+/* Reads and checks the section headers, which a file need not have. */
 static int read_sections(struct planner *p) {
     struct hl_image *image = p->image;
     const Elf64_Ehdr *header = &p->file->header;
@@ -168,7 +168,7 @@ static int has_data(const struct planner *p, uint64_t start, uint64_t end) {
 
 /* Programs read appended data by its offset, or by its distance from the end: in an image it would lie elsewhere.  Linkers leave
    zeros between the ranges that they name (all of 3,806 files in /usr of a Debian 12), and never more than UNNAMED_MAX bytes: more
-   counts as appended data, unread.  */
+   counts as appended data, unread. */
 static int look_for_data(struct planner *p) {
     uint64_t at = 0, unnamed = 0;
     add_range(p, p->file_bytes, 0);
@@ -205,7 +205,7 @@ static bool is_string_table(const struct planner *p, size_t number, size_t names
 
 /* Whether section NUMBER, which is not loaded, is found only by the section headers.  A program may carry others for itself and
    know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all executables in /usr of
-   a Debian 12; neither a type nor the beginning of a name tells a payload from them.  */
+   a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
 static bool is_found_by_headers(const struct planner *p, size_t number, size_t names) {
     static const char *const known[] = {".debug_",
                                         ".zdebug_",
@@ -299,7 +299,7 @@ static int check_original(struct planner *p) {
 /* --- the loaded part --- */
 
 /* Finds the base, and the place of the ELF header in the segment that has it.  The bytes before that segment's own, in its first
-   page, are mapped with it, so they count as its own.  */
+   page, are mapped with it, so they count as its own. */
 static void choose_base(struct planner *p) {
     struct hl_image *image = p->image;
     struct hl_segment *holder = NULL;
@@ -348,7 +348,7 @@ static bool is_text_page(const struct planner *p, uint64_t start) {
     return text;
 }
 
-/* Fills the part of [start, end) in the huge page that holds START.  */
+/* Fills the part of [start, end) in the huge page that holds START. */
 static void fill_page(struct planner *p, uint64_t start, uint64_t end) {
     uint64_t page = hl_round_down(start, p->geometry->huge_page_bytes);
     end = end - page < p->geometry->huge_page_bytes ? end : page + p->geometry->huge_page_bytes;
@@ -356,7 +356,7 @@ static void fill_page(struct planner *p, uint64_t start, uint64_t end) {
         add_piece(p, in_image(p, start), end - start, HL_TRAPS);
 }
 
-/* Fills the part of the room [start, end) between two segments that is in the huge pages of either.  */
+/* Fills the part of the room [start, end) between two segments that is in the huge pages of either. */
 static void fill_room(struct planner *p, uint64_t start, uint64_t end) {
     uint64_t last = hl_round_down(end - 1, p->geometry->huge_page_bytes);
     if (start >= end)
@@ -379,7 +379,7 @@ static void fill_with_traps(struct planner *p) {
 /* --- the part that is not loaded --- */
 
 /* Finds the place in the image of the BYTES at OFFSET of the original, if one segment has them all.  ADDRESS decides between two
-   such segments.  */
+   such segments. */
 static bool find_loaded(const struct planner *p, uint64_t offset, uint64_t bytes, uint64_t address,
                         uint64_t *to) {
     bool found = false;
@@ -452,7 +452,7 @@ static void place_sections(struct planner *p) {
     }
 }
 
-/* By their place in the original; an extent that contains others comes before these.  */
+/* By their place in the original; an extent that contains others comes before these. */
 static int compare_extents(const void *a, const void *b) {
     const struct extent *x = a, *y = b;
     if (x->from != y->from)
@@ -460,7 +460,7 @@ static int compare_extents(const void *a, const void *b) {
     return x->bytes > y->bytes ? -1 : x->bytes < y->bytes;
 }
 
-/* Appends the extents, which are not loaded, in the original's order.  An extent inside another one is not copied again.  */
+/* Appends the extents, which are not loaded, in the original's order.  An extent inside another one is not copied again. */
 static int append_extents(struct planner *p) {
     const struct extent *last = NULL;
     uint64_t last_to = 0;
@@ -490,7 +490,7 @@ static int append_extents(struct planner *p) {
 }
 
 /* Whether a segment has the program headers, but not in the page with the ELF header, which a process keeps from the file.
-   Debuggers compare the headers in memory with the file's, and by them find an object that is not where it was linked.  */
+   Debuggers compare the headers in memory with the file's, and by them find an object that is not where it was linked. */
 static bool has_moved_headers(const struct planner *p) {
     uint64_t offset = p->file->header.e_phoff, bytes = p->file->phnum * sizeof(Elf64_Phdr), to;
     return offset + bytes > p->geometry->page_bytes && find_loaded(p, offset, bytes, 0, &to);
@@ -499,7 +499,7 @@ static bool has_moved_headers(const struct planner *p) {
 static void place_tables(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t bytes = image->phnum * sizeof(Elf64_Phdr);
-    /* In a library, which is never executed, moved headers stay as they are, and the image's own come behind everything.  */
+    /* In a library, which is never executed, moved headers stay as they are, and the image's own come behind everything. */
     bool stays = strcmp(hl_elf_type(p->file), "dso") == 0 && has_moved_headers(p);
     if (stays || !find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
         image->header.e_phoff = hl_round_up(p->end, sizeof(uint64_t));
@@ -521,7 +521,7 @@ static int compare_pieces(const void *a, const void *b) {
     return x->to < y->to ? -1 : x->to > y->to;
 }
 
-/* Counts the huge pages of [start, end) from offset COUNTED on; returns the end of the counted range.  */
+/* Counts the huge pages of [start, end) from offset COUNTED on; returns the end of the counted range. */
 static uint64_t count_range(struct planner *p, uint64_t counted, uint64_t start, uint64_t end) {
     uint64_t huge = p->geometry->huge_page_bytes;
     start = hl_round_down(start, huge) > counted ? hl_round_down(start, huge) : counted;
@@ -554,7 +554,7 @@ static bool is_read_only_page(const struct planner *p, uint64_t start) {
 }
 
 /* Appends a second copy of the huge page with the headers, with the headers of the original.  At the exec stop it is mapped in the
-   place of the first: a program that reads the headers in memory then sees the original's.  */
+   place of the first: a program that reads the headers in memory then sees the original's. */
 static void append_header_page(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t huge = p->geometry->huge_page_bytes, from = hl_round_down(image->loaded_header, huge);
@@ -639,7 +639,7 @@ void hl_free_image(struct hl_image *image) {
 
 /* --- its reach --- */
 
-/* How many bytes of OBJECT's text are in whole huge pages if the image of FILE is executed.  */
+/* How many bytes of OBJECT's text are in whole huge pages if the image of FILE is executed. */
 static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_object *object,
                                const struct hl_geometry *geometry) {
     struct hl_object executed;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Plans the image of an ELF file: the same file laid out for huge pages.  */
+/* Plans the image of an ELF file: the same file laid out for huge pages. */
 #ifndef HL_LAYOUT_H
 #define HL_LAYOUT_H
 
@@ -8,7 +8,7 @@
 /* In hl_piece.from: the bytes are trap instructions. */
 #define HL_TRAPS UINT64_MAX
 
-/* Bytes of an image that belong to no header.  */
+/* Bytes of an image that belong to no header. */
 struct hl_piece {
     uint64_t to, bytes; /* where in the image */
     uint64_t from;      /* where in the original, or HL_TRAPS */
@@ -32,19 +32,19 @@ struct hl_image {
 };
 
 /* Plans the image of FILE, whose headers may be hostile; reads FILE and changes nothing.  0, or the reason why there can be no
-   image (enum hl_skip): then there is nothing to free.  */
+   image (enum hl_skip): then there is nothing to free. */
 int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 void hl_free_image(struct hl_image *image);
 
 /* How much of FILE's text is on huge pages if its image is used: all bytes of the text, and those on huge pages by each way of
-   starting.  */
+   starting. */
 struct hl_reach {
     uint64_t text_bytes;
     uint64_t mapped_bytes;   /* without executing it */
     uint64_t executed_bytes; /* if the image is executed; 0 for a library */
 };
 
-/* 0, or an enum hl_skip if its headers are malformed.  */
+/* 0, or an enum hl_skip if its headers are malformed. */
 int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Finds stores and their images for a program that starts.  */
+/* Finds stores and their images for a program that starts. */
 #include "command/image/store.h"
 #include "command/base/basics.h"
 #include "elf/status.h"
@@ -41,7 +41,7 @@ static bool has_place(const char *path, uint64_t owner, const char *key) {
     return has;
 }
 
-/* Reads the key of the open FILE in stores.  */
+/* Reads the key of the open FILE in stores. */
 static bool read_key(struct hl_line *key, int file) {
     struct hl_file_state state;
     if (hl_read_file_state(&state, file) != 0)
@@ -62,7 +62,7 @@ bool hl_is_kept_in_place(int file, const struct hl_options *options) {
 }
 
 /* Whether the store at PATH, which may be NULL, has an image of the file KEY, and not only a folder while an image cannot be made.
-   The answer decides whether to go on, not whether to trust the image: a store of another user is reported when it is opened.  */
+   The answer decides whether to go on, not whether to trust the image: a store of another user is reported when it is opened. */
 static bool has_image(const char *path, const struct hl_line *key) {
     int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
     if (store < 0)
@@ -93,7 +93,7 @@ enum hl_way hl_find_made(int file, const struct hl_options *options) {
 }
 
 /* Whether PATTERNS may select OBJECT, which a process may have at another path: by links, or in another mount namespace.  So only
-   the part of a path's pattern behind the last slash counts.  */
+   the part of a path's pattern behind the last slash counts. */
 static bool may_select(struct hl_string patterns, const struct hl_object *object) {
     struct hl_pattern pattern;
     if (hl_select_object(patterns, object) != HL_NOT_SELECTED)

@@ -9,7 +9,7 @@
        executed          rrr[        text                 ]rrrrr wwwww
 
    A PT_LOAD that text replaces as a whole becomes PT_NULL.  It may not be empty instead: the kernel maps a static PIE at address 0
-   if its first PT_LOAD is empty.  */
+   if its first PT_LOAD is empty. */
 #include "command/image/rows.h"
 #include "elf/image.h"
 #include "elf/plan.h"
@@ -38,7 +38,7 @@ static bool has_zeros(const struct hl_object *object) {
     return false;
 }
 
-/* Extends ROW over the huge pages with text that it overlaps.  */
+/* Extends ROW over the huge pages with text that it overlaps. */
 static void widen(struct row *row, const struct hl_plan *plan, const struct hl_segment *segment) {
     for (unsigned i = 0; i < plan->n_spans; i++) {
         const struct hl_span *span = &plan->span[i];
@@ -49,7 +49,7 @@ static void widen(struct row *row, const struct hl_plan *plan, const struct hl_s
     }
 }
 
-/* Takes TEXT's range away from ROW.  */
+/* Takes TEXT's range away from ROW. */
 static void cut(struct row *row, const struct row *text) {
     if (text->start <= row->start && text->end > row->start)
         row->start = text->end;
@@ -59,7 +59,7 @@ static void cut(struct row *row, const struct row *text) {
         row->end = row->start;
 }
 
-/* Finds the new range of each segment of OBJECT.  */
+/* Finds the new range of each segment of OBJECT. */
 static void find_rows(struct row *row, const struct hl_object *object, const struct hl_geometry *geometry) {
     struct hl_options options;
     struct hl_plan plan;

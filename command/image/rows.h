@@ -5,7 +5,7 @@
 
 #include "command/file/elf-file.h"
 
-/* One or four trap instructions of MACHINE (e_machine), as four bytes in its byte order; 0: unknown.  */
+/* One or four trap instructions of MACHINE (e_machine), as four bytes in its byte order; 0: unknown. */
 uint32_t hl_find_trap(unsigned machine);
 
 /* Changes the PT_LOADs of PHDR, a copy of the program headers of FILE: each huge page that holds text and nothing writable then

@@ -60,7 +60,7 @@ bool hl_has_slice(void) {
 /* False: there will be no scope. */
 static bool ask_for_scope(const struct sd_bus_functions *f, void *bus) {
     char *name = hl_xasprintf("hugeld-%d-%.0f.scope", getpid(), hl_now_ms());
-    /* Process 0 is the caller, in any namespace.  */
+    /* Process 0 is the caller, in any namespace. */
     int result =
         f->call(bus, "org.freedesktop.systemd1", "/org/freedesktop/systemd1",
                 "org.freedesktop.systemd1.Manager", "StartTransientUnit", NULL, NULL, "ssa(sv)a(sa(sv))",

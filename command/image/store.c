@@ -3,7 +3,7 @@
 
    A folder with its final name is complete: it is made as .new and renamed, and renamed to .old before anything in it is removed.
    A process that changes a store holds its lock, the one file .lock, which only the store's owner can open; so .new and .old, if
-   they exist when the lock is taken, are leftovers of a killed process.  */
+   they exist when the lock is taken, are leftovers of a killed process. */
 #include "command/image/store.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
@@ -40,7 +40,7 @@ static const struct {
                   {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK},
                   {HL_ADD_NO_IMAGE, ".no-image"}};
 
-/* False if PATH is NULL: then it reports why this user has no store.  */
+/* False if PATH is NULL: then it reports why this user has no store. */
 static bool has_path(const char *path) {
     if (path == NULL)
         hl_warn("XDG_RUNTIME_DIR is not set, so there is no place for a store of your own; log in with "
@@ -51,7 +51,7 @@ static bool has_path(const char *path) {
 
 static bool is_system_store(const char *path) { return geteuid() == 0 && strcmp(path, HL_SYSTEM_STORE) == 0; }
 
-/* Reports why the folder at PATH could not be opened.  */
+/* Reports why the folder at PATH could not be opened. */
 static void say_unusable(const char *path, int result) {
     struct stat status;
     switch (-result) {
@@ -100,7 +100,7 @@ static void say_unusable(const char *path, int result) {
 }
 
 /* Finds the device of the open folder, and whether it is for all users.  0; -ENOEXEC: no program can use its images; or another
-   negated errno.  */
+   negated errno. */
 static int examine_folder(struct hl_store *store) {
     struct statvfs flags;
     struct stat stat;
@@ -111,7 +111,7 @@ static int examine_folder(struct hl_store *store) {
     return flags.f_flag & ST_NOEXEC ? -ENOEXEC : 0;
 }
 
-/* Opens the folder at PATH as a store.  Prints nothing.  */
+/* Opens the folder at PATH as a store.  Prints nothing. */
 static int open_folder(struct hl_store *store, const char *path) {
     memset(store, 0, sizeof *store);
     store->folder = store->lock = -1;
@@ -148,7 +148,7 @@ static int is_mount(int folder) {
 }
 
 /* Opens the folder at PATH, which only root can write to, on any file system.  If it is a mount point by now, it is opened as a
-   store: another process may have mounted one meanwhile.  */
+   store: another process may have mounted one meanwhile. */
 static int open_mount_point(struct hl_store *store, const char *path) {
     struct stat stat;
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -172,7 +172,7 @@ static bool is_bare(const struct hl_store *store) {
     return is_system_store(store->path) && is_mount(store->folder) == 0;
 }
 
-/* As hl_find_store, but prints nothing.  */
+/* As hl_find_store, but prints nothing. */
 static int find_store(struct hl_store *store, const char *path) {
     int result = path != NULL ? open_folder(store, path) : -ENOENT;
     if (result == -EOPNOTSUPP && is_system_store(path))
@@ -200,11 +200,11 @@ int hl_find_store(struct hl_store *store, const char *path) {
 
 /* --- making one --- */
 
-/* mount(2) at the open FOLDER, wherever its path leads by now.  */
+/* mount(2) at the open FOLDER, wherever its path leads by now. */
 static int mount_at(int folder, const char *type, unsigned long flags, const char *data) {
     char target[64];
     snprintf(target, sizeof target, "/proc/self/fd/%d", folder);
-    /* strictatime notes the last use, by which images are chosen for removal when the store is full.  */
+    /* strictatime notes the last use, by which images are chosen for removal when the store is full. */
     return mount(MOUNT_SOURCE, target, type, MS_NOSUID | MS_NODEV | MS_STRICTATIME | flags, data) == 0
                ? 0
                : -errno;
@@ -221,7 +221,7 @@ static int say_no_mount(const struct hl_store *store, int result) {
     return result;
 }
 
-/* Mounts a tmpfs of SIZE with huge pages at the open STORE; without swap (Linux 6.4), since swapped text stalls.  */
+/* Mounts a tmpfs of SIZE with huge pages at the open STORE; without swap (Linux 6.4), since swapped text stalls. */
 static int mount_tmpfs(const struct hl_store *store, const char *size) {
     const char *mode = is_system_store(store->path) ? "0755" : "0700";
     char *data = hl_xasprintf("mode=%s,huge=always,size=%s", mode, size),
@@ -234,7 +234,7 @@ static int mount_tmpfs(const struct hl_store *store, const char *size) {
     return say_no_mount(store, result);
 }
 
-/* Gives the mounted STORE the SIZE.  */
+/* Gives the mounted STORE the SIZE. */
 static int resize(const struct hl_store *store, const char *size) {
     char *data = hl_xasprintf("size=%s", size);
     int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
@@ -273,12 +273,12 @@ int hl_lock_store(struct hl_store *store, bool waits) {
 }
 
 /* Opens and locks the folder at PATH; if MOUNTS and nothing is mounted there, mounts a tmpfs.  After an error, no lock file stays
-   in a folder that IS_MADE just now. -ESTALE: PATH leads to another folder by now.  */
+   in a folder that IS_MADE just now. -ESTALE: PATH leads to another folder by now. */
 static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool is_made,
                          bool mounts, bool waits) {
     int result = open_folder(store, path);
     if (result != 0)
-        /* A tmpfs is mounted at an ordinary folder on a disk.  */
+        /* A tmpfs is mounted at an ordinary folder on a disk. */
         result = result == -EOPNOTSUPP && mounts ? open_mount_point(store, path) : result;
     if (result != 0) {
         say_unusable(path, result);
@@ -338,14 +338,14 @@ uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
     if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
-    /* On a file system that others use, too, half of the space is left to them.  */
+    /* On a file system that others use, too, half of the space is left to them. */
     uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
     return hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize;
 }
 
 /* --- removing --- */
 
-/* Removes the folder NAME of FOLDER and everything in it, if DEEP also the folders in it.  */
+/* Removes the folder NAME of FOLDER and everything in it, if DEEP also the folders in it. */
 static int remove_tree(int folder, const char *name, bool deep) {
     DIR *entries = hl_open_list(folder, name);
     int result = 0;
@@ -368,7 +368,7 @@ static int remove_tree(int folder, const char *name, bool deep) {
     return result;
 }
 
-/* The target of the symbolic link NAME in FOLDER; "" if there is no link, NULL if it cannot be read.  The caller frees it.  */
+/* The target of the symbolic link NAME in FOLDER; "" if there is no link, NULL if it cannot be read.  The caller frees it. */
 static char *read_link(int folder, const char *name) {
     char target[PATH_MAX];
     ssize_t bytes = readlinkat(folder, name, target, sizeof target - 1);
@@ -399,7 +399,7 @@ int hl_remove_store_item(const struct hl_store *store, const char *key) {
     return remove_tree(store->folder, HL_OLD_FOLDER, true);
 }
 
-/* Makes the MARKS in the folder .new.  */
+/* Makes the MARKS in the folder .new. */
 static int put_marks(const struct hl_store *store, unsigned marks) {
     int result = 0;
     for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0] && result == 0; i++) {
@@ -445,14 +445,14 @@ const char *hl_item_state_name(enum hl_item_state state) {
     return names[state];
 }
 
-/* Whether KEY is STATE's except for the ctime.  */
+/* Whether KEY is STATE's except for the ctime. */
 static bool is_same_inode(const char *key, const struct hl_file_state *state) {
     uint64_t device, inode, bytes;
     return sscanf(key, "0x%" SCNx64 "-0x%" SCNx64 "-0x%" SCNx64 "-", &device, &inode, &bytes) == 3 &&
            device == state->device && inode == state->inode && bytes == state->bytes;
 }
 
-/* The state of an original that could not be opened, for the negated errno RESULT.  */
+/* The state of an original that could not be opened, for the negated errno RESULT. */
 static enum hl_item_state judge_error(int result) {
     return result == -EREMOTE                        ? HL_ITEM_REMOTE
            : result == -ENOENT || result == -ENOTDIR ? HL_ITEM_GONE
@@ -460,7 +460,7 @@ static enum hl_item_state judge_error(int result) {
 }
 
 /* LOCAL: opens the original; NULL: the original is not looked at.  IMAGE_TIME: the modification time of the original when its image
-   was made, which the image has kept.  */
+   was made, which the image has kept. */
 static enum hl_item_state compare_origin(struct hl_local *local, const struct hl_store_item *item,
                                          const struct timespec *image_time) {
     struct hl_file_state state;
@@ -481,7 +481,7 @@ static enum hl_item_state compare_origin(struct hl_local *local, const struct hl
     return is_same_inode(item->key, &state) && is_unwritten ? HL_ITEM_TOUCHED : HL_ITEM_CHANGED;
 }
 
-/* Adds the image that LINK in FOLDER points to.  False: there is no image, or it is not to be trusted.  */
+/* Adds the image that LINK in FOLDER points to.  False: there is no image, or it is not to be trusted. */
 static bool add_replica(const struct hl_store *store, struct hl_store_item *item, int folder,
                         const char *link, struct timespec *time) {
     struct stat stat;
@@ -497,7 +497,7 @@ static bool add_replica(const struct hl_store *store, struct hl_store_item *item
     return true;
 }
 
-/* Reads the names in the folder of an image.  False: they cannot be read.  */
+/* Reads the names in the folder of an image.  False: they cannot be read. */
 static bool read_names(const struct hl_store *store, struct hl_store_item *item, int folder,
                        bool *is_complete, struct timespec *time) {
     DIR *entries = hl_open_list(folder, ".");
@@ -540,7 +540,7 @@ static enum hl_item_state read_image(const struct hl_store *store, struct hl_loc
     return is_complete && is_open_to_users(store, folder) ? state : HL_ITEM_BROKEN;
 }
 
-/* A file in place is known by its path: every version of it counts.  */
+/* A file in place is known by its path: every version of it counts. */
 static void read_file_in_place(struct hl_local *local, struct hl_store_item *item) {
     struct stat stat;
     int result = hl_stat_local(local, item->origin, true, &stat);
@@ -640,7 +640,7 @@ void hl_free_store_items(struct hl_store_item *items, size_t n) {
 
 /* --- its users --- */
 
-/* The image or file in place that REGION maps; NULL: none of these, or it is only held (keep.h).  */
+/* The image or file in place that REGION maps; NULL: none of these, or it is only held (keep.h). */
 static struct hl_store_item *find_mapped(struct hl_store_item *items, size_t n,
                                          const struct hl_region *region) {
     if (region->shared && region->flags == PF_R)

@@ -16,7 +16,7 @@
        STORE/KEY/.no-image  the same, as the user asked: a later version of the file gets no image
        STORE/.new, .old     a folder that is being made, and one that is being removed
 
-   Every function here reports its errors in one line, unless its comment says otherwise.  */
+   Every function here reports its errors in one line, unless its comment says otherwise. */
 #ifndef HL_COMMAND_STORE_H
 #define HL_COMMAND_STORE_H
 
@@ -42,33 +42,33 @@ struct hl_store {
 };
 
 /* The store that this user fills where no store is named: root's is the system's, and every other user's lies in XDG_RUNTIME_DIR.
-   NULL if that variable isn't set.  The caller frees it.  */
+   NULL if that variable isn't set.  The caller frees it. */
 char *hl_default_store(void);
 
 /* The store that OPTIONS name, else hl_default_store's; the same results. */
 char *hl_choose_store(const struct hl_options *options);
 
-/* The user who, beside root, may have made the store that this command uses.  */
+/* The user who, beside root, may have made the store that this command uses. */
 uint64_t hl_find_store_owner(void);
 
-/* Opens the store at PATH, which may be NULL.  0; -ENOENT if there is none, without a message; or another negated errno.  */
+/* Opens the store at PATH, which may be NULL.  0; -ENOENT if there is none, without a message; or another negated errno. */
 int hl_find_store(struct hl_store *store, const char *path);
 
 /* The same, for a caller that asks repeatedly: the error is not reported if it equals *SAID, which is 0 at first and becomes the
-   result.  */
+   result. */
 int hl_find_store_again(struct hl_store *store, const char *path, int *said);
 
 /* Opens the store in the same way, after making it if there is none, and locks it.  The system's store gets a mount of its own, and
    so does any other for which SIZE is given, as mount(8) takes it.  WAITS: until no other process changes it; otherwise the result
-   is -EWOULDBLOCK then, without a message.  */
+   is -EWOULDBLOCK then, without a message. */
 int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits);
 
 /* Locks the open STORE.  WAITS: until no other process changes it, and errors are reported; otherwise the result is -EWOULDBLOCK
-   then, and no error is reported.  0 or a negated errno.  */
+   then, and no error is reported.  0 or a negated errno. */
 int hl_lock_store(struct hl_store *store, bool waits);
 void hl_close_store(struct hl_store *store);
 
-/* Removes the leftovers of a killed process.  The store is locked, as for every change of it.  */
+/* Removes the leftovers of a killed process.  The store is locked, as for every change of it. */
 void hl_remove_leftovers(const struct hl_store *store);
 
 /* Bytes that may still be added; UINT64_MAX where nothing limits it.  In a folder of a file system that others use, too, half of
@@ -116,22 +116,22 @@ struct hl_store_item {
 };
 
 /* Reads the items of STORE, in the order of the originals' paths; hl_free_store_items frees them.  False: they could not be read,
-   or not all of them, which was reported.  */
+   or not all of them, which was reported. */
 bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
 
 /* The same without looking at any original: existing images are HL_ITEM_REMOTE, and the processes that map a file in place are
-   unknown.  */
+   unknown. */
 bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
 
 void hl_free_store_items(struct hl_store_item *items, size_t n);
 
-/* How many of the items are images: the others are in place.  */
+/* How many of the items are images: the others are in place. */
 size_t hl_count_images(const struct hl_store_item *items, size_t n);
 
-/* Sets item->processes: how many processes map the image or the file in place, among those that this user may read.  */
+/* Sets item->processes: how many processes map the image or the file in place, among those that this user may read. */
 void hl_count_processes(struct hl_store_item *items, size_t n);
 
-/* Finds how much of the text of ITEM is on huge pages, and sets pages; of a file in place also huge_pages.  */
+/* Finds how much of the text of ITEM is on huge pages, and sets pages; of a file in place also huge_pages. */
 void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item);
 
 /* The ways onto huge pages, the mildest first. */
@@ -148,27 +148,27 @@ enum hl_way {
 bool hl_is_in_store(int file, const struct hl_options *options);
 
 /* The way that exists already for the open FILE, and that `run` therefore takes: HL_WAY_PLACE if its pages are kept in place;
-   HL_WAY_IMAGE if a store knows it, which decides whether to go on, not whether to trust the image; else HL_WAY_NOTHING.  */
+   HL_WAY_IMAGE if a store knows it, which decides whether to go on, not whether to trust the image; else HL_WAY_NOTHING. */
 enum hl_way hl_find_made(int file, const struct hl_options *options);
 
 /* Whether the stores that a process with OPTIONS looks into have the image of a library that PATTERNS select.  It cannot be known
-   whether the program maps it: the program may load the library later, or never.  */
+   whether the program maps it: the program may load the library later, or never. */
 bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options *options);
 
 /* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
 bool hl_is_kept_in_place(int file, const struct hl_options *options);
 
-/* Removes the image KEY.  0, -ENOENT if another process did, or another negated errno; prints nothing.  */
+/* Removes the image KEY.  0, -ENOENT if another process did, or another negated errno; prints nothing. */
 int hl_remove_store_item(const struct hl_store *store, const char *key);
 
-/* Renames .new to KEY, and replaces an older folder of that name.  0 or a negated errno; prints nothing.  */
+/* Renames .new to KEY, and replaces an older folder of that name.  0 or a negated errno; prints nothing. */
 int hl_publish_folder(const struct hl_store *store, const char *key);
 
 /* Makes the folder .new with MARKS (as item->marks).  A descriptor, which the caller closes, or a negated errno; prints nothing.
     */
 int hl_make_new_folder(const struct hl_store *store, unsigned marks);
 
-/* Removes the image of ITEM and keeps its original's path and its marks, so that a later refresh makes it again.  */
+/* Removes the image of ITEM and keeps its original's path and its marks, so that a later refresh makes it again. */
 int hl_set_pending(const struct hl_store *store, const struct hl_store_item *item);
 
 enum hl_share_result {
@@ -197,7 +197,7 @@ enum {
     HL_ADD_WHEN_CALM = 1024 /* and no image is written while programs wait for memory or disks */
 };
 
-/* The result of adding a file.  */
+/* The result of adding a file. */
 struct hl_add_outcome {
     enum hl_share_result result;
     char *path; /* the file's own, without symbolic links; NULL if unknown */
@@ -220,17 +220,17 @@ struct hl_add_outcome {
 /* Puts the open FILE on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's text,
    or makes its image in STORE, as FLAGS (HL_ADD_*) say.  If the store has the image of the same file from before its ctime changed,
    and the bytes are the same, the image gets the new key and nothing is copied.  Prints nothing: the result is OUTCOME, which
-   hl_free_add_outcome frees.  */
+   hl_free_add_outcome frees. */
 void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
                   const struct hl_elf_file *file, unsigned flags);
 /* The same for the file at PATH. */
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags);
-/* Sets OUTCOME as hl_add_path does if hl_open_elf_soon finds PROBLEM; errno is still hl_open_elf_soon's.  */
+/* Sets OUTCOME as hl_add_path does if hl_open_elf_soon finds PROBLEM; errno is still hl_open_elf_soon's. */
 void hl_note_no_object(struct hl_add_outcome *outcome, enum hl_elf_problem problem, unsigned flags);
 void hl_free_add_outcome(struct hl_add_outcome *outcome);
 
-/* How thoroughly an image is checked.  */
+/* How thoroughly an image is checked. */
 enum hl_check {
     HL_CHECK_STATE = 1,  /* its pages, and its original's state and rights, but no bytes */
     HL_CHECK_REPAIRS = 2 /* pages that are not huge are made huge where the kernel can */
@@ -243,7 +243,7 @@ enum hl_fault {
 };
 
 /* Compares ITEM with its original, as HOW (HL_CHECK_*) says, and counts its pages that are not huge.  NULL if nothing is wrong,
-   else the problem, which the caller frees, and *FAULT is its kind.  */
+   else the problem, which the caller frees, and *FAULT is its kind. */
 char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
                           enum hl_fault *fault);
 
@@ -262,7 +262,7 @@ int64_t hl_read_huge_bytes(uint64_t start, uint64_t end);
 
 /* Counts the huge pages of the open FILE that hold anything, and those of them that are not mapped by one entry (SMALL); with
    COLLAPSES the kernel is asked to make these huge (MADV_COLLAPSE).  0; -EOPNOTSUPP: the kernel cannot; -ENOMEM: it had no huge
-   page; or another negated errno.  */
+   page; or another negated errno. */
 int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, uint64_t *pages,
                   uint64_t *small);
 

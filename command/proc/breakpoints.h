@@ -7,7 +7,7 @@
 
 enum hl_answer_of_kernel { HL_UNKNOWN, HL_NO, HL_YES };
 
-/* Tries it on a child, with one page of the pool for a moment.  HL_UNKNOWN: no page is free, or this process may trace nothing.  */
+/* Tries it on a child, with one page of the pool for a moment.  HL_UNKNOWN: no page is free, or this process may trace nothing. */
 enum hl_answer_of_kernel hl_try_breakpoint(const struct hl_geometry *geometry);
 
 #endif

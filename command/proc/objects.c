@@ -35,7 +35,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* A file that a process maps, in whole or in part; opened once.  */
+/* A file that a process maps, in whole or in part; opened once. */
 struct hl_process_file {
     dev_t device;
     ino_t inode;
@@ -48,7 +48,7 @@ struct hl_process_file {
 /* --- images --- */
 
 /* The length of the path component at the beginning of AT if it is the folder of an image: a name by hl_set_image_key, or for a
-   removed image its last folder; else 0.  A slash follows.  */
+   removed image its last folder; else 0.  A slash follows. */
 static size_t folder_bytes(const char *at) {
     static const char *const removed[] = {HL_NEW_FOLDER "/", HL_OLD_FOLDER "/"};
     int bytes = 0;
@@ -59,7 +59,7 @@ static size_t folder_bytes(const char *at) {
     return at[bytes] == '/' ? (size_t)bytes : 0;
 }
 
-/* Whether NAME may be an image's in its folder: "NAME" or "nodeN/NAME".  */
+/* Whether NAME may be an image's in its folder: "NAME" or "nodeN/NAME". */
 static bool is_image_name(const char *name) {
     unsigned node;
     int bytes = 0;
@@ -68,7 +68,7 @@ static bool is_image_name(const char *name) {
     return name[0] != '\0' && strchr(name, '/') == NULL;
 }
 
-/* The folder of the image at PATH, inside PATH; NULL if PATH is no image's.  */
+/* The folder of the image at PATH, inside PATH; NULL if PATH is no image's. */
 static const char *find_image_folder(const char *path) {
     for (const char *at = strchr(path, '/'); at != NULL; at = strchr(at + 1, '/')) {
         size_t bytes = folder_bytes(at + 1);
@@ -78,7 +78,7 @@ static const char *find_image_folder(const char *path) {
     return NULL;
 }
 
-/* Turns the kernel's \040 in a mount point into the character itself.  */
+/* Turns the kernel's \040 in a mount point into the character itself. */
 static void unescape(char *text) {
     char *to = text;
     for (const char *at = text; *at != '\0'; to++) {
@@ -99,7 +99,7 @@ struct image_mounts {
     struct hl_texts points;
 };
 
-/* The mount point of an image in LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", inside LINE; or NULL.  */
+/* The mount point of an image in LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", inside LINE; or NULL. */
 static char *find_image_mount(char *line) {
     char *rest = line, *field[5] = {NULL};
     for (size_t i = 0; i < 5 && rest != NULL; i++)
@@ -138,13 +138,13 @@ bool hl_is_own_image(const struct hl_region *region) {
            strncmp(region->name, file, sizeof file - 1) == 0;
 }
 
-/* Whether REGION maps an image that was mounted over a file, and both have been replaced: such a mount has no path any more.  */
+/* Whether REGION maps an image that was mounted over a file, and both have been replaced: such a mount has no path any more. */
 static bool is_removed_mount(const struct hl_region *region) {
     return strcmp(region->name, "/" HL_DELETED) == 0 && region->shmem_pmd_bytes > 0;
 }
 
 /* Sets of_image.  Only files that may lie on a tmpfs are looked for among the mounts: such a file system has no disk, and so the
-   major number 0, and hugetlbfs has none either.  */
+   major number 0, and hugetlbfs has none either. */
 static void find_images(struct hl_process *process) {
     const struct hl_region *image = NULL;
     struct image_mounts mounts = {0};
@@ -164,7 +164,7 @@ static void find_images(struct hl_process *process) {
 }
 
 /* The original's path of the image that REGION maps, by the link beside the image; NULL if there is no readable link, as on
-   hugetlbfs, which has no links.  */
+   hugetlbfs, which has no links. */
 static char *read_image_origin(const struct hl_process *process, const struct hl_region *region) {
     const char *folder = find_image_folder(region->name);
     char origin[PATH_MAX];
@@ -221,7 +221,7 @@ static struct hl_process_file *add_file(struct hl_process *process, dev_t device
     return file;
 }
 
-/* *RESULT becomes a negated errno if it could not be opened because of too many open files.  */
+/* *RESULT becomes a negated errno if it could not be opened because of too many open files. */
 static struct hl_process_file *find_file(struct hl_process *process, const struct hl_region *region,
                                          int *result) {
     for (size_t i = 0; i < process->n_files; i++)
@@ -266,7 +266,7 @@ static bool is_in_object(const struct hl_object *object, const struct hl_region 
 }
 
 /* Whether only text is mapped at OBJECT, while FILE's writable pages belong to another place: a killed `detach` leaves such a
-   mapping behind.  */
+   mapping behind. */
 static bool is_left_aside(const struct hl_process *process, const struct hl_process_file *file,
                           const struct hl_object *object) {
     bool elsewhere = false;
@@ -309,7 +309,7 @@ static unsigned rate_region(const struct hl_region *region, const Elf64_Phdr *ph
     return region->flags == flags || (region->flags == PF_R && (flags & PF_W)) ? 2 : 1;
 }
 
-/* How well the file's regions, from FIRST upwards, fit BIAS.  */
+/* How well the file's regions, from FIRST upwards, fit BIAS. */
 static unsigned rate_bias(const struct hl_process *process, size_t first, const struct hl_elf_file *elf,
                           uint64_t bias, const struct hl_geometry *geometry) {
     const struct hl_region *from = &process->region[first];
@@ -335,7 +335,7 @@ static unsigned rate_bias(const struct hl_process *process, size_t first, const 
 }
 
 /* Finds the bias that best explains the region FIRST and the later regions of the same file.  The page where one segment ends and
-   the next begins is in the file once and mapped twice, so one region alone may fit two biases.  False: none fits.  */
+   the next begins is in the file once and mapped twice, so one region alone may fit two biases.  False: none fits. */
 static bool find_bias(const struct hl_process *process, size_t first, const struct hl_elf_file *elf,
                       const struct hl_geometry *geometry, uint64_t *bias) {
     const struct hl_region *region = &process->region[first];
@@ -361,7 +361,7 @@ static bool find_bias(const struct hl_process *process, size_t first, const stru
 }
 
 /* Finds the executable: /proc/PID/exe is the running file, even if its name leads elsewhere now.  0, or the negated errno of
-   opening it.  */
+   opening it. */
 static int find_executable(struct hl_process *process, const struct hl_geometry *geometry) {
     struct hl_elf_file elf;
     if (process->executable == NULL || process->entry == 0)
@@ -389,7 +389,7 @@ static int find_executable(struct hl_process *process, const struct hl_geometry 
     return 0;
 }
 
-/* Whether REGION is a part of the executable, which was found first; with ANY: of any object that was found.  */
+/* Whether REGION is a part of the executable, which was found first; with ANY: of any object that was found. */
 static bool is_found(const struct hl_process *process, const struct hl_region *region, bool any) {
     for (size_t i = 0; i < process->n_loaded && (any || i == 0); i++)
         if ((any || process->loaded[i].object.is_main) && is_in_object(&process->loaded[i].object, region))
@@ -398,7 +398,7 @@ static bool is_found(const struct hl_process *process, const struct hl_region *r
 }
 
 /* Finds the libraries that are mapped from files of their own, or with IMAGES those mapped from images as a whole.  The results of
-   hl_find_loaded.  */
+   hl_find_loaded. */
 static int find_libraries(struct hl_process *process, bool images, const struct hl_geometry *geometry) {
     int result = 0;
     for (size_t i = 0; i < process->n_regions; i++) {

@@ -3,7 +3,7 @@
 
    The process that is looked at chooses a part of their contents (file names, its own name), so lines have no length limit and a
    line that doesn't parse is skipped.  Everything is opened relative to one descriptor of /proc/PID, so that a reused number gives
-   ESRCH and never two processes in one answer.  */
+   ESRCH and never two processes in one answer. */
 #include "command/proc/process.h"
 #include "command/base/basics.h"
 
@@ -33,7 +33,7 @@ int hl_open_process_file(const struct hl_process *process, const char *name) {
     return fd >= 0 ? fd : -errno;
 }
 
-/* Opens one text at a time: the kernel makes a page of text in each call, and stdio would ask for a quarter of that.  */
+/* Opens one text at a time: the kernel makes a page of text in each call, and stdio would ask for a quarter of that. */
 static FILE *open_text(const struct hl_process *process, const char *name) {
     static _Thread_local char buffer[4096];
     FILE *text = hl_open_text(process->folder, name);
@@ -83,7 +83,7 @@ char *hl_read_variable(const struct hl_process *process, const char *name) {
     return value;
 }
 
-/* Reads a number and the character BEHIND it, unless that is '\0'; AT is after both then.  */
+/* Reads a number and the character BEHIND it, unless that is '\0'; AT is after both then. */
 static bool read_number(uint64_t *number, char **at, int base, char behind) {
     char *end;
     if (!isxdigit((unsigned char)**at))
@@ -167,7 +167,7 @@ bool hl_has_huge_pages(const struct hl_process *process) {
     return hl_huge_bytes(&sum) > 0;
 }
 
-/* Takes over REGION's pointers.  */
+/* Takes over REGION's pointers. */
 static void add_region(struct hl_process *process, const struct hl_region *region) {
     if (process->n_regions % 64 == 0)
         process->region = hl_xrealloc(process->region, (process->n_regions + 64) * sizeof *region);
@@ -175,7 +175,7 @@ static void add_region(struct hl_process *process, const struct hl_region *regio
 }
 
 /* Reads from the text NAME, maps or smaps, the regions that overlap the N ascending RANGEs, and stops after the last one; with
-   LITTLE in small calls, since the kernel looks at all regions that fit into a call's buffer.  */
+   LITTLE in small calls, since the kernel looks at all regions that fit into a call's buffer. */
 static int search_ranges(struct hl_process *process, const char *name, const struct hl_address_range *range,
                          size_t n, bool little) {
     FILE *text = open_text(process, name);
@@ -238,7 +238,7 @@ static bool any_is_huge(const struct hl_process *process) {
     return false;
 }
 
-/* Reads the nodes of huge pages only.  A kernel without NUMA has no numa_maps, and then no node is named.  */
+/* Reads the nodes of huge pages only.  A kernel without NUMA has no numa_maps, and then no node is named. */
 static void read_nodes(struct hl_process *process) {
     FILE *text = any_is_huge(process) ? open_text(process, "numa_maps") : NULL;
     if (text == NULL)
@@ -307,7 +307,7 @@ int hl_read_process_map(struct hl_process *process) {
     return read_executable(process);
 }
 
-/* The end of the executable's mappings: at the first large hole.  */
+/* The end of the executable's mappings: at the first large hole. */
 static uint64_t find_end_of_main(const struct hl_process *process) {
     static const uint64_t hole = 64 << 20;
     const struct hl_region *region = hl_find_region(process, process->entry);
@@ -319,7 +319,7 @@ static uint64_t find_end_of_main(const struct hl_process *process) {
     return region->end;
 }
 
-/* Adds the fields of smaps to the regions that begin before END.  */
+/* Adds the fields of smaps to the regions that begin before END. */
 static int read_details(struct hl_process *process, uint64_t end) {
     FILE *text = open_text(process, "smaps");
     struct hl_region *known = NULL, region;
@@ -348,7 +348,7 @@ int hl_read_process_for_main(struct hl_process *process) {
     return result == 0 ? read_details(process, find_end_of_main(process)) : result;
 }
 
-/* Makes PROCESS the same process as OPENED, with nothing read yet.  */
+/* Makes PROCESS the same process as OPENED, with nothing read yet. */
 static int open_again(struct hl_process *process, const struct hl_process *opened) {
     memset(process, 0, sizeof *process);
     process->pid = opened->pid;
@@ -383,7 +383,7 @@ static uint64_t end_of(const struct hl_process *process) {
     return process->n_regions > 0 ? process->region[process->n_regions - 1].end : 0;
 }
 
-/* Asks for the regions one after the other. -ENOTTY: the kernel does not support the query.  */
+/* Asks for the regions one after the other. -ENOTTY: the kernel does not support the query. */
 static int query_range(struct hl_process *process, const struct hl_process *opened, int maps,
                        const struct hl_address_range *range) {
     uint64_t at = end_of(process) > range->start ? end_of(process) : range->start;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <sys/types.h>
 
-/* The most node numbers that the kernel can be built for (NODES_SHIFT is 10 at most).  */
+/* The most node numbers that the kernel can be built for (NODES_SHIFT is 10 at most). */
 #define HL_PROCESS_NODES 1024
 
 /* There are less than thirty flags of two letters. */
@@ -38,7 +38,7 @@ struct hl_region {
 
 struct hl_loaded;
 
-/* The kernel's mark on the name of a removed file.  */
+/* The kernel's mark on the name of a removed file. */
 #define HL_DELETED " (deleted)"
 
 /* Whether this process is in the machine's own PID namespace, and not in a container's. */
@@ -81,7 +81,7 @@ enum hl_now {
 };
 
 /* Reads the next line of MAPS, an open /proc/PID/maps.  Fields of REGION that maps does not have are 0, and the name is part of
-   *LINE of *SIZE bytes, a buffer for getline(3).  False: there is no more line.  */
+   *LINE of *SIZE bytes, a buffer for getline(3).  False: there is no more line. */
 bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
 
 /* Opens /proc/PID.  0, or a negated errno. */
@@ -89,11 +89,11 @@ int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
 
 /* The next process in /proc, which the first call, with *PROC NULL, opens.  0: there are no more, and errno is 0, or the reason why
-   no more can be read; *PROC is NULL again.  A caller that stops before that closes it.  */
+   no more can be read; *PROC is NULL again.  A caller that stops before that closes it. */
 pid_t hl_next_process(DIR **proc);
 
 /* Lists the processes with this name (comm, or the base name of the executable), except this one.  Returns their number, and *PIDS,
-   which the caller frees.  If there are none, it prints a message.  */
+   which the caller frees.  If there are none, it prints a message. */
 size_t hl_find_named(pid_t **pids, const char *name);
 
 /* Adds the threads that PID has now to the *N of *TIDS, which the caller frees. */
@@ -106,33 +106,33 @@ struct hl_pids {
 };
 void hl_add_pid(struct hl_pids *pids, pid_t pid);
 /* Adds the process with the ID TEXT, or those with the name TEXT.  Returns how many; -EINVAL, after one line of COMMAND's: it is
-   neither.  */
+   neither. */
 int hl_add_processes(struct hl_pids *pids, const char *text, const char *command);
-/* Adds the children of the processes in PIDS, and their children, but not this process.  */
+/* Adds the children of the processes in PIDS, and their children, but not this process. */
 void hl_add_children(struct hl_pids *pids);
 
-/* Whether TEXT consists of digits, and so is a process ID and no name.  */
+/* Whether TEXT consists of digits, and so is a process ID and no name. */
 bool hl_is_number(const char *text);
 
-/* Whether anything huge is mapped, cheaply (smaps_rollup): false also if it may not be read.  */
+/* Whether anything huge is mapped, cheaply (smaps_rollup): false also if it may not be read. */
 bool hl_has_huge_pages(const struct hl_process *process);
 
 /* Reads regions (with nodes), executable and entry.  0, or a negated errno: -EACCES if this user may not read all of it, -ENOENT or
-   -ESRCH for a process that has ended, -ENODATA for one without memory (a kernel thread, or about to end).  */
+   -ESRCH for a process that has ended, -ENODATA for one without memory (a kernel thread, or about to end). */
 int hl_read_process(struct hl_process *process);
 
 /* The same from maps, which walks no page tables: without nodes, and regions without their bytes.  hl_find_loaded then does not
-   recognise an image that was mounted over a file if both have been replaced since.  */
+   recognise an image that was mounted over a file if both have been replaced since. */
 int hl_read_process_map(struct hl_process *process);
 
 /* The same without nodes, and with only the fields of /proc/PID/maps for regions behind the executable: while the kernel counts the
-   resident pages of a region, as it does for smaps, the process cannot change its mappings.  */
+   resident pages of a region, as it does for smaps, the process cannot change its mappings. */
 int hl_read_process_for_main(struct hl_process *process);
 
 /* The regions alone, without nodes. */
 int hl_read_regions(struct hl_process *process);
 
-/* The fields of /proc/PID/stat.  */
+/* The fields of /proc/PID/stat. */
 struct hl_usage {
     char state;
     int parent;
@@ -149,31 +149,31 @@ struct hl_usage {
 int hl_read_usage(pid_t pid, struct hl_usage *usage);
 
 /* The users of the process PID: *REAL, who has started it, and *EFFECTIVE, with whose rights it runs.  False: it cannot be read, or
-   has ended.  */
+   has ended. */
 bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective);
 
 /* Reads only the regions of the process OPENED, with the fields of /proc/PID/maps, which takes the kernel no time; hl_close_process
-   frees PROCESS.  The same results.  */
+   frees PROCESS.  The same results. */
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened);
 
 /* Reads the regions of the process OPENED that overlap the N RANGEs, which it sorts, with the fields of /proc/PID/maps.  The time
    depends on these regions alone (before Linux 6.11: on all regions below the end of the last one).  A region's name is its name in
-   OPENED.  0, or a negated errno.  */
+   OPENED.  0, or a negated errno. */
 struct hl_address_range {
     uint64_t start, end;
 };
 int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
                           struct hl_address_range *range, size_t n);
 
-/* The same with the fields of smaps; the kernel also counts the resident pages of every region that lies below these.  */
+/* The same with the fields of smaps; the kernel also counts the resident pages of every region that lies below these. */
 int hl_read_some_regions(struct hl_process *process, const struct hl_process *opened,
                          struct hl_address_range *range, size_t n);
 
-/* The soft limit with the NAME "Max ..." in /proc/PID/limits: UINT64_MAX if there is none, 0 if unknown.  */
+/* The soft limit with the NAME "Max ..." in /proc/PID/limits: UINT64_MAX if there is none, 0 if unknown. */
 uint64_t hl_read_limit(const struct hl_process *process, const char *name);
 
 /* Whether the process with the open FOLDER in /proc shares NAME there, "ns/mnt" or "root", with this process: 1 or 0; -1: that
-   cannot be read.  */
+   cannot be read. */
 int hl_has_same(int folder, const char *name);
 
 /* An open file of /proc/PID, or a negated errno. */
@@ -181,12 +181,12 @@ int hl_open_process_file(const struct hl_process *process, const char *name);
 
 /* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the executable first,
    which is missing if it cannot be opened.  0, or a negated errno: the executable cannot be opened and there is no other object, or
-   this process may open no more files and objects are missing.  */
+   this process may open no more files and objects are missing. */
 int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
 
 /* Whether the pages of REGION can be read without waiting for another process, which may not answer: the server of a FUSE, which
    any user can run, or the handler of a userfaultfd (VmFlags "um", "ui").  The files of the objects found by hl_find_loaded could
-   be opened; others must be in memory.  True also if this user may not look at map_files: then the process is the user's own.  */
+   be opened; others must be in memory.  True also if this user may not look at map_files: then the process is the user's own. */
 bool hl_answers(const struct hl_process *process, const struct hl_region *region);
 
 /* PROCMAP_QUERY of <linux/fs.h>, Linux 6.11, which asks an open /proc/PID/maps for one mapping. */
@@ -205,23 +205,23 @@ enum {
 };
 
 /* The value of the variable NAME in the environment that PROCESS was started with; NULL if there is none or it may not be read.
-   The caller owns it.  */
+   The caller owns it. */
 char *hl_read_variable(const struct hl_process *process, const char *name);
 
-/* Whether this process has the capability NUMBER, which is below 32, even if only in a user namespace.  */
+/* Whether this process has the capability NUMBER, which is below 32, even if only in a user namespace. */
 bool hl_has_capability(unsigned number);
 
-/* Why this user may not read or trace PID, and the remedy; static.  */
+/* Why this user may not read or trace PID, and the remedy; static. */
 const char *hl_explain_denial(pid_t pid);
 
-/* Prints in one line why PID could not be read; RESULT is the negated errno.  */
+/* Prints in one line why PID could not be read; RESULT is the negated errno. */
 void hl_say_unreadable(pid_t pid, int result);
 
 /* The region that holds the address AT; NULL if there is none. */
 const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at);
 
 /* The beginning of the name of an image that was made for a process (attach/image.c): it has no path, but maps shows its name as
-   one.  */
+   one. */
 #define HL_OWN_IMAGE "hugeld:"
 bool hl_is_own_image(const struct hl_region *region);
 
@@ -230,7 +230,7 @@ static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {
     return region->private_hugetlb_bytes + region->shared_hugetlb_bytes;
 }
 
-/* The bytes of REGION that are on huge pages of all kinds.  */
+/* The bytes of REGION that are on huge pages of all kinds. */
 static inline uint64_t hl_huge_bytes(const struct hl_region *region) {
     return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
            region->shmem_pmd_bytes;

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define SECONDS_MAX 30
-/* With so many entries everything is left out: users of a user namespace cost nothing.  */
+/* With so many entries everything is left out: users of a user namespace cost nothing. */
 #define LEFT_OUT_MAX 64
 
 struct left_out {
@@ -22,7 +22,7 @@ struct left_out {
     unsigned times;   /* how often a service has ended while it read this; once may be chance */
 };
 
-/* The contents of the file.  */
+/* The contents of the file. */
 static struct note {
     volatile bool is_reading; /* whether the maps of READ are being read */
     struct left_out read;     /* as it was then: it may have ended before the next start */
@@ -32,7 +32,7 @@ static struct note {
 
 static bool has_limit;
 
-/* Finds the user who has started PROCESS, even if it has more rights by now.  False: it has ended.  */
+/* Finds the user who has started PROCESS, even if it has more rights by now.  False: it has ended. */
 static bool identify(pid_t process, struct left_out *found) {
     struct hl_usage usage;
     uid_t effective;
@@ -46,7 +46,7 @@ static bool is_same(const struct left_out *a, const struct left_out *b) {
     return a->user == b->user && (a->user != 0 || (a->process == b->process && a->started == b->started));
 }
 
-/* The entry for the process of OWN; or NULL.  */
+/* The entry for the process of OWN; or NULL. */
 static struct left_out *find_entry(const struct left_out *own) {
     for (unsigned i = 0; i < note->n; i++)
         if (is_same(own, &note->left_out[i]))
@@ -59,7 +59,7 @@ static bool is_left_out(const struct left_out *own) {
     return note->n == LEFT_OUT_MAX || (entry != NULL && entry->times > 1);
 }
 
-/* Counts an end: note->read was being read when the service before this one ended.  */
+/* Counts an end: note->read was being read when the service before this one ended. */
 static void count_end(void) {
     if (note->n == LEFT_OUT_MAX)
         return;

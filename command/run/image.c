@@ -4,7 +4,7 @@
 
    The kernel then maps the image like any program, and no code of hugeld's is in the process.  So everything is checked before: the
    store and the image as in the process (elf/store.c, elf/image.c), and every header on which the kernel and the dynamic linker
-   act.  */
+   act. */
 #include "command/run/image.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -27,7 +27,7 @@ static void read_geometry(struct hl_geometry *geometry) {
     hl_set_geometry(geometry, (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
-/* Whether the image B has the headers of A, except for file offsets and the borders of read-only data.  */
+/* Whether the image B has the headers of A, except for file offsets and the borders of read-only data. */
 static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
     struct hl_geometry geometry;
     read_geometry(&geometry);

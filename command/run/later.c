@@ -12,7 +12,7 @@
    It puts nothing in place (image/in-place.h): that would make other processes wait, and nothing would notice when the kernel drops
    the huge pages, while the record of it would keep the program from ever getting an image.
 
-   If it fails, it would fail at each start.  So the modification time of the store's lock says when it may be tried again.  */
+   If it fails, it would fail at each start.  So the modification time of the store's lock says when it may be tried again. */
 #include "command/run/later.h"
 #include "command/base/basics.h"
 #include "command/image/store.h"
@@ -36,21 +36,21 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Smaller programs get an image only if the user asks for one.  */
+/* Smaller programs get an image only if the user asks for one. */
 #define WORTH_BYTES ((off_t)2 << 20)
 #define PAUSE_SECONDS 10
 #define PAUSE_SHARE 100
-/* A time farther away was set by another clock.  */
+/* A time farther away was set by another clock. */
 #define PAUSE_MAX_SECONDS 86400
 #define NICEST 19
-/* For ioprio_set(2); libcs do not have these names.  */
+/* For ioprio_set(2); libcs do not have these names. */
 #define IOPRIO_WHO_PROCESS 1
 #define IOPRIO_CLASS_IDLE (3 << 13)
 
 /* --- when --- */
 
 /* The path of the lock of the store that this user fills, which the caller frees; NULL: there is no such store, or the user named
-   another one, which is filled by hand.  */
+   another one, which is filled by hand. */
 static char *find_lock(const struct hl_options *options) {
     char *store = options->store.bytes == 0 ? hl_default_store() : NULL;
     char *path = store != NULL ? hl_xasprintf("%s/" HL_LOCK_FILE, store) : NULL;
@@ -58,7 +58,7 @@ static char *find_lock(const struct hl_options *options) {
     return path;
 }
 
-/* Opens the lock, which only the store's owner can.  With CREATES: makes it, and its folder, on a tmpfs.  */
+/* Opens the lock, which only the store's owner can.  With CREATES: makes it, and its folder, on a tmpfs. */
 static int open_lock(const char *path, bool creates) {
     const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     if (!creates)
@@ -108,7 +108,7 @@ static bool is_large(const struct hl_program *program) {
 }
 
 /* Whether this process is part of a service of systemd's: systemd would mistake another process in the unit for the service's main
-   one (Type=forking), and wait for it when the service ends.  */
+   one (Type=forking), and wait for it when the service ends. */
 static bool is_service(void) {
     static const char suffix[] = ".service";
     char groups[4096];
@@ -126,7 +126,7 @@ static bool is_service(void) {
 
 /* Whether another process may be begun, and will become the child of another one: not if orphans become this process's children,
    not in a service, not under a filter, which may kill this process for it, and not if a tracer follows it, unless it is the tracer
-   of an exec stop (HAS_STOP).  In a container no image could be made, and its process 1 may leave zombies.  */
+   of an exec stop (HAS_STOP).  In a container no image could be made, and its process 1 may leave zombies. */
 static bool may_begin(bool has_stop) {
     struct hl_status status;
     int is_subreaper = 0;
@@ -136,7 +136,7 @@ static bool may_begin(bool has_stop) {
            is_subreaper == 0;
 }
 
-/* fork(2), but the parent gets no signal when the child ends.  */
+/* fork(2), but the parent gets no signal when the child ends. */
 static long begin_process(void) { return HL_CALL(__NR_clone, 0, 0, 0, 0, 0, 0); }
 
 static void write_text(const char *path, const char *text) {
@@ -159,7 +159,7 @@ static void come_last(void) {
     setrlimit(RLIMIT_CORE, &none);
 }
 
-/* The VARIABLES that the maker needs.  */
+/* The VARIABLES that the maker needs. */
 static char **list_needed(char **variables) {
     static const char *const needed[] = {
         "PATH=", "XDG_RUNTIME_DIR=", "LD_HUGEPAGES=", "LD_HUGEPAGES_OPTIONS="};
@@ -174,7 +174,7 @@ static char **list_needed(char **variables) {
     return found;
 }
 
-/* Becomes the COMMAND, without any open file of this process.  */
+/* Becomes the COMMAND, without any open file of this process. */
 static void become_maker(const char *command, char **arguments, char **variables) {
     sigset_t none;
     int null = open("/dev/null", O_RDWR);
@@ -203,7 +203,7 @@ static char **complete(char **arguments) {
 
 /* Waits until STARTER, which began this process, has ended.  Then: whether the new parent expects the children of others, as
    process 1 and a user's systemd do.  Any other one that asked for them (PR_SET_CHILD_SUBREAPER), such as a build's sandbox, may
-   wait for all.  */
+   wait for all. */
 static bool is_given_away(pid_t starter) {
     char name[32], path[32];
     pid_t parent = getppid();
@@ -228,7 +228,7 @@ static bool begin_maker(const char *command, char **arguments, char **variables)
 }
 
 /* Whether it is time for another attempt, for PROGRAM; if so, not again for a while.  The check that fails in most starts comes
-   first.  */
+   first. */
 static bool claim_turn(const char *lock_path, const struct hl_program *program, bool has_stop) {
     int lock = open_lock(lock_path, false);
     bool is_missing = lock < 0 && errno == ENOENT && geteuid() != 0;

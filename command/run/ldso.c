@@ -3,7 +3,7 @@
 
    "ld.so PROGRAM" is the simple way, but then /proc/self/exe and comm are ld.so's: interpreters don't find their libraries,
    compilers don't find their other halves, and a script is no ELF file.  So ld.so is mounted over the one that programs name, in a
-   mount namespace that only this program and its children see.  */
+   mount namespace that only this program and its children see. */
 #include "command/run/ldso.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -62,7 +62,7 @@ char *hl_read_origin(const struct hl_elf_file *file) {
     return origin;
 }
 
-/* The same for the file at PATH.  */
+/* The same for the file at PATH. */
 static char *read_origin(const char *path) {
     struct hl_elf_file file;
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The patched dynamic linker, and how it gets into a program that names another one.  */
+/* The patched dynamic linker, and how it gets into a program that names another one. */
 #ifndef HL_LDSO_H
 #define HL_LDSO_H
 
@@ -7,7 +7,7 @@
 
 /* The build ID of the dynamic linker that FILE may stand in for: glibc-patches/build writes it into a section of its own, after the
    two were compared and no difference was found.  NULL if there is none, as in any file that is no patched linker; else the caller
-   owns it.  */
+   owns it. */
 char *hl_read_origin(const struct hl_elf_file *file);
 
 /* ld.so: in ldso/ beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
@@ -16,7 +16,7 @@ char *hl_find_linker(void);
 
 /* Why LINKER cannot run the program at PATH; FILE is its open file, or NULL if it is no ELF file.  LINKER must be made for the
    dynamic linker that FILE names, since that one and libc are halves of one library.  NULL if it can; else the caller owns the
-   sentence.  *INTERPRETER is the dynamic linker that FILE names, if known; the caller owns it.  */
+   sentence.  *INTERPRETER is the dynamic linker that FILE names, if known; the caller owns it. */
 char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
                            char **interpreter);
 

@@ -4,7 +4,7 @@
 
    In a new mount namespace a descriptor from outside cannot be mounted, because its mount belongs to the other namespace.  And in a
    new user namespace root's files belong to the overflow ID, so owners cannot be checked there.  So the caller checks and opens
-   both files before; inside, they are opened again by their paths, compared, and mounted by descriptor.  */
+   both files before; inside, they are opened again by their paths, compared, and mounted by descriptor. */
 #include "command/run/mount.h"
 #include "command/base/common.h"
 
@@ -34,7 +34,7 @@ static int write_file(const char *path, const char *text) {
     return result;
 }
 
-/* Enters a user namespace in which this process keeps its IDs.  */
+/* Enters a user namespace in which this process keeps its IDs. */
 static int enter_user_namespace(void) {
     char *users = hl_xasprintf("%u %u 1", geteuid(), geteuid()),
          *groups = hl_xasprintf("%u %u 1", getegid(), getegid());
@@ -48,7 +48,7 @@ static int enter_user_namespace(void) {
     return result;
 }
 
-/* Opens the file of KNOWN again at PATH.  A descriptor, or a negated errno.  */
+/* Opens the file of KNOWN again at PATH.  A descriptor, or a negated errno. */
 static int open_again(const char *path, int known) {
     struct stat a, b;
     int file = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -81,15 +81,15 @@ static int mount_here(const struct cover *cover, bool is_privileged) {
         result = unshare(CLONE_NEWNS) != 0 ? -errno : 0;
     else
         result = enter_user_namespace();
-    /* Mounts made here are not seen outside.  Mounts made outside are seen here if they are shared.  */
+    /* Mounts made here are not seen outside.  Mounts made outside are seen here if they are shared. */
     if (result == 0 && mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
         result = -errno;
     return result == 0 ? mount_files(cover) : result;
 }
 
-/* Whether the mount works: a child tries it, because there is no way back out of a namespace.  */
+/* Whether the mount works: a child tries it, because there is no way back out of a namespace. */
 static int try_mount(const struct cover *cover, bool is_privileged) {
-    /* If it is inherited as ignored, the exit status is lost.  */
+    /* If it is inherited as ignored, the exit status is lost. */
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int status = 0;
     pid_t child = fork();
@@ -102,7 +102,7 @@ static int try_mount(const struct cover *cover, bool is_privileged) {
     return result != 0 ? result : WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
 }
 
-/* Whether LINE of mountinfo, "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 ...", is of a shared mount.  */
+/* Whether LINE of mountinfo, "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 ...", is of a shared mount. */
 static bool is_shared(const char *line) {
     const char *end = strstr(line, " - "), *found = strstr(line, " shared:");
     return end != NULL && found != NULL && found < end;

@@ -11,7 +11,7 @@
    fits the installed libc, libhugeld.so is preloaded after all, with one line.
 
    --via=image: the image of the program's file is put over the file, and nothing is preloaded unless other objects are asked for.
-   That takes a mount namespace, which a program can notice, so it is done only if the user asks for it.  */
+   That takes a mount namespace, which a program can notice, so it is done only if the user asks for it. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -86,7 +86,7 @@ int hl_set_linker(void *run_, const char *path) {
     return 0;
 }
 
-/* The interpreter of the program NAME, if it is missing, or NULL.  The caller frees it.  */
+/* The interpreter of the program NAME, if it is missing, or NULL.  The caller frees it. */
 static char *find_missing_interpreter(const char *name) {
     struct hl_program program;
     char *path = NULL;
@@ -156,13 +156,13 @@ static char *explain_unread(struct hl_program *program) {
                         reason != NULL ? reason : "the program that it runs cannot be found or read");
 }
 
-/* Whether TARGET is a script, itself or by way of env(1), that starts an unknown program.  */
+/* Whether TARGET is a script, itself or by way of env(1), that starts an unknown program. */
 static bool is_script_unknown(const struct hl_target *target) {
     return target->is_unknown && (target->program->is_script || target->followed);
 }
 
 /* Says that the program started by PROGRAM is unknown.  PROGRAM, which ends in TARGET, may be the env of "env bash -c x", which is
-   no script.  The caller frees it.  */
+   no script.  The caller frees it. */
 static char *explain_unknown(const struct hl_program *program, const struct hl_target *target) {
     bool is_script = program->is_script || target->program->is_script;
     return hl_xasprintf("it is not known which program %s starts; run that one",
@@ -170,7 +170,7 @@ static char *explain_unknown(const struct hl_program *program, const struct hl_t
 }
 
 /* Mounts the image of the program that PROGRAM runs in the end, if there is one, and preloads for other objects.  Without an image
-   it preloads.  */
+   it preloads. */
 static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
                          const struct hl_options *options, struct hl_program *program, char *const *argv) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
@@ -195,7 +195,7 @@ static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
         plan->reason = NULL;
 }
 
-/* Prints one line about a program that does not run as it should; returns the exit code.  */
+/* Prints one line about a program that does not run as it should; returns the exit code. */
 static int tell(struct hl_start_plan *plan, const char *name, bool acts, bool strict) {
     const char *reason = plan->no_image != NULL ? plan->no_image : plan->reason;
     bool is_refused = strict && reason != NULL;
@@ -207,7 +207,7 @@ static int tell(struct hl_start_plan *plan, const char *name, bool acts, bool st
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
-/* Prints the best way for PROGRAM, which was started as it is.  */
+/* Prints the best way for PROGRAM, which was started as it is. */
 static void tell_of_best(const char *name, struct hl_program *program, const struct hl_options *options) {
     struct hl_verdict verdict;
     if (!hl_read_program(program)) {
@@ -230,14 +230,14 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
     hl_free_verdict(&verdict);
 }
 
-/* Says that the program called NAME is on huge pages, and that nothing is preloaded for other objects that PATTERNS select.  */
+/* Says that the program called NAME is on huge pages, and that nothing is preloaded for other objects that PATTERNS select. */
 static void tell_of_no_library(const char *name, struct hl_string patterns) {
     hl_warn("%s: there is no image of a library that is named; 'hugeld doctor -p \"%.*s\" -- %s' names the "
             "best way for each object",
             name, (int)patterns.bytes, patterns.at, name);
 }
 
-/* Prints the best way for PROGRAM with the argv ARGV, which may be a script.  */
+/* Prints the best way for PROGRAM with the argv ARGV, which may be a script. */
 static void tell_of_start(struct hl_program *program, char *const *argv, struct hl_string patterns,
                           const struct hl_options *options) {
     const struct hl_target *target = hl_follow_launchers(program, argv);
@@ -255,7 +255,7 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
 
 /* With strict=on, for PROGRAM with the argv ARGV: why nothing of it can be on huge pages, at any load address; NULL: something may
    be, or it is a launcher.  A program that has a whole huge page only at some addresses is not refused, nor is a small one that a
-   launcher starts: both would end a service by chance.  */
+   launcher starts: both would end a service by chance. */
 static const char *explain_never(const struct hl_options *options, struct hl_program *program,
                                  char *const *argv) {
     struct hl_file_plan file_plan;
@@ -270,7 +270,7 @@ static const char *explain_never(const struct hl_options *options, struct hl_pro
     return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
 }
 
-/* For a program of which no part is shared.  */
+/* For a program of which no part is shared. */
 static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *options,
                            struct hl_string patterns, struct hl_program *program, char *const *argv) {
     if (plan->reason != NULL)
@@ -286,7 +286,7 @@ static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *
 }
 
 /* Reads the inherited options and then RUN's; libhugeld.so warns about mistakes in the former.  Returns the joined text, which the
-   caller frees when OPTIONS is no longer used.  */
+   caller frees when OPTIONS is no longer used. */
 static char *read_options(struct hl_options *options, const struct hl_run *run) {
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     hl_default_options(options);
@@ -301,7 +301,7 @@ static bool is_still_in_place(struct hl_program *program) {
     return hl_read_program(program) && hl_has_huge_text(&program->file, &geometry);
 }
 
-/* PROGRAM, called NAME, was put in place; checks whether it still is, for strict=on or for a line about it.  */
+/* PROGRAM, called NAME, was put in place; checks whether it still is, for strict=on or for a line about it. */
 static void check_place(struct hl_start_plan *plan, const struct hl_options *options,
                         struct hl_program *program, const char *name) {
     plan->is_in_place = is_still_in_place(program);
@@ -397,7 +397,7 @@ static void free_plan(struct hl_start_plan *plan) {
         hl_cancel_exec_stop(plan->stop);
 }
 
-/* Prints the best way for the library with most text, if that has more than PROGRAM, called NAME.  */
+/* Prints the best way for the library with most text, if that has more than PROGRAM, called NAME. */
 static void tell_of_larger_library(const char *name, const struct hl_program *program,
                                    const struct hl_options *options) {
     struct hl_verdict verdict;
@@ -411,7 +411,7 @@ static void tell_of_larger_library(const char *name, const struct hl_program *pr
 }
 
 /* If only main is selected, and verbose: PROGRAM with the argv ARGV may have most of its text in a library, which the default
-   leaves out.  Files that are to come from the page cache (backend=file) are not read before.  */
+   leaves out.  Files that are to come from the page cache (backend=file) are not read before. */
 static void advise_library(const struct hl_run *run, struct hl_program *program, char *const *argv,
                            const struct hl_options *options) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
@@ -426,7 +426,7 @@ static void advise_library(const struct hl_run *run, struct hl_program *program,
 }
 
 /* If anything of the program called NAME is on huge pages by PLAN, and an earlier measurement found that these reach the TLB in
-   pieces: prints the consequence.  */
+   pieces: prints the consequence. */
 static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
                            const struct hl_options *options) {
     bool is_any = plan->is_in_place || plan->stop != NULL || plan->image != NULL || plan->linker != NULL ||
@@ -438,7 +438,7 @@ static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
                 name);
 }
 
-/* The patched linker puts each object at an address that fits its image; at the exec stop this is done for the executable.  */
+/* The patched linker puts each object at an address that fits its image; at the exec stop this is done for the executable. */
 static enum hl_use_of_images find_use(const struct hl_run *run) {
     if (run->via == HL_VIA_LDSO)
         return HL_USE_ANYWHERE;
@@ -447,11 +447,11 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
                : HL_USE_ON_BOUNDARY;
 }
 
-/* The time noted for an attempt if this kernel makes no huge pages in the store: there is no other attempt for an hour.  */
+/* The time noted for an attempt if this kernel makes no huge pages in the store: there is no other attempt for an hour. */
 #define HOPELESS_MS 36e3
 
 /* Makes the missing images of the program that PROGRAM runs in the end, and of its libraries.  A program that a launcher starts is
-   never at the exec stop; the preloader, which it inherits, maps the images of the named objects.  */
+   never at the exec stop; the preloader, which it inherits, maps the images of the named objects. */
 static void share_missing(const struct hl_run *run, struct hl_program *program, char *const *argv,
                           const struct hl_options *options, bool is_first_use) {
     double began = hl_now_ms();
@@ -481,7 +481,7 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
         hl_note_sharing(options, has_hope ? hl_now_ms() - began : HOPELESS_MS);
 }
 
-/* Has images made for the next start of PROGRAM, before this process becomes it by PLAN.  */
+/* Has images made for the next start of PROGRAM, before this process becomes it by PLAN. */
 static void share_later(const struct request *request, const struct hl_start_plan *plan,
                         const struct hl_program *program, char **arguments) {
     if (hl_share_missing_later(plan, &request->run, &request->options, request->text, program, arguments,

@@ -7,7 +7,7 @@
 #include "command/base/flags.h"
 #include "command/run/start.h"
 
-/* The options of both.  RUN is the field, a struct hl_run, of their request, a TYPE.  */
+/* The options of both.  RUN is the field, a struct hl_run, of their request, a TYPE. */
 #define HL_RUN_FLAGS(type, run)                                                                              \
     {"objects", 'p', "PATTERNS", "Which objects, as in LD_HUGEPAGES: 'main:libLLVM*:!libc.so*'",             \
      HL_STRING(type, run.patterns)},                                                                         \
@@ -29,7 +29,7 @@ int hl_set_linker(void *run, const char *path);
 #define HL_IN_PLACE_SENTENCE "its file is kept on huge pages in place"
 
 /* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the way.  0, or the exit code
-   if strict=on forbids to run it so.  PLAN is zeroed before.  */
+   if strict=on forbids to run it so.  PLAN is zeroed before. */
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
                    struct hl_start_plan *plan);
 
@@ -37,7 +37,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
 const char *hl_via_name(const struct hl_run *run);
 
 /* Becomes PROGRAM with the argv ARGV.  If the kernel refuses, tries execvp(3) with PLAIN_VARIABLES, unless that is NULL.  Returns
-   only when that fails, with the exit code.  */
+   only when that fails, with the exit code. */
 int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, char **argv,
                       char **plain_variables);
 

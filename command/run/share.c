@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld run --share: makes the images of a program that is about to run.  */
+/* hugeld run --share: makes the images of a program that is about to run. */
 #include "command/run/share.h"
 #include "command/image/store.h"
 #include "command/base/common.h"
@@ -36,7 +36,7 @@ static bool add_missing(const struct hl_store *store, const char *path, bool tel
     return !is_hopeless;
 }
 
-/* Whether an image of FILE at PATH would fit the address that the dynamic linker or the kernel chooses by itself.  */
+/* Whether an image of FILE at PATH would fit the address that the dynamic linker or the kernel chooses by itself. */
 static bool is_put_on_boundary(const char *path, const struct hl_elf_file *file) {
     struct hl_file_plan file_plan;
     struct hl_options options;
@@ -91,7 +91,7 @@ static bool add_wanted(const struct hl_texts *wanted, const char *executable,
     return has_hope;
 }
 
-/* Adds the images in a child if they can be charged to a slice of their own, since this process becomes the program.  */
+/* Adds the images in a child if they can be charged to a slice of their own, since this process becomes the program. */
 static bool add_in_slice(const struct hl_texts *wanted, const char *executable,
                          const struct hl_options *options) {
     pid_t child = hl_has_slice() ? fork() : -1;
@@ -113,7 +113,7 @@ bool hl_share_program(const struct hl_program *program, struct hl_string pattern
     if (program->problem != HL_ELF_FINE || program->executable == NULL)
         return true;
     list_wanted(&wanted, program, patterns, options, use);
-    /* An image may be larger than the program's limit for files (RLIMIT_FSIZE): then there is none.  */
+    /* An image may be larger than the program's limit for files (RLIMIT_FSIZE): then there is none. */
     struct sigaction before, ignored = {.sa_handler = SIG_IGN};
     sigaction(SIGXFSZ, &ignored, &before);
     bool has_hope = wanted.n == 0 || add_in_slice(&wanted, program->executable, options);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Starts a program without hugeld's code in it, in place or on its image at the exec stop, or with libhugeld.so.  */
+/* Starts a program without hugeld's code in it, in place or on its image at the exec stop, or with libhugeld.so. */
 #include "command/run/start.h"
 #include "command/base/basics.h"
 #include "command/exec-stop/exec-stop.h"
@@ -48,7 +48,7 @@ static const char *explain_no_library(const char *library) {
 }
 
 /* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of program, and each
-   dynamic linker takes its own ($LIB), so that 32-bit children print no error.  */
+   dynamic linker takes its own ($LIB), so that 32-bit children print no error. */
 static void set_preload(const char *library) {
     const char *inherited = getenv("LD_PRELOAD");
     char *folder = hl_xasprintf("%.*spreload", (int)(hl_base_name(library) - library), library);
@@ -89,14 +89,14 @@ static bool is_usable(const struct hl_elf_file *file, const struct hl_options *o
     return image >= 0;
 }
 
-/* A preloaded library takes some address space, which the program may lack in the end.  */
+/* A preloaded library takes some address space, which the program may lack in the end. */
 static bool has_address_space(void) {
     struct rlimit all;
     return getrlimit(RLIMIT_AS, &all) == 0 && all.rlim_cur == RLIM_INFINITY;
 }
 
 /* Whether a store knows FILE, and libhugeld.so could map its image, since it is always at the same address.  If a reason would be
-   printed or strict=on applies, true also if the library cannot be preloaded.  */
+   printed or strict=on applies, true also if the library cannot be preloaded. */
 static bool is_preloadable(const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_geometry geometry;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
@@ -107,13 +107,13 @@ static bool is_preloadable(const struct hl_elf_file *file, const struct hl_optio
 }
 
 /* Whether there is anything to be done for objects other than the executable: PATTERNS select some, and if only shared pages may be
-   used (SHARES_ONLY), a store has the image of one.  */
+   used (SHARES_ONLY), a store has the image of one. */
 static bool takes_other_objects(struct hl_string patterns, bool shares_only,
                                 const struct hl_options *options) {
     return hl_selects_other_objects(patterns) && (!shares_only || hl_has_image_of_library(patterns, options));
 }
 
-/* For a PROGRAM that is not bare: whether libhugeld.so may find an image of the executable, and PATTERNS select the executable.  */
+/* For a PROGRAM that is not bare: whether libhugeld.so may find an image of the executable, and PATTERNS select the executable. */
 static bool may_preload_shared_main(const struct hl_start_plan *plan, struct hl_string patterns,
                                     const struct hl_options *options, struct hl_program *program) {
     return !plan->is_unknown && hl_read_program(program) && hl_selects_main(patterns, program->executable) &&
@@ -134,7 +134,7 @@ void hl_choose_bare(struct hl_start_plan *plan, const struct hl_run *run, const 
 }
 
 /* Puts libhugeld.so into LD_PRELOAD for the objects other than the executable that PATTERNS select.  If that fails, plan->reason
-   says why, unless the executable begins on its image all the same.  */
+   says why, unless the executable begins on its image all the same. */
 static void preload_for_others(struct hl_start_plan *plan, struct hl_string patterns,
                                struct hl_program *program) {
     hl_exclude_main(patterns);
@@ -157,7 +157,7 @@ bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, 
 }
 
 /* TEXT with store= for the store of this user, which no process looks into by default.  NULL: TEXT names another store, or this
-   user has none; the caller frees it.  */
+   user has none; the caller frees it. */
 static char *name_own_store(const struct hl_options *options, const char *text) {
     char *path = options->store.bytes == 0 ? hl_default_store() : NULL, *both = NULL;
     long store = path != NULL && strcmp(path, HL_SYSTEM_STORE) != 0 && strchr(path, ',') == NULL &&
@@ -174,7 +174,7 @@ static char *name_own_store(const struct hl_options *options, const char *text) 
     return both;
 }
 
-/* Sets the variables that libhugeld.so reads, and that the program's children inherit.  OPTIONS were read from TEXT.  */
+/* Sets the variables that libhugeld.so reads, and that the program's children inherit.  OPTIONS were read from TEXT. */
 static void set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
     char *named = name_own_store(options, text);
     bool shares_only = hl_shares_only(run, options, text);
@@ -199,7 +199,7 @@ enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *r
     bool is_bare = plan->is_in_place || plan->stop != NULL;
 
     /* Without hugeld's code in it a program needs no variables either.  libhugeld.so ends a strict one if the named objects stay on
-       small pages.  */
+       small pages. */
     if (is_bare && !others && !(options->strict && hl_selects_other_objects(patterns)))
         return HL_START_BARE;
     if (!is_bare && shares_only && !others && !may_preload_shared_main(plan, patterns, options, program))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* How a program is started, without the parts that take a library: shared by `run`, `bench` and hugeld.c.  */
+/* How a program is started, without the parts that take a library: shared by `run`, `bench` and hugeld.c. */
 #ifndef HL_RUN_START_H
 #define HL_RUN_START_H
 
@@ -12,7 +12,7 @@ struct hl_exec_stop;
 /* The value of --via. */
 enum hl_via { HL_VIA_AUTO, HL_VIA_PRELOAD, HL_VIA_LDSO, HL_VIA_IMAGE };
 
-/* The user's choice of how to run the program.  */
+/* The user's choice of how to run the program. */
 struct hl_run {
     const char *patterns; /* -p, or NULL */
     char *options;        /* every -o, joined; or NULL */
@@ -43,12 +43,12 @@ struct hl_string hl_find_patterns(const char *given);
 /* Whether PATTERNS select the executable at PATH. */
 bool hl_selects_main(struct hl_string patterns, const char *path);
 
-/* Whether only shared pages may be used: no option asks for a private copy.  OPTIONS were read from TEXT.  */
+/* Whether only shared pages may be used: no option asks for a private copy.  OPTIONS were read from TEXT. */
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
 
 /* Puts the executable of PROGRAM, called NAME, on huge pages without hugeld's code in it, if possible: its file is kept in place
    (plan->is_in_place), or it begins on its image (plan->stop).  Otherwise nothing is changed.  At verbose=1 one line says why its
-   image is not used.  */
+   image is not used. */
 void hl_choose_bare(struct hl_start_plan *plan, const struct hl_run *run, const struct hl_options *options,
                     struct hl_program *program, const char *name);
 
@@ -61,12 +61,12 @@ enum hl_start {
 
 /* After hl_choose_bare: the remaining steps for PROGRAM, whose OPTIONS were read from TEXT.  Sets the variables if libhugeld.so or
    the patched linker is to read them.  After HL_START_BARE_MAIN plan->reason says why libhugeld.so cannot be preloaded, unless the
-   executable begins on its image all the same.  */
+   executable begins on its image all the same. */
 enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *run,
                               const struct hl_options *options, const char *text, struct hl_program *program);
 
 /* After hl_choose_start: has the missing images made for the next start (hl_share_later, also for ARGUMENTS and VARIABLES).
-   Returns whether that was begun.  */
+   Returns whether that was begun. */
 bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_run *run,
                             const struct hl_options *options, const char *text,
                             const struct hl_program *program, char **arguments, char **variables);
@@ -74,7 +74,7 @@ bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_ru
 /* Puts libhugeld.so into LD_PRELOAD, unless plan->reason says why not. */
 void hl_choose_preload(struct hl_start_plan *plan, struct hl_program *program);
 
-/* Takes the executable out of the objects: libhugeld.so would not recognise it.  */
+/* Takes the executable out of the objects: libhugeld.so would not recognise it. */
 void hl_exclude_main(struct hl_string patterns);
 
 #endif

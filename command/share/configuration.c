@@ -25,7 +25,7 @@
 #define PAGES_PER_MINUTE 60
 #define BYTES_MAX (1 << 20)
 
-/* The default: no files that users and programs bring along.  */
+/* The default: no files that users and programs bring along. */
 static const char *const eligible[] = {"/usr/*", "/opt/*"};
 
 bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
@@ -34,7 +34,7 @@ bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
 
 bool hl_is_unit(const char *name) { return strchr(name, '/') == NULL && hl_ends_in(name, ".service"); }
 
-/* Each of these reads VALUE into a field, and returns the problem with it, or NULL.  */
+/* Each of these reads VALUE into a field, and returns the problem with it, or NULL. */
 
 static const char *parse_enabled(void *entries, const char *value) {
     if (value[0] != '/' && !hl_is_unit(value))
@@ -65,7 +65,7 @@ static const char *parse_metrics(void *metrics, const char *value) {
     return NULL;
 }
 
-/* Reads a number from MIN to MAX, which may have decimals.  False: VALUE is none.  */
+/* Reads a number from MIN to MAX, which may have decimals.  False: VALUE is none. */
 static bool parse_number(double *number, const char *value, double min, double max) {
     char *end;
     if (value[0] < '0' || value[0] > '9')
@@ -114,7 +114,7 @@ static char *trim(char *text) {
     return text;
 }
 
-/* Cuts LINE into *NAME and *VALUE, which is NULL if the line has no '='.  False: the line is empty or a comment.  */
+/* Cuts LINE into *NAME and *VALUE, which is NULL if the line has no '='.  False: the line is empty or a comment. */
 static bool cut_line(char *line, char **name, char **value) {
     *name = trim(line);
     *value = strchr(*name, '=');
@@ -143,7 +143,7 @@ static char *explain_unknown(const char *name) {
     return hl_xasprintf("there is no such setting; hugeld(1) names them all");
 }
 
-/* Reads one setting.  NULL, or the problem, which the caller frees.  */
+/* Reads one setting.  NULL, or the problem, which the caller frees. */
 static char *parse_line(struct hl_configuration *configuration, const char *name, const char *value) {
     const char *problem = NULL;
     if (value == NULL)
@@ -158,10 +158,10 @@ static char *parse_line(struct hl_configuration *configuration, const char *name
     return explain_unknown(name);
 }
 
-/* Whether getline(3) has ended at the end of FILE; if not, errno says why.  */
+/* Whether getline(3) has ended at the end of FILE; if not, errno says why. */
 static bool is_read(FILE *file) { return feof(file) && !ferror(file); }
 
-/* Reads FILE up to its end, or to the first mistake.  0 or a negated errno, which was reported.  */
+/* Reads FILE up to its end, or to the first mistake.  0 or a negated errno, which was reported. */
 static int read_lines(struct hl_configuration *configuration, FILE *file, const char *path) {
     char *line = NULL, *name, *value, *problem = NULL;
     size_t size = 0;
@@ -185,7 +185,7 @@ static int read_lines(struct hl_configuration *configuration, FILE *file, const 
     return result;
 }
 
-/* Opens PATH, by which root acts.  NULL, and *ERROR: there is no file (-ENOENT), or the error was reported.  */
+/* Opens PATH, by which root acts.  NULL, and *ERROR: there is no file (-ENOENT), or the error was reported. */
 static FILE *open_configuration(const char *path, int *error) {
     struct stat stat = {0};
     int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -298,7 +298,7 @@ static bool is_link(const char *path) {
 
 int hl_lock_configuration(void) {
     int lock = -ENOENT;
-    /* The previous holder of the lock may have removed the folder meanwhile.  */
+    /* The previous holder of the lock may have removed the folder meanwhile. */
     for (unsigned i = 0; i < ATTEMPTS && lock == -ENOENT; i++) {
         if (mkdir(FOLDER, 0755) == 0)
             chmod(FOLDER, 0755); /* umask(2) */
@@ -321,7 +321,7 @@ void hl_unlock_configuration(int lock) {
 }
 
 /* Copies OLD to NEW_FILE, except lines that enable ENTRY, for which *FOUND becomes true.  Returns the number of copied bytes, or a
-   negated errno: OLD cannot be read to its end.  */
+   negated errno: OLD cannot be read to its end. */
 static ssize_t copy_without(FILE *old, FILE *new_file, const char *entry, bool *found) {
     char *line = NULL, *name, *value;
     size_t size = 0;
@@ -343,7 +343,7 @@ static ssize_t copy_without(FILE *old, FILE *new_file, const char *entry, bool *
     return copied;
 }
 
-/* Makes NEW, with the group and mode of OLD, which may be NULL.  NULL, and errno.  */
+/* Makes NEW, with the group and mode of OLD, which may be NULL.  NULL, and errno. */
 static FILE *open_new(FILE *old) {
     struct stat stat = {.st_mode = 0644};
     if (old != NULL && fstat(fileno(old), &stat) != 0)
@@ -390,7 +390,7 @@ static int rewrite(FILE *old, const char *entry, bool adds, bool *changed) {
     return result;
 }
 
-/* The existing file is trusted only as by hl_read_configuration: another user's text must not become root's.  */
+/* The existing file is trusted only as by hl_read_configuration: another user's text must not become root's. */
 static int change(const char *entry, bool adds, bool *changed) {
     int result;
     *changed = false;

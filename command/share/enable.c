@@ -2,7 +2,7 @@
 /* hugeld enable, hugeld disable: keep programs on huge pages from now on, after every boot and upgrade.
 
    They change the configuration (configuration.h), and run `hugeld share` at once for the same work that `hugeld service` does
-   later.  */
+   later. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -33,7 +33,7 @@ static const struct hl_flag command_flags[] = {
 static const char *name_of(const struct request *request) { return request->disables ? "disable" : "enable"; }
 
 /* The file that NAME means: a path, a program in PATH, or a unit's program.  NULL, after a message: there is none.  The caller
-   frees it.  */
+   frees it. */
 static char *find_file(const struct request *request, const char *name) {
     char path[PATH_MAX];
     if (hl_is_unit(name))
@@ -54,7 +54,7 @@ static char *find_file(const struct request *request, const char *name) {
     return found ? hl_xasprintf("%s", path) : NULL;
 }
 
-/* PATH as a value of the configuration, where some characters have a meaning.  NULL: no value can express it.  */
+/* PATH as a value of the configuration, where some characters have a meaning.  NULL: no value can express it. */
 static char *make_entry(const char *path) {
     size_t length = strlen(path), bytes = 0;
     if (strpbrk(path, "\n\r\t") != NULL || path[length - 1] == ' ')
@@ -69,7 +69,7 @@ static char *make_entry(const char *path) {
     return entry;
 }
 
-/* The JSON object of the one file in the answer of `share add`.  The caller drops it.  */
+/* The JSON object of the one file in the answer of `share add`.  The caller drops it. */
 static json_t *parse_answer(const struct hl_answer *answer) {
     json_t *whole = json_loads(answer->output, 0, NULL);
     json_t *file = json_incref(json_array_get(json_object_get(whole, "files"), 0));
@@ -77,7 +77,7 @@ static json_t *parse_answer(const struct hl_answer *answer) {
     return file;
 }
 
-/* Shares PATH.  False, after a message: it could not be shared.  */
+/* Shares PATH.  False, after a message: it could not be shared. */
 static bool add_image(const struct request *request, const char *path) {
     const char *const steady[] = {"hugeld", "share", "add", "--json", "--", path, NULL};
     const char *const any[] = {"hugeld", "share", "add", "--json", "--any-disk", "--", path, NULL};
@@ -102,7 +102,7 @@ static bool add_image(const struct request *request, const char *path) {
     return fine;
 }
 
-/* Whether the system's store has an item of PATH.  */
+/* Whether the system's store has an item of PATH. */
 static bool is_shared(const char *path) {
     struct hl_store store;
     struct hl_store_item *items;
@@ -118,7 +118,7 @@ static bool is_shared(const char *path) {
     return found;
 }
 
-/* False, after a message: it was not removed.  */
+/* False, after a message: it was not removed. */
 static bool remove_image(const char *path) {
     const char *const argv[] = {"hugeld", "share", "remove", "--force", "--", path, NULL};
     return hl_run_itself(argv);

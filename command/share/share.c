@@ -109,7 +109,7 @@ static const struct hl_flag command_flags[] = {
 };
 
 /* Milliseconds of processor time in which refresh may find the processes that map a file, since it holds the store's lock
-   meanwhile.  */
+   meanwhile. */
 #define COUNT_MS 1000
 
 static void show_progress(const struct request *request, const char *path) {
@@ -132,7 +132,7 @@ static void note(struct request *request, const struct hl_store *store, const ch
                                     "sentence", hl_json_text(sentence)));
 }
 
-/* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", if the two differ.  */
+/* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", if the two differ. */
 static char *describe_ways(const struct hl_add_outcome *outcome) {
     static const char executed[] = "when it is executed (hugeld run --via=image)",
                       mapped[] = "when it is mapped";
@@ -162,7 +162,7 @@ static void print_made(const char *name, const struct hl_add_outcome *outcome) {
     free(more);
 }
 
-/* How the file of OUTCOME was put on huge pages, and how to choose the other way.  */
+/* How the file of OUTCOME was put on huge pages, and how to choose the other way. */
 static const char *describe_present(const struct request *request, const struct hl_add_outcome *outcome) {
     if (outcome->is_in_place)
         return "in place; --way=image makes an image instead";
@@ -170,7 +170,7 @@ static const char *describe_present(const struct request *request, const struct 
     return can_be_placed ? "as an image; --way=place tries to keep the file in place instead" : "as an image";
 }
 
-/* Reports the OUTCOME for PATH; QUIET: it was only found in a folder, where most files are no use as images.  */
+/* Reports the OUTCOME for PATH; QUIET: it was only found in a folder, where most files are no use as images. */
 static void report_outcome(struct request *request, const struct hl_store *store, const char *path,
                            const struct hl_add_outcome *outcome, bool quiet) {
     static const char *const results[] = {"made", "present", "nothing", "failed"};
@@ -218,7 +218,7 @@ static unsigned find_flags(const struct request *request, bool per_node, bool if
            request->way_flags;
 }
 
-/* Whether refresh_store has just failed to make the image of the enabled file at PATH, in the same way.  */
+/* Whether refresh_store has just failed to make the image of the enabled file at PATH, in the same way. */
 static bool was_tried(const struct request *request, const char *path) {
     bool found = false;
     char *real = request->is_enabled && request->n_items > 0 ? hl_find_local_path(path) : NULL;
@@ -232,7 +232,7 @@ static bool was_tried(const struct request *request, const char *path) {
 }
 
 /* Notes in the store that the enabled file of OUTCOME has no image, so that the service tries again.  An existing item of the same
-   file stays if it was asked for in another way.  */
+   file stays if it was asked for in another way. */
 static void note_pending(const struct request *request, const struct hl_store *store,
                          struct hl_add_outcome *outcome, unsigned flags) {
     bool is_there = false;
@@ -260,7 +260,7 @@ static void add_file(struct request *request, const struct hl_store *store, cons
     hl_free_add_outcome(&outcome);
 }
 
-/* Says that PATH, or the files in that folder, are not added, because of ERROR.  */
+/* Says that PATH, or the files in that folder, are not added, because of ERROR. */
 static void say_left_out(struct request *request, const char *path, int error) {
     hl_hide_progress();
     if (error == EPERM)
@@ -275,7 +275,7 @@ static void say_left_out(struct request *request, const char *path, int error) {
 static void add_folder(struct request *request, const struct hl_store *store, struct hl_local *local,
                        const char *path, bool is_named);
 
-/* Adds the file or folder at PATH, inside a named folder; symbolic links there are not followed.  */
+/* Adds the file or folder at PATH, inside a named folder; symbolic links there are not followed. */
 static void add_inner(struct request *request, const struct hl_store *store, struct hl_local *local,
                       const char *path) {
     struct stat status;
@@ -286,7 +286,7 @@ static void add_inner(struct request *request, const struct hl_store *store, str
         add_file(request, store, path, true);
 }
 
-/* Adds every regular file below the folder PATH.  */
+/* Adds every regular file below the folder PATH. */
 static void add_folder(struct request *request, const struct hl_store *store, struct hl_local *local,
                        const char *path, bool is_named) {
     const struct dirent *name;
@@ -326,7 +326,7 @@ static void add_path(struct request *request, const struct hl_store *store, cons
 }
 
 /* Whether PATH is left out, with a message: a folder that may not answer, or a file there that gets no image.  This asks the file's
-   own server, which may take long, so it is called before the store at STORE_PATH is locked.  */
+   own server, which may take long, so it is called before the store at STORE_PATH is locked. */
 static bool is_left_out(struct request *request, const char *store_path, const char *path) {
     const struct hl_store store = {.path = (char *)store_path};
     struct hl_local local = {0};
@@ -349,7 +349,7 @@ static bool is_left_out(struct request *request, const char *store_path, const c
     return is_left_out;
 }
 
-/* Whether PATH is a folder, or a file that may get an image; reports it if it is neither, before a store is made in vain.  */
+/* Whether PATH is a folder, or a file that may get an image; reports it if it is neither, before a store is made in vain. */
 static bool is_object(struct request *request, const char *store_path, const char *path) {
     const struct hl_store store = {.path = (char *)store_path};
     struct hl_elf_file file;
@@ -365,13 +365,13 @@ static bool is_object(struct request *request, const char *store_path, const cha
     return false;
 }
 
-/* Reads the path of PROCESS's executable; "" if that cannot be read.  */
+/* Reads the path of PROCESS's executable; "" if that cannot be read. */
 static void read_executable(const struct hl_process *process, char path[PATH_MAX]) {
     ssize_t bytes = readlinkat(process->folder, "exe", path, PATH_MAX - 1);
     path[bytes > 0 ? bytes : 0] = '\0';
 }
 
-/* Whether NAME is the process's ID or the base name of its executable.  Its own name (comm) can be anything.  */
+/* Whether NAME is the process's ID or the base name of its executable.  Its own name (comm) can be anything. */
 static bool has_name(const struct hl_process *process, const char *name) {
     char path[PATH_MAX];
     read_executable(process, path);
@@ -387,7 +387,7 @@ static bool is_linked(const struct hl_texts *libraries, const char *executable, 
     return found;
 }
 
-/* Adds the object LOADED of a process, unless there is a PROBLEM with it, which then becomes the outcome's sentence.  */
+/* Adds the object LOADED of a process, unless there is a PROBLEM with it, which then becomes the outcome's sentence. */
 static void add_loaded(struct request *request, const struct hl_store *store, const struct hl_loaded *loaded,
                        char *problem) {
     struct hl_add_outcome outcome = {
@@ -404,7 +404,7 @@ static void add_loaded(struct request *request, const struct hl_store *store, co
    of root's.  So for a store for all users, all mapped objects count only if the process was named by its ID (IS_NAMED); else only
    the executable and the libraries it is linked with.  Another user may delay opening and examining them for as long as they like
    (FUSE), so the store is locked after that, and only files on the kernel's own file systems are looked at again.  False: there is
-   no store, which was reported.  */
+   no store, which was reported. */
 static bool add_objects(struct request *request, const char *store_path, struct hl_process *process,
                         bool is_named) {
     struct hl_texts libraries = {0};
@@ -438,7 +438,7 @@ static bool add_objects(struct request *request, const char *store_path, struct 
     return is_open;
 }
 
-/* Adds the objects of the processes NAME that may be read.  */
+/* Adds the objects of the processes NAME that may be read. */
 static void add_running(struct request *request, const char *store_path, const char *name) {
     struct hl_geometry geometry;
     glob_t folders;
@@ -587,7 +587,7 @@ static json_t *make_json_store(const struct hl_store *store, const struct hl_sto
                      store->for_all, "images", images);
 }
 
-/* Prints nothing with --json, whose answer is then empty.  OTHER may be NULL.  */
+/* Prints nothing with --json, whose answer is then empty.  OTHER may be NULL. */
 static void say_no_store(const struct request *request, const char *path, const char *other) {
     if (!request->json)
         hl_print("there is no store at %s%s%s", path, other != NULL ? " or " : "",
@@ -682,7 +682,7 @@ static bool is_named(const struct hl_store_item *item, const char *name) {
 }
 
 /* The path that NAME leads to, without symbolic links.  NULL: NAME leads nowhere, or to a file system that may not answer.  The
-   caller frees it.  */
+   caller frees it. */
 static char *find_path(const char *name) {
     char *named = hl_find_named_file(name), *path = hl_find_local_path(named);
     free(named);
@@ -721,7 +721,7 @@ static void remove_image(struct request *request, const struct hl_store *store,
                  request->force ? "; its memory stays until no process maps it" : "");
 }
 
-/* Removes the items that NAME means.  False: it means none of the N ITEMS.  */
+/* Removes the items that NAME means.  False: it means none of the N ITEMS. */
 static bool remove_named(struct request *request, const struct hl_store *store,
                          const struct hl_store_item *items, size_t n, const char *name) {
     bool found = false;
@@ -739,7 +739,7 @@ static void remove_images(struct request *request, const struct hl_store *store)
     size_t n;
     bool counts = !request->force || request->unused;
     request->failed |= !(counts ? hl_read_store : hl_list_store)(store, &items, &n);
-    /* Reading a process's maps may take as long as that process likes.  */
+    /* Reading a process's maps may take as long as that process likes. */
     if (counts)
         hl_count_processes(items, n);
     for (size_t i = 0; i < n; i++)
@@ -808,7 +808,7 @@ static void refresh_image(struct request *request, const struct hl_store *store,
     }
 }
 
-/* Whether the service's switch forbids continuing.  */
+/* Whether the service's switch forbids continuing. */
 static bool is_stopped(const struct request *request) {
     return request->unattended && hl_is_service_stopped();
 }
@@ -824,7 +824,7 @@ static void refresh_store(struct request *request, const struct hl_store *store)
     hl_free_store_items(items, n);
 }
 
-/* Reads the enabled files of the configuration, which concerns the system's store alone.  */
+/* Reads the enabled files of the configuration, which concerns the system's store alone. */
 static void read_enabled(struct request *request, const char *path, struct hl_configuration *configuration) {
     *configuration = (struct hl_configuration){0};
     if (path != NULL && strcmp(path, HL_SYSTEM_STORE) == 0 &&
@@ -898,7 +898,7 @@ static const struct action *find_action(const char *name) {
     return NULL;
 }
 
-/* The action that resembles NAME, which may be NULL; or NULL.  */
+/* The action that resembles NAME, which may be NULL; or NULL. */
 static const char *find_near(const char *name) {
     for (size_t i = 0; name != NULL && i < sizeof actions / sizeof actions[0]; i++)
         if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, actions[i].name))
@@ -906,7 +906,7 @@ static const char *find_near(const char *name) {
     return NULL;
 }
 
-/* The mistake in the arguments, or NULL.  */
+/* The mistake in the arguments, or NULL. */
 static const char *find_misuse(const struct request *request, const struct action *action) {
     bool adds = action->function == add, removes = action->function == remove_some;
     if (!adds && (request->running || request->per_node || request->way_flags != 0))

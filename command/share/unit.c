@@ -15,7 +15,7 @@
 
    Without the third one, an ExecReload= after an upgrade would run the old program; without the last one, a service that gets
    another root before it is started again could find a link there, and in its root no command that removes it.  Without an image,
-   without a store and without hugeld the service runs as it always did.  */
+   without a store and without hugeld the service runs as it always did. */
 #include "command/share/unit.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -47,7 +47,7 @@ struct request {
     struct hl_texts files;
 };
 
-/* Completes a name as systemctl does: a name without a type is a service's.  The caller frees it.  */
+/* Completes a name as systemctl does: a name without a type is a service's.  The caller frees it. */
 static char *name_unit(const char *text) {
     bool is_whole = hl_ends_in(text, ".service") || text[0] == '\0';
     return hl_xasprintf("%s%s", text, is_whole ? "" : ".service");
@@ -78,7 +78,7 @@ static char *copy_path(const char *text, const char *end) {
 }
 
 /* The values of UNIT's PROPERTIES, names separated by commas, from systemd: a line NAME=VALUE for each; NULL: there is no systemd,
-   or it does not tell.  The caller frees it.  */
+   or it does not tell.  The caller frees it. */
 static char *ask_systemd(const char *unit, const char *properties) {
     char *systemctl = hl_find_program("systemctl"), *option = hl_xasprintf("--property=%s", properties),
          *text = NULL;
@@ -95,7 +95,7 @@ static char *ask_systemd(const char *unit, const char *properties) {
     return text;
 }
 
-/* The program in "{ path=/usr/sbin/x ; argv[]=...".  */
+/* The program in "{ path=/usr/sbin/x ; argv[]=...". */
 static char *find_start(const char *unit) {
     char *text = ask_systemd(unit, "ExecStart"), *found = NULL;
     const char *path = text != NULL ? strstr(text, "path=") : NULL;
@@ -105,7 +105,7 @@ static char *find_start(const char *unit) {
     return found;
 }
 
-/* The executable of UNIT's main process, if it runs and the file still exists; the caller frees it.  */
+/* The executable of UNIT's main process, if it runs and the file still exists; the caller frees it. */
 static char *find_running(const char *unit) {
     char *text = ask_systemd(unit, "MainPID"), *found = NULL;
     int pid;
@@ -120,7 +120,7 @@ static char *find_running(const char *unit) {
 }
 
 /* Whether UNIT's processes see other files than the host's, which is reported: an image of the host's file could be of another
-   program than the one at that path there.  */
+   program than the one at that path there. */
 static bool has_own_files(const char *unit) {
     char *text =
         ask_systemd(unit, "RootDirectory,RootImage,MountImages,ExtensionImages,ExtensionDirectories");
@@ -141,7 +141,7 @@ static bool has_own_files(const char *unit) {
 /* --- the drop-in --- */
 
 /* Says that the file at PATH, which EXECUTABLE runs, starts another, unknown program.  The best guess is the program that UNIT runs
-   now.  */
+   now. */
 static void say_unknown(const char *path, const char *executable, const char *unit, const char *command) {
     char *running = find_running(unit);
     bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
@@ -154,7 +154,7 @@ static void say_unknown(const char *path, const char *executable, const char *un
     free(running);
 }
 
-/* Replaces *PATH of UNIT by the file that is executed in the end.  False, after a message: it is unknown.  */
+/* Replaces *PATH of UNIT by the file that is executed in the end.  False, after a message: it is unknown. */
 static bool resolve_file(char **path, const char *unit, const char *command) {
     struct hl_program program;
     char *const argv[] = {*path, NULL};
@@ -175,7 +175,7 @@ static bool resolve_file(char **path, const char *unit, const char *command) {
     return is_known;
 }
 
-/* The program that UNIT names, or NULL after a message: there is none.  */
+/* The program that UNIT names, or NULL after a message: there is none. */
 static char *find_named_program(const char *unit, const char *command) {
     if (has_own_files(unit))
         return NULL;
@@ -253,7 +253,7 @@ static char *link_of(const struct request *request, size_t i) {
     return hl_xasprintf(LINKS "/%s/%zu", request->unit, i);
 }
 
-/* Makes the folder of the links, in /run, where only root can make anything.  */
+/* Makes the folder of the links, in /run, where only root can make anything. */
 static bool make_folder(const struct request *request) {
     char *folder = folder_of(request);
     bool done = (mkdir(LINKS, 0755) == 0 || errno == EEXIST) && (mkdir(folder, 0755) == 0 || errno == EEXIST);
@@ -292,7 +292,7 @@ static int begin(const struct request *request) {
     return code;
 }
 
-/* Whether the process sees the target of LINK at PATH.  */
+/* Whether the process sees the target of LINK at PATH. */
 static bool has_mounted(pid_t pid, const char *path, const char *link) {
     struct stat a, b;
     char *inside = hl_xasprintf("/proc/%d/root%s", pid, path);
@@ -301,7 +301,7 @@ static bool has_mounted(pid_t pid, const char *path, const char *link) {
     return same;
 }
 
-/* systemd sets the mounts up in the new process, and for some types of services (simple) it goes on before that.  */
+/* systemd sets the mounts up in the new process, and for some types of services (simple) it goes on before that. */
 static void wait_for_mount(const char *path, const char *link) {
     const char *text = getenv("MAINPID");
     pid_t pid = text != NULL ? hl_parse_pid(text) : 0;
@@ -326,7 +326,7 @@ static int end(const struct request *request) {
     return HL_EXIT_DONE;
 }
 
-/* The mistake in the arguments, or NULL.  */
+/* The mistake in the arguments, or NULL. */
 static const char *find_misuse(const struct request *request) {
     if (request->unit == NULL)
         return "name a service";

@@ -6,7 +6,7 @@
          b  3552 KiB small: outside whole huge pages
 
    A row holds a multiple of 16 pages, as many as the window is wide, so that addresses are round and rows can be compared.  Of
-   several equal rows one is drawn, so a hostile file of 2^46 bytes costs no more than another.  */
+   several equal rows one is drawn, so a hostile file of 2^46 bytes costs no more than another. */
 #include "command/show/draw.h"
 #include "command/base/common.h"
 
@@ -35,7 +35,7 @@ static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
         *limit = candidate;
 }
 
-/* The next address after AT, at most END, at which one of the first N stretches begins or ends.  */
+/* The next address after AT, at most END, at which one of the first N stretches begins or ends. */
 static uint64_t find_border(const struct hl_drawing *drawing, size_t n, uint64_t at, uint64_t end) {
     for (size_t i = 0; i < n; i++) {
         lower_to(&end, drawing->stretch[i].start, at);
@@ -44,7 +44,7 @@ static uint64_t find_border(const struct hl_drawing *drawing, size_t n, uint64_t
     return end;
 }
 
-/* The end of the stretch that holds AT; 0 if none does.  */
+/* The end of the stretch that holds AT; 0 if none does. */
 static uint64_t find_end(const struct hl_drawing *drawing, size_t n, uint64_t at) {
     for (size_t i = 0; i < n; i++)
         if (at >= drawing->stretch[i].start && at < drawing->stretch[i].end)
@@ -72,7 +72,7 @@ static int compare_stretches(const void *a, const void *b) {
     return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Gives every reason a letter, and stretches with the same words the same letter.  */
+/* Gives every reason a letter, and stretches with the same words the same letter. */
 static void choose_letters(struct hl_drawing *drawing) {
     char letter = 'a';
     for (size_t i = 0; i < drawing->n; i++) {
@@ -85,7 +85,7 @@ static void choose_letters(struct hl_drawing *drawing) {
     }
 }
 
-/* The mark for the huge page at AT: that of the stretch that fills most of it.  */
+/* The mark for the huge page at AT: that of the stretch that fills most of it. */
 static char choose_mark(const struct hl_drawing *drawing, uint64_t at) {
     char mark = NOTHING;
     uint64_t most = 0;
@@ -106,7 +106,7 @@ static bool wants_colour(void) {
            strcmp(terminal, "dumb") != 0;
 }
 
-/* The terminal's own colours, so that they suit its background.  */
+/* The terminal's own colours, so that they suit its background. */
 static const char *find_colour(char mark) {
     switch (mark) {
     case HL_MARK_HUGETLB:
@@ -125,7 +125,7 @@ static const char *find_colour(char mark) {
     }
 }
 
-/* Prints N marks, each run of equal marks in its colour.  */
+/* Prints N marks, each run of equal marks in its colour. */
 static void put_marks(const char *marks, unsigned n, bool colour) {
     for (unsigned i = 0, run; i < n; i += run) {
         for (run = 1; i + run < n && marks[i + run] == marks[i];)
@@ -156,7 +156,7 @@ static void draw_rows(const struct hl_drawing *drawing, uint64_t start, uint64_t
     }
 }
 
-/* Prints one line for all stretches with the words of the INDEX-th, if that is the first of them.  */
+/* Prints one line for all stretches with the words of the INDEX-th, if that is the first of them. */
 static void print_legend(const struct hl_drawing *drawing, size_t index, bool colour) {
     const struct hl_stretch *first = &drawing->stretch[index];
     uint64_t bytes = 0, huge_bytes = 0;

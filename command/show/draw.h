@@ -5,7 +5,7 @@
 
 #include "command/file/remedy.h"
 
-/* Marks of parts on huge pages; parts on small pages get a letter for each reason.  */
+/* Marks of parts on huge pages; parts on small pages get a letter for each reason. */
 enum {
     HL_MARK_SMALL = 0,
     HL_MARK_HUGETLB = 'H',
@@ -24,7 +24,7 @@ struct hl_stretch {
     char *words;
 };
 
-/* At first all zero except the first two.  */
+/* At first all zero except the first two. */
 struct hl_drawing {
     uint64_t huge_page_bytes;
     const char *why_not_moved; /* the reason for parts that are in the plan but not in the drawing */

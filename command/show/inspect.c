@@ -5,7 +5,7 @@
    is planned at the address by that rule; for all others the range over all addresses is printed, and one of them as an example.
    --pid uses the address in a process.
 
-   If an image would be mapped (image/find.c), the plan is that for an image.  */
+   If an image would be mapped (image/find.c), the plan is that for an image. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -28,7 +28,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* "x86-64", or NULL for a machine without a known name.  */
+/* "x86-64", or NULL for a machine without a known name. */
 static const char *machine_name(unsigned machine) {
     static const struct {
         unsigned machine;
@@ -70,7 +70,7 @@ struct parts {
     struct hl_part *part;
 };
 
-/* The origin of the planned load address.  */
+/* The origin of the planned load address. */
 enum address { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
 
 static bool is_static(const struct hl_elf_file *file) {
@@ -79,7 +79,7 @@ static bool is_static(const struct hl_elf_file *file) {
 
 static uint64_t to_kib(uint64_t bytes) { return bytes / 1024 + (bytes % 1024 != 0); }
 
-/* " (remedy)", or "" if there is none.  The caller frees it.  */
+/* " (remedy)", or "" if there is none.  The caller frees it. */
 static char *format_remedy(const char *remedy) {
     return remedy == NULL ? hl_xasprintf("%s", "") : hl_xasprintf(" (%s)", remedy);
 }
@@ -101,7 +101,7 @@ static void print_span(const struct hl_file_plan *report, const struct hl_span *
     free(segments);
 }
 
-/* How many bytes of PART's segment stay for PART's reason.  */
+/* How many bytes of PART's segment stay for PART's reason. */
 static uint64_t count_alike(const struct parts *parts, const struct hl_part *part) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < parts->n; i++)
@@ -120,7 +120,7 @@ static bool is_first_alike(const struct parts *parts, size_t index) {
     return part->reason != NULL;
 }
 
-/* The remedy for PART, or NULL; the caller frees it.  If an option helps another part of its segment, nothing else is proposed.  */
+/* The remedy for PART, or NULL; the caller frees it.  If an option helps another part of its segment, nothing else is proposed. */
 static char *find_part_remedy(const struct hl_file_plan *report, const struct parts *parts,
                               const struct hl_part *part, const struct hl_options *options) {
     if (part->option != NULL)
@@ -131,7 +131,7 @@ static char *find_part_remedy(const struct hl_file_plan *report, const struct pa
     return hl_find_remedy(report, part->segment, options);
 }
 
-/* Prints the parts of each segment that stay, and why.  */
+/* Prints the parts of each segment that stay, and why. */
 static void print_segments(const struct hl_file_plan *report, const struct parts *parts,
                            const struct hl_options *options) {
     for (size_t i = 0; i < parts->n; i++) {
@@ -165,7 +165,7 @@ static void print_range(const struct hl_file_plan *report, const struct hl_start
              most % 10, full / 10, full % 10, to_kib(range->made_executable_max));
 }
 
-/* The backend that the options want for a span of this KIND: its mark, and *BACKEND in words.  */
+/* The backend that the options want for a span of this KIND: its mark, and *BACKEND in words. */
 static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
     static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "image"};
     static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_IMAGE};
@@ -198,7 +198,7 @@ static void draw_plan(const struct hl_file_plan *report, const struct parts *par
 }
 
 /* Whether to print why there is no image and none can be made: if the verdict does not say it, and the file is not just too small,
-   as most are.  */
+   as most are. */
 static bool is_lack_worth_a_line(const struct hl_found_image *image, const struct hl_verdict *verdict) {
     return image->path == NULL && verdict->image_skip != HL_MOVED && image->skip != HL_MOVED &&
            image->skip != HL_SKIP_TOO_SMALL && image->skip != HL_SKIP_SPARSE_TEXT;
@@ -238,7 +238,7 @@ static void print_verdict(const struct hl_verdict *verdict) {
     free(words);
 }
 
-/* Prints how much a private copy, or the existing image, brings onto huge pages.  */
+/* Prints how much a private copy, or the existing image, brings onto huge pages. */
 static void print_plan(const struct hl_file_plan *report, const struct hl_starts *range,
                        enum address address) {
     const struct hl_plan *plan = &report->plan;
@@ -257,7 +257,7 @@ static void print_plan(const struct hl_file_plan *report, const struct hl_starts
         print_range(report, range, "on other kernels and file systems, over its");
 }
 
-/* Prints the map, the moved parts, and the parts that stay.  */
+/* Prints the map, the moved parts, and the parts that stay. */
 static void print_parts(const struct hl_file_plan *report, const struct parts *parts,
                         const struct hl_options *options) {
     draw_plan(report, parts, options);
@@ -284,7 +284,7 @@ static void print_report(const struct hl_file_plan *report, const struct hl_foun
     if (report->object.n_segments > 0 && hl_is_native(report->file))
         print_verdict(verdict);
     print_image(report, image, range, options, verdict);
-    /* A static program gets no private copy, so a plan applies to it only on an image.  */
+    /* A static program gets no private copy, so a plan applies to it only on an image. */
     bool is_planned = !is_static(report->file) || options->backend == HL_BACKEND_IMAGE;
     if (is_planned && (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0))
         print_plan(report, range, address);
@@ -297,7 +297,7 @@ static void print_report(const struct hl_file_plan *report, const struct hl_foun
     }
 }
 
-/* Adds SKIP and its sentence, null if there is no obstacle, and REMEDY, which may be NULL.  */
+/* Adds SKIP and its sentence, null if there is no obstacle, and REMEDY, which may be NULL. */
 static void add_json_skip(json_t *to, enum hl_skip skip, const char *remedy) {
     json_object_set_new(to, "skip", skip == HL_MOVED ? json_null() : json_string(hl_skip_name(skip)));
     json_object_set_new(to, "sentence", skip == HL_MOVED ? json_null() : json_string(hl_skip_sentence(skip)));
@@ -317,7 +317,7 @@ static json_t *make_json_spans(const struct hl_file_plan *report) {
     return spans;
 }
 
-/* Why segment I stays: the reason of most of its bytes; HL_MOVED: some of it is moved.  */
+/* Why segment I stays: the reason of most of its bytes; HL_MOVED: some of it is moved. */
 static enum hl_skip find_skip(const struct hl_file_plan *report, const struct parts *parts, unsigned i) {
     enum hl_skip skip = report->plan.skip[i];
     uint64_t most = 0;
@@ -403,7 +403,7 @@ static json_t *make_json(const struct hl_file_plan *report, const struct hl_foun
     return json;
 }
 
-/* For a process that maps the whole object from an image, which is the report's file.  */
+/* For a process that maps the whole object from an image, which is the report's file. */
 static void describe_mapped_image(struct hl_found_image *image, const struct hl_file_plan *report,
                                   const struct hl_options *options) {
     struct hl_options all = hl_options_for_image(options);
@@ -414,7 +414,7 @@ static void describe_mapped_image(struct hl_found_image *image, const struct hl_
 }
 
 /* Reports FILE at its own address (ET_EXEC), at the kernel's address for it, at an example of all addresses (the range over them is
-   printed, too), or as LOADED in a process.  */
+   printed, too), or as LOADED in a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
                         const struct hl_loaded *loaded) {
     struct hl_file_plan report;
@@ -531,7 +531,7 @@ static int read_process(struct request *request) {
     return 0;
 }
 
-/* Reads the options like a run in this environment.  */
+/* Reads the options like a run in this environment. */
 static void read_options(struct request *request) {
     char *joined = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options_text);
     free(request->options_text);

@@ -9,7 +9,7 @@
    Mappings of an image (elf/image.c) are a backend of their own, for any kind of pages in the store: all processes share one copy,
    so it is no memory of this one.
 
-   The exit code is 0 if text, read-only data or initialised data of an object is on huge pages in a process.  */
+   The exit code is 0 if text, read-only data or initialised data of an object is on huge pages in a process. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -32,7 +32,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The most huge pages of a mapping that are looked at one by one.  */
+/* The most huge pages of a mapping that are looked at one by one. */
 #define LOOKED_AT_MAX 4096
 
 enum backend { HUGETLB, THP, IMAGE, FILE_CACHE, BACKENDS };
@@ -90,7 +90,7 @@ static const struct hl_flag command_flags[] = {
 };
 
 /* Whether the huge pages of REGION can belong to LOADED: no page cache of another file except its image, and neither heap nor
-   stack.  */
+   stack. */
 static bool is_of_object(const struct hl_region *region, const struct hl_loaded *loaded) {
     if (region->name[0] == '[')
         return false;
@@ -112,7 +112,7 @@ static enum hl_kind find_kind(const struct hl_region *region, const struct hl_ob
     return HL_BSS;
 }
 
-/* Whether the rest of REGION, which is not huge, has no pages yet.  */
+/* Whether the rest of REGION, which is not huge, has no pages yet. */
 static bool is_rest_untouched(const struct hl_region *region) {
     return hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= hl_huge_bytes(region);
 }
@@ -136,7 +136,7 @@ static struct hl_range clip(const struct range *range, const struct hl_object *o
                              region->end < last ? region->end : last};
 }
 
-/* Finds the huge parts of RANGE.  */
+/* Finds the huge parts of RANGE. */
 static void find_runs(struct range *range, const struct hl_object *object, int pagemap, uint64_t page) {
     struct hl_range part = clip(range, object, page);
     range->is_known = true;
@@ -254,7 +254,7 @@ static bool is_of_interest(const struct tally *tally) {
 }
 
 /* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
-   is left out, also by a user who has started a set-user-ID program.  */
+   is left out, also by a user who has started a set-user-ID program. */
 static char *read_options(const struct hl_process *process, struct hl_options *options) {
     uid_t real, effective;
     char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
@@ -265,7 +265,7 @@ static char *read_options(const struct hl_process *process, struct hl_options *o
     return text;
 }
 
-/* Judges the objects of interest, as if started with the process's own options.  */
+/* Judges the objects of interest, as if started with the process's own options. */
 static void judge(struct picture *picture) {
     struct hl_options options;
     enum hl_skip obstacle = hl_find_obstacle(&picture->process);
@@ -370,7 +370,7 @@ static json_t *make_json(const struct picture *picture) {
                      "shmem_bytes", (json_int_t)picture->own_shmem_bytes);
 }
 
-/* "node 0: 4096 KiB, node 1: 2048 KiB", or "" if no node is known.  The caller frees it.  */
+/* "node 0: 4096 KiB, node 1: 2048 KiB", or "" if no node is known.  The caller frees it. */
 static char *format_nodes(const uint64_t *node_bytes) {
     char *text = hl_xasprintf("%s", "");
     for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++) {
@@ -393,7 +393,7 @@ static void print_range(const struct range *range) {
     free(nodes);
 }
 
-/* Draws one stretch for a range that is huge in unknown parts.  */
+/* Draws one stretch for a range that is huge in unknown parts. */
 static void draw_unknown(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
     char *words = hl_xasprintf("%s, %s, and small pages; where cannot be known (Linux 6.7 and later say it)",
                                hl_kind_name(range->kind), backend_names[range->backend]);
@@ -403,7 +403,7 @@ static void draw_unknown(struct hl_drawing *drawing, const struct range *range, 
     free(words);
 }
 
-/* Draws the parts between the runs of huge pages, in PART.  */
+/* Draws the parts between the runs of huge pages, in PART. */
 static void draw_rest(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
     bool is_untouched = is_rest_untouched(range->region);
     char *words = hl_xasprintf("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
@@ -451,7 +451,7 @@ static bool has_patched_linker(const struct hl_process *process) {
     return found;
 }
 
-/* The possible remedy for an object in PROCESS that hugeld has not put on huge pages.  The caller frees it.  */
+/* The possible remedy for an object in PROCESS that hugeld has not put on huge pages.  The caller frees it. */
 static char *explain_plain(const struct hl_process *process, const struct hl_verdict *verdict) {
     char *commands = hl_format_commands(verdict), *why;
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason != NULL)
@@ -505,7 +505,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
                                                           : "start it with verbose=1 to see why it is not");
 }
 
-/* Prints the best way for the next start, if nothing can be done at the object's present address.  */
+/* Prints the best way for the next start, if nothing can be done at the object's present address. */
 static void print_next_start(const struct hl_verdict *verdict) {
     char *commands =
         verdict->now == HL_NOW_SMALL && verdict->obstacle == HL_MOVED ? hl_format_commands(verdict) : NULL;
@@ -514,7 +514,7 @@ static void print_next_start(const struct hl_verdict *verdict) {
     free(commands);
 }
 
-/* The small parts and their reasons are those of the plan with the options that the process was started with.  */
+/* The small parts and their reasons are those of the plan with the options that the process was started with. */
 static void draw_tally(const struct picture *picture, const struct tally *tally) {
     const struct hl_object *object = &tally->loaded->object;
     struct hl_options options;
@@ -538,7 +538,7 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     free(text);
 }
 
-/* Says what hugeld has not done for text on small pages.  */
+/* Says what hugeld has not done for text on small pages. */
 static const char *explain_small(const struct hl_verdict *verdict) {
     if (verdict->now != HL_NOW_SMALL)
         return "";
@@ -617,7 +617,7 @@ static void print_row(const struct picture *picture) {
                  1024);
 }
 
-/* Reports an opened process, and closes it. --all silently skips a process that can't be read.  */
+/* Reports an opened process, and closes it. --all silently skips a process that can't be read. */
 static void report_process(struct request *request, struct picture *picture) {
     pid_t pid = picture->process.pid;
     int result = read_picture(picture, &request->geometry);

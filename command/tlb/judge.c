@@ -5,18 +5,18 @@
    entry, its lines cost as much as packed ones.  If it takes an entry for each 4 KiB, they cost as much as those on small pages
    while the second-level TLB holds them (1024 lines), and somewhat less beyond that, since the walk is shorter: the share of the
    effect that is gone was 0 to 0.2 for 1024 lines and 0.26 to 0.65 for 4096 on the machine where this was found.  So the smaller
-   size is judged first.  Nothing is compared with a number of nanoseconds: a fast processor and a slow one are judged alike.  */
+   size is judged first.  Nothing is compared with a number of nanoseconds: a fast processor and a slow one are judged alike. */
 #include "command/tlb/tlb.h"
 
 /* The first is three quarters of a huge page: more lines than a first-level TLB has entries, but few enough for all to be in the
-   first-level cache, at any place.  */
+   first-level cache, at any place. */
 const unsigned hl_tlb_lines[HL_TLB_SIZES] = {384, 1024, 4096};
 
-/* Smaller effects, as a part of the packed time, are ignored.  */
+/* Smaller effects, as a part of the packed time, are ignored. */
 #define EFFECT_MIN 0.15
-/* With more noise, as a part of the effect, there is no verdict.  */
+/* With more noise, as a part of the effect, there is no verdict. */
 #define NOISE_MAX 0.33
-/* Shares of the effect; in the gap between them there is no verdict.  */
+/* Shares of the effect; in the gap between them there is no verdict. */
 #define WHOLE_SHARE 0.85
 #define PIECES_SHARE 0.7
 
@@ -35,7 +35,7 @@ const char *hl_tlb_verdict_words(enum hl_tlb_verdict verdict) { return verdict_w
 const char *hl_tlb_memory_name(enum hl_tlb_memory memory) { return memory_names[memory]; }
 const char *hl_tlb_side_name(enum hl_tlb_side side) { return side_names[side]; }
 
-/* Finds the share of the effect that is gone; false: it is unknown.  */
+/* Finds the share of the effect that is gone; false: it is unknown. */
 static bool find_share(struct hl_tlb_time packed, struct hl_tlb_time small, struct hl_tlb_time huge,
                        double *share) {
     double effect = small.ns - packed.ns, noise = packed.noise_ns;
@@ -52,7 +52,7 @@ static enum hl_tlb_verdict weigh(double share) {
     return share >= WHOLE_SHARE ? HL_TLB_WHOLE : share <= PIECES_SHARE ? HL_TLB_PIECES : HL_TLB_UNKNOWN;
 }
 
-/* By the smallest size of several pages that gives a verdict.  */
+/* By the smallest size of several pages that gives a verdict. */
 static enum hl_tlb_verdict judge_share(const struct hl_tlb_figures *packed,
                                        const struct hl_tlb_figures *small,
                                        const struct hl_tlb_figures *huge) {
@@ -91,7 +91,7 @@ enum hl_tlb_verdict hl_judge_memory(const struct hl_tlb_figures *packed, const s
         return together;
     if (together == HL_TLB_UNKNOWN)
         return by_page;
-    /* A mixture is visible only page by page; "all whole" and "none whole" contradict each other.  */
+    /* A mixture is visible only page by page; "all whole" and "none whole" contradict each other. */
     return by_page == HL_TLB_SOME ? HL_TLB_SOME : HL_TLB_UNKNOWN;
 }
 

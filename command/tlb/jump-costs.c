@@ -6,7 +6,7 @@
 
    The file in the cache is written anew and renamed, so a reader sees all of it or nothing.  Its contents are used only for
    arithmetic; but another user must not be able to choose even these, so file and folder must belong to this user and no other may
-   write to them.  */
+   write to them. */
 #include "command/tlb/jump-costs.h"
 #include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
@@ -29,14 +29,14 @@
 #define MIB ((uint64_t)1 << 20)
 #define PAGES_OF_MIB 256
 #define ROUNDS 5
-/* The least number of jumps that are timed at once.  */
+/* The least number of jumps that are timed at once. */
 #define LINES_AT_ONCE 65536
-/* A size is left out if it would take more than this part (1/4) of the free memory.  */
+/* A size is left out if it would take more than this part (1/4) of the free memory. */
 #define PART_OF_MEMORY 4
 
 /* --- measuring --- */
 
-/* Maps BYTES on huge pages; FIELD is to be released after false, too.  */
+/* Maps BYTES on huge pages; FIELD is to be released after false, too. */
 static bool map_huge(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
     if (hl_reserve_field(field, bytes, 0, geometry)) {
         madvise(field->base, bytes, MADV_HUGEPAGE);
@@ -48,7 +48,7 @@ static bool map_huge(struct hl_field *field, uint64_t bytes, const struct hl_geo
            hl_fill_field(field, geometry->huge_page_bytes) == bytes;
 }
 
-/* Finds the fastest of ROUNDS for both fields, in turns.  False: a policy forbids executable memory.  */
+/* Finds the fastest of ROUNDS for both fields, in turns.  False: a policy forbids executable memory. */
 static bool time_point(struct hl_cost_point *point, const struct hl_field *field, unsigned mib) {
     struct hl_chain chain[2];
     uint64_t random = 0x9e3779b97f4a7c15;
@@ -177,7 +177,7 @@ static int open_folder(const char *path, const char **name) {
     return -EPERM;
 }
 
-/* Reads the JSON value in the file at PATH, which the caller frees: 0, or as hl_load_jump_costs.  */
+/* Reads the JSON value in the file at PATH, which the caller frees: 0, or as hl_load_jump_costs. */
 static int load_value(json_t **value, const char *path) {
     const char *name;
     struct stat status;
@@ -213,7 +213,7 @@ int hl_load_jump_costs(struct hl_jump_costs *costs, const char *path) {
     return result;
 }
 
-/* The ID of this boot of the machine: a virtual machine may have been started on another host since.  */
+/* The ID of this boot of the machine: a virtual machine may have been started on another host since. */
 static char *read_boot(void) {
     char text[64];
     long bytes = hl_read_file("/proc/sys/kernel/random/boot_id", text, sizeof text - 1);

@@ -6,7 +6,7 @@
        pointer of slot 0, 1, 2 | jump of slot 0, 1, 2  |
 
    Reads go from pointer to pointer.  Jumps are direct, like most of a program's; the last line returns.  A line's place in its page
-   differs from page to page, or all of them would share a few sets of the caches.  */
+   differs from page to page, or all of them would share a few sets of the caches. */
 #include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
 #include "elf/maps.h"
@@ -26,7 +26,7 @@
 
 bool hl_reserve_field(struct hl_field *field, uint64_t bytes, int flags, const struct hl_geometry *geometry) {
     uint64_t huge = geometry->huge_page_bytes;
-    /* hugetlb always begins on a boundary.  */
+    /* hugetlb always begins on a boundary. */
     uint64_t all = flags & MAP_HUGETLB ? bytes : bytes + huge;
     void *map =
         mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
@@ -61,7 +61,7 @@ bool hl_reserve_small_field(struct hl_field *field, uint64_t bytes, uint64_t ste
     return hl_fill_field(field, step) == bytes;
 }
 
-/* The beginning of the I-th line.  */
+/* The beginning of the I-th line. */
 static char *place_line(const struct hl_chain *chain, uint64_t i) {
     uint64_t page = chain->pages > 0 ? i % chain->pages : i;
     uint64_t within =

@@ -11,7 +11,7 @@
 #define HUGE_PAGE ((uint64_t)2 << 20)
 /* "Hygo", AMD's design; compilers before 2020 have no name for it. */
 #define HYGON 0x6f677948
-/* No processor has more; a hypervisor may claim any number.  */
+/* No processor has more; a hypervisor may claim any number. */
 #define SUBLEAVES_MAX 32
 #define ENTRIES_MAX 65536
 
@@ -25,7 +25,7 @@ static bool is_sane(const struct hl_tlb_reach *reach) {
     return most > 0;
 }
 
-/* Bits 0 to 11 of a register of leaf 6, if the associativity above them shows that there is such a TLB.  */
+/* Bits 0 to 11 of a register of leaf 6, if the associativity above them shows that there is such a TLB. */
 static unsigned second_level(uint32_t word) { return (word >> 12 & 0xf) != 0 ? word & 0xfff : 0; }
 
 struct hl_tlb_reach hl_decode_amd_tlb(const struct hl_cpuid *leaf5, const struct hl_cpuid *leaf6) {

@@ -7,7 +7,7 @@
    or as slow as lines on small pages (tlb/judge.c).
 
    Text is measured as well as data, since processors have a TLB of its own for it, and several pages of each kind of memory, since
-   a host may have put together only some of them.  All ways take turns, and the fastest of several rounds counts.  */
+   a host may have put together only some of them.  All ways take turns, and the fastest of several rounds counts. */
 #include "command/tlb/tlb.h"
 #include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
@@ -24,16 +24,16 @@
 #include <unistd.h>
 
 #define ROUNDS 9
-/* The distance of the third fastest from the fastest is the noise.  */
+/* The distance of the third fastest from the fastest is the noise. */
 #define THIRD 2
 #define ROUNDS_MIN 3
 /* Reads or jumps that are timed at once: some 0.1 ms. */
 #define LINES_AT_ONCE 16384
-/* No kind of memory is taken after TAKING_MS, and no round is begun after MEASURING_MS.  */
+/* No kind of memory is taken after TAKING_MS, and no round is begun after MEASURING_MS. */
 #define TAKING_MS 150
 #define MEASURING_MS 350
 #define SMALL_PAGE 4096
-/* The pages of packed lines in the longest chain.  Other chains have half as many: fewer than any first-level TLB has entries.  */
+/* The pages of packed lines in the longest chain.  Other chains have half as many: fewer than any first-level TLB has entries. */
 #define PACKED_PAGES 64
 #define PLACES 512 /* 4 KiB each in a huge page */
 
@@ -61,7 +61,7 @@ static double elapsed_ms(const struct session *session) { return hl_now_ms() - s
 
 /* --- the memory --- */
 
-/* Each of these takes at most BYTES.  Returns NULL, or why it has none.  */
+/* Each of these takes at most BYTES.  Returns NULL, or why it has none. */
 
 /* A page of 4 KiB at each STEP. */
 static const char *map_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
@@ -70,7 +70,7 @@ static const char *map_small(struct session *session, struct memory *memory, uin
                : "there is no memory for it";
 }
 
-/* Takes half of the pages that are not reserved: another process that looks for pages meanwhile finds some.  */
+/* Takes half of the pages that are not reserved: another process that looks for pages meanwhile finds some. */
 static const char *map_hugetlb(struct session *session, struct memory *memory, uint64_t bytes) {
     struct hl_placement placement;
     struct hl_pool pool;
@@ -83,7 +83,7 @@ static const char *map_hugetlb(struct session *session, struct memory *memory, u
         return "the pool has no two pages to spare";
     if (!hl_reserve_field(&memory->field, bytes, hl_hugetlb_flags(&session->geometry), &session->geometry))
         return "huge pages cannot be mapped";
-    /* Pages that could not be had are left out.  */
+    /* Pages that could not be had are left out. */
     memory->field.bytes = hl_fill_field(&memory->field, huge);
     return memory->field.bytes > 0 ? NULL : "the pool gave none";
 }
@@ -104,7 +104,7 @@ static const char *map_thp(struct session *session, struct memory *memory, uint6
     return NULL;
 }
 
-/* A file without a name in the folder of a store, which disappears when it is closed; or -1.  */
+/* A file without a name in the folder of a store, which disappears when it is closed; or -1. */
 static int open_scratch(const char **reason) {
     char *path = hl_default_store();
     long store = path != NULL ? hl_open_store(path, hl_find_store_owner()) : -ENOENT;
@@ -118,7 +118,7 @@ static int open_scratch(const char **reason) {
     return file;
 }
 
-/* Everything is allocated before it is touched, since a full file system would raise SIGBUS.  */
+/* Everything is allocated before it is touched, since a full file system would raise SIGBUS. */
 static const char *map_image(struct session *session, struct memory *memory, uint64_t bytes) {
     const char *reason;
     struct hl_placement placement;
@@ -214,7 +214,7 @@ static void time_chain(struct memory *memory, unsigned i, unsigned round) {
     memory->sample[HL_TLB_TEXT][i][round] = hl_time_jumps(chain, passes);
 }
 
-/* Returns the number of rounds.  */
+/* Returns the number of rounds. */
 static unsigned time_rounds(struct session *session) {
     unsigned round = 0;
     while (round < ROUNDS && (round < ROUNDS_MIN || elapsed_ms(session) < MEASURING_MS)) {
@@ -243,7 +243,7 @@ static void sum_up_memory(struct hl_tlb_figures *figures, struct memory *memory,
             figures->size[i - HL_TLB_PAGES + 1] = time;
         else
             figures->page[i] = time;
-        /* The fastest of the pages, as each figure is the fastest of its rounds.  */
+        /* The fastest of the pages, as each figure is the fastest of its rounds. */
         if (i < HL_TLB_PAGES && (figures->size[0].ns == 0 || time.ns < figures->size[0].ns))
             figures->size[0] = time;
     }
@@ -291,7 +291,7 @@ void hl_measure_tlb(struct hl_tlb *tlb) {
 
 /* --- the answer --- */
 
-/* The huge memory whose figures are shown: the first one with this verdict.  */
+/* The huge memory whose figures are shown: the first one with this verdict. */
 static int choose_memory(const struct hl_tlb *tlb, enum hl_tlb_side side, unsigned size,
                          enum hl_tlb_verdict verdict) {
     const struct hl_tlb_figures *figures = tlb->figures[side];
@@ -358,7 +358,7 @@ static void add_time(json_t *figures, enum hl_tlb_side side, enum hl_tlb_memory 
                                         (int)pages, "ns", time.ns, "noise_ns", time.noise_ns));
 }
 
-/* Adds the pages one by one, counted from 1; 0 stands for the lines of all.  */
+/* Adds the pages one by one, counted from 1; 0 stands for the lines of all. */
 static void add_figures(json_t *array, const struct hl_tlb *tlb, enum hl_tlb_side side,
                         enum hl_tlb_memory memory) {
     const struct hl_tlb_figures *figures = &tlb->figures[side][memory];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Whether huge pages reach the TLB whole.  */
+/* Whether huge pages reach the TLB whole. */
 #ifndef HL_TLB_H
 #define HL_TLB_H
 
@@ -29,7 +29,7 @@ struct hl_tlb_time {
     double ns, noise_ns;
 };
 
-/* The measurements of one memory from one side.  */
+/* The measurements of one memory from one side. */
 struct hl_tlb_figures {
     struct hl_tlb_time size[HL_TLB_SIZES];
     struct hl_tlb_time page[HL_TLB_PAGES]; /* the lines of one huge page alone */
@@ -44,12 +44,12 @@ struct hl_tlb {
 enum hl_tlb_verdict { HL_TLB_UNKNOWN, HL_TLB_WHOLE, HL_TLB_PIECES, HL_TLB_SOME };
 
 /* The verdict on the memory with the figures HUGE, with those of PACKED and SMALL of the same side.  *WHOLE_PAGES of the *PAGES
-   that can be judged one by one reach the TLB whole; either may be NULL.  */
+   that can be judged one by one reach the TLB whole; either may be NULL. */
 enum hl_tlb_verdict hl_judge_memory(const struct hl_tlb_figures *packed, const struct hl_tlb_figures *small,
                                     const struct hl_tlb_figures *huge, unsigned *whole_pages,
                                     unsigned *pages);
 
-/* The verdicts on SIDE alone, and on both sides together.  */
+/* The verdicts on SIDE alone, and on both sides together. */
 enum hl_tlb_verdict hl_judge_side(const struct hl_tlb *tlb, enum hl_tlb_side side);
 enum hl_tlb_verdict hl_judge_tlb(const struct hl_tlb *tlb);
 
@@ -62,13 +62,13 @@ const char *hl_tlb_side_name(enum hl_tlb_side side);
 const char *hl_tlb_verdict_words(enum hl_tlb_verdict verdict);
 
 /* Measures, in less than half a second.  It takes at most half of the pool's pages that are not reserved, and gives everything
-   back.  */
+   back. */
 void hl_measure_tlb(struct hl_tlb *tlb);
 
-/* "huge pages reach the TLB in pieces: ...", with the figures and their meaning; the caller frees it.  */
+/* "huge pages reach the TLB in pieces: ...", with the figures and their meaning; the caller frees it. */
 char *hl_describe_tlb(const struct hl_tlb *tlb);
 
-/* The remedy for a host's administrator; NULL if nothing has to be done; static.  */
+/* The remedy for a host's administrator; NULL if nothing has to be done; static. */
 const char *hl_find_tlb_remedy(const struct hl_tlb *tlb);
 
 /* Verdict and sentence; and with figures. */
