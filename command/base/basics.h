@@ -29,7 +29,7 @@ enum {
 void hl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* malloc, of zeros, realloc, and asprintf that end the command if there is no memory. */
+/* malloc (zeroed), realloc and asprintf that end the command if there is no memory. */
 void *hl_xmalloc(size_t bytes);
 /* The environment as it is now, in an array that the caller frees; its strings stay as they are if the environment changes. */
 char **hl_keep_environment(void);

@@ -42,8 +42,7 @@ uint64_t hl_draw(uint64_t *state);
 #define HL_ISOLATED_LISTS 3
 extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];
 
-/* The first processor's value of NAME, such as "vendor_id", in /proc/cpuinfo; NULL if there is no such line.  The caller frees it.
-    */
+/* The first processor's value of NAME, such as "vendor_id", in /proc/cpuinfo; NULL if there is none.  The caller frees it. */
 char *hl_read_cpuinfo(const char *name);
 
 /* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all calls have.  The

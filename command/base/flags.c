@@ -245,8 +245,7 @@ int hl_read_flags(const struct hl_command *command, int argc, char **argv, void 
     const struct argp argp = {
         .options = options, .parser = parse_argument, .args_doc = last->argument, .doc = command->doc};
     struct reading reading = {command, request};
-    unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* the arguments behind it are the
-                                                                           program's */
+    unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* the rest is the program's */
     char *own_name = argv[0], *name = hl_xasprintf("hugeld: see 'hugeld %s --help'", command->name);
     argv[0] = name; /* getopt's messages begin with it */
     error_t result = argp_parse(&argp, argc, argv, ARGP_NO_HELP | order, NULL, &reading);

@@ -80,7 +80,7 @@ struct hl_command {
     bool takes_options; /* --help ends with the rows of option.def */
 };
 
-/* Fills REQUEST in from ARGV.  0, or HL_EXIT_USAGE after one line on stderr. --help ends the process. */
+/* Fills REQUEST in from ARGV.  0, or HL_EXIT_USAGE after one line on stderr.  --help ends the process. */
 int hl_read_flags(const struct hl_command *command, int argc, char **argv, void *request);
 
 #endif

@@ -122,8 +122,7 @@ int hl_open_local_part(struct hl_local *local, int folder, const char *name, str
     return -EREMOTE;
 }
 
-/* Replaces the part of the path before REST by the target of the symbolic link FILE, in the buffer LEFT.  0, or a negated errno.
-    */
+/* Replaces the part of the path before REST by the target of the symbolic link FILE, in LEFT.  0, or a negated errno. */
 static int follow(int file, char *left, const char *rest) {
     char path[PATH_MAX];
     ssize_t bytes = readlinkat(file, "", path, sizeof path);

@@ -30,8 +30,7 @@ bool hl_is_passing_error(int error);
 /* Findings about mounts; zero at first, apart from the fields that the caller sets.  It keeps the mounts busy until hl_close_local,
    so that is called soon. */
 struct hl_local {
-    bool only_roots;    /* set by the caller: no folder that others can change is listed, and no such link
-                       followed */
+    bool only_roots;    /* set by the caller: folders and links that others can change are left out */
     bool asks;          /* set by the caller: file systems that may not answer are asked, too */
     size_t entries_max; /* set by the caller: the most names that are listed; 0: any number */
     size_t entries;     /* listed so far */

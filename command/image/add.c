@@ -49,7 +49,7 @@ struct job {
     const char *name;  /* the image's: the original's base name */
     char digest[HL_DIGEST_TEXT];
     int folder;       /* .new in the store */
-    unsigned n_nodes; /* 0: one image, wherever its pages are */
+    unsigned n_nodes; /* 0: one image, with pages of any node */
     struct hl_nodes nodes;
 };
 

@@ -296,8 +296,8 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
 
 /* Makes the faulty image of ITEM again.  The old one is removed first, because there may not be room for both, and because no
    process may use it any more; if the new one cannot be made now, the next refresh tries again.  If its pages are ONLY_SMALL, the
-   old image stays until there is a better one.  A file that cannot be in place any more gets an image, unless the user wanted none.
-    */
+   old image stays until there is a better one.  A file that can no longer be in place gets an image, unless the user wanted
+   none. */
 static void make_again(struct hl_add_outcome *outcome, const struct hl_store *store,
                        const struct hl_store_item *item, unsigned flags, bool only_small) {
     flags |= item->marks | (item->is_in_place ? 0 : HL_ADD_IMAGE);

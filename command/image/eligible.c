@@ -74,8 +74,7 @@ static bool find_device(const char *mountinfo, uint64_t number, const char *poin
 }
 
 /* Whether the open FILE lies on the file system mounted at / or /usr for process 1 of the machine: these stay mounted as long as
-   the machine runs.  Any user may read that; this process's own / may be another one (chroot(2)), and so may the / of a container.
-    */
+   the machine runs.  Any user may read that; the / of this process may be another one (chroot(2)), and so may a container's. */
 static bool is_pinned(int file) {
     struct statx status;
     dev_t own, other;

@@ -32,7 +32,7 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
     return all;
 }
 
-/* By default options, since the plan of an image has no such bound. */
+/* The bound of the default options, since an image's own plan has none. */
 static uint64_t find_least_text_bytes(const struct hl_geometry *geometry) {
     const struct hl_options defaults = {0};
     return hl_least_text_bytes(&defaults, geometry);

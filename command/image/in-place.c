@@ -15,7 +15,7 @@
 
    - A collapse stalls all processes that map the chunk, in proportion to their number.  Each has a budget, and a rest
      before the next one.
-   - After pages are dropped, their users wait for the disk. Mapped pages stay anyway, but then nothing is gained.
+   - After pages are dropped, their users wait for the disk.  Mapped pages stay anyway, but then nothing is gained.
    - Only root outside of containers sees every process.  And root does it only to files that root alone can write: no user
      makes root drop the pages of a database's file.
 

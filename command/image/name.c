@@ -111,8 +111,8 @@ static bool may_select(struct hl_string patterns, const struct hl_object *object
     return false;
 }
 
-/* Whether FOLDER of the open STORE has the image of a library that PATTERNS may select, made from the present version of the file.
-    */
+/* Whether FOLDER of the open STORE has the image of a library that PATTERNS may select, made from the present version of the
+   file. */
 static bool has_library(int store, const char *folder, struct hl_string patterns) {
     struct hl_elf_file image;
     struct hl_file_state state;
@@ -125,8 +125,7 @@ static bool has_library(int store, const char *folder, struct hl_string patterns
         return false;
     path[bytes] = '\0';
     if (strstr(hl_base_name(path), ".so") == NULL &&
-        !may_select(patterns, &(struct hl_object){.path = path})) /* most likely a program: it need not be
-                                                                     read */
+        !may_select(patterns, &(struct hl_object){.path = path})) /* a program, usually: not read */
         return false;
     link = hl_xasprintf("%s/" HL_IMAGE_LINK, folder);
     bool has = hl_open_elf(&image, store, link) == HL_ELF_FINE;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Uses systemd's own socket for root, which exists without a message bus.  libsystemd is loaded only here and in `hugeld service`.
-    */
+/* Uses systemd's own socket for root, which exists without a message bus.  libsystemd is loaded only here and in `hugeld
+   service`. */
 #include "command/image/slice.h"
 #include "command/base/common.h"
 #include "elf/line.h"

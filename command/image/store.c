@@ -273,7 +273,7 @@ int hl_lock_store(struct hl_store *store, bool waits) {
 }
 
 /* Opens and locks the folder at PATH; if MOUNTS and nothing is mounted there, mounts a tmpfs.  After an error, no lock file stays
-   in a folder that IS_MADE just now. -ESTALE: PATH leads to another folder by now. */
+   in a folder that IS_MADE just now.  -ESTALE: PATH leads to another folder by now. */
 static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool is_made,
                          bool mounts, bool waits) {
     int result = open_folder(store, path);

@@ -35,14 +35,15 @@ struct hl_store {
     int folder;     /* a descriptor for reading the folder */
     int lock;       /* the open lock file, which this process holds, or -1 */
     uint64_t owner; /* the user who, beside root, may have made its contents (hl_find_trusted_user) */
-    bool for_all;   /* other users' processes can use it, so only what root alone can write goes into it */
+    bool for_all;   /* other users' processes can use it, so only files that root alone can write go into
+                       it */
     dev_t device;
     struct hl_geometry geometry;
     struct hl_placer *placer; /* puts files in place; NULL, as it is at first: only images are made */
 };
 
-/* The store that this user fills where no store is named: root's is the system's, and every other user's lies in XDG_RUNTIME_DIR.
-   NULL if that variable isn't set.  The caller frees it. */
+/* The store that this user fills if none is named: root's is the system's, and every other user's lies in XDG_RUNTIME_DIR.  NULL if
+   that variable isn't set.  The caller frees it. */
 char *hl_default_store(void);
 
 /* The store that OPTIONS name, else hl_default_store's; the same results. */
@@ -71,22 +72,20 @@ void hl_close_store(struct hl_store *store);
 /* Removes the leftovers of a killed process.  The store is locked, as for every change of it. */
 void hl_remove_leftovers(const struct hl_store *store);
 
-/* Bytes that may still be added; UINT64_MAX where nothing limits it.  In a folder of a file system that others use, too, half of
-   it is left to them. */
+/* Bytes that may still be added; UINT64_MAX if nothing limits it.  In a folder of a file system that others use, too, half of it is
+   left to them. */
 uint64_t hl_store_room(const struct hl_store *store);
 
 /* Whether an image is still good for its original. */
 enum hl_item_state {
     HL_ITEM_FRESH,
-    HL_ITEM_CHANGED,    /* the original is another one now, so no process finds the image */
-    HL_ITEM_TOUCHED,    /* the same, but only its ctime has changed (a hard link, chmod): the bytes may be the
-                        same */
-    HL_ITEM_GONE,       /* there is no original any more */
+    HL_ITEM_CHANGED,    /* the original is another version now, so no process finds the image */
+    HL_ITEM_TOUCHED,    /* the same file with another ctime (a hard link, chmod): the bytes may be the same */
+    HL_ITEM_GONE,       /* the original is gone */
     HL_ITEM_BROKEN,     /* the image itself is missing, or another user could have written to it */
     HL_ITEM_PENDING,    /* the original has changed, and its new image could not be made yet */
     HL_ITEM_UNREADABLE, /* the original or the folder of the image cannot be read now */
-    HL_ITEM_REMOTE      /* the original lies on a file system that may not answer (base/local.h), and was not
-                           looked at */
+    HL_ITEM_REMOTE      /* its file system may not answer (base/local.h), so the original was not looked at */
 };
 const char *hl_item_state_name(enum hl_item_state state);
 
@@ -94,7 +93,7 @@ const char *hl_item_state_name(enum hl_item_state state);
 struct hl_store_item {
     char *key;
     bool is_in_place;
-    char *origin, *image; /* paths; "" where the links are missing */
+    char *origin, *image; /* paths; "" if the links are missing */
     char *digest;         /* of the image when it was made; "" if that is not known */
     uint64_t bytes;       /* of one replica, */
     uint64_t huge_pages;  /* of all of them */
@@ -140,7 +139,7 @@ enum hl_way {
     HL_WAY_PLACE,   /* the file's own pages in the page cache (image/in-place.h) */
     HL_WAY_IMAGE,   /* the image of a store */
     HL_WAY_PRELOAD, /* a private copy */
-    HL_WAY_LDSO,    /* the same, where the patched linker has put the library */
+    HL_WAY_LDSO,    /* the same, at the address chosen by the patched linker */
     HL_WAYS
 };
 
@@ -164,8 +163,7 @@ int hl_remove_store_item(const struct hl_store *store, const char *key);
 /* Renames .new to KEY, and replaces an older folder of that name.  0 or a negated errno; prints nothing. */
 int hl_publish_folder(const struct hl_store *store, const char *key);
 
-/* Makes the folder .new with MARKS (as item->marks).  A descriptor, which the caller closes, or a negated errno; prints nothing.
-    */
+/* Makes the folder .new with MARKS (as item->marks).  A descriptor, which the caller closes, or a negated errno; prints nothing. */
 int hl_make_new_folder(const struct hl_store *store, unsigned marks);
 
 /* Removes the image of ITEM and keeps its original's path and its marks, so that a later refresh makes it again. */
@@ -233,7 +231,7 @@ void hl_free_add_outcome(struct hl_add_outcome *outcome);
 /* How thoroughly an image is checked. */
 enum hl_check {
     HL_CHECK_STATE = 1,  /* its pages, and its original's state and rights, but no bytes */
-    HL_CHECK_REPAIRS = 2 /* pages that are not huge are made huge where the kernel can */
+    HL_CHECK_REPAIRS = 2 /* small pages are made huge if the kernel can */
 };
 
 enum hl_fault {
@@ -253,8 +251,7 @@ enum hl_refresh {
     HL_REFRESH_TRIED    /* it was made again, or could not be made: see OUTCOME, which the caller frees */
 };
 
-/* Repairs ITEM in the locked STORE; FLAGS as for hl_add_path.  Prints nothing.  An image that could not be made is pending then.
-    */
+/* Repairs ITEM in the locked STORE; FLAGS as for hl_add_path.  Prints nothing.  An image that could not be made is pending then. */
 enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const struct hl_store *store,
                                       const struct hl_store_item *item, unsigned flags);
 /* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */

@@ -296,8 +296,8 @@ static void add_loaded(struct hl_process *process, struct hl_process_file *file,
     process->loaded[process->n_loaded++] = loaded;
 }
 
-/* How well REGION fits PH at BIAS: 0 not at all, 1 in its place, 2 also in its protection (RELRO leaves r-- of a writable segment).
-    */
+/* How well REGION fits PH at BIAS: 0 not at all, 1 in its place, 2 also in its protection (RELRO leaves r-- of a writable
+   segment). */
 static unsigned rate_region(const struct hl_region *region, const Elf64_Phdr *ph, uint64_t bias,
                             uint64_t page_bytes) {
     uint64_t start = hl_round_down(bias + ph->p_vaddr, page_bytes);

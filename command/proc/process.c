@@ -383,7 +383,7 @@ static uint64_t end_of(const struct hl_process *process) {
     return process->n_regions > 0 ? process->region[process->n_regions - 1].end : 0;
 }
 
-/* Asks for the regions one after the other. -ENOTTY: the kernel does not support the query. */
+/* Asks for the regions one after the other.  -ENOTTY: the kernel does not support the query. */
 static int query_range(struct hl_process *process, const struct hl_process *opened, int maps,
                        const struct hl_address_range *range) {
     uint64_t at = end_of(process) > range->start ? end_of(process) : range->start;

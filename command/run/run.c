@@ -364,8 +364,8 @@ static int become_linker(const char *linker, const char *path, char **program) {
 }
 
 /* The last resort is execvp(3) with the plain environment, since it also takes a later match in PATH.  It gives a file that the
-   kernel cannot execute to the shell: this serves a script without "#!", but another machine's program would end in syntax errors.
-    */
+   kernel cannot execute to the shell: this serves a script without "#!", but another machine's program would end in syntax
+   errors. */
 int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, char **argv,
                       char **plain_variables) {
     if (plan->linker != NULL)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Starting a program on huge pages: what `run` and `bench` share. */
+/* Starts a program on huge pages, for `run` and `bench`. */
 #ifndef HL_RUN_H
 #define HL_RUN_H
 

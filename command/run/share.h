@@ -17,8 +17,8 @@ enum hl_use_of_images { HL_USE_ANYWHERE, HL_USE_MAIN_ANYWHERE, HL_USE_ON_BOUNDAR
 bool hl_share_program(const struct hl_program *program, struct hl_string patterns,
                       const struct hl_options *options, enum hl_use_of_images use);
 
-/* Prints a line if a store has an image of PROGRAM's executable that is not used because only attributes of the file have changed.
-    */
+/* Prints a line if a store has an image of PROGRAM's executable that is not used because only attributes of the file have
+   changed. */
 void hl_tell_of_attributes(struct hl_program *program, const struct hl_options *options);
 
 #endif

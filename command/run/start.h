@@ -37,7 +37,7 @@ struct hl_start_plan {
    none of them; else the caller owns the path. */
 char *hl_find_library(void);
 
-/* The objects that are asked for: GIVEN (-p), else LD_HUGEPAGES, else the executable alone.  It lives as long as these do. */
+/* The requested objects: GIVEN (-p), else LD_HUGEPAGES, else the executable alone.  The result lives as long as its source. */
 struct hl_string hl_find_patterns(const char *given);
 
 /* Whether PATTERNS select the executable at PATH. */

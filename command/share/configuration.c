@@ -200,7 +200,7 @@ static FILE *open_configuration(const char *path, int *error) {
         *error = -EPERM;
         hl_warn("%s: other users can write it, so it is not believed; chown root, chmod 644", path);
     } else if (*error == -ENOENT && strcmp(path, HL_CONFIGURATION) != 0) {
-        *error = -EINVAL; /* -ENOENT is for the default file: nothing is configured */
+        *error = -EINVAL; /* only the default file may be missing: nothing is configured */
         hl_warn("%s: there is no such configuration; check its name", path);
     } else if (*error != 0 && *error != -ENOENT) {
         hl_warn("%s: it cannot be read: %s", path, strerror(-*error));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld share: one copy of a program's text for all processes, as images in a store (command/store.h). */
+/* hugeld share: one copy of a program's text for all processes, as images in a store (command/image/store.h). */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -305,8 +305,7 @@ static void add_folder(struct request *request, const struct hl_store *store, st
     closedir(folder);
 }
 
-/* Adds the file or folder at PATH, but no folder on a file system that may not answer: for a named one, is_left_out has said so.
-    */
+/* Adds the file or folder at PATH, but no folder on a file system that may not answer: for a named one, is_left_out has said so. */
 static void add_path(struct request *request, const struct hl_store *store, const char *path) {
     struct stat status;
     struct hl_local local = {.only_roots = request->is_enabled,
@@ -594,8 +593,8 @@ static void say_no_store(const struct request *request, const char *path, const 
                  other != NULL ? other : "");
 }
 
-/* Calls VISIT for the named store, or for those that processes of this user look into.  False: a store that should exist does not.
-    */
+/* Calls VISIT for the named store, or for those that processes of this user look into.  False: a store that should exist does
+   not. */
 static bool visit_stores(struct request *request, void (*visit)(struct request *, const struct hl_store *)) {
     char *mine = hl_default_store();
     const char *const paths[] = {request->store_path != NULL ? request->store_path : HL_SYSTEM_STORE,
@@ -766,7 +765,7 @@ static int remove_some(struct request *request, const char *path) {
         hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root can remove images "
                 "from " HL_SYSTEM_STORE);
     else if (result == -ENOENT && (request->all || request->unused)) {
-        if (!request->force) /* with --force, `hugeld reset` calls, or the user does not care */
+        if (!request->force) /* with --force it is `hugeld reset`, or of no interest */
             say_no_store(request, path, NULL);
         return HL_EXIT_DONE;
     } else if (result == -ENOENT)

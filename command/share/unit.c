@@ -13,7 +13,7 @@
        ExecStartPost  removes the link when the service's main process has its mounts
        ExecStopPost   removes it if the service did not start
 
-   Without the third one, an ExecReload= after an upgrade would run the old program; without the last one, a service that gets
+   Without ExecStartPost, an ExecReload= after an upgrade would run the old program; without ExecStopPost, a service that gets
    another root before it is started again could find a link there, and in its root no command that removes it.  Without an image,
    without a store and without hugeld the service runs as it always did. */
 #include "command/share/unit.h"
@@ -212,8 +212,7 @@ static void print_files(const struct request *request) {
     printf("\n");
 }
 
-/* Finds the unit's program if no file was named, and for each file the one that is executed in the end.  False, after a message.
-    */
+/* Finds the unit's program if no file was named, and for each file the one that is executed in the end.  False, after a message. */
 static bool resolve_files(struct request *request) {
     char *command = hl_xasprintf("share unit %s", request->unit);
     char *program = request->files.n == 0 ? find_named_program(request->unit, command) : NULL;

@@ -36,8 +36,8 @@ struct hl_drawing {
 void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, char mark, uint64_t huge_bytes,
                     const char *words);
 
-/* After the stretches on huge pages: adds the rest of the N_PARTS of an object (hl_list_parts), on small pages, with the reasons.
-    */
+/* After the stretches on huge pages: adds the rest of the N_PARTS of an object (hl_list_parts), on small pages, with the
+   reasons. */
 void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_part *parts, size_t n_parts);
 
 /* Writes map and legend to standard output, and empties the drawing. */

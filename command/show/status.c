@@ -63,7 +63,7 @@ struct tally {
     struct range *range;
 };
 
-/* One process's. */
+/* One process, with the shares of its objects. */
 struct picture {
     struct hl_process process;
     struct hl_geometry geometry;
@@ -617,7 +617,7 @@ static void print_row(const struct picture *picture) {
                  1024);
 }
 
-/* Reports an opened process, and closes it. --all silently skips a process that can't be read. */
+/* Reports an opened process, and closes it.  --all silently skips a process that can't be read. */
 static void report_process(struct request *request, struct picture *picture) {
     pid_t pid = picture->process.pid;
     int result = read_picture(picture, &request->geometry);

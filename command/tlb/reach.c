@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Reads the processor's own description of its TLBs.  Nothing is guessed from its name: without a description, nothing is known.
-    */
+/* Reads the processor's own description of its TLBs.  Nothing is guessed from its name: without a description, nothing is known. */
 #include "command/tlb/reach.h"
 
 #if defined __x86_64__

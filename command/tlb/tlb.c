@@ -6,8 +6,8 @@
    but reach does not grow.  This is visible without a counter: lines that lie 4 KiB apart on huge pages are as fast as packed ones,
    or as slow as lines on small pages (tlb/judge.c).
 
-   Text is measured as well as data, since processors have a TLB of its own for it, and several pages of each kind of memory, since
-   a host may have put together only some of them.  All ways take turns, and the fastest of several rounds counts. */
+   Text is measured as well as data, since processors have a separate TLB for it, and several pages of each kind of memory, since a
+   host may back only some of them with huge pages.  All ways take turns, and the fastest of several rounds counts. */
 #include "command/tlb/tlb.h"
 #include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"

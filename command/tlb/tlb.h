@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The memory of the lines that are read, or jumped to: side by side, on a small page each, or on a 4 KiB part of a huge page each.
-    */
+/* The memory of the lines that are read, or jumped to: side by side, on a small page each, or on a 4 KiB part of a huge page
+   each. */
 enum hl_tlb_memory {
     HL_TLB_PACKED,
     HL_TLB_SMALL,
