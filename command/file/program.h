@@ -11,7 +11,7 @@ struct hl_program {
                script, the interpreter's interpreter, and so on; -1: there is none, or it cannot be read */
     bool is_script;
     char first_line[256]; /* of the file at PATH, if it is a script: as many bytes as the kernel reads
-                  (BINPRM_BUF_SIZE) */
+                             (BINPRM_BUF_SIZE) */
     /* After hl_read_program: */
     bool is_read;
     enum hl_elf_problem problem;

@@ -18,7 +18,7 @@ struct hl_place {
     struct hl_chunk *chunk; /* ascending; hl_free_place frees them */
     uint64_t chunk_bytes;
     bool is_mapped; /* some process maps the file; known after hl_make_huge_in_place, unless the placer only
-                      joins and cannot */
+                       joins and cannot */
     double made_ms; /* after the same: how long the kernel took for the slowest chunk */
 };
 

@@ -187,7 +187,7 @@ enum {
     HL_ADD_NO_IMAGE = 256, /* beside HL_ADD_IN_PLACE: no image later either, however the file changes */
     HL_ADD_UNASKED =
         16, /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
-                              changed in the last minutes get none, and evictable images make room */
+               changed in the last minutes get none, and evictable images make room */
     HL_ADD_EVICTABLE = 32, /* it may be removed to make room */
     HL_ADD_UNATTENDED =
         512, /* no person has asked just now: 15 % of the memory stay available, and the bytes of unchanged

@@ -47,7 +47,7 @@ bool hl_is_outermost(void);
 struct hl_process {
     pid_t pid;
     int folder;       /* /proc/PID: all reads through it are of this process, never of a later one with its
-                   number */
+                         number */
     char *name;       /* comm */
     char *executable; /* the target of /proc/PID/exe; NULL if that can't be read */
     uint64_t entry;   /* AT_ENTRY, or 0 */
