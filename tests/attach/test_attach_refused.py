@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is refused, with its reason, and goes on as if nothing had been asked; and a process that attacks the one that attaches."""
+"""Refused processes, each with its reason, go on as if nothing had been asked; and a process attacks the one that attaches."""
 
 import contextlib
 import fcntl
@@ -49,7 +49,7 @@ def test_modes(targets, plain_output, mode, reason):
 
 
 def test_locked_later_within_a_limit(for_nobody, targets, plain_output, root):
-    """What it maps would be locked into memory, and it may lock no more."""
+    """New mappings would be locked into memory, and it may lock no more."""
     with attaching.running(targets["exec"], "locked_later", prefix=[*NOBODY, "prlimit", f"--memlock={1 << 20}"]) as target:
         attaching.wait_in_call(target.pid)
         refused(target, "attach-locked")
@@ -122,7 +122,7 @@ def test_traced(targets, plain_output, strace):
 
 @pytest.fixture
 def gdbserver():
-    """gdbserver(pid): attaches to it; say(words) sends what gdb would, and hear() returns an answer."""
+    """gdbserver(pid): attaches to it; say(words) sends a packet as gdb would, and hear() returns an answer."""
     if not shutil.which("gdbserver"):
         pytest.skip("gdbserver is not installed (gdbserver)")
 
@@ -253,8 +253,8 @@ def test_realtime(targets, plain_output, root):
 @pytest.mark.check_all
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="hugeld needs a processor, too")
 def test_no_processor(targets, plain_output, root):
-    """It gets a processor for 50 ms of each second: it stops late, and is waited for, since its call would return EINTR if it were let go.
-    What it does not do in half a second is refused for now."""
+    """It gets a processor for 50 ms of each second: it stops late, and is waited for, since its call would return EINTR if it were
+    let go. If it has not stopped within half a second, it is refused for now."""
     first = min(os.sched_getaffinity(0))
     with attaching.running(targets["exec"], "epoll", prefix=["taskset", "-c", first]) as target:
         attaching.wait_in_call(target.pid)
@@ -434,7 +434,7 @@ def fuse_folder(open_folder):
 
 
 def test_replaced(for_nobody, plain_output, open_folder, root):
-    """A user's library has no name any more: only root can open what its text is to come back to."""
+    """A user's library has no name any more: only root can open the file that its text returns to."""
     program, library = attaching.compile_library(open_folder, 6)
     words = [*NOBODY, for_nobody / "hugeld"]
     with attaching.running(program, "futex", prefix=NOBODY) as target:
@@ -487,7 +487,7 @@ def test_closes_unanswered(for_nobody, targets, plain_output, fuse_folder, root)
             os.kill(server, signal.SIGSTOP)
             try:
                 command = helpers.start([helpers.HUGELD, "attach", target.pid])
-                # It goes on to close what it has made, in the process itself.
+                # It goes on to close the descriptors that it has opened in the process itself.
                 helpers.wait_until(lambda: command.poll() is not None or
                                    (attaching.call_of(target.pid) == 3 and helpers.state_of(target.pid) in "SD"), what="close")
             finally:
@@ -547,7 +547,7 @@ def test_many_files(targets, plain_output, tmp_path):
 
 
 def test_address_space(targets, plain_output, root):
-    """What is left of it is the program's."""
+    """The rest of the address space is the program's."""
     with attaching.running(targets["exec"], "futex") as target:
         used = sum(m.end - m.start for m in target.mappings())
         for left, is_enough in (20 << 20, False), (300 << 20, True):
@@ -646,14 +646,14 @@ def test_no_such_name():
 
 
 def test_refused_in_json(targets):
-    """Nothing of a process that is refused as a whole moves, also of what could."""
+    """If a process is refused as a whole, none of its objects moves, not even those that could."""
     with attaching.running(targets["exec"], "compute") as target:
         [found] = json.loads(helpers.hugeld("attach", "--json", target.pid).stdout)["processes"]
     assert found["reason"] == "attach-unfit" and [o["moves"] for o in found["objects"]] == [False]
 
 
 def test_execs(targets, tmp_path):
-    """What it executes at any moment, another program in the same place, is refused, or moved; it never ends wrong."""
+    """The process becomes another program in the same place again and again: each is refused, or moved, and none ends wrong."""
     end = tmp_path / "end"
     process = helpers.start(["setarch", "-R", targets["exec"], "execs", end, targets["lld"]])
     reasons = []
@@ -674,7 +674,7 @@ def test_execs(targets, tmp_path):
 
 
 def test_executed_while_it_is_copied(targets, tmp_path):
-    """Another program, with other text in the same place, and then the first one again: what was read of the other is not used."""
+    """Another program, with other text in the same place, and then the first one again: nothing read from the other is used."""
     preload = tmp_path / "other-text.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", preload, attaching.HERE / "other-text.c", "-ldl"], check=True)
     with attaching.running(targets["exec"], "futex") as target:

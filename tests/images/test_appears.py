@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld service`: enabled files that are not there when it begins, and what it costs to look for them.
+"""`hugeld service`: enabled files that are not there when it begins, and the cost of looking for them.
 
 Here a second is a minute."""
 
@@ -25,7 +25,7 @@ SOON = 50  # seconds, in which it has looked many times, and less than an hour
 
 @pytest.fixture
 def fast(later):
-    """What is freed becomes bytes of 0xc0: as a time, it is long ago."""
+    """Freed memory becomes bytes of 0xc0: as a time, that is long ago."""
     words = [word if not word.startswith("FAKETIME=") else "FAKETIME=+0 x60" for word in later if "DONT_FAKE" not in word]
     return [*words, "MALLOC_PERTURB_=192"]
 
@@ -67,7 +67,7 @@ def is_fresh(image):
     ids=["file", "folder", "pattern", "tree", "link", "tree by a link"])
 @pytest.mark.parametrize("options", [["--keep-only"], []], ids=["unit", "alone"])
 def test_appears(world, fast, entry, path, options):
-    """The file, a folder of its path, one more that a pattern means, one in a folder that is enabled, what a link leads to."""
+    """The file, a folder of its path, one more that a pattern means, one in a folder that is enabled, the target of a link."""
     with looking(world, fast, entry, options=options) as process:
         assert world.list() == []
         put(world, path)
@@ -136,7 +136,7 @@ def test_exposed(world, fast, tmp_path, what):
 
 @pytest.mark.check_all
 def test_folder_of_others(world, fast, tmp_path):
-    """What lies in a folder that another user can write is not looked for, and nothing is said of it, however much that is."""
+    """Files in a folder that another user can write are not looked for, and none is reported, however many they are."""
     with open(tmp_path / "said", "w") as log, looking(world, fast, "/run/programs/new", log=log) as process:
         shared = world.path("/run/programs/new/shared")
         shared.mkdir(parents=True)
@@ -153,7 +153,8 @@ def test_folder_of_others(world, fast, tmp_path):
     ("/run/programs/theirs", "theirs"), ("/run/programs/new", None), ("/run/programs/home/*/*", "home/user"), ("/run/programs/li*", "link")],
     ids=["folder", "inside", "pattern", "link"])
 def test_others_at_boot(world, entry, left_out):
-    """What another user can change is left out by share refresh too: of what is named a line says so, and of a folder in it nothing."""
+    """share refresh too leaves out files that another user can change: a line says so of an enabled path, and none of a folder in
+    it."""
     for folder in ("theirs", "new/shared", "home/user"):
         put(world, f"/run/programs/{folder}/late")
         world.path(f"/run/programs/{folder}").chmod(0o777)
@@ -231,7 +232,7 @@ def test_gains_nothing(world, fast, tmp_path):
 
 @pytest.mark.check_all
 def test_taken_back(world, fast):
-    """What a person removes, or does not enable any more, stays away, also if the file changes and the service was not reloaded."""
+    """An image that a person removes, or disables, stays away, even if the file changes and the service was not reloaded."""
     with looking(world, fast, LATE) as process:
         put(world, LATE)
         assert holds(process, wait_for(world, is_fresh))
@@ -365,7 +366,7 @@ def test_does_not_answer(world, fast, tmp_path, entry, way, when):
 
 
 def in_time(world, *arguments):
-    """What it answers, and not by waiting for a file system."""
+    """Its answer, which must come without waiting for a file system."""
     return world.run("timeout", "-s", "KILL", "30", "/run/bin/hugeld", *arguments)
 
 
@@ -433,7 +434,7 @@ def test_original_does_not_answer(world, fast, tmp_path, when, end):
 
 
 def test_unit_does_not_answer(world):
-    """What an enabled unit starts lies on such a file system, or its interpreter does: that is left out, and the rest is made."""
+    """An enabled unit's program, or its interpreter, lies on such a file system: it is left out, and the rest is made."""
     script = world.path("/run/programs/script")
     script.write_text("#!/run/programs/hung/interpreter\n")
     script.chmod(0o755)
@@ -480,7 +481,7 @@ def test_in_a_chroot(world):
 
 
 def test_passes_what_does_not_answer(world):
-    """A pattern goes through a file system of which nothing comes: what it means elsewhere is made, and a line tells of the rest."""
+    """A pattern goes through a file system that never answers: its matches elsewhere are made, and a line tells of the rest."""
     put(world, "/run/programs/new/late")
     world.path("/run/programs/hung").mkdir()
     enable(world, "/run/programs/*/late")
@@ -502,7 +503,7 @@ def make_names(folder):
 
 @pytest.mark.check_all
 def test_after_one_with_many_names(world, fast):
-    """One entry has more names than are looked at; what comes after that is found all the same, and before the hour is over."""
+    """One entry has more names than are looked at; the entries after it are found all the same, and before the hour is over."""
     make_names(world.path("/run/programs/many"))
     slower = [word.replace("x60", "x10") for word in fast]
     with looking(world, slower, "/run/programs/many/none-*", "/run/programs/new") as process:
@@ -548,7 +549,7 @@ def test_files_of_a_user(world, fast, tmp_path):
 
 @pytest.mark.check_all
 def test_said_when_the_hour_is_over(world, fast, tmp_path):
-    """What was not said, since too much was, is said later, if it still is so."""
+    """A line that was held back, since there were too many, comes later, if it is still true."""
     faster = [word.replace("x60", "x100") for word in fast]
     folder = world.path("/run/programs/new/x")
     with open(tmp_path / "said", "w") as log, looking(world, faster, "/run/programs/new/*", log=log):

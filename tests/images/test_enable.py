@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld enable`, `disable` and `reset`: what is in the configuration, in the store, and mounted afterwards."""
+"""`hugeld enable`, `disable` and `reset`: the configuration, the store and the mounts afterwards."""
 
 import os
 import pathlib
@@ -37,7 +37,7 @@ def refused(result, *words):
 
 
 def test_enable_and_disable(world):
-    """The configuration gets one line, and keeps what else is in it."""
+    """The configuration gets one line, and keeps its other lines."""
     world.path(CONFIGURATION).parent.mkdir()
     world.path(CONFIGURATION).write_text("# mine\nenabled = /run/none/*")
     assert done(world.run(HUGELD, "enable", APP)) == f"{APP}: enabled\n"
@@ -86,7 +86,7 @@ def test_names(world):
 
 @pytest.mark.parametrize("setting", ["RootDirectory=/srv/other", "RootImage=/srv/other.raw", "ExtensionImages=/srv/more.raw"])
 def test_unit_with_other_files(world, setting):
-    """What this system has under the path is not what the unit executes."""
+    """The file at the path on this system is not the one that the unit executes."""
     run = world.systemctl(f"{START}\n{setting}")
     name = setting.partition("=")[0]
     for command in ["enable", "other.service"], ["share", "unit", "other"], ["share", "unit", "other", APP]:
@@ -130,7 +130,7 @@ def test_root_alone(world):
     assert world.run(HUGELD, "enable").returncode == 2
 
 
-# --- what others have written, and what comes in between ---
+# --- files that others have written, and interruptions ---
 
 def write(world, text, mode=0o644):
     path = world.path(CONFIGURATION)
@@ -145,7 +145,7 @@ HOSTILE = ["user's", "group's", "fifo", "folder", "link", "mistake", "read-only"
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_configuration_that_is_not_believed(world, what):
-    """What another user wrote does not become root's; one line says what is wrong, and no image is made or lost."""
+    """A file that another user wrote does not become root's; one line says what is wrong, and no image is made or lost."""
     path = write(world, "enabeld = x\n" if what == "mistake" else f"enabled = {APP}\nenabled = /run/theirs\n")
     if what == "user's":
         shutil.chown(path, USER, USER)
@@ -184,7 +184,7 @@ def test_names_of_nothing(world, name):
 
 
 def test_many_at_once(world):
-    """Each change is there, whatever order they have."""
+    """Each change is there, in any order."""
     names = [f"/run/programs/app{i}" for i in range(6)]
     for name in names:
         shutil.copy(world.path(APP), world.path(name))
@@ -265,7 +265,7 @@ def test_reset(world):
     assert (sorted(os.listdir(world.path("/run"))), mounts(world)) == before
     done(world.run(HUGELD, "reset"))
     done(world.share("refresh"))
-    assert len(world.list()) == 1  # what is enabled stays enabled
+    assert len(world.list()) == 1  # enabled files stay enabled
 
 
 def test_reset_where_the_store_is_not_seen(world):

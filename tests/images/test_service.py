@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld service`: what it holds and watches, and that everything is as before when it has ended."""
+"""`hugeld service`: the images that it holds, the files that it watches, and that everything is as before when it has ended."""
 
 import contextlib
 import ctypes
@@ -40,7 +40,7 @@ def cover(world, path, text):
 
 
 def be_calm(world):
-    """Nothing waits, whatever else runs on this machine: the service makes no image while programs wait."""
+    """Nothing seems to wait, even on a busy machine: the service makes no image while programs wait."""
     for path in ("/proc/pressure/io", "/proc/pressure/memory"):
         if os.path.exists(path):
             cover(world, path, CALM)
@@ -112,7 +112,7 @@ def state(world):
 
 
 def test_holds_what_is_enabled(world):
-    """What is added and removed meanwhile, too; being held keeps no image from being removed."""
+    """So are images that are added meanwhile.  An image can be removed although it is held."""
     enable(world, APP)
     with service(world) as process:
         image = wait_for(world, lambda image: image["state"] == "fresh")
@@ -282,7 +282,7 @@ def test_what_could_not_be_made_at_first(world):
 
 
 def test_another_way_of_the_same_file(world, tmp_path):
-    """What was added by hand, from a disk that the configuration does not accept, stays when it is enabled, too."""
+    """An image added by hand, from a disk that the configuration does not accept, stays when its file is enabled."""
     def make(file, tree):
         return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
 
@@ -311,8 +311,8 @@ def test_what_becomes_private(world, what):
 
 
 def test_events_of_a_user(world):
-    """Any user makes events without end, in a folder beside the original's, as in /tmp beside /usr: the service looks at them fifty times
-    a second at most, and at what else they tell of."""
+    """A user makes events without end, in a folder beside the original's, as in /tmp beside /usr: the service looks at them fifty
+    times a second at most, and still sees the other events."""
     def waits():
         [n] = re.findall(r"^voluntary_ctxt_switches:\s(\d+)$", pathlib.Path(f"/proc/{process.pid}/status").read_text(), re.M)
         return int(n)
@@ -407,7 +407,7 @@ def test_watches_are_used_up(world):
 
 @pytest.mark.check_all
 def test_store_is_exchanged(world):
-    """Unmounted lazily, with another one mounted there: what is in that is held, and nothing of the old one's."""
+    """The store is unmounted lazily and another one mounted there: the new one's images are held, the old one's are not."""
     def devices():
         lines = pathlib.Path(f"/proc/{process.pid}/maps").read_text().splitlines()
         return {line.split()[3] for line in lines if line.split()[-1].startswith(f"{SYSTEM}/")}
@@ -501,7 +501,7 @@ def test_tells_systemd(world):
             while "READY=1" not in said:
                 said = listener.recv(4096).decode()
             assert "STATUS=" in said and "huge pages" in said
-            # What another user does beside an enabled file wakes the service, which says nothing that is not new.
+            # Another user's changes beside an enabled file wake the service, which repeats no line.
             for mode in [0o755, 0o711] * 10:
                 world.path("/run/programs").chmod(mode)
                 time.sleep(0.05)
@@ -515,7 +515,7 @@ def test_tells_systemd(world):
 
 
 def test_feeds_the_watchdog(world):
-    """systemd ends what says nothing for so long."""
+    """The service tells systemd that it is alive often enough not to be killed."""
     enable(world, APP)
     with listening(world) as listener, service(world, ["env", "NOTIFY_SOCKET=/run/notify", "WATCHDOG_USEC=1000000"]):
         said = []
@@ -525,7 +525,8 @@ def test_feeds_the_watchdog(world):
 
 @pytest.mark.check_all
 def test_full_store(world, tmp_path):
-    """What fits is made and held, what does not is said once, and nothing is tried again and again; when there is room, it is made."""
+    """Images that fit are made and held, the others are reported once and not tried again and again; when there is room, they are
+    made."""
     names = [f"/run/programs/app-{i}" for i in range(8)]
     for name in names:
         shutil.copy(world.path(APP), world.path(name))
@@ -622,7 +623,7 @@ def test_configuration_that_is_none(world, what):
 
 
 def test_dry_run(world):
-    """It says what would be made, of another configuration than the machine's, and makes nothing."""
+    """It lists the images that another configuration than the machine's would make, and makes none."""
     enable(world, "/run/none")
     world.path("/run/other.conf").write_text("enabled = /run/programs/*\nenabled = large.service\n")
     systemctl = world.systemctl(f"ExecStart={{ path={APP} ; argv[]={APP} --serve }}")
@@ -670,7 +671,7 @@ def test_status(world):
 
 
 def test_status_of_hostile_names(world):
-    """Names of files are what others have chosen."""
+    """Others choose the names of files."""
     name = "/run/programs/\x1b[2J\u202e\"\xff'"
     shutil.copy(world.path(APP), world.path(name))
     world.add(name)
@@ -679,7 +680,7 @@ def test_status_of_hostile_names(world):
 
 
 def test_kill_switch(world):
-    """While it is there nothing is made, also not at SIGHUP; what is held stays so."""
+    """While the switch is there no image is made, not even at SIGHUP; images that are held stay so."""
     enable(world, APP)
     with service(world) as process:
         image = wait_for(world, lambda image: image["state"] == "fresh")
@@ -723,7 +724,7 @@ def test_undo(world):
 
 
 def test_undo_beside_a_process_that_does_not_answer(world):
-    """What reads its maps waits for ever: undo does not."""
+    """A reader of its maps waits for ever: undo does not."""
     world.add("--way=image", APP)
     process = helpers.start(["sleep", "1000"])
     try:
@@ -742,8 +743,8 @@ def stays(process):
 @pytest.mark.check_all
 @pytest.mark.parametrize("user", [USER, 0])
 def test_process_whose_maps_do_not_answer(world, user):
-    """The service ends, and so does the next one.  The third leaves out what that user, or root by that process, has; it says so, also
-    to the metrics."""
+    """The service ends, and so does the next one.  The third leaves out the processes of that user, or for root that process alone;
+    it says so, also in the metrics."""
     busy, metrics = "/run/programs/busy", world.path("/run/one.prom")
     shutil.copy("/bin/sh", world.path(busy))
     loop = world.command("nice", "-n", "19", busy, "-c", "while :; do :; done", user=user)  # it disturbs no test beside
@@ -857,7 +858,7 @@ def test_dry_run_of_what_gains_nothing(world):
 
 @pytest.mark.parametrize("words", [["service", "--once"], ["reset"]], ids=lambda words: words[-1])
 def test_only_the_service_that_stays_runs(world, words):
-    """What else has its lock does not, here for as long as it waits for the store."""
+    """Another command with the service's lock does not count as the running service, here one that waits for the store."""
     enable(world, APP)
     world.add(APP)
     lock = world.path("/run/hugeld-service/lock")
@@ -875,7 +876,7 @@ def test_only_the_service_that_stays_runs(world, words):
 
 
 def test_metrics_move(world):
-    """What was written elsewhere goes; a full disk is called so."""
+    """The file at the old path is removed; a full disk is named as the reason."""
     enable(world, lines=["metrics = /run/one.prom"])
     one, two = world.path("/run/one.prom"), world.path("/run/two.prom")
     with service(world) as process:
@@ -917,7 +918,7 @@ def test_packages_are_upgraded(world):
 
 
 def test_keep_only_without_a_store(world):
-    """In a container, nothing makes what is enabled; the service says so."""
+    """In a container no enabled image is made; the service says so."""
     enable(world, APP)
     with service(world, options=["--keep-only"]) as process:
         assert "--keep-only makes nothing" in helpers.next_line(process)
@@ -926,7 +927,7 @@ def test_keep_only_without_a_store(world):
 
 
 def test_hardened(tmp_path):
-    """What systemd says of how far it is open; data/hugeld.service has the reason for each thing that is."""
+    """systemd's rating of the unit's exposure; data/hugeld.service has the reason for each setting that is open."""
     unit = tmp_path / "hugeld.service"
     unit.write_text((helpers.ROOT / "data/hugeld.service").read_text().replace("@bindir@", "/usr/bin"))
     result = helpers.run(["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=50", unit])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld share`: what gets into a store and what does not, what is left when it is killed, and what other users can do.
+"""`hugeld share`: which files get into a store and which do not, the leftovers when it is killed, and the power of other users.
 
 Everything happens in a mount namespace with a /run, /dev/shm and /etc of its own, which a process holds as long as the test
 lasts; so nothing on this machine changes.  That pages are huge is read from smaps of a process that maps the image."""
@@ -44,7 +44,7 @@ def give(world, user):
     time.sleep(0.05)
 
 
-# --- what it does ---
+# --- its effects ---
 
 
 def test_add(world, tmp_path):
@@ -67,7 +67,7 @@ def test_add(world, tmp_path):
 
 
 def test_add_says_what_it_brings(world, tmp_path):
-    """As much as a private copy at any address: also what of a PIE's text shares its last huge page with data."""
+    """As much as a private copy at any address, including the part of a PIE's text that shares its last huge page with data."""
     folder, data = world.path("/run/programs"), tmp_path / "data.S"
     data.write_text(".section .rodata\n.fill 3 << 20, 1, 1\n.section .note.GNU-stack, \"\", %progbits\n")
     shutil.copy(build_calls(tmp_path / "pie", "-fPIE", "-pie", data, mib=7), folder / "pie")
@@ -194,7 +194,8 @@ unsigned int la_version(unsigned int version) {
 
 
 def test_auditing_library(world, tmp_path):
-    """The dynamic linker executes what DT_AUDIT names, when it lists libraries, too: not by root for another's program."""
+    """The dynamic linker executes the library in DT_AUDIT even when it only lists libraries: root must not do so for another
+    user's program."""
     said = world.path("/run/said")
     said.touch()
     said.chmod(0o666)
@@ -264,7 +265,7 @@ def serving(world):
 
 
 def test_running_unanswered(world, builder):
-    """What a process maps may lie on a FUSE that does not answer: that is waited for without the store's lock."""
+    """A file that a process maps may lie on a FUSE that does not answer: the wait for it is without the store's lock."""
     _, [library] = builder.with_library("dso-aligned")
     shutil.copy(library, world.path("/run/programs/large.so"))
     script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
@@ -290,7 +291,7 @@ def test_running_unanswered(world, builder):
 
 
 def test_path_of_a_process_that_may_not_answer(world):
-    """Here a FUSE lies at the path of what it executes in a mount namespace of its own: that is not asked."""
+    """Here a FUSE lies at the path of the program that it executes in a mount namespace of its own: the FUSE is not asked."""
     world.path("/run/served").mkdir()
     script = ("mount -t tmpfs none /run/served && cp $(readlink -f /usr/bin/python3) /run/served/app && "
               "exec /run/served/app -c 'import time; print(1, flush=True); time.sleep(1000)'")
@@ -312,7 +313,7 @@ def test_path_of_a_process_that_may_not_answer(world):
 
 
 def test_lock_that_is_removed(world):
-    """While it is waited for: what has a new one is waited for, too."""
+    """It is removed while a command waits for it: the command also waits for the holder of the new one."""
     world.add(APP)
     holder = ["flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"]
     with contextlib.ExitStack() as stack:
@@ -478,7 +479,7 @@ def test_no_place_for_a_store(world):
 
 
 def test_store_of_nobody(world):
-    """The number of who is no user that a user namespace maps: what belongs to it is trusted nowhere."""
+    """The ID of users that a user namespace does not map: its files are trusted nowhere."""
     folder, nobody = "/dev/shm/nobody", int(pathlib.Path("/proc/sys/kernel/overflowuid").read_text())
     world.path(folder).mkdir(mode=0o700)
     os.chown(world.path(folder), nobody, nobody)
@@ -559,7 +560,7 @@ def test_only_what_all_users_can_read(world, how):
 
 
 def test_only_for_its_user(world):
-    """What is refused for the store of all can be in one of root's own, as the refusal says."""
+    """A file refused for everyone's store can be in one of root's own, as the refusal says."""
     world.path(APP).parent.chmod(0o700)
     said = re.search(r"\((hugeld share add .*?)\) and name that \((hugeld run .*?)\)", world.share("add", APP).stderr)
     folder = ["env", "PATH=/run/bin:/usr/bin:/bin"]
@@ -571,7 +572,7 @@ def test_only_for_its_user(world):
 
 
 def test_refused_by_the_kernel_alone(world):
-    """Whatever the mode bits say, only root can reach a mount that is not there for others."""
+    """Despite its mode bits, only root can reach a mount that is not there for others."""
     nobody = world.run("cat", APP, user=65534)
     assert nobody.returncode == 0, "the test's own folders keep users out"
     world.add(APP)
@@ -613,7 +614,7 @@ def test_other_users_cannot_touch_it(world):
 
 
 def test_another_users_lock(world):
-    """A user may lock whatever he can open; no command waits for that."""
+    """A user may lock any file that he can open; no command waits for that."""
     world.add(APP)
     [image] = world.list()
     assert world.run("cat", f"{SYSTEM}/.lock", user=USER).returncode != 0
@@ -891,7 +892,7 @@ def test_bytes_changed_behind_the_times(world):
 
 
 def test_refresh_tries_again(world):
-    """What could not be made anew is not forgotten, and takes no memory meanwhile."""
+    """An image that could not be made anew is not forgotten, and takes no memory meanwhile."""
     world.add(APP)
     with open(world.path(APP), "r+b") as file:
         file.seek(4096)
@@ -965,7 +966,7 @@ def test_remove(world):
     assert world.share("remove", images[APP]["key"]).returncode == 0 and world.list() == []
     world.add(APP)
     world.path(APP).unlink()
-    assert world.share("remove", APP).returncode == 0 and world.list() == []  # the name of what is gone
+    assert world.share("remove", APP).returncode == 0 and world.list() == []  # the name of the removed image
 
 
 # --- crashes and races ---
@@ -1002,7 +1003,7 @@ def test_killed_while_removing(world, call, when):
 
 @pytest.mark.check_all
 def test_killed_at_any_time(world):
-    """By chance; whatever is visible is whole."""
+    """At random times; every visible image is complete."""
     world.add(APP)
     for i in range(12):
         assert world.share("remove", "--all", "--force").returncode == 0
@@ -1016,7 +1017,7 @@ def test_killed_at_any_time(world):
 
 
 def test_waits_for_another(world):
-    """What is being made is not taken for a leftover."""
+    """An unfinished image is not taken for a leftover."""
     world.add(APP)
     world.share("remove", APP)
     pause = ["-e", "inject=linkat:delay_enter=1000000:when=1"]
@@ -1102,7 +1103,7 @@ def test_wrong_use(arguments):
     assert result.returncode == 2 and result.stderr.count("\n") == 1 and result.stdout == "", result
 
 
-# --- what hostile readers found ---
+# --- faults that reviewers found ---
 
 
 def test_without_a_lease(world):
@@ -1132,7 +1133,7 @@ sys.stdin.read()
 
 
 def test_roots_umask(world):
-    """What root adds is for every user all the same."""
+    """An image that root adds is for every user all the same."""
     result = world.run("sh", "-c", f"umask 077; exec /run/bin/hugeld share add {APP}")
     assert result.returncode == 0, result
     [image] = world.list(user=USER)
@@ -1165,7 +1166,7 @@ def test_signals_of_nobody(world, name):
 
 
 def test_a_chroot_is_no_pinned_place(world):
-    """What is / for a process may be exchanged: process 1's / and /usr count, and not those of a PID namespace."""
+    """A process may have another /: process 1's / and /usr count, and not those of a PID namespace."""
     refused(world.run("unshare", "-p", "-f", "--mount-proc", "/run/bin/hugeld", "share", "add", APP), "machine's / and /usr")
 
 
@@ -1186,7 +1187,7 @@ def test_original_cannot_be_opened(world, error):
 
 @pytest.mark.parametrize("call", ["getdents64", "fcntl"])
 def test_store_cannot_be_read(world, call):
-    """No action claims to have done what it could not see."""
+    """No action claims success if it could not read the store."""
     world.add(APP)
     inject = ["-e", f"inject={call}:error=EIO:when=1"]
     for action in (["refresh"], ["check"], ["remove", "--all"], ["list"]):
@@ -1264,7 +1265,7 @@ def test_run_tells_of_attributes(world):
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
 def test_closed_descriptors(own_store, closed):
-    """What is said where output is closed goes into no file of the store."""
+    """With standard output or error closed, no message goes into a file of the store."""
     command = f'exec "$0" share add "--store=$1" "$2" /nonexistent {closed}'
     result = helpers.run(["sh", "-c", command, helpers.HUGELD, own_store, os.path.realpath("/usr/bin/python3")])
     assert result.returncode == 1, result

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`act = yes`: what `hugeld service` puts in place of what it has observed, what keeps it from that, and what a user can make it do.
+"""`act = yes`: which of the observed files `hugeld service` puts in place, what keeps it from that, and what a user can make it do.
 
 Each test observes first, with `canary = 0`, and lets the service act when the program has ended, so that a kernel which cannot
-join pages that processes map reads the file anew.  What is huge is read from smaps of a process that starts then."""
+join pages that processes map reads the file anew.  The huge parts are read from smaps of a process that starts then."""
 
 import collections
 import contextlib
@@ -35,7 +35,8 @@ ACTS = ["window = 4", "interval = 600", "act = yes", "delay = 0"]
 SWITCH = "run/hugeld-service/stop"
 
 
-# What a busy machine makes of an act, which is tried again one minute later, then two, then four; and seconds in which that succeeds.
+# An act's outcomes on a busy machine, where it is tried again one minute later, then two, then four; and seconds in which that
+# succeeds.
 AGAIN = "or to look takes too long", "the kernel had no huge page for it"
 ACTED = 500
 
@@ -71,11 +72,11 @@ class Acting:
         self.service.process.send_signal(signal.SIGHUP)
 
     def wait(self, condition):
-        """What acts came to, once CONDITION is true of it."""
+        """The totals of the acts, once CONDITION is true of them."""
         return helpers.wait_for(self.service.look, lambda observed: condition(observed["acts"]), ACTED, pause=0.3)["acts"]
 
     def lines_until(self, words):
-        """What was said, up to a line with WORDS."""
+        """The messages up to a line with WORDS."""
         while not self.said or words not in self.said[-1]:
             line = helpers.next_line(self.service.process)
             assert line, self.said
@@ -102,7 +103,7 @@ def acting(root, program, tmp_path):
 
 
 def huge_bytes(program):
-    """Of the text, what a process that starts now has on huge pages."""
+    """The part of the text that a process that starts now has on huge pages."""
     process = helpers.start([str(program), 0, "wait"], stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline()
@@ -296,7 +297,7 @@ def stalled(path):
         helpers.end_process(process)
 
 
-HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of what the configuration says
+HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of the configured one
 
 
 @pytest.mark.check_all
@@ -345,7 +346,7 @@ def test_rate(acting, program):
 
 @pytest.mark.check_all
 def test_rests(acting, program, six, tmp_path):
-    """After each act it does nothing for twenty times as long, whatever the rate is."""
+    """After each act it does nothing for twenty times as long, at any rate."""
     other, trace = program.with_suffix(".other"), tmp_path / "trace"
     shutil.copy(six, other)
     scatter(other)
@@ -405,13 +406,13 @@ def test_clock(acting, program, tmp_path, clock, behind):
 
 @pytest.mark.check_all
 def test_more_and_more_seldom(acting, program, tmp_path, clock):
-    """What is in vain is tried again after one minute, and then after two."""
+    """An act in vain is tried again after one minute, and then after two."""
     forward = tmp_path / "forward"
     forward.write_text("0")
     with acting(prefix=["env", f"LD_PRELOAD={clock}", f"FORWARD={forward}"]) as service, mapped_by_many(program):
         service.configure()
         service.wait(lambda acts: acts["failed"] == 1)
-        for seconds, failed in ((20, 1), (70, 2), (140, 2), (200, 3)):  # what the steps take themselves comes to that
+        for seconds, failed in ((20, 1), (70, 2), (140, 2), (200, 3)):  # the time of the steps themselves comes to that
             replace_text(forward, str(seconds))
             service.configure()
             if failed > service.service.look()["acts"]["failed"]:
@@ -422,7 +423,7 @@ def test_more_and_more_seldom(acting, program, tmp_path, clock):
 
 @pytest.mark.check_all
 def test_lost(acting, program):
-    """What was dropped again is left alone, for a minute at first."""
+    """A file that was dropped again is left alone, for a minute at first."""
     with acting() as service:
         service.configure()
         huge_or_skip(service)
@@ -441,7 +442,7 @@ def test_lost(acting, program):
 
 @pytest.mark.check_all
 def test_another_file(acting, program, six):
-    """A package replaced it meanwhile: what was observed is no reason to touch the new one."""
+    """A package replaced it meanwhile: samples of the old file are no reason to touch the new one."""
     with acting() as service:
         new = program.with_suffix(".new")
         shutil.copy(six, new)
@@ -455,7 +456,7 @@ def test_another_file(acting, program, six):
 
 @pytest.mark.check_all
 def test_excluded_since(acting, program):
-    """What was observed before counts for nothing."""
+    """Earlier samples count for nothing."""
     with acting() as service:
         service.configure(f"excluded = {program}")
         service.service.process.send_signal(signal.SIGHUP)
@@ -544,8 +545,8 @@ LOOP = {"x86_64": b"\xeb\xfe", "aarch64": b"\x00\x00\x00\x14"}[os.uname().machin
 
 @pytest.mark.parametrize("kind", ["data", "behind the text"])
 def test_a_users_loop(observe, program, roots_folder, tmp_path, kind):
-    """A user can execute whatever he can read, and have it sampled: a database's file, or what lies beside a program's text.  Nothing is
-    done to such pages."""
+    """A user can execute any file that he can read, and have it sampled: a database's file, or the data beside a program's text.
+    Nothing is done to such pages."""
     path = roots_folder / f"looped-{os.getpid()}"
     size = program.stat().st_size
     offset = (size // helpers.HUGE + 2) * helpers.HUGE
@@ -576,7 +577,7 @@ def test_a_users_loop(observe, program, roots_folder, tmp_path, kind):
 
 @pytest.mark.check_all
 def test_unmounted(observe, program, tmp_path, roots_folder):
-    """What was observed keeps no file system busy."""
+    """Observing a file keeps no file system busy."""
     folder, image = roots_folder / "disk", tmp_path / "disk"
     folder.mkdir(exist_ok=True)
     with open(image, "wb") as file:
@@ -607,7 +608,7 @@ def test_unmounted(observe, program, tmp_path, roots_folder):
 
 @pytest.mark.check_all
 def test_fails(acting, program):
-    """What was in vain is not tried again at once, however often something may be done."""
+    """An act in vain is not tried again at once, however often something may be done."""
     with acting("rate = 60", prefix=replaced({"fadvise64": (0, None)})) as service:
         service.configure()
         acts = service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
