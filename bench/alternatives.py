@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What else puts text onto huge pages, each as its users would use it: where it is found, and what a program has to be made
-into before it works.  Nothing here stands in for another's work: what is not installed, or refuses a program, is said so.
+"""Other projects that put text onto huge pages, each as its users would use it: where it is found, and how a program has to be
+changed before it works. Nothing here stands in for another's work: if one is not installed, or refuses a program, the result
+says so.
 
 libhugetlbfs and glibc's tunable want a program that was linked at 2 MiB; BOLT wants relocations and a profile.  iodlr's preload
 library takes any program; it is no package of Debian's, so HUGELD_IODLR names it (bench/README.md)."""
@@ -22,7 +23,7 @@ GLIBC = "2.44"
 RELINKED, REWRITTEN = "relinked", "relinked, relocations, a profile"
 
 
-# --- what is installed ---
+# --- installed alternatives ---
 
 
 def find_iodlr():
@@ -60,14 +61,14 @@ THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def missing_in_kernel():
-    """A sentence, where the kernel has not what three of them live on."""
+    """A sentence, if the kernel lacks the transparent huge pages that three of them need."""
     if THP.exists() and "[never]" not in THP.read_text():
         return ""
     what = "Transparent huge pages are switched off" if THP.exists() else "This kernel has no transparent huge pages"
     return f"{what}: iodlr, glibc-thp and bolt-hugify can do nothing here."
 
 
-# --- what a program has to be made into ---
+# --- changes to the program ---
 
 
 def is_older(file, *sources):
@@ -98,8 +99,8 @@ def link_compiler(name, *flags):
 
 
 def rewrite(program, words):
-    """BOLT's way: PROGRAM, linked with relocations, is run once with WORDS to see what is hot, and laid out anew, without huge
-    pages and with them.  The machine may have no branch records, so the profile is an instrumented program's."""
+    """BOLT's way: PROGRAM, linked with relocations, is run once with WORDS to find its hot text, and laid out anew, without
+    huge pages and with them.  The machine may have no branch records, so the profile is an instrumented program's."""
     bolt, profile, instrumented = find_bolt(), OUT / f"{program.name}.fdata", OUT / f"{program.name}-instrumented"
     outputs = {"bolt": OUT / f"{program.name}-bolt", "bolt-hugify": OUT / f"{program.name}-hugify"}
 
@@ -121,7 +122,7 @@ def rewrite(program, words):
 
 
 def iodlr(argv):
-    """It writes what it does to standard error."""
+    """It logs to standard error."""
     return Variant("iodlr", argv, LD_PRELOAD=find_iodlr())
 
 
@@ -146,7 +147,7 @@ def needing(needs, way):
 
 def ways_of_others(stock, words, linked=None, rewritten=None):
     """(ways, {name: why there is none}) of the program STOCK with WORDS, of which LINKED was linked at 2 MiB and REWRITTEN are
-    BOLT's; where there is none, each is asked what it says of STOCK."""
+    BOLT's; where there is none, each one's answer about STOCK is the reason."""
     ways, absent = [], {}
     if find_iodlr():
         ways.append(iodlr([stock, *words]))
@@ -197,7 +198,7 @@ def said_by_libhugetlbfs(program, words):
 
 
 def rewrite_stock(program):
-    """(what BOLT makes of PROGRAM without relocations or profile, None), or (None, what it says)."""
+    """(BOLT's output for PROGRAM without relocations or profile, None), or (None, its error)."""
     output = OUT / f"{program.name}-stock-hugify"
     result = subprocess.run([find_bolt(), program, "--hugify", "-o", output], capture_output=True, text=True)
     if result.returncode == 0:

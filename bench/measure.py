@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How it is measured: several ways of running one thing take turns, so that whatever else the machine does falls on all
-alike; `hugeld bench` runs them and compares the rounds."""
+"""How it is measured: several ways of running one thing take turns, so that the machine's other load falls on all alike; `hugeld
+bench` runs them and compares the rounds."""
 
 import collections
 import contextlib
@@ -20,17 +20,17 @@ LINKER = BUILD / "ldso/ld.so"
 
 
 def environment(**changes):
-    """This process's, without what concerns the dynamic linker; None leaves a variable out."""
+    """This process's, without the dynamic linker's variables; None leaves a variable out."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "HUGETLB_"))}
     env.update({k: str(v) for k, v in changes.items() if v is not None}, LC_ALL="C")
     return env
 
 
 class Variant:
-    """One way of running something: NAME, what it is compared with, variables, words; whether it prints its ms itself."""
+    """One way of running something: NAME, the way that it is compared with, variables, words; whether it prints its ms itself."""
 
     prints = False
-    needs = ""  # what has to be done to the program as it is installed
+    needs = ""  # the change that the program as installed needs
 
     def __init__(self, name, argv, base="plain", **variables):
         self.name, self.argv, self.base = name, [str(a) for a in argv], base
@@ -65,7 +65,7 @@ def compile_c(output, *arguments):
 
 
 class Measured(dict):
-    """{name: what was measured of that way}; and the mean size in KiB of the folios of the plain program's file meanwhile, or None."""
+    """{name: that way's measurements}; and the mean size in KiB of the folios of the plain program's file meanwhile, or None."""
 
     folio_kib = None
 
@@ -95,7 +95,7 @@ def unchanged(measure):
 
 
 def time_commands(rounds, ways, prints, *flags):
-    """{name: ms, or what the program prints first; name:cpu: ms; name:ratio} from `hugeld bench`, of {name: way}."""
+    """{name: ms, or the number that the program prints first; name:cpu: ms; name:ratio} from `hugeld bench`, of {name: way}."""
     words = []
     for name, way in ways.items():
         variables = [f"{k}={v}" for k, v in way.variables.items()]
@@ -109,7 +109,7 @@ def time_commands(rounds, ways, prints, *flags):
 
 @unchanged
 def pairs(ways, rounds, prints=False):
-    """{name: values}, all in turns: ms, or what the program prints first."""
+    """{name: values}, all in turns: ms, or the number that the program prints first."""
     found = time_commands(rounds, {way.name: way for way in ways}, prints)
     return {way.name: found[way.name] for way in ways}
 
@@ -129,7 +129,7 @@ def at_once(ways, rounds, prints=False):
 
 
 def take_turns(ways, rounds, run):
-    """{name: values} of run(way), for what pairs cannot time; the first round doesn't count."""
+    """{name: values} of run(way), for runs that pairs cannot time; the first round doesn't count."""
     values = {way.name: [] for way in ways}
     for i in range(-1, rounds):
         for j in range(len(ways)):
@@ -148,7 +148,7 @@ def time_run(way, **options):
 
 
 def pages_moved(way, **options):
-    """What verbose=2 says about WAY: "43 hugetlb, 2 thp", of the program and its children."""
+    """The sums of verbose=2 for WAY: "43 hugetlb, 2 thp", of the program and its children."""
     if "LD_PRELOAD" not in way.variables or "HUGETLB_ELFMAP" in way.variables:
         return ""
     said = ",".join(filter(None, [way.variables.get("LD_HUGEPAGES_OPTIONS"), "verbose=2"]))
@@ -183,7 +183,7 @@ def plain_pages(way, **options):
 
 
 ROLLUP = {"Pss": None, "Private_Hugetlb": "hugetlb", "Shared_Hugetlb": "hugetlb", "AnonHugePages": "anonymous",
-          "FilePmdMapped": "of files", "ShmemPmdMapped": "of tmpfs"}  # the fields, and what they are of on huge pages
+          "FilePmdMapped": "of files", "ShmemPmdMapped": "of tmpfs"}  # the fields, and their kind of huge pages
 
 
 def read_rollup(pid):
@@ -200,7 +200,7 @@ def read_rollup(pid):
 
 
 def watch(way):
-    """(MiB, what is on huge pages) of a run at its largest: shared memory by its share, pool pages as a whole."""
+    """(MiB, the sizes on huge pages) of a run at its largest: shared memory by its share, pool pages as a whole."""
     most, memory = collections.Counter(), 0
     process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None:
@@ -219,8 +219,8 @@ def round_numbers(values):
 
 
 def paired_experiment(name, title, unit, ways, found, note="", huge=None, start=None, **more):
-    """The same of what at_once has FOUND: with each way its base's values, and the processor time of both.  START is what it has
-    found of a start alone; MORE may have "memory", {way: MiB}, and "absent", {way: why it was not measured}."""
+    """The same of the results of at_once, FOUND: with each way its base's values, and the processor time of both.  START has its
+    results for a start alone; MORE may have "memory", {way: MiB}, and "absent", {way: why it was not measured}."""
     rows = []
     for way in ways:
         if way.name in found:
@@ -238,7 +238,7 @@ def described(name, title, unit, note, found, rows, more):
 
 
 def experiment(name, title, unit, ways, values, note="", base=None, huge=None, **more):
-    """What bench/results keeps of one: the ways in order, with what each is compared with and all its values."""
+    """One as bench/results keeps it: the ways in order, each with its base and all its values."""
     rows = []
     for way in ways:
         if way.name in values:
@@ -252,7 +252,7 @@ def experiment(name, title, unit, ways, values, note="", base=None, huge=None, *
 
 def compare(base, values, block=1):
     """(ratio, low, high, difference, low, high) of VALUES to those of BASE in the same round, as `hugeld bench` finds them: means of the
-    middle half, with 95 % intervals; NaN for what is not known.  BLOCK rounds one after the other are of the same processes."""
+    middle half, with 95 % intervals; NaN for an unknown number.  BLOCK rounds one after the other are of the same processes."""
     pairs = "".join(f"{a!r} {b!r}\n" for a, b in zip(base, values))
     result = subprocess.run([HUGELD, "bench", "--compare", str(block)], input=pairs, capture_output=True, text=True, check=True)
     return tuple(map(float, result.stdout.split()))

@@ -29,18 +29,18 @@ def show(value):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-# What of a run is stored: (name, the base's rounds, the way's rounds) of lists that are compared.
+# The parts of a run that are stored: (name, the base's rounds, the way's rounds) of lists that are compared.
 COMPARED = (("result", "pair", "values"), ("cpu_result", "pair_cpu", "cpu"), ("start", "start_pair", "start_values"))
 ROUNDS = {"block", *(key for _, *keys in COMPARED for key in keys)}
 
 
 def to_json(numbers):
-    """Five digits that count; null for what is not known."""
+    """Five digits that count; null for an unknown number."""
     return [None if math.isnan(number) else float(f"{number:.5g}") for number in numbers]
 
 
 def summarise(found):
-    """FOUND, an experiment, with what its rounds say in their place; as it is if that was done already."""
+    """FOUND, an experiment, with a summary in the place of its rounds; unchanged if it has one already."""
     by_name = {way["name"]: way for way in found.get("ways", [])}
     ways = []
     for way in by_name.values():
@@ -74,7 +74,7 @@ def is_clear(result):
     return result is not None and (result[1] > 1 or result[2] < 1)
 
 
-# What a way is in the group misses.
+# A way's layout in the group misses.
 LAYOUTS = {"plain-again": "plain", "hugetlb": "private", "private": "private", "thp": "private", "rodata": "image",
            "mapped": "image", "executed": "image", "linked": "linked", "libhugetlbfs": "linked", "iodlr": "edges=small"}
 MODELLED = "zen4"
@@ -115,14 +115,14 @@ def with_interval(result):
 
 
 def heading(found):
-    """Its title, and what is said below it."""
+    """Its title, and the note below it."""
     folios = [f"The plain program's file lies in folios of {show(found['folio_kib'])} KiB."] if "folio_kib" in found else []
     said = " ".join([*([found["note"]] if found["note"] else []), *folios])
     return [f"### {found['title']}", "", *([said, ""] if said else [])]
 
 
 def paired_table(found, model=None):
-    """Of ways that each ran at the same time as what they are compared with."""
+    """Of ways that each ran at the same time as the way that they are compared with."""
     unit = found["unit"]
     head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
             "huge pages", *misses_of(None, model), *facts_of(found, None)]
@@ -170,7 +170,7 @@ WAYS = {"hugetlb": "private copy", "private": "private copy", "mapped": "image",
 
 
 def of_plain(value, plain):
-    """What it is, and what the plain program has."""
+    """The value, and the plain program's."""
     return f"{value} ({plain})" if value and plain else ""
 
 
@@ -188,7 +188,7 @@ def deciding_row(found, way, name):
 
 
 def decides(group, found):
-    """Whether FOUND, of GROUP, has a row in the first table.  What lies in single pages is left to TABLES.md."""
+    """Whether FOUND, of GROUP, has a row in the first table. Programs in single pages are left to TABLES.md."""
     return (group != "image" or "program" in found) and not found["id"].endswith("-scattered")
 
 
@@ -201,7 +201,7 @@ def deciding_rows(groups):
 
 
 def alternative_rows(groups):
-    """What others do, and what could not be done."""
+    """The others' ways, and the reasons of those that could not be measured."""
     for found in groups.get("alternatives", []):
         for way in found["ways"]:
             if way["name"] != "plain-again":
@@ -214,7 +214,7 @@ DECIDING = ["program", "folios, KiB", "way", "time", "processor time", "memory, 
 
 
 def deciding_tables(groups):
-    """What was measured at the same time as the plain program: the page's beginning."""
+    """The ways measured at the same time as the plain program: the page's beginning."""
     lines = []
     for title, rows, head in (("At a glance", list(deciding_rows(groups)), DECIDING),
                               ("Beside others", list(alternative_rows(groups)), [*DECIDING, "the program has to be"])):
@@ -225,7 +225,7 @@ def deciding_tables(groups):
 
 
 def estimates(found):
-    """What hugeld survey said before, beside what was measured."""
+    """The estimates of hugeld survey from before, beside the measurements."""
     if not found:
         return []
     lines = ["| program | estimate | measured, processor time |", "| --- | --- | --- |"]
@@ -249,7 +249,7 @@ parentheses on scattered small pages. No AArch64 machine was at hand: the figure
 }
 
 def modelled_table(groups):
-    """What each processor misses, with the text from an image, and in parentheses what it misses on small pages."""
+    """Each processor's misses with the text from an image, and in parentheses those on small pages."""
     found = [e for e in groups.get("misses", []) if "image" in e["misses"]]
     if not found:
         return []
@@ -269,7 +269,7 @@ SLOWER_MAX = 10
 
 
 def slower(groups):
-    """What hugeld made slower, beyond its interval: the worst of it."""
+    """The programs that hugeld made slower, beyond their interval: the worst of them."""
     rows = []
     for found in (found for group in groups.values() for found in group):
         for way in found.get("ways", []):
@@ -287,7 +287,7 @@ def slower(groups):
 
 
 def tlb_lines(tlb):
-    """What `hugeld doctor` measured stands before every ratio; results of before it could have none."""
+    """The measurement of `hugeld doctor` stands before every ratio; results of before it could have none."""
     if not tlb:
         return []
     bound = " Every ratio here is a lower bound." if tlb["verdict"] in ("pieces", "some") else ""
@@ -329,7 +329,7 @@ def render_tables(data, path):
 
 
 def find(groups, identifier, name):
-    """What is said of the way NAME; IDENTIFIER ends with :cpu where processor time is meant."""
+    """The result of the way NAME; IDENTIFIER ends with :cpu where processor time is meant."""
     identifier, _, kind = identifier.partition(":")
     for found in (e for group in groups.values() for e in group if e["id"] == identifier):
         for way in found["ways"]:
@@ -425,7 +425,7 @@ def write_readme(data, path):
 
 
 def not_yet_measured(names, runs, this):
-    """Those of NAMES whose last run, of RUNS, was not of what THIS one is of: the same hugeld, machine and number of rounds."""
+    """Those of NAMES whose last run, of RUNS, differs from THIS one in one of: hugeld, the machine and the number of rounds."""
     return [name for name in names if {key: runs.get(name, {}).get(key) for key in this} != this]
 
 

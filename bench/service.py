@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld.service: what its acts bring, on copies of programs whose page cache is made and seen; and what its windows cost all others,
-and the machine."""
+"""hugeld.service: the gain of its acts, on copies of programs whose page cache is made and seen; and the cost of its windows to all
+other programs, and the machine."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ FOLDER = pathlib.Path("/var/lib/hugeld-bench")  # where root alone can write
 WINDOW = 50  # seconds; the longest that a configuration takes is 60
 
 
-# --- what is in place ---
+# --- files in place ---
 
 
 @contextlib.contextmanager
@@ -106,7 +106,8 @@ def measure_acts(plan):
 
 
 def measure_short(plan):
-    """perl has no whole huge page of text, so nothing of it is put in place: what runs often must not be slower for that."""
+    """perl has no whole huge page of text, so nothing of it is put in place: a program that runs often must not be slower for
+    that."""
     with copies([shutil.which("perl")]) as folders:
         ways = [Variant("plain", short_processes()(folders["scattered"])), Variant("plain-again", short_processes()(folders["scattered"]))]
         with observing(folders["scattered"], act=True):
@@ -115,7 +116,7 @@ def measure_short(plan):
                                 note="Both sides run beside the service: no difference is what is expected.")
 
 
-# --- what it costs ---
+# --- the cost ---
 
 
 @contextlib.contextmanager
@@ -145,7 +146,7 @@ def rings(pid):
 
 
 def measure_steps(plan):
-    """What the kernel does for every program, with and without a window."""
+    """The kernel's work for every program, with and without a window."""
     compile_c(OUT / "steps", ROOT / "bench/steps.c")
     counts = {"spawn": 512, "fault": 51200, "map": 51200}
     for what, title in ("spawn", "Starting a process that ends at once"), ("fault", "The first touch of a page"), ("map", "mmap and munmap of a page"):

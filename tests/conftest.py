@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every test gets: the pool for itself, the proof that nothing is left behind, STRICT=1 and T_SAMPLE=1.
+"""Services for every test: the pool for itself, the proof that nothing is left behind, STRICT=1 and T_SAMPLE=1.
 
 A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
 each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test marked `check_all`
 is left to `make check-all`.  With T_SAMPLE=ci, as in CI, no test is left out, and of the parameters marked so only those without
 `ci=True` are, where the test has others.  With several workers (pytest-xdist) one of them has everything that could take a page of
-the pool, one after the other, and what is marked `parallel` runs beside it; without a sample only what is marked `sleeps`, too.
+the pool, one after the other, and the tests marked `parallel` run beside it; without a sample only those that are marked `sleeps`,
+too.
 """
 
 import contextlib
@@ -62,7 +63,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_sessionstart(session):
-    """In CI, memory is full of what was built before; later nothing is dropped (put_memory_together)."""
+    """In CI, memory is full of files that were built before; later nothing is dropped (put_memory_together)."""
     if os.environ.get("T_SAMPLE") == "ci" and not hasattr(session.config, "workerinput") and "T_VM" not in os.environ:
         drop_file_pages()
 
@@ -90,8 +91,8 @@ def is_parallel(item):
 
 
 def is_left_out(item):
-    """Whether `make check` leaves it to `make check-all`: what is marked so, what needs the patched linker, which takes minutes to
-    build the first time, and programs that `make check` does not install."""
+    """Whether `make check` leaves it to `make check-all`: tests marked so, tests of the patched linker, which takes minutes to
+    build the first time, and of programs that `make check` does not install."""
     return (item.get_closest_marker("check_all") is not None or "ldso" in item.nodeid or "ldso" in item.fixturenames
             or not {"real", "stress", "programs"}.isdisjoint(item.path.relative_to(HERE.parent).parts))
 
@@ -211,8 +212,8 @@ def pool(pool_lock):
 
 @pytest.fixture(autouse=True)
 def nothing_left(request):
-    """After each test the pool has as many free pages as before, no process of ours is left, and no store of the machine's,
-    which changes what later tests find; in a guest it is the guest's."""
+    """After each test the pool has as many free pages as before, no process of ours is left, and no store of the machine's, which
+    would change the results of later tests; in a guest it is the guest's."""
     parallel = is_parallel(request.node)
     may_have_store = "vm" in request.path.relative_to(HERE).parts or os.path.lexists(SYSTEM_STORE)
     if not parallel:
@@ -280,8 +281,8 @@ def pytest_report_header():
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
-    """What tests have measured, in whichever worker; and, after a whole run without an error outside of tests, the names of those that
-    failed, in the file T_FAILED."""
+    """The measurements of the tests in all workers; and, after a whole run without an error outside of tests, the names of those
+    that failed, in the file T_FAILED."""
     if FAILED and exitstatus == pytest.ExitCode.TESTS_FAILED and not terminalreporter.stats.get("error"):
         failed = [re.sub(r"@\w+$", "", report.nodeid) for report in terminalreporter.stats.get("failed", [])]  # xdist's group is behind it
         pathlib.Path(FAILED).write_text("".join(f"{name}\n" for name in failed))
@@ -334,8 +335,8 @@ def pause_library(shared_folder):
 
 @pytest.fixture(scope="session")
 def empty_library(shared_folder, library):
-    """Does nothing, has libhugeld.so's name, a path as long as library's and needs the same symbols: what the plain run
-    preloads, so that the dynamic linker's own memory is the same in both."""
+    """Does nothing, has libhugeld.so's name, a path as long as library's and needs the same symbols: the plain run preloads it, so
+    that the dynamic linker's own memory is the same in both."""
     folder = shared_folder / "none"
     folder.mkdir()
     listing = subprocess.run(["nm", "-D", "--undefined-only", library], check=True, capture_output=True, text=True).stdout
@@ -366,7 +367,7 @@ def prove(library, empty_library, pause_library):
     with smaps that exactly the plan is on huge pages, and that exit status and output are the plain run's.
 
     MOVED: base name of each object that must move -> kinds of span.  NAME: the program's base name, if not argv[0]'s.
-    BY_COMMAND: through `hugeld run`.  WORK(process): what to do with the stopped process instead of letting it run to
+    BY_COMMAND: through `hugeld run`.  WORK(process): used on the stopped process instead of letting it run to
     its end; its result counts as the program's.  SAME(plain, moved) compares the results; else they must be equal.
     ALWAYS=False: at some load addresses nothing is planned.  COUNTED=False: the pool may grow by the pages that moved."""
 
@@ -419,7 +420,7 @@ def image_store(tmp_path_factory):
 
 @pytest.fixture
 def images(image_store):
-    """The same for one test: what it adds goes at its end, since all that is there is memory."""
+    """The same for one test: its images go at its end, since they all take memory."""
     before = set(os.listdir(image_store.folder))
     yield image_store
     for name in set(os.listdir(image_store.folder)) - before - {".lock"}:
@@ -460,8 +461,7 @@ def strace():
 
 @pytest.fixture
 def curve(tmp_path, monkeypatch):
-    """What `survey --calibrate` has measured here, as far as survey knows: its advice depends on nothing that a busy machine
-    would measure."""
+    """A made-up measurement of `survey --calibrate`: survey's advice depends on nothing that a busy machine would measure."""
     folder = tmp_path / "cache/hugeld"
     folder.mkdir(parents=True)
     (folder / "tlb.json").write_text(helpers.jump_costs_file())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld is killed before each of its steps, a signal that cannot be held back comes before each, and each call that it makes
-in the process fails with each errno that it may have: the program goes on, right, and what is left behind is bounded."""
+in the process fails with each errno that it may have: the program goes on, right, and the leftovers are bounded."""
 
 import contextlib
 import errno
@@ -19,8 +19,7 @@ from pagecache import on_small_pages
 
 pytestmark = pytest.mark.parallel
 
-# What each call may return (its manual page), in the order of steps.c's calls; EIO stands for a policy that invents
-# something.
+# The errors that each call may return (its manual page), in the order of steps.c's calls; EIO stands for a policy that invents one.
 ERRNOS = ["ENOMEM", "EMFILE", "EPERM", "EACCES", "EAGAIN", "EINVAL", "EFAULT", "ENFILE", "EINTR", "ENODEV", "EIO", "EBADF"]
 
 
@@ -29,7 +28,7 @@ STRIDE = 1 if "T_ATTACH" in os.environ else 3
 
 
 def step(steps, *words):
-    """What steps.c prints, and the exit status."""
+    """The number that steps.c prints last, the exit status, and all output."""
     result = helpers.run([steps, *words])
     return int(result.stdout.splitlines()[-1]), result.returncode, result.stdout + result.stderr
 
@@ -50,7 +49,7 @@ def leaked(before, after):
 
 
 def check_left(target, before, descriptors, masks):
-    """What a dead tracer may leave behind: three descriptors, the room with the pieces in it, or a part of the text on
+    """A dead tracer may leave behind: three descriptors, the room with the pieces in it, or a part of the text on
     huge pages."""
     helpers.wait_until(lambda: target.masks() == masks, what="the signal masks coming back")
     helpers.wait_until(lambda: all(helpers.state_of(target.pid) != s for s in "Tt"), what="running on")
@@ -77,7 +76,7 @@ def sweep(target_file, steps, command, mode, plain, threads=0, library=None, lat
             killed = code == 99
             assert killed or code == 0, said
             check_left(target, before, descriptors, masks)
-            # Whatever was left, it can be used and ended.
+            # With these leftovers, it can still be attached to, and ends.
             assert attaching.ask("attach", *words, target.pid).returncode == 0, nth
             assert target.huge_bytes() >= 2 * helpers.HUGE
             assert attaching.ask("detach", *words, target.pid).returncode == 0, nth
@@ -99,7 +98,7 @@ MODES = ["epoll", "nanosleep", "compute", "vectors", "coroutine", "signals"]
 @pytest.mark.parametrize("command", ["attach", "detach"])
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_elsewhere(targets, steps, plain_output, command, mode):
-    """What else it may do then: without T_ATTACH each has other steps."""
+    """The same during its other waits: without T_ATTACH each has other steps."""
     later, stride = (0, 1) if STRIDE == 1 else (2 * MODES.index(mode), 2 * len(MODES))
     assert sweep(targets["exec"], steps, command, mode, plain_output, later=later, stride=stride) > 50
 
@@ -123,7 +122,7 @@ def test_killed_sample(targets, steps, plain_output, nth):
 
 
 def fault(target_file, steps, command, nth, plain):
-    """Sends SIGSEGV before the step NTH; how many steps there were, and what was said."""
+    """Sends SIGSEGV before the step NTH; the number of steps, and the output."""
     with attaching.running(target_file, "faulted") as target:
         attaching.wait_in_call(target.pid)
         if command == "detach":
@@ -142,7 +141,7 @@ def fault(target_file, steps, command, nth, plain):
 @pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_faulted(targets, steps, plain_output, command):
-    """The signal comes once, whatever it interrupts."""
+    """The signal comes once, during any step."""
     nth, n, all_said = 1 - STRIDE, 1, ""
     while n >= nth:
         nth += STRIDE
@@ -159,7 +158,7 @@ def test_faulted_sample(targets, steps, plain_output):
 
 @pytest.mark.parametrize("nth", [ARMED, 25, 30, 40, *[pytest.param(i, marks=pytest.mark.check_all) for i in range(16, 60, 3)]])
 def test_faulted_twice(targets, steps, plain_output, nth):
-    """Two signals that cannot wait come at once: the second while what the first one has ended is taken back."""
+    """Two signals that cannot wait come at once: the second while the move that the first one has ended is taken back."""
     with attaching.running(targets["exec"], "faulted_twice") as target:
         attaching.wait_in_call(target.pid)
         script = f"kill -SEGV {target.pid}; kill -BUS {target.pid}"
@@ -203,7 +202,7 @@ def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_o
         assert target.finish() == plain_output, said
 
 
-# Lets the thread go on that waits for a writer, and waits until what it executes has stopped or waits.
+# Lets the thread go on that waits for a writer, and waits until the program that it executes has stopped or waits.
 EXECUTE = """timeout 5 sh -c ': > "{fifo}"' || exit 1
 : > "{fifo}.begun"
 for i in $(seq 500); do read -r name < /proc/{pid}/comm; [ "$name" != executed ] || break; sleep 0.01; done
@@ -235,7 +234,7 @@ def test_another_program(library_target, steps, tmp_path, back):
 
 
 def fail_calls(target_file, steps, command, plain, error):
-    """Lets each call fail with ERROR; how many there were, and what was said."""
+    """Lets each call fail with ERROR; the number of calls, and the output."""
     nth, all_said = 1, ""
     while True:
         with attaching.running(target_file, "futex", 1) as target:
@@ -245,7 +244,7 @@ def fail_calls(target_file, steps, command, plain, error):
             n, code, said = step(steps, "fail", nth, getattr(errno, error), helpers.HUGELD, command, target.pid)
             assert code in (0, 1), said
             all_said += said
-            if n >= nth and code == 1:  # refused: as it was, but for what could not be closed or unmapped
+            if n >= nth and code == 1:  # refused: as it was, but for descriptors and mappings that could not be closed or unmapped
                 assert len(leaked(before, target.layout())) <= 1, (nth, said)
             assert len(target.descriptors()) <= len(descriptors) + 1, (nth, said)
             assert target.masks() == masks
@@ -289,7 +288,7 @@ def test_file_changes(targets, library_target, steps, plain_output, kind, comman
         assert target.finish() == plain_output
 
 
-# Tells it what to do with its text (target.c), and waits until it is done.
+# Tells it how to change its text (target.c), and waits until it is done.
 TELL = 'printf %s {word} > {fifo}; while read -r name < {comm} && [ "$name" != obeyed ]; do sleep 0.01; done'
 
 
@@ -327,7 +326,8 @@ def test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_
 
 
 def test_many_mappings(library_target, steps, plain_output, tmp_path):
-    """So many lie below its text that the kernel would read their smaps for milliseconds: what is locked in all is compared instead."""
+    """So many lie below its text that the kernel would read their smaps for milliseconds: the process's locked memory is compared
+    instead."""
     program, library = library_target
     with told(program, tmp_path / "fifo", env=helpers.environment(MAPPINGS=2000)) as (target, script):
         target.path = str(library)
@@ -339,7 +339,7 @@ def test_many_mappings(library_target, steps, plain_output, tmp_path):
 @pytest.mark.check_all
 @pytest.mark.parametrize("word", ["s", "S"])
 def test_sealed_halfway(steps, tmp_path, word):
-    """Its text is sealed while it moves, 8 MiB at a time: what has moved goes back, unless that was sealed too."""
+    """Its text is sealed while it moves, 8 MiB at a time: the moved parts go back, unless they were sealed too."""
     program = attaching.compile_target(tmp_path, "target-large", 20, "-no-pie")
     with attaching.running(program, "futex") as target:
         plain = target.finish()
@@ -368,7 +368,7 @@ def test_sealed_halfway(steps, tmp_path, word):
         assert max(stayed) in range(1, max(moved)), found
 
 
-# What a thread makes calls with, and what restores it, as in a libc.
+# The instructions by which a thread makes calls, and those that restore it, as in a libc.
 INSTRUCTIONS = ".globl f\nf: syscall\nret\nmov $15, %rax\nsyscall\n.space 4 << 20\n"
 
 
@@ -411,7 +411,7 @@ LET_END = "kill -KILL {pid}; while grep -q . /proc/{pid}/maps; do :; done"
     pytest.param(LET_EXECUTE, "ended or executed|nothing to do", id="executes", marks=pytest.mark.check_all)])
 @pytest.mark.parametrize("is_attached, command", [(False, "attach"), (True, "attach"), (True, "detach")])
 def test_ends_while_it_is_looked_at(library_target, tmp_path, is_attached, command, script, may_be_said):
-    """Before each file of it that is opened: that is the reason, whatever can't be read any more."""
+    """It ends before each file of it that is opened: this is the reason given, and not the file that can't be read any more."""
     preload, fifo = tmp_path / "other-text.so", tmp_path / "fifo"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", preload, attaching.HERE / "other-text.c", "-ldl"], check=True)
     for nth in itertools.count(1):

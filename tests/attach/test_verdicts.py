@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One verdict: what inspect, doctor, status, attach, detach, perf-map, share add, run and survey say of a program does not
-contradict, and what they say is what happens."""
+"""One verdict: the answers of inspect, doctor, status, attach, detach, perf-map, share add, run and survey about a program agree,
+and come true."""
 
 import contextlib
 import json
@@ -88,7 +88,7 @@ def stock_programs():
 
 
 def added_as_told(place, path, verdict):
-    """Does what VERDICT says with share add; what came of it."""
+    """Follows VERDICT with share add, and returns the result."""
     file = place.add(path)
     way, share = verdict["way"], verdict["text_share"]
     if way in ("place", "image") and not verdict["is_made"]:
@@ -103,7 +103,7 @@ def added_as_told(place, path, verdict):
 
 
 def check_program(place, path):
-    """What is said of the file at PATH, before there is anything in the store and after."""
+    """The commands' answers about the file at PATH, before there is anything in the store and after."""
     verdict = place.inspect(path)["verdict"]
     objects = place.json("doctor", "-o", place.option, "--", path)["program"]["objects"]
     judged = [o["verdict"] for o in objects if o["path"] == str(path)]
@@ -134,7 +134,7 @@ def test_targets(place, targets, pool):
 
 
 def asks_alike(place, target, now=None):
-    """Every command that looks at the process of TARGET; the verdict, and what attach said that it would do."""
+    """Every command that looks at the process of TARGET; the verdict, and the answers of attach and detach --dry-run."""
     [process] = place.json("status", target.pid)["processes"]
     [main] = [o for o in process["objects"] if o["is_main"]]
     verdict = main["verdict"]
@@ -144,13 +144,13 @@ def asks_alike(place, target, now=None):
     now = verdict["now"]
     on_huge = main["text_huge_bytes"] > 0
     assert on_huge or now == "small", main
-    # What is said to be done already, or refused, is.
+    # An object called done already, or refused, is so.
     told = {}
     for command in "attach", "detach":
         [answer] = place.json(command, "--dry-run", *(["--store", place.path] if command == "attach" else []), target.pid)["processes"]
         told[command] = answer["reason"] or next((o["reason"] for o in answer["objects"] if o["is_main"]), None)
     already = ("huge-already", "attach-copy")
-    # Of what is on small pages the rest can be moved: what the page cache has on huge ones is the kernel's choice.
+    # The text left on small pages can be moved: which of it the page cache has on huge ones is the kernel's choice.
     is_left = main["text_share"] < 1 and (now == "cached" or main["backends"]["file_pages"] > 0)
     assert (told["attach"] in already) == (now in ("moved", "copied", "mapped", "executed", "cached")) or is_left, (told, now)
     expected = {"mapped": (None,), "copied": (None,), "moved": ("attach-moved",), "executed": ("attach-executed",)}
@@ -170,7 +170,7 @@ def asks_alike(place, target, now=None):
 
 
 def does_as_told(place, target, told):
-    """attach does what --dry-run said."""
+    """attach does as --dry-run said."""
     result = place.hugeld("attach", "--store", place.path, target.pid)
     assert (result.returncode == 0) == (told["attach"] in (None, "huge-already", "attach-copy")), (told, result)
 
@@ -209,7 +209,7 @@ def test_moved(place, targets, pool, thp, kind, backend):
 
 @pytest.mark.parametrize("kind", ["exec", "static", "aligned", "pie"])
 def test_by_its_commands(place, targets, kind):
-    """The commands of the verdict, as they are printed, do what it says."""
+    """The commands of the verdict, as they are printed, bring about its result."""
     verdict = place.inspect(targets[kind])["verdict"]
     *first, run = verdict["commands"].split(", then ")
     for command in first:
@@ -233,7 +233,7 @@ def test_executed(place, targets):
 
 @pytest.mark.parametrize("kind", ["exec", "pie"])
 def test_disabled(place, targets, kind):
-    """It has switched transparent huge pages off: that is said by all, and what was moved before that stays."""
+    """It has switched transparent huge pages off: all commands say so, and text that was moved before stays."""
     with started(place, targets[kind], "small") as target:
         verdict, told = asks_alike(place, target, "small")
         assert verdict["obstacle"] == "attach-thp-disabled"
@@ -315,7 +315,7 @@ def kept(place, busy, path, *prefix):
 
 
 def said_by_run(place, busy, path):
-    """What `run` says at verbose=1 of a program that ends at once."""
+    """The lines of `run` at verbose=1 about a program that ends at once."""
     result = place.hugeld_under(["env", f"LD_PRELOAD={busy}", "BUSY=no"], "run", "-o", f"verbose=1,{place.option}", "--", path)
     assert result.returncode == 0, result
     return [line for line in result.stderr.splitlines() if "more text is in" not in line]
@@ -332,7 +332,7 @@ def survey_and_verdict(place, path):
 
 
 def check_survey(place, path):
-    """What it advises for the program's own text is the verdict, or it says why the program needs nothing."""
+    """Its advice for the program's own text is the verdict, or it says why the program needs nothing."""
     row, verdict = survey_and_verdict(place, path)
     advice = row["advice"]
     assert advice["way"] != "nothing" or advice["reason"], row
@@ -343,7 +343,7 @@ def check_survey(place, path):
 
 
 def check_process(place, target):
-    """What is said of the plain process and done with it: status, inspect, attach, detach and perf-map."""
+    """The answers about the plain process, and that they come true: status, inspect, attach, detach and perf-map."""
     _, told = asks_alike(place, target)
     does_as_told(place, target, told)
     if told["attach"] is None:
@@ -354,7 +354,7 @@ def check_process(place, target):
 
 
 def check_commands(place, busy, path, verdict):
-    """A process that was started by the commands of the verdict has what it says."""
+    """A process that was started by the commands of the verdict is in the state that it promises."""
     words = shlex.split(verdict["commands"].split(", then ")[-1]) if verdict["way"] != "place" else [str(path)]
     prefix = [helpers.HUGELD, *words[1:-1]] if words[0] == "hugeld" else []
     with kept(place, busy, path, *prefix) as target:
@@ -366,8 +366,8 @@ def check_commands(place, busy, path, verdict):
 
 @pytest.mark.parametrize("number", [pytest.param(i, marks=pytest.mark.check_all(ci=i % 8 == 0)) for i in range(FORTY)])
 def test_forty_programs(place, busy, pool, curve, number):
-    """Eight commands are asked about each, before anything is done for it and after what they say was done: inspect, doctor, run,
-    share and survey about the file, status, attach and perf-map about its processes."""
+    """Eight commands are asked about each, before anything is done for it and after their advice was followed: inspect, doctor,
+    run, share and survey about the file, status, attach and perf-map about its processes."""
     pool(0)
     path = stock_programs()[number]
     verdict = place.inspect(path)["verdict"]
@@ -389,7 +389,7 @@ def test_forty_programs(place, busy, pool, curve, number):
         check_commands(place, busy, path, place.inspect(path)["verdict"])
 
 
-# What says its version, and ends.
+# Programs that print their version, and end.
 VERSIONS = ["true", "cat", "sed", "python3", "git", "perf", "gdb", "node", "ruby", "php", "cc1"]
 
 
@@ -405,7 +405,7 @@ def started_by_run(place, path, *options):
 
 
 def test_run_does_as_told(place):
-    """At verbose=1 `run` says what inspect says while nothing of it is done, and does it once it is made."""
+    """At verbose=1 `run` gives the verdict of inspect while nothing of it is done, and follows it once the image is made."""
     ways = set()
     for name in VERSIONS:
         found = cc1() if name == "cc1" else shutil.which(name, path="/usr/bin:/bin")
@@ -470,7 +470,7 @@ def test_little_text_is_left(place, tmp_path):
 
 
 def test_survey_agrees(place, tmp_path):
-    """What survey says of a program whose hot text is its own is the verdict on its file."""
+    """The advice of survey for a program whose hot text is its own is the verdict on its file."""
     program = build_calls(tmp_path / "calls", "-no-pie")
     process = subprocess.Popen([program, "1000000000000"], stdout=subprocess.DEVNULL)
     try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that do something to their own text after it moved: what keeps working on which pages, and the marks by
-which hugeld knows beforehand.  README.md has the table; a kernel that changes it shows here."""
+"""Programs that change their own text after it moved: which changes work on which pages, and the marks by which hugeld
+knows beforehand.  README.md has the table; a kernel that changes it shows here."""
 
 import re
 import shutil
@@ -24,8 +24,8 @@ def act(later, program, what, backend):
     return process.returncode, stdout
 
 
-# WHAT, and whether the kernel refuses it on hugetlb (None: where the ends lie inside a huge page).  The program sees an
-# error then, and its text is what it was.
+# The change, and whether the kernel refuses it on hugetlb (None: where the ends lie inside a huge page). The program
+# sees an error then, and its text is unchanged.
 @pytest.mark.parametrize("what, refused", [("protect", True), ("patch", True), ("remap", True), ("dontneed-4k", True),
                                            ("dontunmap", True), ("copy-over", None), ("map-over", False)])
 def test_hugetlb_refuses(workshop, later, pool, what, refused):
@@ -52,7 +52,7 @@ def test_known_to_end_the_program(workshop, later, pool, thp, what, backend):
     assert status in (-signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
 
 
-# Before the program: what turns written memory executable is refused from here on.
+# Before the program: from here on the kernel refuses to make written memory executable.
 NO_GAIN = ("import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0 or sys.exit(77); "  # PR_SET_MDWE
            "os.execv(sys.argv[1], sys.argv[1:])")
 
@@ -62,7 +62,7 @@ NO_THP = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.ex
 
 @pytest.mark.parametrize("what", ["dontneed", "dontneed-4k", "dontunmap", "seal"])
 def test_text_of_a_memfd_comes_back(workshop, later, pool, what):
-    """Where text came by a memfd, what is dropped is read from there again."""
+    """Where text came by a memfd, dropped pages are read from there again."""
     pool(16)
     command = ["/usr/bin/python3", "-c", NO_GAIN, workshop / "own-text", what]
     process = later(command, "main", "backend=hugetlb,verbose=2,data=off,edges=small,exe=own-text")

@@ -13,9 +13,8 @@
    fail      the call is not made and returns ERRNO; brk, which knows no errors, does nothing; close, where
             a run has it in the place of another call, is made
    done      it is made, and returns ERRNO all the same, as close(2) does
-   destroy   what is mapped at the destination is unmapped first, as Linux 5.10 does
-   steal     the same, and another thread has mapped something there at once: whatever is then done to
-             that, by the program itself too, is a trespass
+   destroy the mapping at the destination is unmapped first, as Linux 5.10 does steal the same, and another thread
+   has mapped something there at once: whatever is then done to it, by the program itself too, is a trespass
    half      the first half of the mapping is moved; of a read or write the first half is done, and no error
    kill      SIGKILL before the call
 
@@ -78,7 +77,7 @@ struct fault {
     int error;
 };
 
-/* A thread whose call was changed: what to put back when it returns. */
+/* A thread whose call was changed: the state to put back when it returns. */
 struct changed {
     pid_t thread;
     struct user_regs_struct before;
@@ -216,7 +215,7 @@ static bool is_ours(pid_t thread, const struct __ptrace_syscall_info *info) {
     return found && is_inside((word)ptrace(PTRACE_PEEKDATA, thread, info->stack_pointer, 0));
 }
 
-/* The argument that says what kind of call it is. */
+/* The argument that tells the kind of call. */
 static word detail_of(const struct __ptrace_syscall_info *info) {
     switch (info->entry.nr) {
     case __NR_ioctl:
@@ -233,7 +232,7 @@ static word detail_of(const struct __ptrace_syscall_info *info) {
     return 0;
 }
 
-/* --- what MODULE owns --- */
+/* --- MODULE's own memory --- */
 
 static word round_up(word bytes) { return (bytes + 4095) / 4096 * 4096; }
 
@@ -256,7 +255,7 @@ static void take_away(struct pieces *p, word start, word end) {
     }
 }
 
-/* What of [start, end) is in none of P's pieces. */
+/* The parts of [start, end) that are in none of P's pieces. */
 static void find_rest(const struct pieces *p, struct pieces *rest, word start, word end) {
     rest->n = 0;
     add_piece(rest, start, end);
@@ -285,8 +284,8 @@ static word end_of_object(const char *name, word start, word end, word offset) {
     return round_up(start - offset + last->p_offset + last->p_memsz);
 }
 
-/* From the first mapping of each target's file to the object's end.  What MODULE has mapped, or keeps aside, is
-   none of it; while everything is aside the object is where it was. */
+/* From the first mapping of each target's file to the object's end.  Memory that MODULE has mapped, or keeps aside,
+   is not part of it; while everything is aside the object is where it was. */
 static void find_objects(pid_t pid) {
     char path[64], line[4096], names[8][256];
     struct piece found[8];
@@ -361,7 +360,7 @@ static void demand(pid_t thread, const char *what, word start, word bytes) {
     }
 }
 
-/* Whether [start, end) reaches into what another thread has mapped. */
+/* Whether [start, end) reaches into another thread's mapping. */
 static bool is_stolen(word start, word end) {
     for (unsigned i = 0; i < stolen.n; i++)
         if (stolen.piece[i].start < end && stolen.piece[i].end > start)
@@ -397,7 +396,7 @@ static void check_call(pid_t thread, const struct __ptrace_syscall_info *info) {
         demand(thread, "mremap to", a[4], a[2]);
 }
 
-/* Notes what THREAD asks the kernel for; MADE is what the kernel is going to do. */
+/* Notes the call that THREAD makes; MADE is the call that the kernel is going to execute. */
 static void note_call(pid_t thread, bool is_ours, const struct user_regs_struct *made) {
     word number = made->orig_rax;
     if (number != __NR_mmap && number != __NR_munmap && number != __NR_mremap)
@@ -413,7 +412,8 @@ static void note_call(pid_t thread, bool is_ours, const struct user_regs_struct 
         }
 }
 
-/* What a call has changed.  A mapping that MODULE brings into an object, or that other code makes, is not MODULE's.
+/* Records the changes of a call.  A mapping that MODULE brings into an object, or that other code makes, is not
+   MODULE's.
  */
 static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
     static struct pieces rest;
@@ -441,7 +441,7 @@ static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
 
 /* --- faults --- */
 
-/* What is to happen to the call that was noted last. */
+/* The fault for the call that was noted last, if any. */
 static const struct fault *find_fault(void) {
     unsigned nth = 0;
     for (unsigned i = 0; i < n_calls; i++)
@@ -453,7 +453,7 @@ static const struct fault *find_fault(void) {
     return NULL;
 }
 
-/* Half of a range, in whole units of what it may consist of. */
+/* Half of a range, in whole pages, or huge pages if it consists of them. */
 static word half_of(word bytes) {
     word unit = bytes % (2 << 20) == 0 ? 2 << 20 : 4096;
     return bytes / 2 / unit * unit;

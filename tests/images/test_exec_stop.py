@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld run puts the text of a program that has an image onto it at the exec stop, before the first instruction.  The program
-cannot tell, whatever happens to the helper that does it; and what must be left alone is left alone."""
+cannot tell, even if the helper fails; and programs that must be left alone are left alone."""
 
 import difflib
 import os
@@ -43,7 +43,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 def build_meddle(builder):
-    """What is preloaded into hugeld run."""
+    """The library preloaded into hugeld run."""
     flags = ["-shared", "-fPIC"]
     return builder.once("meddle", lambda folder: builder.compile(folder / "meddle.so", HERE / "exec-stop-meddle.c", *flags, "-ldl"))
 
@@ -89,7 +89,7 @@ def plainly(argv, prefix=(), **changes):
 
 
 def lines(result, *without):
-    """What a program printed but for lines that begin with one of WITHOUT: both runs are sessions of their own."""
+    """The lines that a program printed but for those that begin with one of WITHOUT: both runs are sessions of their own."""
     return [re.sub(r"pipe:\[\d+\]", "pipe", line) for line in result.stdout.splitlines()
             if not line.startswith(("user ", *without))
             and not re.match(r"/proc/self/status: (PPid|NSpgid|NSsid)", line)]
@@ -162,7 +162,7 @@ def test_on_huge_pages(images, program, variant):
             assert process.poll() is None
         huge, mapped = pmd_mapped(process.pid, image)
         assert huge >= 4 * helpers.HUGE
-        # Where it is moved, all that is read-only is the image's: also what fills no huge page.
+        # Where it is moved, all read-only parts are the image's: also those that fill no huge page.
         assert (mapped - huge < 2 * helpers.HUGE) if variant in ANYWHERE else mapped == huge
         assert os.readlink(f"/proc/{process.pid}/exe") == str(app)
         maps = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
@@ -175,7 +175,7 @@ def test_on_huge_pages(images, program, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_image_itself(images, program, variant):
-    """Executed by its own path, an image has all of its text on huge pages, and does what the program does."""
+    """Executed by its own path, an image has all of its text on huge pages, and does the same as the program."""
     app = program(variant)
     image = images.add(app)
     text = sum(h.file_bytes for h in read_headers(app) if h.type == PT_LOAD and h.flags & PF_X)
@@ -221,7 +221,7 @@ def test_stock_programs(images, run, name):
 
 
 def test_script(images, run, tmp_path):
-    """Its interpreter is what the kernel executes."""
+    """The kernel executes its interpreter."""
     python = os.path.realpath("/usr/bin/python3")
     image = images.add(python)
     script = tmp_path / "script"
@@ -252,7 +252,7 @@ def test_not_wanted(images, program, run, how):
     assert "at the exec stop from" not in result.stderr and result.returncode == 3
 
 
-# --- whatever happens to the helper ---
+# --- a helper that fails ---
 
 
 def meddled(meddle, run, app, what, **more):
@@ -262,8 +262,8 @@ def meddled(meddle, run, app, what, **more):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_helper_killed(images, program, run, meddle, variant):
-    """Before each of its calls of ptrace(2): the program is right, or it is in the midst of being moved, and ends.  What stays
-    is at most a zombie that only __WALL sees, and one descriptor that is closed on exec."""
+    """The helper is killed before each of its calls of ptrace(2): the program is right, or it is in the midst of being moved, and
+    ends.  At most there remain a zombie that only __WALL sees, and one descriptor that is closed on exec."""
     app = program(variant)
     images.add(app)
     same = ("children ", "wait ", "env ", "/proc/self/fd", "3 flags", "header ", "4 flags")
@@ -363,7 +363,7 @@ def test_text_is_lost(images, program, run, meddle, variant, blind, what):
 
 @pytest.mark.parametrize("variant", [*FIXED, "pie-2m"])
 def test_every_later_call_fails(images, program, run, meddle, variant):
-    """What is mapped stays, the image's headers too, which only debuggers notice: no program is ended that has its text."""
+    """Mapped parts stay, the image's headers too, which only debuggers notice: no program is ended that has its text."""
     app = program(variant)
     images.add(app)
     plain = plainly([app, "x"], LD_PRELOAD=meddle)
@@ -387,7 +387,7 @@ def test_text_is_lost_for_good(images, program, run, meddle, options):
 
 
 def test_strict(images, program, run, meddle):
-    """What the helper cannot do ends the program before it begins, as strict=on does in the preloader."""
+    """If the helper fails, the program ends before it begins, as strict=on does in the preloader."""
     app = program("static")
     images.add(app)
     result = meddled(meddle, run, app, "fail 1", options="strict=on")
@@ -396,7 +396,7 @@ def test_strict(images, program, run, meddle):
 
 
 def test_file_replaced(images, program, run, meddle, tmp_path):
-    """Between the plan and execve(2): what runs is not what has that image."""
+    """Between the plan and execve(2): the program that runs is not the one that has that image."""
     app = program("static")
     images.add(app)
     shutil.copy("/bin/echo", tmp_path / "other")
@@ -444,7 +444,7 @@ def test_ended_by_a_signal(images, program):
         helpers.end_process(process)
 
 
-# --- what is left alone ---
+# --- programs that are left alone ---
 
 
 def left_alone(run, app, why, prefix=(), **more):
@@ -478,7 +478,7 @@ def test_privileges(program, library, shared_folder, image_store, kind):
 
 
 def test_filter(images, program, run):
-    """An inherited filter would see our calls, and this one kills for what the helper does."""
+    """An inherited filter would see our calls, and this one kills for the helper's."""
     app = program("static")
     images.add(app)
     script = helpers.forbid_calls("ptrace") + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
@@ -488,7 +488,8 @@ def test_filter(images, program, run):
 
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 def test_filtered_with_the_preloader(images, program, run, variant):
-    """What has its image's address anyway is mapped by libhugeld.so then, and makes no copy; what has not has no library in it."""
+    """A program that lies at its image's address anyway is mapped by libhugeld.so then, without a copy; any other has no library
+    in it."""
     app = program(variant)
     images.add(app)
     inspected = helpers.hugeld("inspect", "-o", images.options(), app).stdout
@@ -503,7 +504,8 @@ def test_filtered_with_the_preloader(images, program, run, variant):
 
 @pytest.mark.parametrize("how", ["foreign store", "address space", "no huge pages"])
 def test_not_preloaded_for_nothing(images, program, run, how):
-    """Where the exec stop is refused and libhugeld.so could not map the image either, or takes what the program needs."""
+    """Where the exec stop is refused and libhugeld.so could not map the image either, or would use up memory that the program
+    needs."""
     app = program("nopie")
     images.add(app)
     script = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n" + helpers.forbid_calls("ptrace") + \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld image: an image has every byte that its original loads, every symbol and section; it runs the same, and its text
-is mapped by huge pages from the file.  What can have none is refused with a reason and leaves nothing behind."""
+"""hugeld image: an image has every byte that its original loads, every symbol and section; it runs the same, and its text is mapped
+by huge pages from the file.  A file that can have none is refused with a reason, and nothing is left behind."""
 
 import concurrent.futures
 import contextlib
@@ -128,7 +128,7 @@ def whole_pages(mapping):
 
 
 def run_and_look(argv, name):
-    """What the program prints before it sleeps, and the mappings of NAME's text then."""
+    """The lines that the program prints before it sleeps, and the mappings of NAME's text then."""
     process = helpers.start([*argv, "wait", "x"])
     try:
         lines = []
@@ -381,7 +381,7 @@ def run_mounted(tmpfs, path, image):
 
 
 def check_stock(tmpfs, path, folder):
-    """"same": PATH has an image, which answers what PATH does, under its name.  Else why that could not be tried."""
+    """"same": PATH has an image, which prints the same as PATH, under its name.  Else why that could not be tried."""
     image = tmpfs.outside / path.name
     result = helpers.hugeld("image", path, image)
     if result.returncode != 0:
@@ -426,7 +426,7 @@ def elf_files(roots):
 
 
 def says_of(out, path):
-    """What `hugeld image` says of the file at PATH, with so small huge pages that each file has whole ones."""
+    """The answer of `hugeld image` for the file at PATH, with so small huge pages that each file has whole ones."""
     image = out / "".join(f"{byte:02x}" for byte in os.urandom(8))
     result = helpers.hugeld("image", f"--huge-page={SMALL}", "--", path, image, timeout=120)
     image.unlink(missing_ok=True)
@@ -535,7 +535,7 @@ def test_full(builder, root, tmp_path):
         assert list(made.outside.iterdir()) == []
 
 
-# --- what is refused ---
+# --- refusals ---
 
 
 @pytest.fixture(scope="module")
@@ -635,7 +635,8 @@ def test_data_behind_a_program_header(small, tmp_path):
 
 @pytest.mark.parametrize("kind", ["-pie", "-no-pie"])
 def test_moved_program_headers(builder, tmp_path, kind):
-    """They lie in another page, as llvm-bolt puts them.  Debuggers need the file's of what is not where it was linked."""
+    """They lie in another page, as llvm-bolt puts them.  Debuggers need the file's headers for an object that is not where it was
+    linked."""
     app, out = tmp_path / "app", tmp_path / "out"
     source = tmp_path / "app.c"
     source.write_text("const char room[4096] = {1};\nint main(void) { return room[1]; }\n")
@@ -699,7 +700,7 @@ def test_no_program(tmp_path):
 
 
 def test_out(builder, tmp_path):
-    """What may stand where OUT is to be; what stays if it cannot be put there."""
+    """Which files OUT may replace, and that the old one stays if it cannot be put there."""
     app, out = builder.executable("pie"), tmp_path / "out"
     out.mkdir()
     refuse(app, out, "is no regular file")
@@ -762,7 +763,7 @@ def test_wrong_use(arguments):
 
 @pytest.mark.check_all
 def test_hostile_files(small, tmp_path):
-    """With one wrong field it is refused by one line, or has an image that is right for what its headers say."""
+    """With one wrong field it is refused by one line, or has an image that is right for its headers."""
     data, made = small.read_bytes(), 0
     original, out = tmp_path / "small", tmp_path / "out"
     for what, changed in [*hostile.one_field(data), *hostile.shapes(data)]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Objects that come later or elsewhere (dlopen, threads, namespaces, auditors), how they are linked, and what else the
-dynamic linker does with them: the same results as plainly, on huge pages, and dlclose gives everything back."""
+"""Objects that come later or elsewhere (dlopen, threads, namespaces, auditors), how they are linked, and the dynamic
+linker's other work with them: the same results as without hugeld, on huge pages, and dlclose gives everything back."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ def library(features):
 
 
 def same_on_huge_pages(linked, argv, wanted=ON_HUGE_PAGES, **changes):
-    """ARGV does with everything on huge pages what it does plainly, and says WANTED."""
+    """ARGV does the same with everything on huge pages as without hugeld, and hugeld says WANTED."""
     plain = helpers.run(argv, helpers.environment(**changes))
     assert plain.returncode == 0, plain.stderr
     done = linked.run(argv, "*", "backend=hugetlb,verbose=2", **changes)
@@ -117,7 +117,7 @@ def test_before_any_constructor(linked, builder, pool, way, what):
 @pytest.mark.parametrize("options", ["verbose=2", "verbose=3,data=hugetlb,bss=thp", "backend=huge,reserve_pages=x,verbose=3",
                                      "verbose=1,reserve_pages=1000000", "exe=other,verbose=3"])
 def test_same_lines_as_the_preloader(linked, builder, pool, thp, root, ldso, installed, patterns, options):
-    """Of an executable that lies at its own address.  What else is loaded is not the same."""
+    """Of an executable that lies at its own address.  The other objects are not the same."""
     pool(64)
     app = builder.executable("nopie")
     by_ldso = helpers.run([*over_interpreter(BY_ROOT, ldso, installed), app], linked.environment(patterns, options))
@@ -138,7 +138,7 @@ def test_preloaded(linked, library, loads, pool):
 
 
 def test_auditor(linked, builder, loads, library, pool):
-    """The auditor itself, in its own namespace, and what it audits."""
+    """The auditor itself, in its own namespace, and the objects that it audits."""
     pool(64)
 
     def build(folder):
@@ -179,7 +179,7 @@ def test_uprobe(linked, builder, library, loads, pool, probe, way, opened):
 @pytest.mark.check_all
 @pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,bss=thp"])
 def test_thousand_rounds(linked, library, loads, pool, thp, options):
-    """dlopen and dlclose: mappings, descriptors, memory and the pool are after 1000 rounds what they are after 10."""
+    """dlopen and dlclose: mappings, descriptors, memory and the pool are the same after 1000 rounds as after 10."""
     pool(16)
     large = "bss" in options
     argv = [loads, "rounds", library(words=6 * 2**17) if large else library(), "200" if large or "thp" in options else "1000"]
@@ -188,7 +188,8 @@ def test_thousand_rounds(linked, library, loads, pool, thp, options):
 
 
 def test_strict_is_for_the_start(linked, library, loads, pool, tmp_path):
-    """What dlopen brings ends no program, and is not said to; a small library of the same name is there at startup."""
+    """A library that dlopen loads ends no program, and no line says that it does; a small library of the same name is
+    there at startup."""
     pool(0)
     same = tmp_path / library().name
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", same], check=True)
@@ -229,7 +230,7 @@ def test_pool_after_each_round(linked, library, loads, pool):
 
 
 def test_debug_output(linked, library, loads, pool):
-    """LD_DEBUG=files says what verbose=3 does, also where verbose is 0."""
+    """LD_DEBUG=files gives the lines of verbose=3, also where verbose is 0."""
     pool(64)
     plain = helpers.run([loads, "once", library()])
     done = linked.run([loads, "once", library()], "*", "verbose=0", LD_DEBUG="files")
@@ -277,7 +278,7 @@ def test_listing_moves_nothing(linked, library, loads, pool, ldso, mode):
 
 
 def test_perf_map(linked, builder, library, pool):
-    """perf_map=on: functions of the executable and of what came after it."""
+    """perf_map=on: functions of the executable and of objects that came after it."""
     pool(64)
     app = builder.executable("nopie")
     with linked.paused([app], "*", "perf_map=on") as process:
@@ -325,7 +326,7 @@ def test_secure_mode(linked, builder, pool, root, ldso, shared_folder, pause_lib
 
 
 def test_environment_may_change(linked, builder, library, pool):
-    """A program that overwrites its environment, as some do for their title: what dlopen does stays the same."""
+    """A program that overwrites its environment, as some do for their title: dlopen works as before."""
     pool(64)
     main = builder.write("title.c", "#include <dlfcn.h>\n#include <string.h>\nextern char **environ;\nint main(int n, "
                          "char **v) {\n  for (char **e = environ; *e; e++)\n    memset(*e, 'x', strlen(*e));\n  return "
@@ -385,7 +386,7 @@ def test_selected_by_its_soname(linked, builder, thp, pool):
 
 @pytest.mark.parametrize("patterns", ["no-such-object", "libbig*:!no-such-object", "libbig.so.1"])
 def test_filter_that_came_before_its_soname_is_read(linked, builder, patterns):
-    """One that kills for what reading it takes, and not for what dlopen does: hugeld asks first."""
+    """A filter that kills for the calls that read it, and not for those of dlopen: hugeld asks first."""
     _, [path] = builder.with_library("dso")
     script = helpers.forbid_calls("pread64") + f"ctypes.CDLL('{path}')\nprint('libbig' in open('/proc/self/maps').read())\n"
     done = linked.run(["/usr/bin/python3", "-c", script], patterns, "backend=thp")

@@ -36,7 +36,7 @@ def write_map(process, *options):
     return lines
 
 
-# --- what is in it ---
+# --- contents ---
 
 
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
@@ -143,7 +143,8 @@ def test_stripped(named, moved_app, tmp_path):
 
 
 def test_names(named, moved_app, clean_tmp, tmp_path):
-    """A name is that of several processes, as for attach; what one of them lacks is said, and the others get their maps."""
+    """A name is that of several processes, as for attach; a line says why one of them gets no map, and the others get
+    theirs."""
     app = tmp_path / f"named-{os.getpid()}"
     shutil.copy2(named("large", "-pie", filler=2048), app)
     processes = [moved_app("edges=small", app=app)[0] for _ in range(2)]
@@ -243,7 +244,7 @@ def test_in_a_user_namespace(own_tmp, named, pool):
 @pytest.mark.parametrize("option", ["replace", "--append"])
 @pytest.mark.parametrize("what", PLANTED)
 def test_planted(stopped, what, option):
-    """What a third user put there is neither followed nor written through, also by root."""
+    """A file that a third user put there is neither followed nor written through, also by root."""
     script = f"{PLANTED[what]}; chown -h 4321 /tmp/*"
     with stopped(script) as process:
         folder = pathlib.Path(f"/proc/{process.pid}/root/tmp")
@@ -273,7 +274,7 @@ def test_by_its_own_user(own_tmp, named, pool, library, clean_tmp):
         assert map_path(process).stat().st_uid == NOBODY
 
 
-# --- what is there ---
+# --- files that are there ---
 
 
 OTHERS = {"jit": "{first}3000 10 jitted\n", "no-map": "# notes\n", "half-outside": "{last:x} 2 reaches_out\n"}
@@ -281,7 +282,7 @@ OTHERS = {"jit": "{first}3000 10 jitted\n", "no-map": "# notes\n", "half-outside
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_not_ours(moved_app, clean_tmp, what):
-    """What hugeld did not write stays; --force replaces it, --append adds to it."""
+    """A file that hugeld did not write stays; --force replaces it, --append adds to it."""
     process, app = moved_app("backend=hugetlb")
     path = map_path(process)
     ours = write_map_text(process)
@@ -297,7 +298,7 @@ def test_not_ours(moved_app, clean_tmp, what):
 
 
 def test_ours(moved_app, clean_tmp):
-    """What hugeld wrote is replaced, from inside, appended or with other names."""
+    """A file that hugeld wrote is replaced, from inside, appended or with other names."""
     process, _ = moved_app("perf_map=on,backend=hugetlb")
     demangled = write_map_text(process)
     write_map_text(process, "--no-demangle")
@@ -342,7 +343,7 @@ def test_map_that_a_jit_has_begun(builder, pool, library, pause_library, clean_t
 
 
 def test_append(moved_app, clean_tmp):
-    """What is there stays; the lines come once, in one write."""
+    """The old lines stay; the new ones come once, in one write."""
     process, _ = moved_app("backend=hugetlb")
     path = map_path(process)
     path.write_text("3000 10 jitted\n3010 20 half a li")
@@ -434,7 +435,7 @@ int main(void) {
 
 
 def test_children(builder, pool, library, clean_tmp):
-    """A map for each descendant that shares the moved text; what became another program has none."""
+    """A map for each descendant that shares the moved text; one that became another program has none."""
     pool(64)
     source = builder.write("forks.c", FORKS)
     text = builder.write("forks.s", '.text\n.globl big\n.type big, @function\nbig: .skip 8388608, 0xcc\n.size big, 8388608\n'
@@ -469,7 +470,7 @@ def dead_pid():
 
 
 def test_clean(clean_tmp):
-    """Plain files with exactly such a name and nothing but what hugeld wrote, of processes that are gone."""
+    """Plain files with exactly such a name and only lines by hugeld, of processes that are gone."""
     gone = dead_pid()
     tmp = pathlib.Path("/tmp")
     goes = [tmp / f"perf-{gone}.map", tmp / f".perf-{gone}.map.0123456789abcdef"]

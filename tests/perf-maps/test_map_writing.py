@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""perf_map=on: the process writes its own map.  What is in it, that nothing else changes, and what happens when another user
-planted something under its name."""
+"""perf_map=on: the process writes its own map. The map's contents, that nothing else changes, and files that another user
+planted under its name."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ def start(own_tmp, script, app, **options):
     return helpers.paused(argv, env, app.name)
 
 
-# --- what is in it ---
+# --- contents ---
 
 
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
@@ -42,7 +42,7 @@ def test_names_all_that_moved_and_nothing_else(moved_app, clean_tmp, thp, backen
 
 
 def test_like_the_file(moved_app, clean_tmp, map_file):
-    """The same lines as the file's at this load address, cut to what moved."""
+    """The same lines as the file's at this load address, cut to the moved text."""
     process, app = moved_app("perf_map=on,backend=hugetlb")
     assert map_path(process).read_text() == MARK + map_file(app, *text_ranges(process.pid, app)) + MARK
 
@@ -61,7 +61,7 @@ def test_off_by_default(moved_app):
 
 @pytest.mark.parametrize("variant", ["nopie", "six", "aligned-pie", "hole"])
 def test_memory_is_as_without(builder, pool, prove, clean_tmp, variant):
-    """No mapping and no descriptor is left, the heap is untouched: what `prove` says of a run without."""
+    """No mapping and no descriptor is left, the heap is untouched: `prove` finds the same as in a run without."""
     pool(256)
     app = builder.executable(variant)
     proof = prove([app], {app.name: {"text", "rodata"}}, options="perf_map=on,backend=hugetlb")
@@ -141,7 +141,7 @@ def test_stale_map_goes_away(builder, pool, own_tmp, named):
         assert map_path(process).read_text() == "old\n"
 
 
-# --- what is in its way ---
+# --- files in its way ---
 
 
 @pytest.mark.parametrize("what", PLANTED)
@@ -167,7 +167,7 @@ def test_planted_by_another_user(own_tmp, named, pool, what):
 
 @pytest.mark.parametrize("what", PLANTED)
 def test_planted_by_ourselves(own_tmp, named, pool, what):
-    """Whatever it is, it is replaced (a folder is not), and what it leads to keeps its contents."""
+    """A planted file is replaced (a folder is not), and the target of a link keeps its contents."""
     pool(64)
     app = named("large", "-pie", filler=2048)
     mine = f"{PLANTED[what]}; chown -h {NOBODY} /tmp/*"

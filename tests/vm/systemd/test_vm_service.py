@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld.service as it is installed: it makes the images of what is enabled, holds them, follows their files, puts in place what it
-observes, is reloaded and stopped, and started anew where something holds it; and who pays for images that root makes."""
+"""hugeld.service as it is installed: it makes the images of enabled files, holds them, follows their files, puts observed files in
+place, is reloaded and stopped, and started anew where something holds it; and who pays for images that root makes."""
 
 import os
 import pathlib
@@ -141,7 +141,7 @@ def test_enabled(program):
 
 
 def test_started_and_stopped(start):
-    """It says what it holds; the images stay, and are charged to its slice; nothing in its sandbox was in its way."""
+    """It reports the images that it holds; they stay, and are charged to its slice; its sandbox hindered nothing."""
     found = start()
     assert (show("ActiveState"), show("SubState"), show("Slice")) == ("active", "running", "hugeld.slice")
     assert f"1 images on {found[0]['huge_pages']} huge pages" in show("StatusText")
@@ -247,7 +247,8 @@ def test_appears(start, program):
 
 
 def test_held_up(start):
-    """Something that it looks at makes it wait for ever: systemd ends it, and another one holds the images.  What goes on is not ended."""
+    """A file system makes it wait for ever: systemd ends it, and another one holds the images. A service that goes on is not
+    ended."""
     folder = pathlib.Path("/run/systemd/system/hugeld.service.d")
     folder.mkdir(parents=True)
     (folder / "watchdog.conf").write_text("[Service]\nWatchdogSec=4\nRestartSec=1\n")
@@ -302,7 +303,7 @@ def test_acts(acted):
         helpers.wait_for(observed, lambda found: any(file["samples"] >= 30 for file in found["files"]), 2 * SECONDS, pause=0.5)
     finally:
         helpers.end_process(process)
-    CONFIGURATION.write_text("".join(f"{line}\n" for line in [*lines, "interval = 600"]))  # what was seen is not forgotten meanwhile
+    CONFIGURATION.write_text("".join(f"{line}\n" for line in [*lines, "interval = 600"]))  # samples are not forgotten meanwhile
     assert systemctl("reload", "hugeld.service").returncode == 0, journal()
     acts = helpers.wait_for(observed, lambda found: found["acts"]["huge"] + found["acts"]["failed"] > 0, 2 * SECONDS, pause=0.5)["acts"]
     assert acts["huge"] > 0, journal()
@@ -321,7 +322,7 @@ def test_who_pays(unit, start, program):
     start()
     other = program.with_name("kept-limited")
     shutil.copy(program, other)
-    time.clock_settime(time.CLOCK_REALTIME, time.time() + 600)  # what changed in the last minutes gets no image unasked
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + 600)  # a file that changed in the last minutes gets no image unasked
     before = shmem(SLICE)
     one = unit([f"ExecStart={helpers.HUGELD} run --share -- {other}", "MemoryMax=128M"])
     assert one.start().returncode == 0
