@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* target MODE [NUMBER]: a program to be attached to.
 
-   It has some MiB of text that it calls all the time, and compares what comes out.  MODE says what its first thread
-   does: one of the waits below, from which it must come back as if it had not been interrupted, or something else
-   that is named there.  A child, which is forked first, wakes it when standard input ends.  It prints "ready" when
-   it is about to wait, and at last a checksum; the exit status is 7, or 9 after a line that says what was
-   wrong. */
+   It has some MiB of text that it calls all the time, and compares the results.  MODE says what its first thread does: it is one
+   of the waits below, from which it must come back as if it had not been interrupted, or something else that is named there.  A
+   child, which is forked first, wakes it when standard input ends.  It prints "ready" when it is about to wait, and at last a
+   checksum; the exit status is 7, or 9 after a line that says what was wrong. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <dlfcn.h>
@@ -72,7 +71,7 @@ static uint64_t call_all(uint64_t x) {
     return x;
 }
 
-/* What call_all computes, without its text. */
+/* The result of call_all, without its text. */
 static uint64_t expect_all(uint64_t x) {
     for (long i = 0; i < FUNCTIONS; i++)
         x = x * 3 + 12345 + (uint64_t)i * 7;
@@ -84,7 +83,7 @@ static void check_all(void) {
         fail("the text computes something else");
 }
 
-/* --- what both processes know --- */
+/* --- memory that both processes share --- */
 
 static struct shared {
     _Atomic uint32_t word; /* a futex: 1 after the wake */
@@ -101,7 +100,7 @@ static void want(bool condition, const char *what) {
         fail("%s: %s", what, strerror(errno));
 }
 
-/* --- the waits; each returns what is woken by wake() --- */
+/* --- the waits; each ends when wake() is called --- */
 
 static void wait_futex(void) {
     while (shared->word == 0)
@@ -153,7 +152,7 @@ static void wait_nanosleep_rest(void) {
     }
 }
 
-/* What is in the place of the rest is another value each time. */
+/* The place for the remaining time has another value each time. */
 static void wait_nanosleep_varying(void) {
     static struct timespec rest;
     for (long i = 1; !shared->stop; i++) {
@@ -212,7 +211,7 @@ static void wait_pselect(void) {
 }
 
 #ifdef __x86_64__
-/* With a timeout where the kernel cannot write what is left of it. */
+/* With a timeout in read-only memory, where the kernel cannot write the rest of it. */
 static void wait_select_constant(void) {
     static const struct timeval second = {1, 0};
     while (!shared->stop)
@@ -790,7 +789,7 @@ static void run_coroutine(void) {
         want(small.canary[i] == 0xa5, "something was written below the stack");
 }
 
-/* In a handler whose stack is an array on the stack that it has interrupted: what lies below is in use. */
+/* In a handler whose stack is an array on the stack that it has interrupted: the memory below is in use. */
 static void run_handler_below(void) {
     char stack[8192] __attribute__((aligned(64)));
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
@@ -1012,7 +1011,7 @@ static void run_sealed(void) {
     wait_futex();
 }
 
-/* Writes what is there already. */
+/* Writes the same byte again. */
 static void run_patched(void) {
     char *page = (char *)(((uintptr_t)functions + (3 << 20)) & -4096UL);
     want(mprotect(page, 4096, PROT_READ | PROT_WRITE) == 0, "mprotect");
@@ -1198,7 +1197,7 @@ static void run_execs_beside(void) {
     pthread_join(thread, NULL);
 }
 
-/* What a thread does with the text when the FIFO NAME says so: l locks it, a advises something, s seals the last 6 MiB, S all;
+/* Changes the text as the FIFO NAME says: l locks it, a advises something, s seals the last 6 MiB, S all;
    u unloads the LIBRARY, e executes another program. */
 static void *library;
 
@@ -1244,7 +1243,7 @@ static void run_told(void) {
     pthread_join(thread, NULL);
 }
 
-/* What it executes gets a signal that it ignores, at which a tracer would stop it. */
+/* The executed program gets a signal that it ignores, at which a tracer would stop it. */
 static int run_executed(void) {
     char byte;
     prctl(PR_SET_NAME, "executed");

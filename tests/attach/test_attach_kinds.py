@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld attach and detach: the text is on huge pages and back, whatever the thread was doing, and nothing else has
-changed."""
+"""hugeld attach and detach: the text is on huge pages and back from any state of the thread, and nothing else has changed."""
 
 import contextlib
 import itertools
@@ -71,7 +70,7 @@ def test_rest_of_a_sleep(targets, plain_output):
 @pytest.mark.parametrize("mode", ["compute", "handler", "handler_below", "handler_deep", "coroutine", "coroutine_deep", "vectors", "rseq", "memory", "signals", "churn", "forks"])
 def test_busy(targets, plain_output, mode):
     with attaching.running(targets["exec"], mode) as target:
-        if mode in ("signals", "churn", "forks", "memory", "rseq"):  # what comes and goes has mappings and masks that do, too
+        if mode in ("signals", "churn", "forks", "memory", "rseq"):  # their mappings and masks come and go, too
             for command in attach, detach, attach:
                 succeed(command("--running-threads", target.pid))
         else:
@@ -134,7 +133,7 @@ def niceness(pid):
 
 
 def test_in_a_hurry(targets, plain_output, root):
-    """While a thread stands still, or is awaited, hugeld comes before what else the machine computes, and no other process does."""
+    """While a thread stands still, or is awaited, hugeld comes before the machine's other work, and no other process does."""
     with attaching.running(targets["exec"], "futex") as target:
         before, commands = niceness(target.pid), itertools.cycle(["attach", "detach"])
 
@@ -151,7 +150,7 @@ def test_in_a_hurry(targets, plain_output, root):
 
 
 def test_signal_ignored(targets, plain_output):
-    """SIGCHLD is what a stop is awaited by."""
+    """A stop is awaited by SIGCHLD."""
     with attaching.running(targets["exec"], "futex") as target:
         for command in "attach", "detach":
             succeed(helpers.hugeld(command, target.pid, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)))
@@ -194,7 +193,7 @@ def test_stop_begins_when_it_stops():
 
 
 def test_store(targets, plain_output, images):
-    """What a store has is taken."""
+    """An image in the store is used."""
     image = images.add(targets["exec"])
     with attaching.running(targets["exec"], "futex", 2) as target:
         out = succeed(attach("--store", images.folder, target.pid))
@@ -292,7 +291,7 @@ def test_libraries(library_target, plain_output, mode):
 
 
 def test_workers(library_target, plain_output):
-    """Threads that the kernel has made for io_uring are none of the program's, and what they wait for goes on."""
+    """Threads that the kernel has made for io_uring are none of the program's, and their waits go on."""
     program, library = library_target
     with attaching.running(program, "uring_worker", 1) as target:
         target.path = str(library)

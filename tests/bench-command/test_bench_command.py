@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld bench: what it measures is what the programs do, its arithmetic is what a second one in Python says, and
-whatever makes a measurement worthless is one clear line."""
+"""hugeld bench: it measures the programs' real work, its arithmetic agrees with a second one in Python, and each cause of a
+worthless measurement is one clear line."""
 
 import json
 import math
@@ -200,7 +200,7 @@ def test_bench_at_once(bench_json):
 
 
 def test_bench_at_once_uses_two_processors(bench_json, tmp_path):
-    """Which they swap: none of them would do for a program that counts what it gets."""
+    """The sides swap them in each pair: one alone would not do for a program that counts its processors."""
     where = tmp_path / "where"
     answer = bench_json("where", where, options=["--at-once"], n=8)
     seen = [line.split() for line in where.read_text().splitlines()][4:]
@@ -239,7 +239,7 @@ def test_bench_precision(bench_json, bench):
     assert "restless" in bench("spin", "3", "2", options=["--precision", "0.01"], n=7).stdout
 
 
-# --- what it checks ---
+# --- checks ---
 
 
 def test_bench_pages_were_huge(bench_json):
@@ -256,7 +256,7 @@ def test_bench_pages_were_huge(bench_json):
 
 
 def test_bench_by_the_patched_linker(bench_json):
-    """What it takes to mount it is no part of the answer."""
+    """The time to mount it is no part of the answer."""
     if not (helpers.BUILD / "ldso/ld.so").exists():
         pytest.skip("needs the patched linker: make ldso")
     answer = bench_json("spin", "1", "1", options=["--via=ldso"])
@@ -294,7 +294,7 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
 
 @pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2> /dev/null", marks=pytest.mark.check_all)])
 def test_bench_program_without_standard_error(worker, pool, redirection):
-    """hugeld's lines do not come through, and what moved is what the kernel says of the traced run."""
+    """hugeld's lines do not come through, and the moved pages are those that the kernel reports of the traced run."""
     pool(16)
     script = f'exec "$0" spin 1 1 {redirection}'
     result = hugeld("bench", "-n", 6, "--json", "-p", "worker", "--", "sh", "-c", script, worker)
@@ -338,7 +338,7 @@ def test_bench_output_that_varies(bench_json):
 
 @pytest.mark.check_all
 def test_bench_own_lines_are_no_output(bench_json):
-    """What hugeld says on standard error, in a child too, is taken out."""
+    """hugeld's lines on standard error, in a child too, are taken out."""
     answer = bench_json("fork")
     assert answer["output"] == "same" and set(answer["runs"]["huge"]["pages"]) == {6}
 
@@ -367,7 +367,7 @@ def test_bench_leaves_children_alone(bench, tmp_path):
 
 
 def test_bench_plain_is_plain(bench_json, library):
-    """Whatever is inherited: the plain side has nothing of it."""
+    """The plain side has none of the inherited variables."""
     env = helpers.environment(LD_PRELOAD=library, LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="verbose=2")
     answer = bench_json("spin", "1", "1", env=env, patterns=())
     assert set(answer["runs"]["plain"]["pages"]) == {0} and set(answer["runs"]["huge"]["pages"]) == {3}
@@ -407,7 +407,7 @@ def fake_perf(tmp_path):
 
 
 def test_bench_counters(bench_json, bench, fake_perf):
-    """What a made-up perf counts, and only what it can."""
+    """The counts of a made-up perf, and only those that it has."""
     answer = bench_json("spin", "1", "1", env=fake_perf)
     assert answer["counters"] == {"plain": {"cycles": 2000, "iTLB-load-misses": 2000},
                                   "huge": {"cycles": 500, "iTLB-load-misses": 500}}
@@ -430,7 +430,7 @@ def test_bench_no_counters(bench_json, tmp_path):
 
 
 def test_bench_against(bench_json, bench):
-    """Both sides are on huge pages; the answer names what the other one had."""
+    """Both sides are on huge pages; the answer names the other side's options."""
     answer = bench_json("spin", "1", "1", options=["-o", "segments=text", "--against", "segments=text+rodata"])
     assert answer["options"] == "segments=text" and answer["against"] == "segments=text+rodata"
     plain, huge = (set(answer["runs"][side]["pages"]) for side in ("plain", "huge"))
@@ -442,7 +442,7 @@ def test_bench_against(bench_json, bench):
     assert text.splitlines()[1].split()[:3] == ["backend=thp", "the", "default"]
 
 
-# --- what it shows ---
+# --- output ---
 
 
 def test_bench_json_schema(bench_json):

@@ -10,7 +10,8 @@
      vary               prints its process ID
      exit PLAIN HUGE    ends with a status
      die                ends by SIGSEGV if it is on huge pages
-     copy prints its input fork               lets a child that has become /proc/self/exe spin
+     copy               prints its input
+     fork               lets a child that has become /proc/self/exe spin
      daemon FILE        leaves a child behind that adds to FILE and waits for a signal */
 #define _GNU_SOURCE
 #include <sched.h>

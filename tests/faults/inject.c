@@ -13,8 +13,9 @@
    fail      the call is not made and returns ERRNO; brk, which knows no errors, does nothing; close, where
             a run has it in the place of another call, is made
    done      it is made, and returns ERRNO all the same, as close(2) does
-   destroy the mapping at the destination is unmapped first, as Linux 5.10 does steal the same, and another thread
-   has mapped something there at once: whatever is then done to it, by the program itself too, is a trespass
+   destroy   the mapping at the destination is unmapped first, as Linux 5.10 does
+   steal     the same, and another thread has mapped something there at once: whatever is then done to
+             it, by the program itself too, is a trespass
    half      the first half of the mapping is moved; of a read or write the first half is done, and no error
    kill      SIGKILL before the call
 
@@ -413,8 +414,7 @@ static void note_call(pid_t thread, bool is_ours, const struct user_regs_struct 
 }
 
 /* Records the changes of a call.  A mapping that MODULE brings into an object, or that other code makes, is not
-   MODULE's.
- */
+   MODULE's. */
 static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
     static struct pieces rest;
     unsigned i = 0;

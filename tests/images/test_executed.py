@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld run --via=image: the program's image is executed in its place, in a mount namespace of its own; nothing of hugeld
-is in the process, and the program finds itself where it always is.  And what must never be executed from an image."""
+"""hugeld run --via=image: the program's image is executed in its place, in a mount namespace of its own; nothing of hugeld is in
+the process, and the program finds itself where it always is. Some programs must never be executed from an image."""
 
 import contextlib
 import fcntl
@@ -182,7 +182,7 @@ def test_children_see_it(images, program, run):
 
 
 def test_origin_and_libraries(images, builder, run, tmp_path):
-    """What is found beside the program ($ORIGIN) is found."""
+    """Libraries beside the program ($ORIGIN) are found."""
     library = builder.compile(tmp_path / "libbeside.so", "-shared", "-fPIC", "-x", "c", "/dev/null")
     source = builder.write("origin.c", "unsigned long big_sum(unsigned long);\nint main(void) { return big_sum(1) == 0; }\n")
     app = builder.compile(tmp_path / "origin", source, "-pie", "-fPIE", *builder.object(), "-Wl,--no-as-needed", library,
@@ -194,7 +194,7 @@ def test_origin_and_libraries(images, builder, run, tmp_path):
 
 @pytest.mark.parametrize("name", ["node", "go", "script", "env"])
 def test_programs_that_ask(images, run, name, tmp_path):
-    """Programs that look for their parts beside themselves; a script of env, which is followed to what it starts."""
+    """Programs that look for their parts beside themselves; a script of env, which is followed to the program that it starts."""
     go = shutil.which("go") or "/usr/local/go/bin/go"
     program = go if name == "go" else find_node()
     if program is None or not os.path.exists(program):
@@ -257,7 +257,7 @@ int main(int argc, char **argv) {
                                           (("-l", "image"), False)], ids=["run", "auto", "preload", "image"])
 @TAKES_PAGES
 def test_namespace_is_left_alone(images, builder, tmp_path, how, outside):
-    """What the program mounts is seen by others, and a descriptor that it inherited is in the same mount as a path."""
+    """The program's mounts are seen by others, and a descriptor that it inherited is in the same mount as a path."""
     source = tmp_path / "notices.c"
     source.write_text(NOTICES)
     app = builder.compile(tmp_path / "notices", source, "-pie", "-fPIE")
@@ -304,8 +304,8 @@ def test_not_wanted(images, program, run, options):
 
 
 def test_by_a_user(program, library, shared_folder):
-    """A user's own store; and a user namespace is entered only for who asks for it, because it changes what the program may
-    do: sudo would not work in it."""
+    """A user's own store; and a user namespace is entered only if the user asks for it, because it takes rights from the program:
+    sudo would not work in it."""
     if helpers.run([*UNPRIVILEGED, "unshare", "-rm", "true"]).returncode != 0:
         pytest.skip("no user namespaces here")
     folder, store = shared_folder / "user", shared_folder / "runtime/hugeld"
@@ -335,7 +335,7 @@ def test_by_a_user(program, library, shared_folder):
 
 @pytest.mark.parametrize("variant", ["pie", "nopie"])
 def test_with_other_objects(images, program, run, variant):
-    """libhugeld.so comes for them, and leaves alone what the image has on huge pages."""
+    """libhugeld.so comes for them, and leaves the parts alone that the image has on huge pages."""
     app = program(variant)
     image = images.add(app)
     result = run([app], "-p", "main:libnothing*", options="verbose=2,backend=image")
@@ -353,7 +353,7 @@ def test_main_left_out(images, program, run):
         "libhugeld.so is preloaded instead\n")
 
 
-# --- what must never be executed ---
+# --- programs that must never be executed from an image ---
 
 
 def refused(run, app, why, prefix=()):
@@ -483,7 +483,7 @@ def test_upgrade_under_it(images, program, tmp_path):
 
 
 def test_share(own_store, program, run, later):
-    """Makes what is missing, once, and runs from it at once."""
+    """Makes a missing image, once, and runs from it at once."""
     app = program("pie")
     first = run([app], "--share", prefix=later)
     assert re.fullmatch(rf"hugeld: {app}: executed from its image {own_store}/.*/where-pie{APART}", first.stderr), first.stderr
@@ -507,7 +507,7 @@ def test_share_libraries(own_store, builder, run, later):
     ("pie", (), True), ("pie", ("-l", "preload"), False), ("nopie", ("-l", "preload"), True), ("nopie", ("-o", "backend=thp"), False)], ids=str)
 @TAKES_PAGES
 def test_share_of_what_is_used(own_store, program, run, later, variant, arguments, made):
-    """libhugeld.so cannot use the image of what lies anywhere, and another backend none."""
+    """libhugeld.so cannot use the image of a position-independent program, and another backend no image at all."""
     app = program(variant)
     result = run([app], "--share", *arguments, loader=(), prefix=later)
     assert result.stdout == helpers.run([app]).stdout
@@ -578,7 +578,7 @@ def test_share_makes_no_room_in_vain(own_store, program, run, later, images):
 
 
 def test_share_makes_room(own_store, program, run, later, images):
-    """What was made for programs that ran goes first, the least recently used; what was added by hand stays."""
+    """Images made for programs that ran go first, the least recently used; those added by hand stay."""
     first, second, third = (program(variant) for variant in ("pie", "static", "nopie"))
     assert helpers.hugeld("share", f"--store={own_store}", "add", first).returncode == 0
     run([second], "--share", loader=(), prefix=later)
@@ -614,7 +614,7 @@ def test_share_under_a_file_limit(own_store, program, run, later):
 
 
 def test_share_of_a_launcher(own_store, program, run, later):
-    """What env starts does not begin on its image, so none is made."""
+    """The program that env starts does not begin on its image, so none is made."""
     app = program("pie")
     result = run(["/usr/bin/env", app], "--share", loader=(), prefix=later)
     assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)

@@ -16,7 +16,7 @@ from worlds import APP, SYSTEM, USER
 
 pytestmark = pytest.mark.parallel
 
-# Stands in for hugeld-command: what this process is, and what it has.
+# Stands in for hugeld-command: writes this process's properties and open files.
 MAKER = """#!/bin/sh
 ls -l /proc/$$/fd > /run/open-$$
 {
@@ -46,7 +46,7 @@ def makers():
 @pytest.fixture(autouse=True)
 def ended():
     yield
-    # One that a busy machine has not let begin looks like what started it.
+    # On a busy machine a maker may not have begun, and looks like its parent.
     helpers.wait_until(lambda: not helpers.marked_processes() and not makers(), helpers.PATIENCE, "the makers' end")
 
 
@@ -71,7 +71,7 @@ def store(world):
 
 @pytest.fixture
 def maker(world):
-    """What was said by the stand-ins that have run, after MADE of them have."""
+    """The output of the stand-ins that have run, after MADE of them have."""
     command = world.path("/run/bin/hugeld-command")
     command.unlink()
     command.write_text(MAKER)
@@ -128,8 +128,8 @@ def test_is_said(world, store, stock):
 
 
 def test_has_nothing_of_the_program(world, store, maker, stock):
-    """No descriptor, no child, no blocked signal, no variable that a library may act on, no core; and it comes after everything else,
-    whatever the program has."""
+    """No descriptor, no child, no blocked signal, no variable that a library may act on, no core; and the lowest
+    priority, whatever the program's is."""
     allow_again(store)
     prefix = ["env", "CPUPROFILE=/run/profile", "LD_BIND_NOW=1", "chrt", "-f", "1", "sh", "-c", 'ulimit -c 1000; exec "$@" 9< /bin/true', "sh"]
     result = run(world, "--", stock, "--version", prefix=prefix)
@@ -236,7 +236,7 @@ def test_in_a_service(world, store, maker, stock):
 
 
 def test_below_a_service(world, store, maker, stock, tmp_path):
-    """The same for what a service's script runs."""
+    """The same for a program that a service's script runs."""
     root = pathlib.Path("/sys/fs/cgroup")
     group = (root if (root / "cgroup.procs").exists() else next(root.glob("*/cgroup.procs")).parent) / f"t{os.getpid()}-{tmp_path.name}.service"
     group.mkdir()
@@ -255,7 +255,7 @@ def test_no_store(world, maker, stock):
 
 
 def test_first_use_of_what_is_too_young(world, store):
-    """What was just built may run only once."""
+    """A program that was just built may run only once."""
     allow_again(store)
     assert run(world, "--", APP).returncode == world.run(APP).returncode
     helpers.wait_until(lambda: (store / ".lock").stat().st_mtime > 0, what="its begin")
@@ -263,14 +263,14 @@ def test_first_use_of_what_is_too_young(world, store):
 
 
 def test_libraries_beside_an_image(world, store, stock):
-    """What helps the program to begin on its image traces it meanwhile, and is no reason to make none of its libraries."""
+    """The helper by which the program begins on its image traces it meanwhile, and is no reason to make none of its libraries."""
     world.add("--way=image", stock)
     allow_again(store)
     result = run(world, "-p", "*", "-o", "verbose=2", "--", stock, "--version")
     assert result.returncode == 0 and "at the exec stop from" in result.stderr and "it is made meanwhile" in result.stderr, result
 
 
-# --- what is preloaded ---
+# --- preloading ---
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def library(world, builder):
 
 
 def test_preloads_only_for_what_is_shared(world, store, library):
-    """Nothing of hugeld is in a program that can have nothing of what was named, whatever else the store has."""
+    """Nothing of hugeld is in a program for which the store has none of the named objects, even if it has others."""
     plain = ["env", "-u", "LD_HUGEPAGES_OPTIONS"]
 
     def preloads(patterns, verbose=0):
@@ -311,7 +311,7 @@ def test_preloads_only_for_what_is_shared(world, store, library):
 
 
 def test_strict_for_a_library(world, store, library):
-    """The program could begin on its image, and does not run, since what else was named is not there."""
+    """The program could begin on its image, and does not run, since the other named object is not there."""
     soon = time.time() + 3600
     os.utime(store / ".lock", (soon, soon))
     world.add("--way=image", APP)

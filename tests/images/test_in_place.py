@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Files in place: the page cache holds a program's own text in huge pages, by `hugeld share add` and `refresh`.
 
-Each test scatters a program's pages first: it drops them and reads them back one by one.  What is huge is read from smaps of a
-process that runs the program, and what is cached from mincore."""
+Each test scatters a program's pages first: it drops them and reads them back one by one.  Huge pages are read from smaps of a
+process that runs the program, and cached pages from mincore."""
 
 import contextlib
 import ctypes
@@ -106,8 +106,8 @@ def add(world, *arguments):
 
 
 def refused_untouched(world, *words, prefix=(), arguments=("--way=place", BIG)):
-    """`share add` refuses with WORDS, and nothing was dropped from the page cache.  (What is cached is no proof: the machine
-    may reclaim pages by itself.)"""
+    """`share add` refuses with WORDS, and nothing was dropped from the page cache.  (The cached pages are no proof: the machine may
+    reclaim some by itself.)"""
     result = world.run("strace", "-f", "-o", "/run/trace", "-e", "trace=fadvise64", *prefix, "/run/bin/hugeld", "share", "add",
                        *arguments)
     assert "fadvise64" not in world.path("/run/trace").read_text()
@@ -188,7 +188,7 @@ def test_compiler(place):
 
 
 def test_dropped(place):
-    """check says what the kernel has dropped, and changes nothing; refresh brings it back."""
+    """check reports the pages that the kernel has dropped, and changes nothing; refresh brings it back."""
     add(place, BIG)
     whole = huge_bytes(place)
     assert place.share("check").stdout == f"{SYSTEM}: 0 images, 1 file in place, nothing is wrong\n"
@@ -228,7 +228,7 @@ def test_run(pool, place):
 
 
 def test_bench(place):
-    """What is in place has no other side to measure: inspect does not name bench, and bench says why."""
+    """A program in place has no other side to measure: inspect does not name bench, and bench says why."""
     add(place, BIG)
     best = place.run("/run/bin/hugeld", "inspect", BIG).stdout
     assert "best: in place, which is there" in best and "bench" not in best
@@ -239,7 +239,8 @@ def test_bench(place):
 
 @pytest.mark.check_all
 def test_survey_of_an_image(pool, place):
-    """Of what has an image survey advises what inspect does: what is there, although the file could be in place."""
+    """For a program with an image survey gives the advice of inspect: the image that is there, although the file could be in
+    place."""
     assert "image" in place.share("add", "--way=image", BIG).stdout
     commands = json.loads(place.run("/run/bin/hugeld", "inspect", "--json", BIG).stdout)["files"][0]["verdict"]["commands"]
     assert commands == f"hugeld run -- {BIG}"
@@ -261,7 +262,7 @@ def test_status_of_a_process_that_started_later(place):
 
 
 def test_mapped(place):
-    """Nothing of a file that a process maps is dropped, whatever becomes of it."""
+    """No page of a file that a process maps is dropped, whether share add succeeds or not."""
     with running(place) as process:
         result = place.share("add", "--way=place", BIG)
         if result.returncode == 0:  # a kernel that joins the pages
@@ -336,7 +337,7 @@ def test_pressure(place, resource):
 
 
 def test_pressure_that_is_over(place):
-    """What was read for the files before this one is no reason: nothing waits for the disk any more."""
+    """Pressure from reading the files before this one is no reason: nothing waits for the disk any more."""
     if not os.path.exists("/proc/pressure"):
         pytest.skip("this kernel has no pressure information")
     place.path("/run/io").write_text(CALM.replace("0.00", "60.00", 1))
@@ -355,7 +356,7 @@ def test_pressure_is_not_known(place):
 
 @pytest.mark.parametrize("how", ["owner", "mode", "folder"])
 def test_a_users_file(place, how):
-    """No user makes root drop what is cached of a file of his, or puts another file into its place."""
+    """No user makes root drop cached pages of a file of his, or puts another file into its place."""
     path = place.path(BIG)
     if how == "owner":
         os.chown(path, USER, USER)
@@ -371,7 +372,7 @@ def test_user_namespace(place):
     """Root of a user namespace is not the one who sees all processes."""
     if place.run("unshare", "-Urm", "true").returncode != 0:
         pytest.skip("no user namespaces here")
-    anywhere = ["--any-disk", "--way=place", BIG]  # what process 1 has for / is not seen from there
+    anywhere = ["--any-disk", "--way=place", BIG]  # process 1's / is not seen from there
     refused_untouched(place, "root outside of containers", prefix=["unshare", "-Urm"],
                       arguments=["--store", "/dev/shm/mine", *anywhere])
     refused_untouched(place, "root outside of containers", prefix=["unshare", "-pf", "--mount-proc"], arguments=anywhere)
@@ -381,7 +382,7 @@ def test_user_namespace(place):
 
 
 def test_user(place):
-    """What is in place is not another user's to put there, and not to look at."""
+    """Another user can neither put the file in place nor look at its pages."""
     refused(place.share("add", "--way=place", BIG, user=USER), "root")
     add(place, BIG)
     evict(place.path(BIG))
@@ -484,7 +485,7 @@ def test_path_that_cannot_be_followed(place):
 
 
 def test_upgrade(place, big):
-    """The file is replaced by rename, as packages do; the path is what is kept."""
+    """The file is replaced by rename, as packages do; the entry is for the path."""
     add(place, BIG)
     [old] = place.list()
     shutil.copy(big, place.path("/run/programs/new"))
@@ -541,7 +542,7 @@ def test_upgrade_to_a_pie(place, big):
 
 
 def test_one_moment_without_a_huge_page(place):
-    """It says nothing of the file system: the rest of the file is put in place, and what is missing later."""
+    """It says nothing of the file system: the rest of the file is put in place, and the missing part later."""
     add(place, BIG)
     place.share("remove", "--all")
     whole = expected(place)
@@ -584,8 +585,8 @@ def test_misuse(place):
 
 @pytest.mark.check_all
 def test_process_whose_maps_do_not_answer(place):
-    """The service ends its refresh, and says so; what is enabled is there after the next one.  Process 1 is looked at first, in the time
-    that there is for that on a busy machine, too."""
+    """The service ends its refresh, and says so; the enabled file is in place after the next one.  Process 1 is looked at first, in
+    the time that there is for that on a busy machine, too."""
     place.path("/etc/hugeld").mkdir()
     place.path("/etc/hugeld/hugeld.conf").write_text(f"enabled = {BIG}\n")
     assert place.run("sh", "-c", "mkfifo /run/fifo && mount --bind /run/fifo /proc/1/maps").returncode == 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A start from an image costs next to nothing: which system calls it takes, whatever else the process has mapped; what it
-leaves as it was; and where it is refused, because a mapping over the old one would lose what was set for that."""
+"""A start from an image costs next to nothing: the system calls that it takes, the same with any other mappings of the
+process; the state that it leaves unchanged; and where it is refused, because a mapping over the old one would lose settings
+of the old one."""
 
 import fcntl
 import pathlib
@@ -25,7 +26,7 @@ def app(images, builder):
     return app
 
 
-# --- what it costs ---
+# --- its cost ---
 
 # Ours block every signal first, and put the mask back last.
 OURS = re.compile(r"^rt_sigprocmask\(SIG_SETMASK, ~\[.*?^rt_sigprocmask\(SIG_SETMASK, \[.*?$", re.M | re.S)
@@ -75,7 +76,7 @@ def test_few_calls(images, app, tmp_path):
 @needs_strace
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 def test_nothing_is_there(builder, tmp_path, variant):
-    """Six calls find out that there is no store; and none for what could not be mapped from one."""
+    """Six calls find out that there is no store; and none for a program that could not be mapped from one."""
     prefix = ["unshare", "--mount", "sh", "-euc", 'mount -t tmpfs none /run; exec "$@"', "sh"]
     for _ in range(2):  # at one start in 512 it lies on a boundary
         lines = start_traced(builder.executable(variant), tmp_path, "backend=image,data=off", prefix=prefix)
@@ -152,7 +153,7 @@ def test_store_that_was_made_since(own_store, builder, library):
         shutil.rmtree(store, ignore_errors=True)
 
 
-# --- what it leaves ---
+# --- unchanged state ---
 
 
 @pytest.mark.parametrize("variant", ["nopie", "aligned-pie"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The patched linker opens an object's image in the place of its file: nothing is copied or moved, and to the program and
-to every tool that looks at the object it is the file.  What executables do that the kernel maps, tests/images proves."""
+to every tool that looks at the object it is the file.  Executables that the kernel maps are tested in tests/images."""
 
 import contextlib
 import os
@@ -49,7 +49,7 @@ def without_loads(text):
 
 @pytest.fixture
 def same(linked, images):
-    """same(argv, ...): ARGV does the same as plainly; what ours says at verbose=2."""
+    """same(argv, ...): ARGV does the same as without hugeld; the lines of ours at verbose=2."""
 
     def run(argv, patterns="libbig*", options="", way=by_run, **changes):
         plain = helpers.run(argv, helpers.environment(**changes))
@@ -92,7 +92,7 @@ def waiting(linked, images):
         helpers.end_process(process)
 
 
-# --- what it does ---
+# --- its effects ---
 
 
 @pytest.mark.parametrize("variant", ["dso", "dso-aligned", "dso-norosegment", "dso-noseparate", "dso-six", "dso-hole"])
@@ -108,8 +108,8 @@ def test_library(images, builder, same, waiting, variant):
 @pytest.mark.parametrize("variant, way", [("pie", by_command), ("aligned-pie", by_command), ("now", by_command), ("nopie", by_command),
                                           ("hole-pie", by_command), ("hole", by_command), ("six", by_command), ("nopie", by_run)])
 def test_executable(images, builder, same, waiting, variant, way):
-    """One that ld.so maps may be a PIE, and lies right for its image; of those that the kernel maps the preloader's way
-    takes what fits."""
+    """One that ld.so maps may be a PIE, and lies right for its image; of those that the kernel maps the preloader's way takes the
+    parts that fit."""
     app = builder.executable(variant)
     image = images.add(app)
     told = IMAGE.search(same([app], "main", way=way))
@@ -145,7 +145,7 @@ def test_auto_takes_nothing_of_the_pool(images, builder, linked, pool):
 
 
 def test_edges_keep(images, builder, same, waiting):
-    """Boundary pages stay as they are: what is executable is the text alone."""
+    """Boundary pages stay as they are: only the text is executable."""
     app, [library] = builder.with_library("dso")
     image = images.add(library)
     assert IMAGE.search(same([app], options="edges=small"))
@@ -182,7 +182,7 @@ def test_opened(images, features, loads, same, how, times):
 
 
 def test_writable_data(images, features, loads, same, thp):
-    """What is private to the process is its own memory, in transparent huge pages, and filled from the image."""
+    """Private data are the process's own memory, in transparent huge pages, and filled from the image."""
     library = features(words=6 * 2**17)
     images.add(library)
     told = same([loads, "once", library], options="data=thp")
@@ -276,7 +276,7 @@ def test_origin(images, builder, same, asks, tmp_path):
 
 
 def test_soname(images, builder, same, asks):
-    """What excludes it by its soname holds before it is mapped; what selects it so, afterwards."""
+    """A pattern that excludes it by its soname applies before it is mapped; one that selects it so, afterwards."""
     _, [library] = builder.with_library("dso")
     image = images.add(library)
     assert str(image) in same([asks, library], "lib*.so")
@@ -285,7 +285,7 @@ def test_soname(images, builder, same, asks):
     assert "libbig.so: text" in same([asks, library], "libbig.so.1")
 
 
-# --- what must never happen ---
+# --- images that must never be used ---
 
 
 @pytest.fixture
@@ -315,7 +315,8 @@ def test_file_changed(images, own, unused):
     unused(library, NO_IMAGE)
 
 
-# Name: how the image of a library is changed, by the place of a header (or None: the ELF header's), and what is there.
+# Name: how the image of a library is changed, by the place of a header (or None: the ELF header's), the offset in it and the
+# format.
 FIELDS = {
     "e_ident": (None, 8, "B"), "e_type": (None, 16, "H"), "e_machine": (None, 18, "H"), "e_version": (None, 20, "I"),
     "e_entry": (None, 24, "Q"), "e_flags": (None, 48, "I"), "e_phnum": (None, 56, "H"), "e_shnum": (None, 60, "H"),
@@ -404,7 +405,7 @@ def test_noexec(own, unused, tmp_path):
 
 
 def test_filter_that_came_after_start(images, features, linked):
-    """One that kills for what looking for an image takes, and not for what dlopen does."""
+    """A filter that kills for the calls that look for an image, and not for those of dlopen."""
     images.add(features())
     script = (helpers.forbid_calls("getcpu", "geteuid", "pread64") +
               f"ctypes.CDLL('{features()}')\n"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What `hugeld service` observes: the files of root's that run, by samples, and no others, whatever a user does."""
+"""`hugeld service` observes, by samples, the files of root's that run, and no others, despite all that a user can do."""
 
 import contextlib
 import os
@@ -24,7 +24,7 @@ STOP = "/run/hugeld-service/stop"
 
 
 def test_ranking(observe, calls):
-    """By 2 MiB of the file; what could be in place, and that nothing was changed."""
+    """By 2 MiB of the file; the part that could be in place, and that nothing was changed."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
         observed = service.wait_for(calls)
         found = row(observed, calls)
@@ -175,7 +175,7 @@ def test_windows_and_rests(observe, calls):
         helpers.wait_until(lambda: not any(rings(service.process) or time.sleep(0.1) for _ in range(5)), SECONDS, "its end")
         ended = time.monotonic()
         helpers.wait_until(lambda: rings(service.process), SECONDS, "the next one")
-        # What a busy machine shows late is shorter than it was.
+        # A busy machine shows the rings late, so the window seems shorter than it was.
         assert ended - began > 1 and time.monotonic() - began > 12
 
 
@@ -210,7 +210,7 @@ def rings(process):
 
 @pytest.mark.check_all
 def test_suspended(observe, calls):
-    """A machine that sleeps in a window: what was lost meanwhile is, and the next windows are as ever."""
+    """A machine that sleeps in a window: its samples are lost, and the next windows are as ever."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
         for _ in range(2):
             assert helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
@@ -271,7 +271,7 @@ def test_nothing_to_sample_with(observe, calls):
 
 
 def test_metrics(observe, calls, tmp_path):
-    """promtool takes them, whatever a file is called; nothing is written through a link; they go with the service."""
+    """promtool takes them with any file name; nothing is written through a link; they go with the service."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("needs promtool (Debian's package prometheus)")
@@ -317,7 +317,7 @@ def test_metrics_that_cannot_be_written(observe, tmp_path):
 
 
 def test_counters_are_of_ended_windows(observe, calls, tmp_path):
-    """What is written in a window must not be taken back when that has lost too many samples."""
+    """Counts written in a window must not be taken back when the window has lost too many samples."""
     path = tmp_path / "hugeld.prom"
     lines = [f"metrics = {path}", "window = 60", "interval = 600"]
 

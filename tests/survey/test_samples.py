@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld survey by samples, its default: they rank the text of a known program, say what is on huge pages, and cannot be
-pushed out by any user; nothing of a process is walked, and where nothing can be sampled one line says what would help."""
+"""hugeld survey by samples, its default: they rank the text of a known program, tell which of it is on huge pages, and
+cannot be pushed out by any user; nothing of a process is walked, and where nothing can be sampled one line says what would
+help."""
 
 import contextlib
 import errno
@@ -35,7 +36,7 @@ def survey(*arguments, seconds=1, prefix=(), command=helpers.HUGELD, **options):
 
 
 def look(path, *arguments, samples=200, **options):
-    """(the answer, and what it says of PATH), from as long a window as it takes on a busy machine."""
+    """(the answer, and its row for PATH), from as long a window as it takes on a busy machine."""
     for seconds in (1, 3, 9, 27):
         answer = survey(*arguments, seconds=seconds, **options)
         if row(answer, path)["samples"] >= samples:
@@ -78,7 +79,7 @@ def uneven(tmp_path_factory):
     shutil.rmtree(folder)
 
 
-# --- what they say ---
+# --- their answers ---
 
 
 def test_ranking(uneven):
@@ -99,7 +100,7 @@ def test_ranking(uneven):
 
 @pytest.mark.parametrize("who", ["all", "pid", "child"])
 def test_hot_text(calls, who):
-    """What was seen is at least executed, and what is likely is about what is."""
+    """The sampled text is at most the executed text, and the likely amount is about the real one."""
     if who == "child":
         answer, found = look(calls, "--", calls, FOREVER, samples=400)
     else:
@@ -118,7 +119,7 @@ def test_hot_text(calls, who):
 
 @pytest.mark.check_all
 def test_already_huge(calls, library, pool):
-    """The page sizes of the samples say it, for what hugeld has moved."""
+    """The page sizes of the samples show it, for text that hugeld has moved."""
     pool(32)
     with running([calls, FOREVER], env=helpers.preload(library, options="backend=hugetlb")) as [process]:
         _, found = look(calls, "--pid", process.pid)
@@ -179,7 +180,7 @@ def test_inode_that_is_used_again(calls, tmp_path, root):
     assert len(found) == 2 and all(p["processes"] == 1 and p["samples"] > 0 for p in found)
 
 
-# --- what they cost, and who could push them out ---
+# --- their cost, and attempts to push them out ---
 
 
 def opened(log, pattern):
@@ -187,7 +188,8 @@ def opened(log, pattern):
 
 
 def test_nothing_is_walked(calls, tmp_path):
-    """Neither clear_refs nor what walks page tables is opened, and no process is traced; --exact is seen to do the first."""
+    """Neither clear_refs nor files whose reading walks page tables are opened, and no process is traced; --exact is seen to
+    open clear_refs."""
     if shutil.which("strace") is None:
         pytest.skip("needs strace")
     files, seen = r'open\w*\([^"\n]*"(?:/proc/\d+/)?(\w+)"', {}
@@ -367,7 +369,7 @@ def test_hostile_names(calls, tmp_path, name):
 
 @pytest.mark.check_all
 def test_report(calls, tmp_path):
-    """A column for each 2 MiB, and what the samples are."""
+    """A column for each 2 MiB, and the numbers of samples."""
     report = tmp_path / "report.html"
     for seconds in (2, 6, 18):
         hugeld("survey", "--seconds", seconds, "--report", report, "--", calls, FOREVER)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld survey: --exact counts the text that programs execute, once for all processes of one program.  In both ways it
-recommends what works and prints commands that a shell takes, and tells in one line what it could not look at.  What is said
-of samples is in test_samples.py."""
+"""hugeld survey: --exact counts the text that programs execute, once for all processes of one program.  In both ways it recommends
+a way that works and prints commands that a shell takes, and reports in one line the processes that it could not look at. The tests
+of samples are in test_samples.py."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def is_quiet(result, already=""):
 
 
 def survey(*arguments, seconds=0.5, **options):
-    """(what --json says, exit status), of pages that were counted."""
+    """(the answer of --json, exit status), of pages that were counted."""
     result = hugeld("survey", "--exact", "--json", "--seconds", seconds, *arguments, **options)
     assert result.returncode in (0, 1) and result.stdout, result.stderr
     return json.loads(result.stdout), result.returncode
@@ -73,7 +73,7 @@ def test_survey_program_that_cannot_run(tmp_path):
 
 
 def test_hot_text(calls):
-    """What two processes execute is counted once, and what is mapped only is not counted."""
+    """Text that two processes execute is counted once, and text that is only mapped is not counted."""
     with running([calls, FOREVER], [calls, FOREVER]):
         answer, status = survey("--program", calls)
     found = row(answer, calls)
@@ -109,7 +109,7 @@ def test_started_program(calls):
 
 @pytest.mark.check_all
 def test_started_program_alone(calls):
-    """What others execute meanwhile is not looked at, and its output is not in the answer."""
+    """Other programs that run meanwhile are not looked at, and the program's output is not in the answer."""
     with running([calls, FOREVER]):
         answer, _ = survey("--", "sh", "-c", "echo out; sleep 5", seconds=0.4)
     assert all(p["path"] != calls for p in answer["programs"]) and answer["programs"]
@@ -117,7 +117,7 @@ def test_started_program_alone(calls):
 
 @pytest.mark.check_all
 def test_started_program_that_ends(calls):
-    """What was seen of it counts, and its file says what is best; of one that ends at once there is nothing to be seen."""
+    """Its pages counted before count, and its file decides the best way; of one that ends at once there is nothing to be seen."""
     answer, _ = survey("--", "sh", "-c", f"timeout 4 {calls} {FOREVER}; true", seconds=100)
     found = row(answer, calls)
     assert answer["seconds"] < 100 and is_all(found["hot_bytes"])
@@ -143,7 +143,7 @@ def test_filter(calls):
         assert set(names) >= {calls} and names[os.readlink(f"/proc/{sleeping.pid}/exe")]["processes"] >= 1
 
 
-# --- what hugeld would do ---
+# --- advice ---
 
 
 def test_advice(calls):
@@ -329,7 +329,7 @@ def test_thousand_processes():
 @pytest.mark.check_all
 @pytest.mark.parametrize("width", [10, 25, 40, 60, 80, 200])
 def test_width(calls, width, tmp_path):
-    """Nothing is wider than the terminal, and what a shell makes of a command is what it was."""
+    """Nothing is wider than the terminal, and a shell reads a wrapped command as the same command."""
     folder = tmp_path / "a folder's" / ("long-" * 12)
     folder.mkdir(parents=True)
     program = folder / "pro gram\\$x"
@@ -395,8 +395,8 @@ def test_interrupted(calls):
 
 @pytest.fixture
 def cache(root, pool, curve, monkeypatch):
-    """cache(before, *arguments): what survey says in a mount namespace where /var/cache is empty but for what the shell
-    script BEFORE puts there."""
+    """cache(before, *arguments): the answer of survey in a mount namespace where /var/cache is empty but for the files that the
+    shell script BEFORE puts there."""
     monkeypatch.delenv("XDG_CACHE_HOME")
 
     def run(before, *arguments, user=()):
@@ -456,7 +456,7 @@ def test_calibrate(cache):
 
 
 def test_cache_of_a_user(library, root, tmp_path):
-    """Theirs alone: what another user has measured is not used."""
+    """Theirs alone: another user's measurement is not used."""
     folder = tmp_path / "cache"
     words = [*NOBODY, library.parent / "hugeld", "survey", "--json", "--seconds", "0.1", "--program", "true"]
     for parent in [tmp_path, *tmp_path.parents][:3]:
@@ -468,7 +468,7 @@ def test_cache_of_a_user(library, root, tmp_path):
     assert json.loads(helpers.run(words).stdout)["calibrated"] is True
 
 
-# --- what it costs the programs ---
+# --- its cost to the programs ---
 
 
 def test_it_changes_nothing(calls):
