@@ -22,17 +22,17 @@ PYTHON = /usr/bin/python3
 MAKEFLAGS += --no-print-directory
 # One short line for each file; V=1 shows the commands.
 Q = $(if $(V),,@echo "  $@";)
-# What check-glibc takes: own, rfc, machines, and suites of Debian.
+# The arguments of check-glibc: own, rfc, machines, and suites of Debian.
 SUITE = own
 # With it, tests run as in CI: each, but with few of its cases (tests/conftest.py).
 ifneq ($(SAMPLE),)
 export T_SAMPLE = ci
 endif
-# What check and check-all take: files, folders and options of pytest.
+# The arguments of check and check-all: files, folders and options of pytest.
 TESTS = tests bench
 PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=10
 
-# These install what they need before anything is configured, and build by calling make again.
+# These install their packages before anything is configured, and build by calling make again.
 first_install = check check-all check-fuzz check-vm check-glibc check-rfc ldso demo lint bench dist clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
@@ -47,7 +47,7 @@ HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugel
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c,$(wildcard command/*.c command/*/*.c)))
-# What starts programs, once more for the libc of START_CC.
+# The part that starts programs, once more for the libc of START_CC.
 start = $(patsubst %,$B/start/%.o,hugeld run/start run/later proc/process proc/objects trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
     image/find file/elf-file file/program file/remedy image/name base/basics base/pin) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
@@ -65,7 +65,7 @@ $(CONFIG): configure
 	./configure $(CONFIGURE_ARGS)
 
 # No symbol is looked up after the library is loaded (now), and its constructor runs before all others (initfirst).
-# libc's crti.o is not marked for CET or BTI, and the linker marks only what all its input is marked for: nostartfiles.
+# libc's crti.o is not marked for CET or BTI, and the linker sets only marks that all its input has: nostartfiles.
 $B/libhugeld.so: $(core) $(preload)
 	$(Q)$(CC) -shared -nostartfiles $(CFLAGS) $(LDFLAGS) -Wl,-soname,libhugeld.so \
 	    -Wl,-z,now,-z,relro,-z,initfirst,-z,nodelete,-z,noexecstack,-z,defs \
@@ -84,14 +84,14 @@ $B/preload: $B/libhugeld.so
 	    $(CC) -m32 $(CORE_FLAGS) -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null || exit 1; \
 	done
 
-# Of these files only what is called is linked; the rest may call what this libc does not have.
+# Of these files only the called functions are linked; the rest may call functions that this libc does not have.
 $B/hugeld: $(core) $(start)
 	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections,-z,noseparate-code -o $@ $^
 
 $B/hugeld-command: $(core) $(command)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
 
-# All of the core in one object, for looking at what it leaves undefined (tools/lint): nothing.
+# All of the core in one object, in which no symbol may be undefined (tools/lint).
 $B/core.o: $(core)
 	$(Q)$(CC) -r -nostdlib -o $@ $^
 
@@ -120,7 +120,7 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -lm
 
-# Of the command, what needs no library.
+# The parts of the command that need no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process)
@@ -163,7 +163,8 @@ endif
 install: all
 	@doc/install '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed)
 
-# What hugeld does and holds on the machine itself ends first.  What is enabled is the administrator's, and stays.
+# hugeld's service and all that it holds on the machine itself end first. The list of enabled files is the administrator's, and
+# stays.
 uninstall:
 	@[ -n '$(DESTDIR)' ] || [ ! -e '$(unitdir)/hugeld.service' ] || ! command -v systemctl > /dev/null || \
 	    systemctl --quiet disable $$([ ! -d /run/systemd/system ] || echo --now) hugeld.service || true

@@ -3,7 +3,7 @@
 
    usage: arrays WHAT
      triad    a = b + s*c over three arrays that fill .bss (STREAM's): ms for one pass, the best of five
-     walk     ns for one read at a random place of .bss; the next place depends on what was read
+     walk     ns for one read at a random place of .bss; the next place depends on the last read
      data     the same in .data
      start    nothing: for timing the start
      where    how many KiB of .data and .bss are on huge pages once everything was touched */

@@ -4,7 +4,7 @@
 
    With a WHAT it calls each function once instead, in order or, with "scatter", in none, as programs do.
    "touch" and "scatter" end then.  "wait" prints a line and waits until
-   its input ends.  "where" prints what its memory is on, in MiB (Private_Hugetlb and Shared_Hugetlb,
+   its input ends.  "where" prints the kinds of its huge pages, in MiB (Private_Hugetlb and Shared_Hugetlb,
    AnonHugePages, FilePmdMapped, ShmemPmdMapped of /proc/self/smaps_rollup), so that a measurement of huge pages is seen to
    have had some.  "later" prints a line, waits until its input ends, and then measures.
 

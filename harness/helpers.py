@@ -17,26 +17,26 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("B", ROOT / "build")).resolve()
 HUGELD = BUILD / "hugeld"
-COMMAND = BUILD / "hugeld-command"  # which hugeld becomes for whatever starts no program
+COMMAND = BUILD / "hugeld-command"  # which hugeld becomes for commands that start no program
 LIBRARY = BUILD / "libhugeld.so"
 ALL_SEGMENTS = "segments=text+rodata,sparse_text=on"
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
-# Seconds, after which a process is said to hang, and after which what a test waits for is said not to happen: less than the minute
+# Seconds, after which a process is said to hang, and after which a test stops waiting for an event: less than the minute
 # after which the service looks again by itself.  On a busy machine all takes ten times as long as on an idle one.
 PATIENCE, SOON = 180, 50
 
 
 def huge_page_bytes():
-    """What one PMD maps."""
+    """The bytes that one PMD maps."""
     size = pathlib.Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
     return int(size.read_text()) if size.exists() else 2 << 20
 
 
 HUGE = huge_page_bytes()
 
-# In the environment of everything that a test starts, so that what it leaves behind can be found.
+# In the environment of everything that a test starts, so that leftover processes can be found.
 MARK = "T_HUGELD_TEST"
 MARK_VALUE = str(uuid.uuid4())
 
@@ -133,7 +133,7 @@ def one_line(result, status, *words):
 
 
 def shown_on_terminal(argv):
-    """What ARGV writes to standard error where that is a terminal."""
+    """The text that ARGV writes to standard error where that is a terminal."""
     master, slave = pty.openpty()
     process = start(argv, stderr=slave)
     os.close(slave)
@@ -159,7 +159,7 @@ def jump_costs_file(**changes):
 
 
 def hugeld_json(command, *arguments):
-    """What `hugeld COMMAND --json ARGUMENTS` prints; it must succeed."""
+    """The answer of `hugeld COMMAND --json ARGUMENTS`; it must succeed."""
     result = hugeld(command, "--json", *arguments)
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
@@ -194,7 +194,7 @@ def marked_processes():
 
 
 def becomes_maker(pid):
-    """Whether PID is, or is about to be, of `hugeld run` and no program yet: what makes images at first use comes last on a busy
+    """Whether PID is, or is about to be, of `hugeld run` and no program yet: the maker of images at first use comes last on a busy
     machine, and has our mark until it is executed."""
     with contextlib.suppress(OSError):
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"run"]
@@ -236,7 +236,7 @@ def next_line(process, timeout=PATIENCE):
 
 
 def wait_until(condition, timeout=SOON, what="it"):
-    """Waits until CONDITION() is true and returns what it returned."""
+    """Waits until CONDITION() is true and returns its result."""
     end = time.monotonic() + timeout
     while True:
         result = condition()
@@ -247,7 +247,7 @@ def wait_until(condition, timeout=SOON, what="it"):
 
 
 def wait_for(look, condition, timeout=SOON, pause=0):
-    """What LOOK() gives, asked every PAUSE seconds, once that is something and CONDITION is true of it."""
+    """The result of LOOK(), asked every PAUSE seconds, once that is something and CONDITION is true of it."""
     found = []
 
     def is_fulfilled():

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* host FOLDER: opens the DSOs that conftest.py builds in all the ways that look at who calls, and prints what
-   each answered, while other threads map, fork and send signals (churn.h).  FOLDER does not show in what is printed.
+/* host FOLDER: opens the DSOs that conftest.py builds in all the ways that look at who calls, and prints each
+   answer, while other threads map, fork and send signals (churn.h).  FOLDER does not show in the output.
    At the end it stops itself, with DSOs open.
 
    As DSO (-DCALLER) it is a library that opens others in its turn: it has a RUNPATH of its own. */
@@ -39,7 +39,7 @@ typedef uint64_t (*function)(uint64_t, void *);
 
 static const char *folder;
 
-/* TEXT, or what follows after the folder in it. */
+/* TEXT, or the part of it after the folder. */
 static const char *without_folder(const char *text) {
     const char *found = text != NULL ? strstr(text, folder) : NULL;
     return found != NULL ? found + strlen(folder) : text != NULL ? text : "(none)";
@@ -56,7 +56,7 @@ static uint64_t sum(void *handle) {
     return x;
 }
 
-/* What children do: no call of the dynamic linker, whose lock their parent may have held. */
+/* The children's work: no call of the dynamic linker, whose lock their parent may have held. */
 static function lent;
 static bool is_right(void) { return lent(5, NULL) == 1 + 5 * 3 + 7 * 7; }
 

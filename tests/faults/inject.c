@@ -31,7 +31,7 @@
 
    strace injects errors too, but takes a tenth of a second to start and knows only the first of these ways.
 
-   It keeps account of the memory that MODULE has mapped.  Whatever MODULE unmaps, maps over (MAP_FIXED) or
+   It keeps account of the memory that MODULE has mapped.  A range that MODULE unmaps, maps over (MAP_FIXED) or
    moves a mapping from or to must be its own at that moment, or lie in the object that it moves: a file whose
    name has "target" in it.  Each call that goes beyond is a trespass.  Where nothing is mapped counts as
    another thread's too, which may have been faster; only after faults that leave ruins it does

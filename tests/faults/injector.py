@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs a program again and again with other faults each time (inject.c), and judges what became of it."""
+"""Runs a program again and again with other faults each time (inject.c), and judges the outcome."""
 
 import dataclasses
 import errno
@@ -33,7 +33,7 @@ def number_of(error):
 
 
 class Fault(typing.NamedTuple):
-    """What happens to one call.  It is named by its kind and its place among its like: how many calls come before differs
+    """One call's fault.  It is named by its kind and its place among its like: how many calls come before differs
     between runs."""
 
     call: str
@@ -62,7 +62,7 @@ class Look:
 
     @property
     def lines(self):
-        """Its mappings as far as they don't depend on what has been touched, and on how deep the stack was."""
+        """Its mappings as far as they don't depend on the touched pages, and on the depth of the stack."""
         wanted = r"^(?:[0-9a-f]+-[0-9a-f]+ .*|(?:Private_Hugetlb|Shared_Hugetlb|AnonHugePages|FilePmdMapped): .*)$"
         found = re.findall(wanted, self.smaps, re.M)
         lines = "\n".join(line for line in found if not line.endswith(" 0 kB"))
@@ -144,7 +144,7 @@ SPAN = re.compile(r"^hugeld: (\S+): 0x([0-9a-f]+)-0x([0-9a-f]+) (...) (\w+) \d+ 
 
 
 def read_spans(told):
-    """What hugeld says that it moved, with verbose=3."""
+    """The spans that hugeld says it moved, with verbose=3."""
     return [Span(name, int(start, 16), int(end, 16), permissions + "p", kind, backend)
             for name, start, end, permissions, kind, backend in SPAN.findall(told)]
 
@@ -176,7 +176,7 @@ def read_mappings(lines):
 
 
 def cut(mappings, start, end):
-    """What of MAPPINGS lies in [start, end), without what only huge pages change."""
+    """The parts of MAPPINGS in [start, end), without the fields that only huge pages change."""
     pieces = []
     for m in mappings:
         a, b = max(m.start, start), min(m.end, end)
@@ -184,7 +184,7 @@ def cut(mappings, start, end):
             continue
         piece = (a, b, m.permissions, m.offset + (a - m.start) if m.inode != "0" else 0, m.inode, m.name)
         last = pieces[-1] if pieces else None
-        # What was mapped from another descriptor is not joined by the kernel.
+        # The kernel does not join mappings from another descriptor.
         if last and last[1] == a and last[2] == piece[2] and last[4:] == piece[4:] and m.inode != "0" and last[3] + (a - last[0]) == piece[3]:
             pieces[-1] = (last[0], b, *last[2:])
         else:
@@ -216,7 +216,7 @@ def is_empty_space(mapping):
 
 def compare(look, plain, spans, may_lose=False):
     """Each of SPANS is on huge pages or as in PLAIN, and everything else is as there; with MAY_LOSE but for empty address
-    space.  The spans that moved; or what is wrong, as text."""
+    space.  The spans that moved; or the error found, as text."""
     here, there = read_mappings(look.lines), read_mappings(plain.lines)
     if may_lose:
         here, there = ([m for m in mappings if not is_empty_space(m)] for mappings in (here, there))
@@ -242,8 +242,8 @@ def base_names(mappings):
 
 
 def compare_elsewhere(look, plain, told, may_lose=False):
-    """The same where ld.so could not map an object where it wanted it: what it said that it moved did, and the rest is as in
-    PLAIN relative to where each object is."""
+    """The same where ld.so could not map an object where it wanted it: the spans that it said it moved did move, and the
+    rest is as in PLAIN relative to where each object is."""
     images = []
     for smaps, fds in ((look.smaps, look.fds), (plain.smaps, plain.fds)):
         mappings = [m for m in parse_smaps(smaps) if not (may_lose and is_empty_space(m))]

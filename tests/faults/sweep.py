@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One program in one setting: its plain run, its good run, and what faults do to it."""
+"""One program in one setting: its plain run, its good run, and its runs with faults."""
 
 import collections
 import dataclasses
@@ -12,7 +12,7 @@ from injector import Injector, errors_of, fault_at
 
 MAP_FIXED = 16
 
-# What ld.so says when an object that it has mapped is gone, and cannot be mapped again (elf/map-again.c).
+# The message of ld.so when an object that it has mapped is gone, and cannot be mapped again (elf/map-again.c).
 LOST = "failed to map segment from shared object"
 
 # Where these fail nothing can be said: it cannot be written, or standard error might be something else.
@@ -52,13 +52,13 @@ class Sweep:
         key = i, look.lines, look.fds, look.mask, may_lose
         if key not in self.verdicts:
             plain = self.plain.looks[i]
-            # What was closed is gone.
+            # A closed library is gone.
             spans = [s for s in self.spans if injector.cut(injector.read_mappings(plain.lines), s.start, s.end)]
             self.verdicts[key] = injector.compare(look, plain, spans, may_lose)
         return self.verdicts[key]
 
     def judge(self, outcome, faults=()):
-        """What is wrong, as text, or ''; and whether everything moved that can."""
+        """The error found, as text, or ''; and whether everything moved that can."""
         plain = self.plain
         if outcome.trespasses:
             return f"memory that is not the core's: {outcome.trespasses}", False
@@ -84,8 +84,8 @@ class Sweep:
         return "; ".join(wrong), moved[0] == self.spans
 
     def try_all(self, cases):
-        """Runs the program with each of CASES, which are tuples of faults.  (number of runs, how often everything moved,
-        [what is wrong])."""
+        """Runs the program with each of CASES, which are tuples of faults.  (number of runs, how often everything moved, [the
+        errors found])."""
         cases, found, lock = list(cases), [], threading.Lock()
         count = collections.Counter()
 
@@ -130,7 +130,7 @@ def single_faults(calls, each=None, only=None):
 
 
 def halves_and_ruins(calls, busy):
-    """What kernels do beside failing: mappings that are moved by half, destinations that are gone, short reads.  Text that is
+    """Kernels' other misbehaviour: mappings that are moved by half, destinations that are gone, short reads.  Text that is
     gone while a thread executes it is beyond help (elf/commit.c)."""
     for number, (call, detail) in enumerate(calls, 1):
         if not busy and (call == "mremap" or (call == "mmap" and detail & MAP_FIXED)):
@@ -152,7 +152,7 @@ def common_end(a, b):
 
 def second_faults(sweep, each=None):
     """Every call that follows after a failure, once for each row of calls that may follow.  With EACH the first fails with so
-    many errnos by turns, and of what follows only calls that the good run does not make fail: the way back, and the other
+    many errnos by turns, and of the later calls only those that the good run does not make fail: the way back, and the other
     ways of doing the same."""
     with sweep.inject() as inject:
         for number in range(1, len(sweep.good.calls) + 1):
@@ -160,7 +160,7 @@ def second_faults(sweep, each=None):
             for [first] in single_faults(sweep.good.calls, each, only=number):
                 outcome = inject.run(first)
                 calls = outcome.calls
-                if tuple(calls) in seen or not outcome.err:  # what nothing is said of could not be judged
+                if tuple(calls) in seen or not outcome.err:  # an object without a message could not be judged
                     continue
                 seen.add(tuple(calls))
                 end = len(calls) - (common_end(calls, sweep.good.calls) if each else 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the fuzzing targets share: the checks, the input, and the files that the core finds. */
+/* Shared by the fuzzing targets: the checks, the input, and the files that the core finds. */
 #ifndef T_FUZZ_H
 #define T_FUZZ_H
 
@@ -17,7 +17,7 @@
 
 static const struct hl_geometry t_geometry = {T_PAGE, T_HUGE};
 
-/* A check that fails is a crash, which is what a fuzzer looks for. */
+/* A check that fails is a crash, which the fuzzer reports. */
 #define fail_msg(...) (fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), abort())
 #define assert_true(x)                                                                                       \
     do {                                                                                                     \
@@ -52,7 +52,7 @@ static inline unsigned t_take_byte(struct t_input *input) {
     return byte;
 }
 
-/* A new terminated copy of what stands before the next zero byte, which is eaten too. */
+/* A new terminated copy of the bytes before the next zero byte, which is eaten too. */
 static inline char *t_take_text(struct t_input *input) {
     size_t bytes = strnlen((const char *)input->at, input->bytes);
     char *text = malloc(bytes + 1);
@@ -63,17 +63,17 @@ static inline char *t_take_text(struct t_input *input) {
     return text;
 }
 
-/* From now on what the core opens whose path ends with PATH has these BYTES, at most T_FILES of them.  The
-   first that fits is taken; what fits none does not exist.  A descriptor of it is T_FIRST_FILE + the number
-   given back. */
+/* From now on a file that the core opens whose path ends with PATH has these BYTES, at most T_FILES of
+   them. The first that fits is taken; a path that fits none does not exist.  A descriptor of it is
+   T_FIRST_FILE + the number given back. */
 #define T_FILES 32
 #define T_FIRST_FILE 1000
 int t_add_file(const char *path, const void *data, size_t bytes);
-/* Forgets all files, and checks that the core has closed what it opened and unmapped what it mapped. */
+/* Forgets all files, and checks that the core has closed its files and unmapped its mappings. */
 void t_end_world(void);
 /* No read gives more than BYTES at once; 0: as many as asked for. */
 extern size_t t_read_most;
-/* What pread finds ends here, whatever statx said: the file has shrunk. */
+/* pread finds the end of the file here, despite the size from statx: the file has shrunk. */
 extern size_t t_file_ends;
 
 #endif

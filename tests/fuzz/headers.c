@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Program headers as they stand in a file, at any load address, under any options: what passes the reader is
-   planned as the slow planner does it, and a place that is chosen covers text. */
+/* Program headers as they stand in a file, at any load address, under any options: headers that pass the
+   reader are planned as the slow planner does it, and a place that is chosen covers text. */
 #include "fuzz.h"
 
 #include "elf/load-address.h"
@@ -28,7 +28,7 @@ static void choose_options(struct hl_options *options, struct hl_object *object,
     object->text_relocations = bit(flags, 5);
 }
 
-/* What the reader promises to the later steps. */
+/* The reader's promises to the later steps. */
 static void check_object(const struct hl_object *object) {
     assert_true(object->n_segments > 0 && object->n_segments <= HL_SEGMENTS_MAX);
     assert_true(object->relro_start <= object->relro_end);

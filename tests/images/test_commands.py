@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the commands say of images: each number against smaps, each reason against what was done to the store."""
+"""The commands' answers about images: each number against smaps, each reason against the changes to the store."""
 
 import json
 import os
@@ -70,12 +70,13 @@ def store(tmp_path, root):
 
 
 def image_bytes_of(mappings, name):
-    """What smaps says is on huge pages in the mappings of NAME."""
+    """The bytes on huge pages in the mappings of NAME, by smaps."""
     return sum(m.kb["ShmemPmdMapped"] * KIB + m.hugetlb_bytes for m in mappings if m.name == str(name))
 
 
 def touch(process, name):
-    """Has PROCESS map all of what it has of NAME, which would come as it is used; what smaps says then."""
+    """Has PROCESS map all pages of its mappings of NAME, which would come as they are used; the bytes by smaps
+    then."""
     with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
         for mapping in read_smaps(process.pid):
             for at in range(mapping.start, mapping.end if mapping.name == str(name) else 0, helpers.PAGE):
@@ -90,7 +91,7 @@ def status_of(process):
 
 
 def check_image(told, mappings, path, image, name=None):
-    """What status TOLD has of the object at PATH is what smaps has of IMAGE, which is called NAME there."""
+    """The object at PATH in the answer TOLD of status agrees with smaps of IMAGE, which is called NAME there."""
     [found] = [o for o in told["objects"] if o["path"] == str(path)]
     expected = image_bytes_of(mappings, name or image)
     assert expected > 0 and found["image_bytes"] == expected and found["image"] == str(name or image)
@@ -172,7 +173,7 @@ def test_status_tells_untouched_text_from_small(builder, store, library, pause_l
 
 
 def test_status_of_a_removed_image(app_of_image, store):
-    """It stays mapped, and nothing at its path says any more what it is."""
+    """It stays mapped, and its path no longer leads to it."""
     process, app, image = app_of_image
     store.done("rm", "-r", pathlib.Path(image).parent)
     told, mappings = status_of(process), read_smaps(process.pid)
@@ -327,7 +328,7 @@ WRONG = [("touched", "no-image"), ("noexec", "store-noexec"), ("replaced", "no-i
 @pytest.mark.parametrize("how, reason", [pytest.param(*case, marks=[] if case in WRONG[:2] else pytest.mark.check_all, id=case[0])
                                          for case in WRONG])
 def test_reasons(builder, store, tmp_path, library, how, reason):
-    """inspect gives the reason with which the program itself stays, and what helps."""
+    """inspect gives the reason why the program itself stays, and a remedy."""
     app = tmp_path / "app-nopie"
     shutil.copy(builder.executable("nopie"), app)
     spoil_root_owner = how == "another's"
@@ -345,7 +346,7 @@ def test_reasons(builder, store, tmp_path, library, how, reason):
 
 
 def examine(store):
-    """What is said of this store; there may be one of the machine's besides."""
+    """The lines about this store; there may be one of the machine's besides."""
     result = store.hugeld("doctor", "--json", env=helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={store.path}"))
     told = json.loads(result.stdout)
     [found] = [f for f in told["findings"] if f["name"] == "store" and str(store.path) in f["sentence"]]

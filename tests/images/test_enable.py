@@ -201,7 +201,7 @@ def test_many_at_once(world):
 
 
 def test_the_last_line(world):
-    """The file that enable has made goes with what it holds."""
+    """The file that enable has made goes with its last line."""
     done(world.run(HUGELD, "enable", APP))
     done(world.run(HUGELD, "disable", APP))
     assert not world.path("/etc/hugeld").exists()

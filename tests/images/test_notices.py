@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a program, its children, a debugger, an administrator and a package manager can notice of each way onto an image: the
-table of doc/images.md is what this test sees."""
+"""The traces of each way onto an image that a program, its children, a debugger, an administrator and a package manager can
+notice: this test checks the table of doc/images.md."""
 
 import os
 import pathlib
@@ -38,7 +38,7 @@ def program(builder, tmp_path):
 
 
 def start(prefix, app):
-    """APP when it waits, and what it has printed."""
+    """APP when it waits, and its output so far."""
     env = helpers.environment()
     env.pop("LD_HUGEPAGES_OPTIONS")
     process = helpers.start([*prefix, app, "wait"], env, stdin=subprocess.PIPE)
@@ -54,7 +54,7 @@ def select(printed, *begins):
 
 
 def look(app, process, printed, plain, image, name=None):
-    """What can be noticed of PROCESS, whose file APP is NAME to itself; PLAIN is what it prints without hugeld."""
+    """The noticeable traces in PROCESS, whose file APP is NAME to itself; PLAIN is its output without hugeld."""
     pid = process.pid
     maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
     seen = {
@@ -78,7 +78,7 @@ def look(app, process, printed, plain, image, name=None):
 
 
 def see(way, app, images):
-    """What can be noticed of WAY."""
+    """The noticeable traces of WAY."""
     image = images.add(app)
     process, plain = start(SHARED, app)
     helpers.end_process(process)
@@ -121,7 +121,7 @@ def tools():
 
 
 def read_table():
-    """What the document says: the columns, by their headings, and of each what stands beside a notice."""
+    """The document's table: the columns, by their headings, and in each the cell beside a notice."""
     lines = re.search(rf"^{re.escape(HEADING)}.*\n(?:\|.*\n)+", DOCUMENT.read_text(), re.M)[0].splitlines()
     [_, *ways], _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     return {way: {row[0]: row[1 + i] for row in rows} for i, way in enumerate(ways)}

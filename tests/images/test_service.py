@@ -359,7 +359,7 @@ def test_unmounted(world, tmp_path, removed):
         if removed:
             world.path("/run/disk/app").unlink()
         assert world.run("umount", "/run/disk").returncode == 0
-        helpers.wait_until(lambda: world.left() == [] and held(process) == 0, 150)  # what fails on a busy machine is tried again after 60
+        helpers.wait_until(lambda: world.left() == [] and held(process) == 0, 150)  # a failed try is repeated after 60
 
 
 def test_unmounted_while_the_store_is_locked(world, tmp_path):

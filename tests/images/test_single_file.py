@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that carry what they need in their own file.  They find it by an offset that was recorded when they were built, at the end
-of the file, in a section, in a segment or in memory; single-file.c stands for their makers' ways.  Whatever hugeld does with them,
-they print what they print without it, and an image is made only of what finds everything in it."""
+"""Programs that carry their data in their own file. They find it by an offset that was recorded when they were built, at the end
+of the file, in a section, in a segment or in memory; single-file.c stands for their makers' ways.  With hugeld they print the same
+as without it, and an image is made only of a program that finds everything in it."""
 
 import os
 import pathlib
@@ -52,14 +52,14 @@ def as_squashfs(app):
 
 
 def without_sections(app):
-    """As UPX leaves a program, and with what it unpacks at the end."""
+    """As UPX leaves a program, and with the packed data at the end."""
     data = bytearray(app.read_bytes())
     data[0x28:0x30], data[0x3C:0x40] = bytes(8), bytes(4)
     app.write_bytes(data)
     record(app, append(app))
 
 
-# How it finds what it carries, what the makers do to the finished file, and whether it gets an image.
+# How it finds its data, the makers' changes to the finished file, and whether it gets an image.
 KINDS = {
     "deno": ("find_trailer", lambda app: append(app, end=b"TRAILER!" + struct.pack("<Q", len(PAYLOAD))), False),
     "appimage": ("find_end_of_elf", as_squashfs, False),
@@ -99,7 +99,7 @@ def outcome(result):
 
 
 def attach(argv):
-    """What ARGV prints if it is attached to while it waits."""
+    """The output of ARGV if it is attached to while it waits."""
     process = helpers.start([*argv, "wait"], stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline() == "waits\n"
@@ -110,7 +110,7 @@ def attach(argv):
     return attached, (process.returncode, stdout)
 
 
-@pytest.mark.usefixtures("pool")  # what has no image takes pages where some are free
+@pytest.mark.usefixtures("pool")  # a program without an image takes pages where some are free
 @pytest.mark.parametrize("kind", KINDS)
 def test_finds_what_it_carries(images, own_store, later, single, kind):
     app = single(kind)

@@ -123,7 +123,7 @@ class Place:
             shutil.chown(name, owner, owner)
 
     def outcome(self, store=None, prefix=(), effective=0, how="effective"):
-        """(what f returned, what hugeld said)"""
+        """(the result of f, the output of hugeld)"""
         options = "backend=image,verbose=1" + (f",store={store}" if store else "")
         env = helpers.preload(self.library, patterns="libf.so", options=options)
         result = self.run([self.folder / "main", self.folder / "libf.so", effective, how], env, prefix)
@@ -151,7 +151,7 @@ FOREIGN = "belongs to a user that this user namespace does not map"
 
 
 def test_roots_store(place):
-    """What the others are measured by: every user takes what is in root's."""
+    """The standard for the other tests: every user takes images from root's store."""
     place.make_store("/run/hugeld", 0)
     assert place.outcome()[0] == place.outcome(prefix=AS_USER)[0] == FROM_IMAGE
     assert place.outcome(effective=USER)[0] == FROM_IMAGE
@@ -211,7 +211,7 @@ def test_capabilities(place):
 
 @pytest.mark.parametrize("how", ["effective", "real"])
 def test_daemon_that_is_a_user_for_the_moment(place, how):
-    """seteuid(2) and dlopen(3): what is loaded stays when the daemon is root again, or another user."""
+    """seteuid(2) and dlopen(3): loaded libraries stay when the daemon is root again, or another user."""
     place.make_store("/dev/shm/his", USER)
     got, said = place.outcome("/dev/shm/his", effective=USER, how=how)
     assert got == PLAIN and UNSAFE in said, said
@@ -226,7 +226,7 @@ def test_process_that_is_more_than_its_user(place, how):
 
 
 def test_another_group(place):
-    """newgrp(1), or what a set-group-ID program has started: its user's other processes can't trace it."""
+    """newgrp(1), or a child of a set-group-ID program: its user's other processes can't trace it."""
     place.make_store("/dev/shm/his", USER)
     other = ["setpriv", f"--reuid={USER}", "--regid=42", "--clear-groups"]
     got, said = place.outcome("/dev/shm/his", other)
@@ -242,7 +242,7 @@ def test_overflow_user(place):
 
 @pytest.mark.parametrize("kind", ["disk", "fuse"])
 def test_other_file_systems(place, kind, tmp_path):
-    """FUSE says of its files whatever its maker likes; so all that is not tmpfs is refused."""
+    """A FUSE file system can claim anything about its files; so all that is not tmpfs is refused."""
     place.make_store("/run/real", 0)
     store = "/run/named"
     if kind == "disk":

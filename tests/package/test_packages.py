@@ -35,7 +35,7 @@ def test_lintian(debian_packages):
 
 
 def test_sources_of_others(debian_packages):
-    """Their licence wants the source of what is inside: the archive keeps what Built-Using names."""
+    """Their licence demands the source of the linked libraries: the archive keeps the sources that Built-Using names."""
     for name, inside in ("hugeld", "libiberty-dev"), ("hugeld-ldso", "libc6"):
         [package] = debian_packages.glob(f"{name}_*.deb")
         source = helpers.run(["dpkg-query", "-W", "-f", "${source:Package} (= ${source:Version})", inside]).stdout
@@ -52,7 +52,7 @@ def sha256(path):
 
 
 def ours(debian):
-    """What of hugeld's is in DEBIAN, but for dpkg's own records."""
+    """hugeld's files in DEBIAN, but for dpkg's own records."""
     return debian.do("find / -xdev -name '*hugeld*' ! -path '/var/lib/dpkg/*' ! -path '/packages*' ! -path '/etc/hugeld-clean' "
                      "! -path '/sys/*' ! -path '/var/log/*'").split()
 
@@ -118,7 +118,7 @@ def test_install_use_remove_purge(debian):
 
 
 def test_libc6_changes_under_it(debian, other_libc6):
-    """dpkg puts another libc6 there, whatever depends on the old one, and the old one back."""
+    """dpkg puts another libc6 there, ignoring dependencies on the old one, and the old one back."""
     debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
     assert start(debian) == f"{FOLDER}/ld.so"
     debian.do("dpkg -i /packages/libc6-other.deb")
@@ -140,7 +140,7 @@ def test_before_the_trigger(debian, other_libc6):
     assert start(debian).endswith("/ld-linux-x86-64.so.2")
 
 
-# Nothing but what the fixture archive has.
+# Only the packages of the fixture archive.
 APT = "apt-get -q -y -o Dir::Etc::sourcelist=/etc/apt/other.list -o Dir::Etc::sourceparts=-"
 # As unattended-upgrades does it, from this archive.
 UNATTENDED = """
@@ -202,7 +202,7 @@ dpkg --root=/other -i /packages/libc6-other.deb
     assert debian.do(f"readlink {LINK} && readlink /other{LINK}").split() == ["ld.so", SYSTEM]
 
 
-# What APT's sources are in a new release, with an archive that has our packages for it.
+# APT's sources in a new release, with an archive that has our packages for it.
 NEXT_RELEASE = """
 sed -i s/bookworm/trixie/g /etc/apt/sources.list
 echo 'deb [trusted=yes] file:/archive ./' >> /etc/apt/sources.list
@@ -214,7 +214,7 @@ apt-get -q -y dist-upgrade
 @pytest.fixture
 def for_trixie(debian, tmp_path):
     """An archive in /archive that has both packages for trixie: a later version, with the dynamic linker that the suite has built
-    (tests/ldso/suite), and what it was made for."""
+    (tests/ldso/suite), and the sums of the files that it was made for."""
     suite = clean.archive.cache_folder("suites") / "trixie"
     linker = helpers.ROOT / "build/suites/trixie/ldso/ld.so"
     if not linker.exists() or not suite.exists():
@@ -261,7 +261,7 @@ def test_next_release(debian, for_trixie):
 # --- the store ---
 
 ENABLED = "/etc/systemd/system/multi-user.target.wants/hugeld.service"
-# What a package brings, larger than a huge page; then another version of it.
+# A package's program, larger than a huge page; then another version of it.
 LARGE = """
 mkdir -p /large/DEBIAN /large/usr/lib/disk && cp /root/large /large/usr/lib/disk/hl-large && printf 'Package: hl-large\\nVersion: %s\\n\
 Architecture: all\\nMaintainer: nobody <nobody@hugeld.example>\\nDescription: large\\n' "$version" > /large/DEBIAN/control &&

@@ -14,7 +14,7 @@ import helpers
 pytestmark = [pytest.mark.parallel, pytest.mark.check_all, pytest.mark.skipif(platform.machine() != "x86_64", reason="attach is for x86-64")]
 
 APP, OTHER = "/usr/lib/disk/app", "/usr/lib/disk/other"
-# What the command is linked with, and what `make install` runs.
+# The libraries of the command, and the tools of `make install`.
 PACKAGES = ("make", "libdw1", "libelf1", "libjansson4", "libxxhash0", "systemd")
 # Large text; it says when it has begun, and waits until its input ends.
 WAITS = """
@@ -27,7 +27,7 @@ int main(void) {
     return big_sum(1) == 0;
 }
 """
-# Every file with what is in it, every mount, and every process that maps an image.
+# Every file with its contents, every mount, and every process that maps an image.
 SNAPSHOT = """
 snapshot() {
     find / -xdev \\( -path /hugeld -o -path /proc -o -path /tmp \\) -prune -o -type l -printf '%M %U %p %l\\n' \\
@@ -41,8 +41,8 @@ await() {
     exit 1
 }
 """
-# Everything that there is: what is enabled, a unit that starts at boot, images, a process that is attached and one that was executed
-# from its image, the links of a unit that starts, and what `survey --calibrate` leaves, which would take a page of the pool here.
+# Everything that there is: enabled files, a unit that starts at boot, images, a process that is attached and one that was executed
+# from its image, the links of a unit that starts, and the file of `survey --calibrate`, which would take a page of the pool here.
 HOLD = f"""
 hugeld enable {APP}
 systemctl enable --quiet hugeld.service
@@ -76,7 +76,7 @@ echo ====
 
 
 def add_build(folder):
-    """What is built here goes into the copy of the source, so that `make install` has nothing to compile."""
+    """The files that were built here go into the copy of the source, so that `make install` has nothing to compile."""
     shutil.copy2(helpers.ROOT / "config.mk", folder)
     unwanted = shutil.ignore_patterns("vm", "suites", "tests", "fuzz", "ldso", "*.gz", "machines")
     shutil.copytree(helpers.ROOT / "build", folder / "build", symlinks=True, ignore=unwanted)
@@ -106,7 +106,7 @@ def parts(said):
 
 
 def check_round(held, given_back, ended):
-    """What was held was there, and both processes have ended well without it."""
+    """The held images were there, and both processes have ended well without them."""
     assert [line for line in held if "now:" in line] == ["    now: on its image", "    now: executed from its image"], held
     for path in "/run/hugeld-units/demo.service/0", "/var/cache/hugeld/tlb.json", "hugeld.service":
         assert any(path in line for line in held), held
@@ -116,7 +116,7 @@ def check_round(held, given_back, ended):
 
 
 def test_all_is_given_back(debian):
-    """By reset, and by uninstall with what install brought."""
+    """By reset, and by uninstall with the installed files."""
     said = debian.do(f"""{SNAPSHOT} snapshot
 make -C /hugeld install > /dev/null; snapshot
 {HOLD} systemctl disable --quiet hugeld.service; hugeld reset; echo ====; {END} snapshot

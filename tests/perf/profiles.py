@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Recording with perf, and the comparison of what it says about moved text with what it would say about the file.
+"""Recording with perf, and the comparison of its names for moved text with those that it would give from the file.
 
 Samples are random, so two profiles never agree exactly.  But one recording can be resolved twice: as it is, and from a
 copy in which the mapping records of moved text name the executable again (as_if_in_file).  Both times perf itself finds
@@ -35,7 +35,7 @@ class Program(typing.NamedTuple):
     argv: list
     moved: tuple  # base names of the objects whose text moves
     patterns: typing.Optional[str] = None
-    work: typing.Optional[typing.Callable] = None  # work(process): does what is recorded, ends; what it wrote to stderr
+    work: typing.Optional[typing.Callable] = None  # work(process): does the recorded work, ends; its output on stderr
     frequency: int = 4999
     folder: typing.Optional[pathlib.Path] = None  # where it runs
     drift: float = 0  # how much of all samples any function may have more or less in another run
@@ -145,7 +145,7 @@ class Placed:
 
 
 def place(pid, plans):
-    """What the file mappings would be where PLANS has moved text and read-only data.  Unwinding reads the latter."""
+    """The file mappings as they would be where PLANS has moved text and read-only data.  Unwinding reads the latter."""
     placed = []
     image = read_image(pid)
     for name, plan in plans.items():
@@ -199,7 +199,7 @@ def records(data):
 
 
 def as_if_in_file(data, output, placed):
-    """Copies the perf.data file DATA to OUTPUT with what is PLACED mapped from its files.  Everything else, each sample
+    """Copies the perf.data file DATA to OUTPUT with the ranges PLACED mapped from their files.  Everything else, each sample
     above all, is copied as it is.  Layout: tools/perf/Documentation/perf.data-file-format.txt of Linux."""
     whole = pathlib.Path(data).read_bytes()
     assert whole[:8] == b"PERFILE2"
@@ -328,8 +328,8 @@ def differences(plain, moved, drift=0, functions=20, sigmas=6, slack=0.3):
 
 
 def differ_each_time(compare):
-    """What COMPARE(), {name: shares}, finds in three pairs of recordings.  A name that is wrong is wrong each time; a machine whose
-    processor is away for a while at one instruction is not."""
+    """The results of COMPARE(), {name: shares}, in three pairs of recordings.  A name that is wrong is wrong each time; a machine
+    whose processor is away for a while at one instruction is not."""
     found = compare()
     for _ in range(2 if found else 0):
         again = compare()

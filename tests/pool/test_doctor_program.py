@@ -20,7 +20,7 @@ APP = TEXT + RODATA
 
 
 def ask(*arguments, env=None):
-    """(exit status, "program" of the JSON without what tests/images looks at), for a private copy."""
+    """(exit status, "program" of the JSON without the parts that tests/images looks at), for a private copy."""
     result = hugeld("doctor", "--json", "--copy", *arguments, env=env)
     assert result.stderr == "", result.stderr
     told = json.loads(result.stdout)["program"]
@@ -67,7 +67,7 @@ COPIES = {
 
 @pytest.mark.parametrize("asked", COPIES)
 def test_as_run_does(builder, library, pool, asked):
-    """Only what makes a private copy takes pages; the answer is what `hugeld run` does."""
+    """Only a private copy takes pages; the answer agrees with `hugeld run`."""
     arguments, changes, copies = COPIES[asked]
     pool(APP - 1)
     app = builder.executable("nopie")
@@ -136,7 +136,7 @@ def test_any_load_address(builder, pool):
     ("exe=other", 0), ("exe=app-*", APP), ("data=thp,bss=thp", APP),
 ])
 def test_options(builder, options, pages):
-    """Only what goes to hugetlb counts."""
+    """Only text that goes to hugetlb counts."""
     told = ask("-o", options, "--", builder.executable("nopie"))[1]
     assert (told["our_pages_min"], told["our_pages_max"], told["needed_pages"]) == (pages, pages, pages)
     assert (told["reason"] is None) == (pages > 0)
@@ -184,7 +184,7 @@ def test_program_is_found_as_by_execvp(builder):
 
 
 def test_script(builder, tmp_path):
-    """The interpreter's process is what hugeld acts in, also when that is a script."""
+    """hugeld acts in the interpreter's process, also when the interpreter is a script."""
     app = builder.executable("nopie")
     inner, outer = tmp_path / "inner", tmp_path / "outer"
     for script, interpreter in ((inner, f"{app} -x"), (outer, inner)):
@@ -202,7 +202,7 @@ LAUNCHERS = {
 
 @pytest.mark.parametrize("how", LAUNCHERS)
 def test_launchers(builder, pool, tmp_path, how):
-    """What a launcher starts is what takes pages: npm is a script of env."""
+    """The program that a launcher starts takes the pages: npm is a script of env."""
     app = builder.executable("nopie")
     pool(APP)
     script = tmp_path / "launcher"
@@ -327,7 +327,7 @@ def test_own_pages_by_hand(builder, pool):
 @pytest.mark.check_all
 @pytest.mark.parametrize("reserve, needed", [(2, APP + 3), (3, APP + 3), (7, APP + 7)])
 def test_reserve_pages(builder, pool, reserve, needed):
-    """What reserve_pages leaves alone holds the program's own, and more where it is more."""
+    """The pages that reserve_pages leaves alone hold the program's own, and more where it is more."""
     app = builder.executable("nopie")
     arguments = ["--own-pages", "3", "-o", f"backend=hugetlb,reserve_pages={reserve}", "--", app]
     pool(needed)
@@ -340,7 +340,7 @@ def test_reserve_pages(builder, pool, reserve, needed):
 
 @pytest.fixture
 def postgres(pretender, root, shared_folder, monkeypatch):
-    """(program with its arguments, folder of its answers); the data directory belongs to nobody."""
+    """(program with its arguments, folder of its answers); the data directory belongs to the user nobody."""
     folder = shared_folder / "pretender"
     answers = folder / "answers"
     answers.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Databases with huge pages of their own, under libhugeld.so, with a pool of exactly what `hugeld doctor -- PROGRAM`
-says: everything is on huge pages, and it serves a query.  With less, a server that insists on its pages gets them."""
+"""Databases with huge pages of their own, under libhugeld.so, with a pool of exactly the size that `hugeld doctor --
+PROGRAM` gives: everything is on huge pages, and it serves a query.  With less, a server that insists on its pages gets
+them."""
 
 import collections
 import contextlib
@@ -36,8 +37,8 @@ def ask_doctor(argv, options=""):
 
 
 def check_doctor(argv, pool):
-    """Doctor says yes with what it asks for, and no with one page less, and its remedy helps.  The pool is exact
-    afterwards; gives what doctor says of the program."""
+    """Doctor says yes with the pages that it asks for, and no with one page less, and its remedy helps.  The pool is exact
+    afterwards; gives doctor's answer about the program."""
     pool(0)
     needed = ask_doctor(argv)[1]["needed_pages"]
     pool(needed - 1)
@@ -122,7 +123,7 @@ def test_postgres_exact(server, pool):
 
 @pytest.mark.check_all
 def test_postgres_one_page_less(server, pool):
-    """huge_pages=on starts: what is missing is hugeld's."""
+    """huge_pages=on starts: the missing pages are hugeld's."""
     told = check_doctor(server.plain_argv, pool)
     pool(told["needed_pages"] - 1)
     with server.paused(f"backend=hugetlb,reserve_pages={told['own_pages']}") as process:
@@ -142,7 +143,7 @@ def test_postgres_comes_first(server, pool):
 
 
 def test_postgres_without_reserve_pages(server, pool):
-    """What reserve_pages is for: here hugeld is served first, and the server does not start."""
+    """The purpose of reserve_pages: here hugeld is served first, and the server does not start."""
     told = check_doctor(server.plain_argv, pool)
     pool(told["own_pages"] + told["our_pages_min"] - 1)
     with server.paused("backend=hugetlb") as process:
@@ -164,7 +165,7 @@ def test_postgres_running(server, pool):
 
 # --- MariaDB ---
 
-# Sizes that fill whole pages, and others; and what 10.11 takes for each buffer of a large pool.
+# Sizes that fill whole pages, and others; and the pages that 10.11 takes for each buffer of a large pool.
 WHOLE = ["--innodb-buffer-pool-size=16M", "--innodb-log-buffer-size=2M", "--key-buffer-size=1M",
          "--aria-pagecache-buffer-size=1M"]
 MIXED = ["--innodb-buffer-pool-size=17M", "--innodb-log-buffer-size=3M", "--key-buffer-size=9M",
@@ -198,7 +199,7 @@ class MariaDB:
 
 def check_own(mappings, buffers, most):
     """Each of the BUFFERS has its pages.  Of these InnoDB's is the largest, and has up to three more, in pieces, where the
-    kernel's address is no multiple of 8 MiB: that depends on what threads have mapped before, even without randomisation."""
+    kernel's address is no multiple of 8 MiB: that depends on the threads' earlier mappings, even without randomisation."""
     *pages, innodb = sorted(m.bytes // helpers.HUGE for m in mappings)
     missing = collections.Counter(buffers[:-1]) - collections.Counter(pages)
     assert not missing and innodb >= buffers[-1] and sum(pages) + innodb <= most, (pages, innodb, most)
@@ -211,7 +212,7 @@ def mariadb_server(mariadb, library, pause_library):
 
 @pytest.mark.check_all
 def test_mariadbd_falls_back(mariadb_server, pool):
-    """With fewer pages than it asks for it takes none and says nothing: only smaps tells that it has what it wants."""
+    """With fewer pages than it asks for it takes none and says nothing: only smaps tells whether it has them."""
     pool(4)
     with mariadb_server.serving(WHOLE, "backend=thp") as process:
         assert not any(m.is_hugetlb for m in read_smaps(process.pid))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a program usually has and here has not: /proc, /sys, descriptors, a stack, a root that can be written to.  By
-the preloader and by the patched dynamic linker: what ran plainly runs, says the same, and moves where it can."""
+"""Programs that lack what others have: /proc, /sys, descriptors, a stack, a root that can be written to.  By the preloader
+and by the patched dynamic linker: a program that runs without hugeld runs, says the same, and moves where it can."""
 
 import os
 import pathlib
@@ -24,12 +24,12 @@ def in_bash(script):
     return ["bash", "-c", f'{script}; exec "$@"', "bash"]
 
 
-# what -> (command prefix, whether text moves); None: as it comes
+# the lack -> (command prefix, whether text moves); None: as it comes
 BARE = {
     "no proc": (in_namespace("umount -l /proc"), False),
     "an empty proc": (in_namespace("mount -t tmpfs none /proc"), False),
     "hidepid": (in_namespace(f"mount -t proc -o hidepid=2 proc /proc; set -- {NOBODY} \"$@\""), True),
-    "no sys": (in_namespace("umount -l /sys"), True),  # the kernel itself says what the pool has
+    "no sys": (in_namespace("umount -l /sys"), True),  # the kernel itself gives the pool's pages
     "chroot without proc and sys": (in_namespace('mount --bind / /mnt; set -- chroot /mnt "$@"'), False),
     "chroot without sys": (
         in_namespace('mount --bind / /mnt; mount -t proc proc /mnt/proc; set -- chroot /mnt "$@"'), True),
@@ -52,7 +52,7 @@ BARE = {
 
 
 def preloaded(library, options):
-    """As LD_PRELOAD in the program alone: what makes the surroundings is no part of it."""
+    """As LD_PRELOAD in the program alone: the commands that make the surroundings do without it."""
     return ["env", f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS={helpers.ALL_SEGMENTS},{options}"]
 
 
@@ -85,7 +85,7 @@ def test_bare(builder, pool, root, way, bare):
 
 
 def take_map(pid):
-    """What is in the map of PID, which has ended.  It is removed."""
+    """The contents of the map of PID, which has ended.  It is removed."""
     path = pathlib.Path(f"/tmp/perf-{pid}.map")
     text = path.read_text()
     path.unlink()
@@ -97,8 +97,8 @@ CLOSED = ["0", "1", "2", "01", "02", "12", "012"]
 
 @pytest.mark.parametrize("closed", CLOSED)
 def test_closed_descriptors(builder, pool, way, closed, tmp_path):
-    """What hugeld opens has one of these numbers for a while: none stays open, and what the program opens is whole.  So is
-    its map for perf."""
+    """A file that hugeld opens has one of these numbers for a while: none stays open, and the program's own files are
+    whole.  So is its map for perf."""
     pool(64)
     source = builder.write("open.c", r"""
 #include <dirent.h>
@@ -153,7 +153,7 @@ OTHERS = {
 @pytest.mark.parametrize("order", ["before", "behind", "ldso"])
 @pytest.mark.parametrize("other", OTHERS)
 def test_other_libraries(builder, pool, library, other, order):
-    """Another library is preloaded too: the program does with both what it does with that one, and moves."""
+    """Another library is preloaded too: the program does the same with both as with that one, and moves."""
     name, changes = OTHERS[other]
     path = next((p for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
                  for p in [pathlib.Path(folder, name)] if p.exists()), None)

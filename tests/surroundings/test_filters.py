@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Processes that are restricted, by their parents or by themselves, by a filter that kills for every call that the
-program does not need (or by PR_SET_MDWE, Landlock): the program lives and does the same, and what can move moves.
+program does not need (or by PR_SET_MDWE, Landlock): the program lives and does the same, and all text that can move moves.
 
-The filter is made from a trace of the plain program, so that whatever hugeld calls beyond it is the end, but for the lists
-below.  doc/limits.md has them for users."""
+The filter is made from a trace of the plain program, so that any other call of hugeld's is the end, but for the lists below.
+doc/limits.md has them for users."""
 
 import contextlib
 import os
@@ -21,10 +21,10 @@ sys.path.append(str(helpers.ROOT / "tests/dlopen"))
 
 from tables import compile_c, link_table  # noqa: E402  (its folder has just been added)
 
-# What a program's memory allocator calls.
+# The calls of a program's memory allocator.
 ALLOCATOR = {"mmap", "munmap", "mprotect", "mremap", "madvise"}
-# What hugeld calls besides, under a filter that was inherited.  Of these only readlinkat, rt_sigprocmask and what the dynamic
-# linker itself calls (openat, read, close, mmap) come before the filter is known.
+# hugeld's other calls, under a filter that was inherited. Of these only readlinkat, rt_sigprocmask and the dynamic linker's
+# own calls (openat, read, close, mmap) come before the filter is known.
 INHERITED = ALLOCATOR | {"readlinkat", "rt_sigprocmask", "pread64", "prlimit64"}
 LATER = {"pwrite64"}  # for objects that come later, in the preloader
 LINES = {"fstat"}  # before a line is written
@@ -92,7 +92,7 @@ class Way:
             return self.finish(process)
 
     def calls(self, argv, folder, since=""):
-        """The names of what ARGV calls plainly, after it has written SINCE."""
+        """The names of the calls of ARGV without hugeld, after it has written SINCE."""
         log = folder / "calls"
         code, _, stderr = self.run(argv, prefix=["strace", "-o", log])
         assert code == 3, stderr
@@ -110,7 +110,7 @@ def way(request, library, strace):
 
 
 def huge_bytes(process, flag=""):
-    """By what they are mapped from."""
+    """The bytes on hugetlb pages, by the file that they are mapped from."""
     found = {}
     for m in read_smaps(process.pid):
         if m.is_hugetlb and flag in m.permissions:
@@ -169,7 +169,7 @@ def test_inherited_with_an_own_store(way, aligned_sandbox, confine, images, tmp_
 
 
 def test_inherited_and_nothing_more(way, sandbox, confine, pool, tmp_path):
-    """The filter is what the tests here rely on: it kills for one call that is missing."""
+    """The tests here rely on the filter: it kills for one call that is missing."""
     pool(64)
     argv = [sandbox, "none"]
     prefix = confine(only((way.calls(argv, tmp_path) | INHERITED) - {"mremap"}))
@@ -201,8 +201,7 @@ def test_later_under_what_was_inherited(way, sandbox, table, confine, pool, tmp_
 
 
 def test_docker(way, sandbox, table, confine, docker_filter, pool, tmp_path):
-    """A profile that refuses: text is on hugetlb pages, has the same contents, and nothing of what it may refuse was
-    tried."""
+    """A profile that refuses: text is on hugetlb pages, has the same contents, and no call that it may refuse was tried."""
     pool(64)
     argv, log = [sandbox, "none", table], tmp_path / "moved"
     plain = way.run(argv, prefix=confine(docker_filter))
@@ -225,7 +224,7 @@ RESTRICTED = "the process has restricted itself since it started (seccomp, or a 
 @pytest.mark.parametrize("inherited", [False, True], ids=["", "on top"])
 @pytest.mark.parametrize("options", ["", *STRICT])
 def test_own_filter(way, sandbox, table, confine, pool, tmp_path, options, inherited):
-    """It allows what dlopen calls plainly."""
+    """It allows the calls of dlopen without hugeld."""
     pool(64)
     calls = way.calls([sandbox, "none", table], tmp_path, since='write(1, "start')
     assert "munmap" not in calls and "rt_sigprocmask" not in calls, "what is to be found would not be"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that a preloaded library breaks or never reaches: `hugeld run` says so and runs them plainly; what a moved
-program starts runs as it would."""
+"""Programs that a preloaded library breaks or never reaches: `hugeld run` says so and runs them without hugeld;
+programs that a moved one starts run as they would."""
 
 import pathlib
 import platform
@@ -13,7 +13,7 @@ import helpers
 from surroundings import RODATA, TEXT
 
 
-# Starts the program that is its argument, in every way, and says what became of it.
+# Starts the program that is its argument, in every way, and prints how it ended.
 STARTER = r"""
 #include <spawn.h>
 #include <stdio.h>
@@ -192,7 +192,7 @@ def test_child_of_32_bits(builder, library, pool, child32, way):
 
 
 ADVICE = "more text is in libbig.so.1 than in the program; best for that: "
-# What is given to run and what is inherited -> whether it is told where the text is.
+# The arguments of run and the inherited variables -> whether a line names the library that has the text.
 ASKED = {
     "nothing said": ([], {}, True),
     "main": (["-p", "main"], {}, True),
@@ -208,7 +208,7 @@ ASKED = {
 @pytest.mark.parametrize("asked", ASKED)
 def test_text_in_a_library(builder, asked):
     """The default takes the executable alone: where a library that it is linked with has more text, run names that, and
-    once, whatever the program starts.  Which program a shell script starts is not known."""
+    only once, with any children of the program.  Which program a shell script starts is not known."""
     arguments, changes, told = ASKED[asked]
     app, _ = builder.with_library("dso")
     twice, script = builder.write("twice.sh", f"#!/bin/sh\n{app}\nexec {app}\n"), builder.write("of-env", f"#!/usr/bin/env {app}\n")
@@ -222,7 +222,7 @@ def test_text_in_a_library(builder, asked):
 
 
 BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-# What was kept, and how run is called -> whether it says that huge pages come in pieces.
+# The kept measurement, and how run is called -> whether it says that huge pages come in pieces.
 KEPT = {
     "pieces": ({"tlb": "pieces", "boot": BOOT}, ["--copy"], True),
     "whole": ({"tlb": "whole", "boot": BOOT}, ["--copy"], False),
@@ -236,7 +236,8 @@ KEPT = {
 
 @pytest.mark.parametrize("kept", KEPT)
 def test_pieces(curve, tmp_path, kept):
-    """What survey --calibrate has found here is said of what runs on huge pages; nothing is measured for that."""
+    """The result of survey --calibrate is reported for programs that run on huge pages; nothing is measured for
+    that."""
     changes, arguments, is_told = KEPT[kept]
     file = tmp_path / "cache/hugeld/tlb.json"
     file.write_text(helpers.jump_costs_file(**changes))
@@ -253,7 +254,7 @@ def test_text_in_the_program(builder):
 
 
 def test_ignored_children():
-    """What the program inherits is what run has inherited, although that has asked the dynamic linker in between."""
+    """The program inherits the same as run, although that has asked the dynamic linker in between."""
     argv = ["grep", "SigIgn", "/proc/self/status"]
     ignore = ["env", "--ignore-signal=CHLD"]
     result = helpers.run([*ignore, helpers.HUGELD, "run", "-o", "verbose=1", "--", *argv])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The file of the text is worse than it looks: cut off, on a bad block, on a file system that gives up.  A program that
-never touches those pages runs; copying them must not be what kills it.  Whatever way the bytes go, what cannot be read
-stays where it is, and the rest moves."""
+never touches those pages runs; copying them must not kill it. By every way of copying, pages that cannot be read stay where
+they are, and the rest moves."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ TAIL_SOURCE = f"""
     .section .note.GNU-stack,"",@progbits
 """
 
-# The ways in which bytes can go, by what a policy forbids.
+# The ways of copying, each with the calls that a policy forbids.
 WAYS = {
     "userfaultfd": [],
     "call": ["deny=userfaultfd"],
@@ -54,7 +54,7 @@ def tail_of(path):
 
 
 def test_whole_file(surround, pool, way, program):
-    """Nothing is wrong with it, and all of it moves: the programs are what the tests below take them for."""
+    """Nothing is wrong with it, and all of it moves: the programs are as the tests below assume."""
     pool(64)
     header = tail_of(program)
     assert header.vaddr == 0x8000000 and header.file_bytes == TAIL and not header.flags & PF_W
@@ -121,8 +121,8 @@ def test_bad_block(surround, pool, way, kind, program, bad_blocks, how):
 @pytest.mark.parametrize("other", ["file", "place"])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_not_what_the_executable_is(surround, pool, thp, sum_program, first, tmp_path, backend, other):
-    """An earlier constructor has mapped another file over a part of the text, or another part of the same one: what the
-    program runs is what moves."""
+    """An earlier constructor has mapped another file over a part of the text, or another part of the same one: the text that
+    the program runs moves."""
     pool(64)
     program, copy = sum_program("nopie"), tmp_path / "copy"
     text = max((h for h in read_headers(program) if h.flags & PF_X), key=lambda h: h.file_bytes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The hugeld command: what it answers, in words and as JSON, and one clear line for every kind of bad input."""
+"""The hugeld command: its answers, in words and as JSON, and one clear line for every kind of bad input."""
 
 import contextlib
 import json
@@ -116,7 +116,7 @@ def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
 
 
 def test_strict_refuses_what_never_fits(pool):
-    """At no load address has it a whole huge page.  What it starts is not judged by that."""
+    """It has a whole huge page at no load address.  The program that it starts is not judged by that."""
     one_line(hugeld("run", "--copy", "-o", "strict=on", "true"), 127, "no whole huge page lies inside; strict=on")
     pool(16)
     script = "import subprocess; print(subprocess.run(['true']).returncode)"
@@ -128,7 +128,7 @@ def test_strict_refuses_what_never_fits(pool):
 @pytest.mark.parametrize("text", ["#!/bin/sh\nexec env A=1 true\n", "#!/bin/sh\nexec nice -n 1 true\n", "#!/bin/sh\nexec true\n",
                                   "#!/usr/bin/env -Strue -x\n"])
 def test_strict_does_not_judge_launchers(tmp_path, text):
-    """What a script starts is not judged by its size, nor is the program between them."""
+    """The program that a script starts is not judged by the script's size, nor is the program between them."""
     script = write_program(tmp_path / "script", text)
     result = hugeld("run", "--copy", "-o", "strict=on", "--", script)
     assert outcome(result) == (0, "", "")
@@ -145,7 +145,7 @@ def write_program(path, text, mode=0o755):
 RAN = "#!/bin/sh\necho ran\n"
 PRIVATE = {"bin/t-program": (RAN, 0o700), "other/t-program": ("#!/bin/sh\necho another\n", 0o755)}
 AS_NOBODY_WITH = "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=+dac_override --ambient-caps=+dac_override"
-# What env(1) starts: the files, and a command prefix.
+# The programs that env(1) starts: the files, and a command prefix.
 STARTED = {
     "an empty file": ({"bin/t-program": ("", 0o755)}, ""),
     "no interpreter's name": ({"bin/t-program": ("#!\necho ran\n", 0o755)}, ""),
@@ -387,7 +387,7 @@ print(min(line for line in open("/proc/self/maps") if sys.argv[1] in line))
 
 @pytest.mark.parametrize("parent", [None, "/dev/shm"])
 def test_inspect_where_the_kernel_puts_it(builder, parent):
-    """What inspect shows of a library is where each start puts it; where there is no such place, it shows all."""
+    """inspect shows the place of a library that each start gives it; if there is none, it shows all."""
     with tempfile.TemporaryDirectory(dir=parent) as folder:
         library = shutil.copy(builder.with_library("dso")[1][0], folder)
         [file] = hugeld_json("inspect", library)["files"]
@@ -448,7 +448,7 @@ def remedies(path, options):
 @pytest.mark.parametrize("options", ["verbose=0", "edges=small", "segments=text", "segments=text,edges=small,data=off",
                                      "bss=thp", "backend=file"])
 def test_inspect_remedies_help(builder, options):
-    """What inspect advises covers more of that segment, and is nothing that the user has already."""
+    """The advice of inspect covers more of that segment, and is nothing that the user has already."""
     link = "link it with -z max-page-size=0x200000"
     variants = ("pie", "nopie", "aligned", "aligned-pie", "noseparate", "six", "hole")
     apps = [builder.tiny(), *(builder.executable(v) for v in variants), builder.executable("nopie", 2**18)]
@@ -542,7 +542,7 @@ def test_inspect_hostile_name(tmp_path):
 
 
 def ends_well(file):
-    """Whatever FILE holds: an answer, or one line; no crash, no sanitizer's report."""
+    """For any contents of FILE: an answer, or one line; no crash, no sanitizer's report."""
     result = hugeld("inspect", file)
     assert result.returncode in (0, 1), f"{result.returncode} {result.stderr}"
     assert result.stderr.count("\n") == (1 if result.stderr else 0)
@@ -601,7 +601,7 @@ def status_of(pid):
 
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_status(builder, library, pause_library, pool, thp, backend):
-    """What smaps says, per object, range and backend."""
+    """The pages in smaps, per object, range and backend."""
     pool(64)
     app = builder.executable("nopie")
     with on_huge_pages(app, library, pause_library, f"backend={backend}") as process:
@@ -779,7 +779,7 @@ def test_root_that_may_not_read_a_process_in_json(library, sleeper_of_nobody, ri
 
 @pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
 def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
-    """What can count without that does, and says it."""
+    """survey counts the processes that it may look at, and reports the others."""
     command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld"]
     result = helpers.run([*command, "survey", "--exact", "--all-users", "--seconds=0.1"])
     assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
@@ -918,7 +918,7 @@ SIDES, MEMORIES = ("data", "text"), ("hugetlb", "thp", "image")
 
 
 def check_tlb(tlb):
-    """The figures are there and go together; what they are is the machine's business (unit/test-tlb.c has the verdicts)."""
+    """The figures are there and fit together; their values depend on the machine (unit/test-tlb.c has the verdicts)."""
     verdicts = ("whole", "pieces", "some", "unknown")
     assert tlb["verdict"] in verdicts and tlb["data"] in verdicts and tlb["text"] in verdicts
     assert (tlb["remedy"] is None) == (tlb["verdict"] in ("whole", "unknown"))
@@ -958,7 +958,7 @@ def test_doctor_tlb_leaves_half_of_the_pool(pool, pages, seen):
 @pytest.mark.parametrize("kernel, said", [("Not affected", None), ("KVM: Mitigation: Split huge pages", "splits?"),
                                           ("Processor vulnerable", "splits?|does not split")])
 def test_doctor_multihit(root, tmp_path, kernel, said):
-    """Where the processor has that flaw, the host may split what its guests execute."""
+    """If the processor has that flaw, the host may split the huge pages that its guests execute."""
     where = pathlib.Path("/sys/devices/system/cpu/vulnerabilities/itlb_multihit")
     if not where.exists():
         pytest.skip("this kernel does not know of the flaw")
@@ -1017,13 +1017,13 @@ def test_program_begins_without_the_command(tmp_path):
 @pytest.mark.parametrize("arguments", ["undo --dry-run", "--seconds=5", "status --once", "undo --json", "undo --config=/x", "restart",
                                        "status --keep-only"])
 def test_service_options(arguments):
-    """What an option would not do is refused: nothing begins, and nothing is undone."""
+    """An option that would have no effect is refused: nothing begins, and nothing is undone."""
     result = helpers.run([helpers.HUGELD, "service", *arguments.split()], timeout=10)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
 
 
 def test_few_open_files():
-    """No command takes for missing what it may not open; a program is run all the same."""
+    """No command takes a file for missing that it may not open; a program is run all the same."""
     pid = os.getpid()
     for words in (["attach", "--dry-run", pid], ["status", pid], ["status", "--all"], ["inspect", "--pid", pid], ["share", "list"],
                   ["share", "add", "/bin/true"], ["doctor"], ["survey", "--seconds=0.1"]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS as a user meets them: what is said and how loud, mistakes, endless texts,
+"""LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS as a user meets them: messages and their verbosity, mistakes, endless texts,
 exe=, children, and secure mode, in which nothing happens."""
 
 import os
@@ -49,7 +49,7 @@ def test_verbose_2(builder, pool):
 
 
 def test_verbose_2_counts_what_is_too_small(builder):
-    """One line for all that a wildcard selects; what is named has its own, and verbose=3 has one for each."""
+    """One line for all objects that a wildcard selects; a named object has its own, and verbose=3 has one for each."""
     def lines(patterns, options):
         return helpers.run_preloaded([builder.tiny()], patterns, options).stderr.splitlines(keepends=True)
 
@@ -168,7 +168,7 @@ def names(app, patterns, options):
 
 @pytest.mark.parametrize("options", ["verbose=1", "verbose=3"])
 def test_name_that_nothing_has(builder, options):
-    """One line for each name, and none for what is loaded, even where it cannot move."""
+    """One line for each name, and none for a loaded object, even if it cannot move."""
     there = "main:libc.so.6:ld-linux-x86-64.so.2:linux-vdso.so.1:lib*"
     code, stdout, stderr = names(builder.tiny(), f"nod:{there}:!excluded:nothing*:libssl.so.1.1", options)
     lines = [line for line in stderr.splitlines(keepends=True) if "LD_HUGEPAGES" in line]
@@ -215,7 +215,7 @@ def test_only(builder, pool, only, moves):
 
 
 def test_children_do_the_same(builder, pool):
-    """A shell starts a program, which becomes another one: each moves what it has."""
+    """A shell starts a program, which becomes another one: each moves its own text."""
     pool(64)
     one, two = builder.executable("nopie"), builder.executable("six")
     argv = ["/bin/sh", "-c", f'"{one}" exec "{two}"; exit 9']

@@ -83,7 +83,7 @@ static Elf64_Sym *add(struct image *image, const char *name, uint64_t start, uin
     return add_as(image, name, start, bytes, STB_GLOBAL, STT_FUNC);
 }
 
-/* What make_map says was moved; nothing if it is empty. */
+/* The range that make_map reports as moved; none if it is empty. */
 static struct hl_text_range in_memory;
 
 /* The map of the first FILE_BYTES of IMAGE, which is freed, for N ranges that count from the text; the result
@@ -187,7 +187,7 @@ static struct image *new_loaded(struct image **memory) {
     return image;
 }
 
-/* What lies in moved memory is not read from the file, wherever it begins. */
+/* Tables in moved memory are not read from the file, wherever they begin. */
 static void test_moved_tables(void **state) {
     (void)state;
     for (size_t from = offsetof(struct image, symbol); from < offsetof(struct image, strings) + 33; from++) {
@@ -465,7 +465,7 @@ static void test_truncated(void **state) {
     }
 }
 
-/* Wild numbers in every field: whatever comes out is sorted, disjoint and inside the range. */
+/* Wild numbers in every field: the output is always sorted, disjoint and inside the range. */
 static void test_wild_numbers(void **state) {
     (void)state;
     static const uint64_t wild[] = {0,     1,      7,      8,          24,        64,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The x86-64 guests: this machine's own Python, pytest and programs on each of Debian's kernels.
 
-There is no compiler in the guest.  Its `gcc` is a script that takes what this machine's gcc made of the same sources
+There is no compiler in the guest.  Its `gcc` is a script that takes the output of this machine's gcc for the same sources
 (prebuild.py), so that the tests of ../system and ../writable run there as they are."""
 
 import hashlib
@@ -21,10 +21,11 @@ PYTHON = "/usr/bin/python3"
 
 COMMANDS = ("sh", "cat", "cp", "rmdir", "true", "env", "ls", "nm", "ld", "dmesg", "sed", "setsid", "stty", "mount",
             "umount", "unshare", "setarch", "sleep", "strace", "nsenter")
-# What test_vm_service.py mounts, beside the root; file systems that are not built into the kernels, and what they need.
+# The mounts of test_vm_service.py, beside the root; file systems that are not built into the kernels, and the modules that they
+# need.
 XFS, XFS_BYTES = "test.xfs", 320 << 20
 MODULES = ("xfs", "overlay", "libcrc32c", "crc32c_generic", "crc32_generic", "exportfs")
-# Of Python's library, what is large and never imported.
+# The parts of Python's library that are large and never imported.
 LEAVE = ("test", "idlelib", "lib2to3", "pydoc_data", "ensurepip", "tkinter", "turtledemo", "config-*", "distutils")
 PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "attr", "py.py", "more_itertools", "exceptiongroup",
           "tomli")
@@ -49,7 +50,7 @@ def python_library():
     return run([PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('stdlib'))"]).strip()
 
 
-# What prebuild.py compiles, and how.
+# The files that prebuild.py compiles, and how.
 SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/stop-at.c", "surroundings/poke.c",
            "images/*.c", "images/test_exec_stop.py", "attach/*.[ch]", "attach/conftest.py", "attach/attaching.py",
            "writable/*.[ch]", "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py",
@@ -92,7 +93,8 @@ def cc1plus():
 
 
 def add_policies(root):
-    """What test_vm_lsm.py loads, and with what.  AppArmor's package would change the machine if it were installed."""
+    """The policies that test_vm_lsm.py loads, and the tools for it.  AppArmor's package would change the machine if it were
+    installed."""
     with Archive("amd64", ["bookworm", "bookworm-security"]).packages(["apparmor"]) as tree:
         root.add(tree / "sbin/apparmor_parser", at="/usr/sbin/apparmor_parser")
     run(["secilc", "-o", root.inside("/hugeld/execmem.policy"), "-f", "/dev/null", HERE / "guest" / "execmem.cil"])
@@ -144,7 +146,7 @@ def make_image(folder):
     return root.make_image(folder / "root.ext4")
 
 
-# The emulator does what "rep movsb" and "rep stosb" do byte by byte: without ERMS the kernel clears and copies pages by
+# The emulator executes "rep movsb" and "rep stosb" byte by byte: without ERMS the kernel clears and copies pages by
 # words, and a test takes a third of the time.
 CPU = "max,-erms,-fsrm"
 
@@ -161,13 +163,13 @@ def guest(name, *suites, image=make_image, words=(), **changes):
 
 FILE_SYSTEMS = {"disks": [XFS], "modules": MODULES}
 
-# What depends little on the kernel and takes minutes, as patterns of vm_choice.py.  The guest called newest has all of it, and 5.10, at
-# the other end, all but the clock.
+# Tests that depend little on the kernel and take minutes, as patterns of vm_choice.py.  The guest called newest has all of it, and
+# 5.10, at the other end, all but the clock.
 CLOCK = "vm/guest/test_vm_service.py::test_(suspended|clock_is_set|changed_in_the_future).*"
 SWEEPS = "images/test_exec_stop.py::test_(helper_killed|call_fails).*,vm/guest/test_vm_yama.py::.*"
 
-# What a sample leaves to the oldest kernel and the newest: nodes, limits, a short pool, faults, the ways of filling, overlayfs and
-# writable data are the same between.
+# The tests that a sample leaves to the oldest kernel and the newest: nodes, limits, a short pool, faults, the ways of filling,
+# overlayfs and writable data are the same between.
 ENDS = (r"vm/guest/test_vm_(nodes|theft|limits|survey|replicas)\.py::.*,writable/.*,system/test_(pool_short|faults)\.py::.*,"
         r"system/test_moving\.py::test_(bss|data|exceptions_through_moved_text).*,"
         r"vm/guest/test_vm_ladder\.py::test_(hugetlb|thp|library|page_missing|writable_data).*,"

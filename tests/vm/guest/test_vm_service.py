@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`hugeld service` with `act = yes` on this kernel's ext4, xfs and overlayfs: text that was observed becomes huge while a process runs
-it, or when no process maps it, or the service says that it can do neither; and what the service needs to observe at all."""
+it, or when no process maps it, or the service says that it can do neither; and the rights that the service needs to observe at
+all."""
 
 import contextlib
 import json
@@ -136,7 +137,7 @@ def running(path, *words):
 
 
 def huge_bytes(path):
-    """What a process that starts now has on huge pages of the page cache."""
+    """The bytes that a process that starts now has on huge pages of the page cache."""
     with running(path, 0, "wait") as process:
         assert process.stdout.readline()
         return 1024 * sum(m.kb["FilePmdMapped"] for m in read_smaps(process.pid) if m.name == str(path))
@@ -157,7 +158,7 @@ def can_join(path):
 
 
 def act(service):
-    """What came of acts, once there is anything.  What took too long is tried again a minute later."""
+    """The results of acts, once there are any. An act that took too long is tried again a minute later."""
     service.configure("window = 4", "interval = 600")
     acts = service.wait(lambda observed: observed["acts"]["huge"] + observed["acts"]["failed"] > 0)["acts"]
     if acts["huge"] == 0 and "or to look takes too long" in service.said():
@@ -185,7 +186,7 @@ def test_acts(service, program):
 
 
 def test_overlay(service, program, tmp_path):
-    """A layer's file is one file to all overlays: what is put in place there is so for each container."""
+    """A layer's file is one file to all overlays: if it is put in place there, it is so for each container."""
     if not vmguest.has_file_system("overlay"):
         vmguest.absent("no overlayfs")
     added = helpers.hugeld("share", "add", "--way=place", "--any-disk", program)
@@ -214,8 +215,8 @@ def overlays(layer, folder, names):
 
 @pytest.mark.parametrize("where", ["tmpfs", "layer's"])
 def test_mapped_through_overlays(program, tmp_path, where):
-    """Who maps a layer's file by an overlay maps it, whatever maps says: 16 processes would wait for a page to be joined, and to read it
-    anew would take it from them."""
+    """A process that maps a layer's file by an overlay counts as one that maps it, although its maps name another file: 16
+    processes would wait for a page to be joined, and to read it anew would take it from them."""
     if not vmguest.has_file_system("overlay"):
         vmguest.absent("no overlayfs")
     layer, before = program.parent / "layer", program.read_bytes()
@@ -363,7 +364,7 @@ def test_mapped_by_many(service, program):
         assert huge_bytes(program) == 0
 
 
-# Keeps only the CAPABILITIES and executes what follows.
+# Keeps only the CAPABILITIES and executes the rest of its arguments.
 CONFINE = r"""
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -377,8 +378,8 @@ PTRACE, SYS_ADMIN, PERFMON = 19, 21, 38
 
 
 def test_paranoid():
-    """Where kernel.perf_event_paranoid is 3, as it is by default on Debian, CAP_PERFMON is not enough, on any of its kernels; at 2 it is,
-    which is what hugeld.service has."""
+    """Where kernel.perf_event_paranoid is 3, as it is by default on Debian, CAP_PERFMON is not enough, on any of its kernels; at 2
+    it is enough; hugeld.service has it."""
     before, found = PARANOID.read_text(), {}
     try:
         for value in "3", "2":

@@ -13,7 +13,7 @@ import helpers
 
 HUGELD = "/usr/local/bin/hugeld"
 FILTER = ["SystemCallFilter=@system-service", "SystemCallArchitectures=native", "NoNewPrivileges=yes"]
-# What systemd makes a filter for.
+# Settings for which systemd makes a filter.
 FILTERED = {
     "root": FILTER,
     "user": [*FILTER, "User=nobody"],
@@ -22,7 +22,7 @@ FILTERED = {
     "no-write-execute": ["MemoryDenyWriteExecute=yes"],
 }
 
-# What a service may want that has nothing to do with filters.
+# Settings of a service that have nothing to do with filters.
 SETTINGS = {
     "simple": [],
     "exec": ["Type=exec"],
@@ -55,7 +55,7 @@ def is_on_image(pid):
 
 
 def use(one, program):
-    """Starts it, asks, stops it; what it said, and what systemd and /proc say of it."""
+    """Starts it, asks, stops it; its output, and its state by systemd and /proc."""
     started = one.start()
     assert started.returncode == 0, started.stderr + one.journal()
     [line] = one.said(1)
@@ -90,7 +90,7 @@ def test_as_plainly(unit, program, name):
 
 @pytest.mark.parametrize("name", FILTERED)
 def test_filtered(unit, program, name):
-    """An inherited filter may kill for what it does not know, and ptrace is not in @system-service."""
+    """An inherited filter may kill for calls that it does not know, and ptrace is not in @system-service."""
     one = unit([f"ExecStart={HUGELD} run -o verbose=1 -- {program}", *FILTERED[name]])
     assert one.start().returncode == 0, one.journal()
     [line] = one.said(1)
@@ -104,7 +104,7 @@ def test_filtered(unit, program, name):
 
 
 def test_fails_as_it_fails(unit, program):
-    """What ends the program is what systemd reports."""
+    """systemd reports how the program itself ended."""
     results = []
     for start in (f"{program}", f"{HUGELD} run -- {program}"):
         one = unit([f"ExecStart={start}"])
