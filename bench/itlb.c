@@ -3,10 +3,10 @@
    (itlb.h).  A line of the trace is "PATH" for the object that the next lines belong to, or "ADDRESS INSTRUCTIONS", the former in
    hexadecimal and as it was linked.
 
-   What is modelled: one thread on one core, true LRU in each set (no manual names the replacement), an entry that is
-   brought into both levels by a miss, and addresses modulo the number of sets as the index.  What is not: data that takes entries of a second level
-   which both share (so its misses are a lower bound), other processes and the kernel, speculation and prefetch, what is
-   kept of the page tables' upper levels, nested tables of a virtual machine. */
+   Modelled: one thread on one core, true LRU in each set (no manual names the replacement), an entry that is
+   brought into both levels by a miss, and addresses modulo the number of sets as the index.  Not modelled: data that takes entries
+   of a second level which both share (so its misses are a lower bound), other processes and the kernel, speculation and prefetch,
+   cached upper levels of the page tables, nested tables of a virtual machine. */
 #include "itlb.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ struct array {
    skylake: Intel 248966-045, table 2-15 (not read): 4 KiB 128 entries, 8 ways; 2 and 4 MiB 8 for each thread, fully
        associative by CPUID descriptor 76h; second level 1536 for both sizes, 12 ways.
    golden-cove: Intel 248966, its chapter (not read): 256 entries for 4 KiB, 32 for 2 and 4 MiB, second level 2048 for
-       both.  The ways (8, 8 and 16) have no source here: they are what CPUID leaf 18h is known to say, and an assumption.
+       both.  The ways (8, 8 and 16) have no source here: they follow reports of CPUID leaf 18h, and are an assumption.
    neoverse-n1: Arm 100616 (not read), like 100798, A5.2 (read), of Cortex-A76, from which the core derives: 48 entries
        for 4 KiB to 32 MiB, fully associative; second level 1280 for all sizes, 5 ways, where a bit says that an entry
        has four contiguous pages (100798, table A6-31).
@@ -65,7 +65,7 @@ enum {
 static const uint64_t HUGE_BYTES = UINT64_C(1) << HUGE_SHIFT, ANONYMOUS = UINT64_C(1) << 56,
                       NOWHERE = UINT64_MAX;
 
-/* --- what is where --- */
+/* --- layouts of pages --- */
 
 struct layout {
     char name[64];
@@ -189,7 +189,7 @@ struct place model_place(const struct model *model, unsigned object, uint64_t ad
 
 /* --- the TLBs --- */
 
-/* Of what an entry is for: the two low bits of a tag, so that no tag is 0, which an empty entry has. */
+/* The kind of an entry: the two low bits of a tag, so that no tag is 0, which an empty entry has. */
 enum kind { SMALL = 1, COALESCED, HUGE };
 
 struct tlb {

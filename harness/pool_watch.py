@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who else takes huge pages.  What a process of ours holds its smaps tells; but that nothing is lost, and that the pool
-serves as many pages as a test asked for, only the counters tell, and these are the whole machine's.  So when a test that
-uses the pool has failed, we ask whether another process, which no test started, took pages or gave some back
-meanwhile, or set vm.nr_hugepages; then that is what the report says (conftest.py).
+"""Finds other processes that take huge pages. smaps tells the pages of a process of ours; but that nothing is lost, and that
+the pool serves as many pages as a test asked for, only the counters tell, and these are the whole machine's.  So when a test
+that uses the pool has failed, we ask whether another process, which no test started, took pages or gave some back
+meanwhile, or set vm.nr_hugepages; if so, the report says it (conftest.py).
 
 Such a process may be gone by then.  So a thread looks ten times a second while any page is in use.  One that cannot be seen,
 since it lies outside of our PID namespace, is known by counters that move while nothing of ours runs."""
@@ -58,7 +58,7 @@ def find_other_holders():
 
 
 class Watch(threading.Thread):
-    """Notes what other processes do to the pool, from begin() on, which is called before each test."""
+    """Notes other processes' changes of the pool, from begin() on, which is called before each test."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -86,7 +86,7 @@ class Watch(threading.Thread):
         self.total = NR_HUGEPAGES.read_text() if known else None
 
     def judge(self):
-        """What other processes did to the pool since begin(), as text, or ''.  Waits a moment if it has seen none."""
+        """Other processes' changes of the pool since begin(), as text, or ''.  Waits a moment if it has seen none."""
         self.look()
         now = find_other_holders()
         for (pid, name), pages in self.before.items():
@@ -101,7 +101,7 @@ class Watch(threading.Thread):
 
 def moves_by_itself():
     """Whether the pool changes although nothing of ours runs."""
-    time.sleep(0.2)  # what has just ended gives its pages back
+    time.sleep(0.2)  # a process that has just ended gives its pages back
     first, end = pool_counts(), time.monotonic() + 1
     while not helpers.marked_processes() and time.monotonic() < end:
         if pool_counts() != first:

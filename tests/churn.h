@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Threads that do all the time what those of real programs do, beside a test:
+/* Threads that repeat all the time the work of real programs' threads, beside a test:
 
-   - one maps memory, fills it, checks it and unmaps it: who unmaps it instead, or writes to it, shows as
-     SIGSEGV or as a wrong byte;
-   - one makes children by fork, vfork and posix_spawn; the first two run what churn_lend has lent them;
+   - one maps memory, fills it, checks it and unmaps it: other code that unmaps it, or writes to it, shows
+   as SIGSEGV or as a wrong byte;
+   - one makes children by fork, vfork and posix_spawn; the first two run the function that churn_lend has
+   lent them;
    - one sends SIGURG to each thread that called churn_watch_me, whose handler looks where it runs, and
-     what it interrupted: on that thread's own stack, or the alternate one, as garbage collectors and
+   where it interrupted the thread: on that thread's own stack, or the alternate one, as garbage collectors
+   and
      coroutines rely on.
 
-   What is wrong ends the program with a line on standard error.  Each thread does its work once at least.
+   A fault ends the program with a line on standard error.  Each thread does its work once at least.
 
    Where a test compares all mappings of the process, it starts them with CHURN_MAPS_NOTHING: then there is
    no mapper, and no posix_spawn, whose child needs a stack. */

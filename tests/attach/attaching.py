@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that run while `hugeld attach` and `hugeld detach` work on them (target.c), and what is said about their
-memory."""
+"""Programs that run while `hugeld attach` and `hugeld detach` work on them (target.c), and the answers about their memory."""
 
 import contextlib
 import ctypes
@@ -36,12 +35,12 @@ class Target:
         return [m for m in found if "x" in m.permissions]
 
     def huge_bytes(self):
-        """Of its text, what an image has on huge pages."""
+        """The bytes of its text on an image's huge pages."""
         images = [m for m in self.text() if not m.name.startswith(self.path)]
         return sum(m.kb["ShmemPmdMapped"] + m.kb["FilePmdMapped"] for m in images) * 1024
 
     def layout(self):
-        """What is mapped where, without the stack's end, and with neighbours that differ in nothing joined."""
+        """The mappings, without the stack's end, and with neighbours joined that do not differ."""
         names = [(m.start, m.end, m.permissions, m.name) for m in self.mappings() if m.name != "[stack]"]
         joined = []
         for start, end, *rest in names:
@@ -59,7 +58,7 @@ class Target:
         return sorted(re.search(r"^SigBlk:\s*(\w+)", text, re.M)[1] for text in texts)
 
     def finish(self, timeout=helpers.PATIENCE):
-        """Wakes it and returns (exit status, what it printed since)."""
+        """Wakes it and returns (exit status, its output since)."""
         self.process.stdin.close()
         self.process.stdin = None
         out, err = self.process.communicate(timeout=timeout)
@@ -178,7 +177,7 @@ def tells_rseq(pid):
 
 @contextlib.contextmanager
 def asking_again(argv):
-    """A client that is started again until the block ends, and what it has said each time."""
+    """A client that is started again until the block ends, and its output each time."""
     said, over = [], threading.Event()
 
     def ask():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Servers are attached to and detached from while they answer: no request fails, and what they have computed is right.
+"""Servers are attached to and detached from while they answer: no request fails, and their results are right.
 T_ATTACH=500: so many pairs for each, all of them under load."""
 
 import contextlib
@@ -43,7 +43,8 @@ def serving(*argv, **options):
 
 
 def toggle(pid, patterns, again):
-    """Pairs of attach and detach of PID and its children, each after what AGAIN does; how many texts were attached."""
+    """Pairs of attach and detach of PID and its children, each after a call of AGAIN; the number of texts that were
+    attached."""
     moved = 0
     for _ in range(PAIRS):
         for words in ["attach", "-p", patterns], ["detach"]:
@@ -59,7 +60,7 @@ def toggle(pid, patterns, again):
 
 @contextlib.contextmanager
 def asking(argv):
-    """A client that asks all the time, and what it says at its end."""
+    """A client that asks all the time, and its output at its end."""
     client, said = helpers.start(argv), []
     try:
         yield client, said

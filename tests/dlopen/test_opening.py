@@ -16,7 +16,7 @@ MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
 
 
 def host(workshop, library, check=lambda pid: None, **variables):
-    """What host printed, and what hugeld did; CHECK looks at it while its DSOs are open."""
+    """The output of host, and hugeld's moves; CHECK looks at it while its DSOs are open."""
     env = helpers.preload(library, **variables)
     process = helpers.start([workshop / "host", workshop], env)
     try:
@@ -148,7 +148,7 @@ def test_store_in_an_environment_that_was_overwritten(workshop, later, images):
 
 
 def test_filter_that_came_after_start(workshop, later, pool):
-    """A sandbox that forbids what a move calls, and kills for it: hugeld asks first."""
+    """A sandbox that forbids the calls of a move, and kills for them: hugeld asks first."""
     pool(64)
     script = (helpers.forbid_calls("process_vm_readv", "userfaultfd", "mremap", "madvise", "memfd_create") +
               f"ctypes.CDLL('{workshop}/libtable1.so')\n"
@@ -161,7 +161,7 @@ def test_filter_that_came_after_start(workshop, later, pool):
 
 
 def test_data_beside_threads(library, later, thp, tmp_path):
-    """Writable data of what a program with threads opens stays, and preloading hugeld as the last object is no help."""
+    """Writable data of objects that a program with threads opens stay, and preloading hugeld as the last object is no help."""
     source = tmp_path / "data.s"
     source.write_text('.data\n.fill 1048576,8,7\n.section .note.GNU-stack,"",@progbits\n')
     compile_c(source, tmp_path / "libdata.so", "-shared")

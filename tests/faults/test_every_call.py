@@ -3,9 +3,9 @@
 and the process is killed before each.
 
 The calls are those of a good run, in libhugeld.so or in the core's part of ld.so, so that new code is covered by itself,
-and each fails with what errnos.py says of it.  Whatever fails, the program prints what it prints plainly and exits with its
-own status; each span is on huge pages or exactly as in the plain run, which is also what all other mappings,
-descriptors and blocked signals are; and the reason is told.
+and each fails with its errors in errnos.py.  After any fault, the program prints the same as without hugeld and exits with
+its own status; each span is on huge pages or exactly as in the plain run, as are all other mappings, descriptors and
+blocked signals; and the reason is told.
 
 T_FAULTS=all tries every errno and every pair, which takes hours.  Without it each call has one errno, by turns, and of the
 second failures every eighth of the way back is tried in six settings."""
@@ -26,7 +26,7 @@ EACH = None if ALL else 1
 # One of each: the way back at start, and where other threads or the linker leave another one.
 SECOND = ["start-hugetlb", "start-thp", "start-image", "dlopen-threads-hugetlb", "dlopen-threads-image",
           "ldso-dlopen-hugetlb"]
-# What `make check` takes; the linker's take three times as long.  CI takes those above, too.
+# The cases of `make check`; the linker's take three times as long.  CI takes those above, too.
 SAMPLE = ["start-hugetlb", "start-image"]
 
 

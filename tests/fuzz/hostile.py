@@ -43,8 +43,7 @@ class Elf:
 
 
 def reaches_out(data):
-    """RELRO is not inside the object: what the dynamic linker reprotects then depends on what the address next to it is
-    used for."""
+    """RELRO is not inside the object: the dynamic linker then reprotects other memory beside it."""
     elf = Elf(data)
     loads = [ph for ph in elf.loads() if ph["memsz"]]
     start, end = min(ph["vaddr"] for ph in loads) & -4096, max(ph["vaddr"] + ph["memsz"] for ph in loads)
@@ -67,7 +66,7 @@ WILD = {
 
 
 def one_field(data):
-    """(what, file), each with one field of one PT_LOAD or PT_GNU_RELRO changed."""
+    """(the change, file), each with one field of one PT_LOAD or PT_GNU_RELRO changed."""
     for i, ph in enumerate(Elf(data).phdr):
         if ph["type"] not in (PT_LOAD, PT_GNU_RELRO):
             continue
@@ -145,7 +144,7 @@ SHAPES = {
 
 
 def shapes(data):
-    """(what, file), each wrong or unusual in a way that takes more than one number."""
+    """(the change, file), each wrong or unusual in a way that takes more than one number."""
     for what, change in SHAPES.items():
         elf = Elf(data)
         try:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs and libraries whose headers are wrong or unusual in one place: whatever the kernel and the dynamic linker
-make of them, with hugeld it is the same.  What hugeld makes of the numbers alone is for the fuzzers beside this."""
+"""Programs and libraries whose headers are wrong or unusual in one place: with hugeld the kernel and the dynamic linker
+do the same with them as without it.  The fuzzers beside this test how hugeld reads the numbers."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ import hostile
 pytestmark = pytest.mark.parallel
 
 OPTIONS = "bss=thp"
-WORKED = 3  # what the programs end with
+WORKED = 3  # the programs' exit status
 
 
 def variants(path, one_field):
@@ -79,7 +79,7 @@ def ways(library, empty_library):
     ("nopie", False), pytest.param("pie", True, marks=pytest.mark.check_all), pytest.param("aligned", False, marks=pytest.mark.check_all)])
 def test_executables(builder, pool, tmp_path, ways, variant, one_field):
     pool(64)
-    # env: what the kernel refuses to start ends with 126.
+    # env: a program that the kernel refuses to start ends with 126.
     program = builder.executable(variant)
     worked = compare(tmp_path, program, lambda copy: ["/usr/bin/env", copy], ways, one_field)
     assert worked > 10  # some of it is harmless

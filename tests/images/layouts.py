@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reads ELF64 files by itself, and compares an image with its original: every byte that is loaded, every header but for
-the places in the file, and what stands between."""
+"""Reads ELF64 files by itself, and compares an image with its original: every byte that is loaded, every header but for the
+places in the file, and the bytes between."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ class Phdr:
         return Phdr((self.type, self.flags, offset, self.vaddr, self.paddr, self.filesz, self.memsz, self.align))
 
     def kept(self):
-        """What an image may not change."""
+        """The fields that an image may not change."""
         return self.type, self.flags, self.vaddr, self.paddr, self.filesz, self.memsz
 
 
@@ -141,8 +141,8 @@ def pages_with(elf, flag):
 
 
 def executable_pages(original, huge):
-    """What edges=merge makes executable, in pages; and the huge pages in it that have to be mapped as a whole.  A region ends at
-    the next segment that is written to."""
+    """The pages that edges=merge makes executable; and the huge pages among them that have to be mapped as a whole.  A
+    region ends at the next segment that is written to."""
     small, whole = pages_with(original, PF_X), []
     relro = set().union(*(pages_of(ph) for ph in original.phdrs if ph.type == PT_GNU_RELRO and ph.memsz))
     limits = [min(pages_of(ph)) for ph in original.loads[1:]] + [max(pages_of(original.loads[-1])) + 1]

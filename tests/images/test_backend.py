@@ -50,7 +50,7 @@ def moved(images, library):
     return run
 
 
-# --- what it does ---
+# --- its effects ---
 
 
 @pytest.mark.parametrize("variant", ["nopie", "aligned", "aligned-pie", "six", "hole", "lazy"])
@@ -266,7 +266,7 @@ def test_uprobe_keeps_its_text(images, builder, own, probe, library):
     assert result.stdout == helpers.run([app]).stdout
 
 
-# --- what must never happen ---
+# --- images that must never be used ---
 
 
 def check_unused(moved, app, reason, **options):
@@ -302,7 +302,7 @@ def test_overwritten_in_place(images, builder, own, moved):
 
 
 def test_image_of_another_file(images, builder, own, moved):
-    """Its folder is that of this file, and what is in it is not."""
+    """Its folder is that of this file, and the image in it is another's."""
     app = own(builder.executable("nopie"))
     images.add(app, source=builder.executable("six"))
     check_unused(moved, app, "its image does not match the file")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The cached trees of glibc-patches/tree: an interrupted build is never taken for a whole one, no build writes into them,
-and what is imported into a copy is what the repository has."""
+and the files imported into a copy are the repository's."""
 
 import contextlib
 import os
@@ -93,7 +93,7 @@ def test_path_that_make_cannot_take(tmp_path):
 
 
 def listing(tree):
-    """What would show that a file was written to."""
+    """Each file's inode, size, times and links, which would show a write."""
     found = {}
     for folder, _, files in os.walk(tree):
         for name in files:

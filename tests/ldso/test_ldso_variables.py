@@ -22,7 +22,7 @@ def auditor(builder, tmp_path):
 
 @pytest.mark.parametrize("patterns", ["libbig.so", "libaud*:libbig.so"], ids=["alone", "with-auditor"])
 def test_strict_beside_an_auditor(patterns, auditor, builder, ldso):
-    """An auditor comes by dlopen, but the program has not started: what strict=on means for its libraries still holds."""
+    """An auditor comes by dlopen, but the program has not started: strict=on still holds for its libraries."""
     app, _ = builder.with_library("dso")
     env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES=patterns, LD_HUGEPAGES_OPTIONS=STRICT)
     done = helpers.run([ldso, app, "one"], env)
@@ -52,7 +52,7 @@ def test_auditor_by_name(auditor, builder, ldso, thp):
 
 @pytest.mark.parametrize("special, kept", [(0o755, True), (0o4755, False)], ids=["ordinary", "set-user-ID"])
 def test_secure_mode_removes_them(special, kept, readable_ldso, shared_folder, root):
-    """...whatever their names; children need not be secure any more.  Other variables stay, in their order."""
+    """...of any name; children need not be secure any more.  Other variables stay, in their order."""
     program = shared_folder / f"env-{special:o}"
     shutil.copy("/usr/bin/env", program)
     subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=60)
@@ -67,7 +67,7 @@ def test_secure_mode_removes_them(special, kept, readable_ldso, shared_folder, r
 
 
 def test_the_program_may_change_them(ldso, builder, thp):
-    """What dlopen does follows what stood there at the start."""
+    """dlopen follows the variables as they were at the start."""
     _, [library] = builder.with_library("dso")
     script = ("import ctypes, os, sys\nc = ctypes.CDLL(None)\nc.unsetenv(b'LD_HUGEPAGES')\nc.unsetenv(b'LD_HUGEPAGES_OPTIONS')\n"
               "os.environ.clear()\nctypes.CDLL(sys.argv[1])\n")

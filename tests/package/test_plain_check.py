@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`make check` as CONTRIBUTING.md has it, without STRICT, in a clean Debian 13 with nothing but make and git: a program or a package
-that it does not install is a test skipped, never a red one.  On Debian 12 that is what CI runs.
+that it does not install is a test skipped, never a red one.  CI runs the same on Debian 12.
 
-All tests are collected there; those are run that want what `make check` leaves out.  The others want nothing else than
-here, and would take too long."""
+All tests are collected there; those are run that want programs or packages that `make check` does not install. The others want
+nothing else than here, and would take too long."""
 
 import re
 
@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.check_all
 
-# Without what builds hugeld or the patched linker once more, and without what the compiler, git and perl, which are there, compute.
+# Without tests that build hugeld or the patched linker once more, and without those of the compiler, git and perl, which are there.
 TESTS = ("tests/real --ignore=tests/real/test_random_starts.py tests/dlopen/test_hosts.py tests/package "
          "--ignore=tests/package/test_install.py -k \"not (cc1plus or gcc or git- or perl-)\"")
 
@@ -27,7 +27,7 @@ def test_make_check(clean_debian, source_copy):
     debian.do("cd /hugeld && git init -q && git add -A && git -c user.name=me -c user.email=me@localhost commit -q -m all")
     result = make_check(debian, TESTS)
     said = result.stdout
-    if result.returncode != 0:  # what is missing is missing the second time, too; what fails once is for the run outside to find
+    if result.returncode != 0:  # a missing program fails twice; other failures are for the run outside
         print(said)
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+?)(?:@\w+)?(?: - .*)?$", said, re.M)
         assert failed, said[-4000:]

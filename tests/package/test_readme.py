@@ -16,8 +16,8 @@ DOCUMENTS = ("README.md", "doc/services.md", "doc/databases.md", "doc/containers
 PROGRAM = "/usr/bin/python3 -c 'print(40 + 2)'"
 UNIT = "/etc/systemd/system/NAME.service.d/hugeld.conf"
 
-# As it stands there -> what is run (the same if None; words in capitals need something in their place), and what
-# its output must have.  In this order.
+# The command as it stands there -> the one that is run (the same if None; words in capitals need something in their
+# place), and words that its output must have.  In this order.
 RUN = {
     "make demo": (None, "== demo: ok"),
     "make && make install && ldconfig": (None, ""),
@@ -30,7 +30,7 @@ RUN = {
     "LD_PRELOAD=libhugeld.so PROGRAM ARGS": (f"LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 {PROGRAM}",
                                              "hugeld: python3.*\n*42"),
     "hugeld bench -- PROGRAM ARGS": (f"hugeld bench -n 6 -- {PROGRAM} || [ $? = 1 ]", ""),
-    # The pool belongs to other test runs too: set to what it is.
+    # The pool belongs to other test runs too: it is set to its present size.
     "sysctl vm.nr_hugepages=128": ("sysctl vm.nr_hugepages=$(cat /proc/sys/vm/nr_hugepages)", "vm.nr_hugepages = "),
     "hugeld run -o verbose=2 -- PROGRAM": (f"hugeld run -o verbose=2 -- {PROGRAM}", "hugeld: .*python3: started as it is"),
     "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 3; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
@@ -92,7 +92,7 @@ def test_every_command_is_known():
 def test_as_a_new_user(clean_debian, source_copy, suite):
     debian = clean_debian(suite)
     debian.put(source_copy, "/hugeld")
-    # What a full installation has, and what each section asks for.
+    # A full installation, and the needs of each section.
     debian.install("make", "procps", "dpkg-dev", "python3-minimal")
     for line, (command, expected) in RUN.items():
         said = debian.do(f"cd /hugeld; {command or line}")
@@ -102,7 +102,7 @@ def test_as_a_new_user(clean_debian, source_copy, suite):
 
 @pytest.mark.check_all
 def test_container(clean_debian):
-    """What a container has: another Debian's libc, the library alone, /proc, no userfaultfd or mbind."""
+    """A container's contents: another Debian's libc, the library alone, /proc, no userfaultfd or mbind."""
     debian = clean_debian("trixie")
     debian.put(helpers.LIBRARY, "/libhugeld.so")
     said = debian.do("LD_PRELOAD=/libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 /usr/bin/perl -e 'print qq(fine\\n)'")

@@ -95,7 +95,7 @@ def as_in_file(frame):
 
 @pytest.mark.check_all
 def test_jit_of_node(node, start_stopped, folder, pool, figure):
-    """node writes the same file, truncates what is there, and goes on writing after `--append`."""
+    """node writes the same file, truncates the old contents, and goes on writing after `--append`."""
     script = folder / "script.js"
     script.write_text(SCRIPT)
     program = node._replace(argv=[node.argv[0], "--perf-basic-prof", script], folder=folder)

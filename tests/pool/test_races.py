@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Many processes, and a thief, want the same pages: what was free at the pool check is gone when it is taken.
+"""Many processes, and a thief, want the same pages: pages that were free at the pool check are gone when they are taken.
 
 A program runs on small pages then, with the same output and exit status as ever; its text is on huge pages as a whole
 or not at all; nothing dies, and afterwards the pool is as full as before (the fixture nothing_left)."""
@@ -28,14 +28,14 @@ SHORT = "text stays: the huge page pool cannot serve it"
 
 @pytest.fixture
 def expected(builder):
-    """What the program does without hugeld: (returncode, stdout)."""
+    """The program's result without hugeld: (returncode, stdout)."""
     result = helpers.run([builder.executable("nopie")])
     return result.returncode, result.stdout
 
 
 @contextlib.contextmanager
 def waiting(gate, argv, n, env):
-    """N processes that become ARGV together, when release() is called; ended afterwards, whatever happens."""
+    """N processes that become ARGV together, when release() is called; ended afterwards in any case."""
     processes, started = [], []
     read_end, write_end = os.pipe()
     try:
@@ -76,7 +76,7 @@ def text_and_rodata(pid):
 @pytest.mark.check_all
 @pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.check_all)])
 def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, expected, backend):
-    """They start together against a pool that serves a third of them, and hold what they got until all have it."""
+    """They start together against a pool that serves a third of them, and hold their pages until all have stopped."""
     free = PROCESSES // 3 * APP
     pool(free)
     app = builder.executable("nopie")
@@ -175,7 +175,7 @@ RUNGS = {
 @pytest.mark.usefixtures("strace")
 def test_theft_after_the_check(builder, thief, library, pool, expected, rung, edges, pages, left):
     """The pool check sees enough; then, while the program is held up before it fills, a thief comes, takes all but LEFT
-    pages, and stays.  With some left the failure comes half-way, and what was filled is given back.  edges=small
+    pages, and stays.  With some left the failure comes half-way, and the filled pages are given back.  edges=small
     has no page that is composed of pieces."""
     pool(16)
     app = builder.executable("nopie")

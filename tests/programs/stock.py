@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Large stock programs at a small piece of work.  Each is a function of a Run (test_programs.py), which starts it plainly or
 on huge pages: it waits for a moment at which the program has loaded everything and cannot go on, lets the Run look at its
-memory, and returns what the program said and made.
+memory, and returns the program's output and the files that it made.
 
 The moment is the end of its constructors (paused), or when it asks for input that is not there yet: a page that the server
 holds back, or a FIFO.  That is how objects that come by dlopen are seen too."""
@@ -29,10 +29,10 @@ from installed import cache_folder
 
 class Program(typing.NamedTuple):
     work: typing.Callable
-    patterns: str  # what a user would give to hugeld run -p
+    patterns: str  # a user's argument of hugeld run -p
     objects: list  # base names, as shell patterns: each is on huge pages in a process, and in all that have it
     always: bool  # each has something to move at any load address
-    by_root: bool  # else by nobody
+    by_root: bool  # else as the user nobody
 
 
 PROGRAMS = {}
@@ -103,7 +103,7 @@ class Page(threading.Event):
 
 
 def wait_for(process, condition, what):
-    """Until CONDITION(): what it returned; the process must not end before."""
+    """Until CONDITION(): its result; the process must not end before."""
 
     def look():
         found = condition()
@@ -393,7 +393,7 @@ def nginx(run):
 
 
 def ask(context, path):
-    """What the server at PATH answers."""
+    """The answer of the server at PATH."""
     with socket.socket(socket.AF_UNIX) as plain:
         plain.settimeout(60)
         plain.connect(str(path))

@@ -29,7 +29,7 @@ def bind(source, destination):
 
 
 def ways():
-    """What each adds to a container: variables, and what is mounted in it."""
+    """Each one's additions to a container: variables, and mounts in it."""
     [interpreter] = ROOT.glob("usr/lib/*/ld-linux-*.so.*")
     return {
         "plain": ([], []),
@@ -57,7 +57,7 @@ def text_pages(pid):
 
 
 def run_container(folder, way, wanted):
-    """What it says, after its text was on as many pages as one of WANTED."""
+    """Its output, after its text was on as many pages as one of WANTED."""
     folder.mkdir()
     write_bundle(folder, way)
     argv = ["runc", "--root", folder / "state", "run", "--pid-file", folder / "pid", "hugeld-test"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""deploy/ by podman: the container image and the manifest, in which `hugeld service` observes what runs on this machine; and two pods of
-one image, which have one file."""
+"""deploy/ by podman: the container image and the manifest, in which `hugeld service` observes the programs that run on this
+machine; and two pods of one image, which have one file."""
 
 import contextlib
 import json
@@ -77,7 +77,7 @@ def podman(root, tmp_path):
 
 
 def read_manifest():
-    """The configuration of deploy/hugeld.yaml, and what its DaemonSet's pods are."""
+    """The configuration of deploy/hugeld.yaml, and the specification of its DaemonSet's pods."""
     configuration, daemon_set = yaml.safe_load_all((DEPLOY / "hugeld.yaml").read_text())
     return configuration, daemon_set["spec"]["template"]["spec"]
 
@@ -135,8 +135,8 @@ CAPABILITIES = sum(1 << number for number in (2, 19, 38, 40))  # DAC_READ_SEARCH
 
 
 def test_service(podman, image, switch, tmp_path):
-    """With what the manifest gives it, it sees which file of this machine runs, and tries to put it in place; the kill switch is the
-    machine's."""
+    """With the manifest's rights and mounts, it sees which file of this machine runs, and tries to put it in place; the kill switch
+    is the machine's."""
     def look():
         with contextlib.suppress(OSError, ValueError):
             observed = json.loads((switch / "observed.json").read_text())
@@ -201,7 +201,7 @@ spec:
 
 
 def test_two_pods(podman, tmp_path):
-    """What is in place of the layer's file is so in both, and takes no memory again."""
+    """The parts of the layer's file that are in place are so in both, and take no memory again."""
     context = tmp_path / "context"
     context.mkdir()
     build_calls(context / "calls", "-no-pie", "-static", mib=8)

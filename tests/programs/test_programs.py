@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The programs of stock.py, each plainly, under the preloader and with the patched dynamic linker: exit status, output and
-what it makes are the same; hugeld has nothing to say at verbose=1, in none of the program's processes; and smaps shows the
+created files are the same; hugeld has nothing to say at verbose=1, in none of the program's processes; and smaps shows the
 text on huge pages, exactly as planned."""
 
 import contextlib
@@ -26,7 +26,7 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 OPTIONS = "segments=text,verbose=1"  # the first is the default, which helpers.environment changes
 
-# What differs between two plain runs.
+# The parts that differ between two plain runs.
 VARIABLE = [
     (r"/tmp/hugeld-\w+", "FOLDER"),
     (r"/CreationDate\(.*?\)|/ID \[(?s:.*?)\]|/DocChecksum /\w+", "PDF"),
@@ -124,7 +124,7 @@ def hugeld_folder(library):
 
 @pytest.fixture(scope="module")
 def run_program(pause_library):
-    """run_program(name, prefix=()): what it said and made, and the Run."""
+    """run_program(name, prefix=()): its output and created files, and the Run."""
 
     def run_it(name, prefix=()):
         program = stock.PROGRAMS[name]
@@ -141,7 +141,7 @@ def run_program(pause_library):
 
 @pytest.fixture(scope="module")
 def plainly(run_program):
-    """plainly(name): what the program gives without hugeld, once for both ways."""
+    """plainly(name): the program's results without hugeld, once for both ways."""
     results = {}
 
     def run(name):

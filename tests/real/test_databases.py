@@ -67,7 +67,7 @@ def postgres(shared_folder):
 
 @BOTH
 def test_postgres(prove, pool, postgres, by_command):
-    """pgbench's numbers are times; that no transaction fails and that all run is what counts."""
+    """pgbench's numbers are times; the test checks that no transaction fails and that all run."""
     folder, binaries, argv = postgres
     to_server = ["-h", folder, "-U", "postgres"]
 
@@ -104,7 +104,7 @@ def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
         process.resume()
         psql = [f"{binaries}/psql", "-h", folder, "-U", "postgres", "-At", "-c"]
         helpers.wait_until(lambda: helpers.run([*psql, "SELECT 1"]).returncode == 0, what="postgres answering")
-        pool(0)  # the free ones go; what the server has stays
+        pool(0)  # the free ones go; the server's stay
         for _ in range(5):
             assert helpers.run([*psql, "SELECT COUNT(*) FROM pg_class a, pg_class b"]).returncode == 0
         process.send_signal(signal.SIGINT)

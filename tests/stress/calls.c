@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* calls FAMILY: what the kernel answers to one family of calls, on memory beside this program's 12 MiB of
+/* calls FAMILY: the kernel's answers to one family of calls, on memory beside this program's 12 MiB of
    text and on that text itself, as the manual pages document it and LTP's programs of these names try it. One
    line for each case:
 
@@ -60,7 +60,7 @@ static char *small(void) { return huge() + 100 * PAGE; }
 
 static void say(const char *name, bool right) { printf("%s: %s\n", name, right ? "ok" : "WRONG"); }
 
-/* What a call returned. */
+/* The result of a call. */
 static bool tell(const char *name, long result) {
     if (result == -1)
         printf("%s: %s\n", name, strerrorname_np(errno));

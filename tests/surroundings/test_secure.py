@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Loaded through /etc/ld.so.preload into a program that gives its caller rights, hugeld does nothing at all, whatever the
-caller says.  All of it happens in a mount namespace of its own: no other process sees the file or the library."""
+"""Loaded through /etc/ld.so.preload into a program that gives its caller rights, hugeld does nothing at all, with any
+variables of the caller.  All of it happens in a mount namespace of its own: no other process sees the file or the
+library."""
 
 import shutil
 
@@ -9,11 +10,11 @@ import pytest
 import helpers
 from surroundings import ALL
 
-# Acts in the program alone, not in what starts it.
+# Acts in the program alone, not in the commands that start it.
 LOUD = "verbose=3,strict=on,backend=hugetlb,exe=*/app-nopie"
 
-# $1 an empty folder, $2 the libraries, $3 what makes the program special, $4 the program.  The special copy takes the
-# program's place here, so that the path means the same file to the rest of the machine.
+# $1 an empty folder, $2 the libraries, $3 the command that makes the program special, $4 the program.  The special
+# copy takes the program's place here, so that the path means the same file to the rest of the machine.
 NAMESPACE = r"""
 set -e
 mount --make-rprivate /
@@ -38,7 +39,7 @@ SPECIAL = {
 
 @pytest.fixture
 def preloaded(root, tmp_path, builder, empty_library, library, pause_library, surround):
-    """preloaded(special, moved): the program as nobody runs it, with hugeld in /etc/ld.so.preload."""
+    """preloaded(special, moved): the program run by the user nobody, with hugeld in /etc/ld.so.preload."""
     for name in ("unshare", "setpriv", "setcap"):
         if not shutil.which(name):
             pytest.skip(f"needs {name}")
@@ -59,7 +60,7 @@ def preloaded(root, tmp_path, builder, empty_library, library, pause_library, su
 
 
 def test_preloaded_into_an_ordinary_program(preloaded, pool):
-    """It is there and it works: what the others are measured by."""
+    """It is there and it works: the standard for the other tests."""
     pool(64)
     outcome = preloaded("true", {"app-nopie": ALL})
     assert "hugeld: app-nopie: text 5 pages hugetlb" in outcome.stderr
@@ -75,7 +76,7 @@ def test_secure_mode(preloaded, pool, special):
 
 @pytest.mark.parametrize("special, kept", [("true", True), ("chmod u+s", False)], ids=["ordinary", "set-user-ID"])
 def test_children_inherit_no_variables(root, tmp_path, shared_folder, library, special, kept):
-    """A secure program's children need not be secure any more: its caller would choose what they execute."""
+    """A secure program's children need not be secure any more: its caller would choose the code that they execute."""
     program = shared_folder / "print-environment"
     shutil.copy("/usr/bin/env", program)
     command = ["unshare", "-m", "sh", "-c", NAMESPACE, "sh", tmp_path, library, special, program]

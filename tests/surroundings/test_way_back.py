@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What earlier constructors did to the object's mappings: many of them, sealed ones, ones with another protection or
-advice.  It moves as a whole, or the maps are what they were."""
+"""Earlier constructors' changes to the object's mappings: many of them, sealed ones, ones with another protection or
+advice. It moves as a whole, or the maps are unchanged."""
 
 import collections
 import re
@@ -29,8 +29,8 @@ def route(request, pool, thp, confine):
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
 @pytest.mark.parametrize("at", [0, 0x1000, IN_TEXT, IN_MERGED, IN_RODATA], ids=hex)
 def test_sealed(sum_program, surround, first, route, at, before):
-    """One page is sealed (mseal): whatever moved before it goes back.  With threads running each span moves by itself, and
-    those before the sealed one are good."""
+    """One page is sealed (mseal): all spans that moved before it go back.  With threads running each span moves by itself,
+    and those before the sealed one are good."""
     backend, prefix = route
     app = sum_program()
     moved = {app.name: ("text",)} if before and at == IN_RODATA else {}
@@ -51,14 +51,14 @@ def test_sealed_executable_and_its_library(builder, surround, pool, first):
 
 
 CHANGES = {
-    # What may stand in the way of nothing: the same protection, in several mappings.
+    # Harmless changes: the same protection, in several mappings.
     "random": (f"advise:{IN_TEXT:x}:5000:1", None),
     "dontdump": (f"advise:{IN_TEXT:x}:1000:10,advise:{IN_RODATA:x}:3000:10", None),
     "dontfork": (f"advise:{IN_MERGED:x}:1000:a", None),
     "locked": (f"lock:{IN_TEXT:x}:200000", None),
     "dropped": (f"advise:{IN_TEXT:x}:100000:4", None),
     "there and back": (f"protect:{IN_TEXT:x}:1000:1,protect:{IN_TEXT:x}:1000:5", None),
-    # What the core must not copy over.
+    # Mappings that the core must not copy over.
     "less": (f"protect:{IN_TEXT:x}:1000:1", "its mappings do not match its program headers"),
     "more": (f"protect:{IN_RODATA:x}:1000:5", "its mappings do not match its program headers"),
     "shared": (f"share:{IN_TEXT:x}:2000", "its mappings do not match its program headers"),

@@ -111,7 +111,7 @@ void big_call(void (*call)(void)) { trampoline(call); }
 const void *big_address(void) { return text_c + 1024; }
 """
 
-# What a user's program does: constructors and main call through the PLT, unwinding and introspection work.
+# The work of a user's program: constructors and main call through the PLT, unwinding and introspection work.
 MAIN = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -245,7 +245,7 @@ CHASM = """
     . = ALIGN(0x1000) + 0x3123000; big_c : { *(big_b) *(big_c) }
 """
 
-# How they are linked: what changes where segments lie, or what they are.
+# How they are linked: options that change where segments lie, or their kinds.
 EXECUTABLES = {
     "pie": ["-pie"],
     "nopie": ["-no-pie"],
@@ -305,7 +305,7 @@ class Builder:
         return path
 
     def link_arguments(self, name, arguments, *mode):
-        """ARGUMENTS with what stands for a linker script replaced by one."""
+        """ARGUMENTS with the placeholder of a linker script replaced by one."""
         return [f"-Wl,-T,{self.linker_script(f'{name}.ld', a, *mode)}" if a in (HOLES, CHASM) else a for a in arguments]
 
     def object(self, words=8):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the page cache has on huge pages already is left alone by backend=auto, and by nothing else: a copy would take
-memory and time for what is there."""
+"""Text that the page cache has on huge pages already is left alone by backend=auto, and by nothing else: a copy would take memory
+and time without a gain."""
 
 import ctypes
 import mmap
@@ -130,7 +130,7 @@ def evict(program):
 
 @pytest.fixture
 def calls(strace, library, tmp_path):
-    """calls(program, cold, options): what its start reads and advises on a file that was evicted, or read, before."""
+    """calls(program, cold, options): its start's reads and advice on a file that was evicted, or read, before."""
 
     def run(program, cold, options):
         log = tmp_path / "strace.log"
@@ -163,9 +163,9 @@ def test_cold_file_is_read_at_once(pool, thp, builder, calls, backend):
 
 
 def test_cold_file_for_the_page_cache(pool, builder, calls):
-    """What could stay there is read into huge pages of it, through a mapping that was advised so; a cached one isn't."""
+    """A file that could stay there is read into huge pages of it, through a mapping that was advised so; a cached one isn't."""
     pool(64)
     app = builder.executable("aligned")
-    # What was evicted may be read again, by the kernel or another process, before it starts.
+    # An evicted file may be read again, by the kernel or another process, before it starts.
     assert any("MADV_HUGEPAGE" in calls(app, True, "backend=auto") for _ in range(3))
     assert "MADV_HUGEPAGE" not in calls(app, False, "backend=auto")

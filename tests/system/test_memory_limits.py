@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where a memory limit applies, or the machine is short, a private copy of the text may be what the program is killed for
-later: which is unknown at its start.  So by default transparent huge pages do not stand in there, and data, which has no
-other place, stays; what was asked for with backend=thp is done."""
+"""Where a memory limit applies, or the machine is short, a private copy of the text may get the program killed later:
+that is unknown at its start.  So by default transparent huge pages do not stand in there, and data, which has no
+other place, stays; an explicit backend=thp is followed."""
 
 import contextlib
 import pathlib
@@ -93,7 +93,7 @@ def test_limit_does_not_concern_hugetlb(builder, prove, pool, thp, wide_limit):
 
 
 def test_asked_for(builder, prove, thp, wide_limit):
-    """backend=thp does what it says where twice the bytes fit."""
+    """backend=thp moves all planned text where twice the bytes fit."""
     app = builder.executable("nopie", WORDS)
     prove([*wide_limit, app], {app.name: ALL}, options="backend=thp", name=app.name, backend="thp")
 
@@ -119,7 +119,7 @@ def test_groups_that_cannot_be_seen(builder, prove, root, thp):
 
 
 def test_doctor(memory_group, thp):
-    """What it says of thp is what a program gets by default."""
+    """Its answer about thp agrees with a program's default."""
     told = helpers.hugeld_json("doctor")
     limited = helpers.run([*memory_group(1 << 30), helpers.HUGELD, "doctor"])
     assert told["thp_skip"] is None and told["usable"]["thp"]

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A second, slower planner, and what holds for every plan.  Shared by test-plan.c and tests/fuzz, which bring
+/* A second, slower planner, and the rules for every plan.  Shared by test-plan.c and tests/fuzz, which bring
    assert_true, assert_int_equal, assert_memory_equal and fail_msg. */
 #ifndef T_PLAN_MODEL_H
 #define T_PLAN_MODEL_H
@@ -22,13 +22,13 @@ static bool may_share(const struct hl_segment *segment) {
 /* No object's span. */
 #define STAYS HL_KINDS
 
-/* What the huge page at PAGE, which touches only SEGMENT, a writable one, should become. */
+/* The kind that the huge page at PAGE, which touches only SEGMENT, a writable one, should become. */
 static enum hl_kind model_writable(const struct hl_object *object, unsigned index,
                                    const struct hl_options *options, uint64_t page) {
     const struct hl_segment *segment = &object->segment[index];
     uint64_t end = page + T_HUGE, start = segment->first_page;
     if (hl_overlap(object->relro_start, object->relro_end, segment->first_page, segment->end_page) > 0)
-        start = object->relro_end; /* RELRO's own pages, and whatever lies before them */
+        start = object->relro_end; /* RELRO's own pages, and all pages before them */
     if (page < start)
         return STAYS;
     if (end <= segment->file_end)
@@ -38,7 +38,7 @@ static enum hl_kind model_writable(const struct hl_object *object, unsigned inde
     return page >= segment->file_end && end <= segment->end_page ? HL_BSS : STAYS;
 }
 
-/* What the huge page at PAGE should become: the kind of its span, or STAYS. */
+/* The kind of span that the huge page at PAGE should become, or STAYS. */
 static enum hl_kind model_page(const struct hl_object *object, const struct hl_options *options,
                                uint64_t page) {
     unsigned first = 0, last = 0, n = object->n_segments;
@@ -80,7 +80,7 @@ static enum hl_kind model_page(const struct hl_object *object, const struct hl_o
     return flags & PF_X ? HL_TEXT : HL_RODATA;
 }
 
-/* --- what holds for every plan --- */
+/* --- rules for every plan --- */
 
 static uint32_t flags_of(enum hl_kind kind) { return kind == HL_TEXT ? RX : kind == HL_RODATA ? R : RW; }
 

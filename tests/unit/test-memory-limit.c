@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Whether there is memory for private copies, on made-up machines: what every ancestor cgroup (v2, v1, both)
-   and the machine leave to be charged, and whether any limit applies at all. */
+/* Whether there is memory for private copies, on made-up machines: the memory that every ancestor cgroup
+   (v2, v1, both) and the machine leave to be charged, and whether any limit applies at all. */
 #include "tree.h"
 
 #include <errno.h>

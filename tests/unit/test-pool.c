@@ -43,7 +43,7 @@ static void write_nodes(struct t_tree *tree, const struct node *node, unsigned n
     t_write(tree, "proc/thread-self/status", text);
 }
 
-/* Reads the machine for a process whose placement is what TREE and numa=any leave, with CHANGE made to it. */
+/* Reads the machine for a process placed as TREE and numa=any allow, with CHANGE made to it. */
 static void read_placed(struct hl_pool *pool, struct t_tree *tree, void (*change)(struct hl_placement *)) {
     struct hl_placement placement;
     memset(pool, 0xa5, sizeof *pool);
@@ -76,7 +76,7 @@ static void test_one_node(void **state) {
     assert_int_equal(pool.node[0].free_pages, 60);
     assert_int_equal(pool.node[0].surplus_pages, 4);
     assert_int_equal(hl_pool_available(&pool, 0),
-                     50 + 2); /* free and not reserved, and what overcommit may add */
+                     50 + 2); /* free and not reserved, and the pages that overcommit may add */
     assert_int_equal(hl_pool_available(&pool, 50), 2);
     assert_int_equal(hl_pool_available(&pool, 52), 0);
     assert_int_equal(hl_pool_available(&pool, 1000), 0);
@@ -195,7 +195,7 @@ static void local_on_1000(struct hl_placement *placement) {
 #define POLICY HL_NODE_NOT_IN_POLICY
 #define LOCAL HL_NODE_NOT_LOCAL
 
-/* The memory policy and numa= take nodes away from what the cpuset allows. */
+/* The memory policy and numa= take nodes away from those of the cpuset. */
 static void test_policy(void **state) {
     (void)state;
     static const struct {
@@ -229,7 +229,7 @@ static void test_policy(void **state) {
     }
 }
 
-/* What the kernel says of this process is what counts: MPOL_BIND binds, the preferences don't. */
+/* The kernel's answer about this process counts: MPOL_BIND binds, the preferences don't. */
 static void test_own_policy(void **state) {
     (void)state;
     struct t_tree tree;
@@ -384,7 +384,7 @@ static void test_hostile_contents(void **state) {
     free(endless);
 }
 
-/* What a PMD maps, with each of AArch64's page sizes. */
+/* The bytes that a PMD maps, with each of AArch64's page sizes. */
 static void test_geometry(void **state) {
     (void)state;
     static const uint64_t row[][2] = {{4096, 2 << 20}, {16384, 32 << 20}, {65536, 512 << 20}};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What /proc/thread-self/status says of a process: other threads, a tracer, filters of system calls, nodes.
- * What it does not say must not be taken for "no". */
+/* The facts in /proc/thread-self/status about a process: other threads, a tracer, filters of system calls,
+ * nodes. A missing fact must not be taken for "no". */
 #include "elf/store.h"
 #include "tree.h"
 
@@ -14,7 +14,7 @@
 #define NONE 0
 #define ALL_NODES UINT64_MAX
 
-/* What is compared of a status: the first 64 nodes stand for all. */
+/* The compared fields of a status: the first 64 nodes stand for all. */
 struct wanted {
     bool has_threads, is_traced;
     uint64_t filters, nodes;
@@ -90,7 +90,7 @@ static void test_locked(void **state) {
     assert_true(has_locked("VmLck:\t      64 kB\nThreads:\t1\n"));
 }
 
-/* What cannot be read is unknown, which is not "one thread" and "no filter". */
+/* An unreadable status is unknown, which is not "one thread" and "no filter". */
 static void test_nothing_known(void **state) {
     (void)state;
     static const struct wanted unknown = {true, false, HL_FILTERS_UNKNOWN, ALL_NODES};
@@ -173,7 +173,7 @@ static void *ask_as_user(void *answer) {
     return NULL;
 }
 
-/* 0 if a process that was root takes only what it should. */
+/* 0 if a process that was root takes only the images that it should. */
 static int try_users(bool by_thread) {
     uint64_t answer = 1;
     pthread_t thread;

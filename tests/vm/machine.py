@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""One guest: what QEMU starts, and what it says.
+"""One guest: its command line of QEMU, and its output.
 
 The guest writes its results to a serial port, one line each, fields separated by tabs:
 
     vm: begin   KERNEL RELEASE
     vm: ok      TEST  SECONDS
-    vm: n/a     TEST  SECONDS  REASON       the kernel has not what this tests; found out by trying
+    vm: n/a     TEST  SECONDS  REASON       the kernel lacks the tested feature; found out by trying
     vm: skipped TEST  SECONDS  REASON       a failure with STRICT=1
     vm: FAILED  TEST  SECONDS  REASON
     vm: |       DETAIL                      any number of them, about the line before
@@ -51,12 +51,13 @@ class Guest:
     modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk, or in the initramfs (vmguest.load_modules)
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     in_all: bool = True  # False: only when it is named, or with --all
-    # What is left out then, because another guest has it and it takes long: arm64: a pattern for files; amd64: those of vm_choice.py.
+    # The tests left out then, because another guest has them and they take long: arm64: a pattern for files; amd64: those of
+    # vm_choice.py.
     leave: str = ""
     leave_in_sample: str = ""  # the same with --sample, instead
     takes_long: bool = False  # it begins before those that do not
     native: str = ""  # the machine (uname -m) on which KVM can run it
-    limit: int = 1800  # seconds: several times what it takes on an idle machine
+    limit: int = 1800  # seconds: several times its time on an idle machine
 
 
 class Result(typing.NamedTuple):
@@ -123,8 +124,8 @@ class Output:
 
 
 class Monitor:
-    """QEMU's monitor.  On a busy machine a guest can be asleep only after the alarm that would wake it: what QEMU has called suspended
-    twice is woken."""
+    """QEMU's monitor.  On a busy machine a guest can be asleep only after the alarm that would wake it: a guest that QEMU has
+    called suspended twice is woken."""
 
     def __init__(self, process, output):
         self.process, self.output, self.asked, self.asleep = process, output, 0, 0
@@ -144,7 +145,7 @@ class Monitor:
 
 
 class Lines:
-    """What the guest's lines say."""
+    """The contents of the guest's lines."""
 
     def __init__(self):
         self.begun, self.status, self.pending = False, None, None

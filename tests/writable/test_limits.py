@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Under limits and policies that an earlier constructor or the administrator set, the program does what it does without
-hugeld; what cannot move stays as it was, and the reason is printed."""
+"""Under limits and policies that an earlier constructor or the administrator set, the program does the same as without
+hugeld; parts that cannot move stay as they were, and the reason is printed."""
 
 import pytest
 
@@ -13,8 +13,8 @@ NO_THP = "transparent huge pages are disabled for this process (PR_SET_THP_DISAB
 NO_EXECUTE = "a policy forbids making written memory executable"
 DATA = (*ALL, "data")
 
-# name -> what an earlier constructor does, options, what moves all the same, the reason (for each kind) for what is planned
-# and doesn't
+# name -> an earlier constructor's steps, options, the kinds that move all the same, the reason (for each kind) of planned
+# spans that don't
 LIMITS = {
     "RLIMIT_DATA, nothing": ("data:100000", "", (), NO_MEMORY),
     "RLIMIT_DATA, nothing on thp": ("data:100000", "backend=thp", (), NO_MEMORY),

@@ -143,7 +143,7 @@ def no_exec(builder):
     return builder.once("no-exec", lambda folder: builder.compile(folder / "no-exec", "-static", HERE / "no-exec.c"))
 
 
-# Without what the cross compiler adds, which has no landing pads.
+# Without the objects that the cross compiler adds, which have no landing pads.
 LATER = {"dso": [], "dso-bti": [*BTI, "-nostartfiles"]}
 
 
@@ -281,7 +281,7 @@ def test_no_attach(builder, empty_library, pause_library):
         assert process.poll() is None
 
 
-# --- stock programs: (command, what it prints, pages of 2 MiB at least) ---
+# --- stock programs: (command, its output, pages of 2 MiB at least) ---
 
 
 def python(_):

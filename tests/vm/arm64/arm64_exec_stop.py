@@ -38,7 +38,8 @@ def environment(**changes):
 
 
 def guards(after, before):
-    """Whether what is text BEFORE has PROT_BTI AFTER.  Data beside it need not: the dynamic linker does not know of it."""
+    """Whether ranges that are text BEFORE have PROT_BTI AFTER.  Data beside it need not: the dynamic linker does not know of
+    it."""
     plain, distance = before.objects[0], after.objects[0].bias - before.objects[0].bias
     text = [(m.start + distance, m.end + distance) for m in before.mappings
             if plain.start <= m.start < plain.end and "x" in m.permissions]
@@ -61,7 +62,7 @@ def test_program(builder, images, pause_library, variant):
     assert result[:2] == plain[:2] and f"at the exec stop from {image}" in result[2], result
     text = [m for m in after.mappings if m.name == str(image) and "x" in m.permissions and m.end - m.start >= HUGE]
     assert sum(m.end - m.start for m in text) >= 2 * HUGE
-    for mapping in text:  # what is there is huge, but for the edges of what has been moved
+    for mapping in text:  # all of it is huge, but for the edges of moved parts
         small_bytes = (mapping.kb["Rss"] - mapping.kb["ShmemPmdMapped"]) << 10
         assert (mapping.start - mapping.offset) % HUGE == 0
         # With 16 KiB pages a huge one takes 32 MiB in one piece, which the guest does not always have.

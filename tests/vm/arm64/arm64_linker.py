@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The patched dynamic linker in the arm64 guests, by the proof of ../../ldso, and what the command says there of
-programs that either way in has moved."""
+"""The patched dynamic linker in the arm64 guests, by the proof of ../../ldso, and the command's answers there
+about programs that either way in has moved."""
 
 import os
 import re
@@ -111,11 +111,11 @@ def test_stock_program(linked, tmp_path, name):
     assert proof.moved[0] == 0 and expected in proof.moved[1] and proof.pages >= pages
 
 
-# --- what the command says ---
+# --- the command's answers ---
 
 
 def perf_map(pid):
-    """{name: (start, end)} of what `hugeld perf-map` writes."""
+    """{name: (start, end)} of the lines of `hugeld perf-map`."""
     result = helpers.hugeld("perf-map", "-O", "-", pid)
     assert result.returncode == 0, result.stderr
     lines = re.findall(r"^([0-9a-f]+) ([0-9a-f]+) (\S+)$", result.stdout, re.M)
@@ -135,7 +135,7 @@ BEGINS = {"text_a": (BTI_C, ADD), "text_c": (BTI_C, ADD), "trampoline": (PACIASP
 
 @pytest.mark.parametrize("loader", ["preload", "ldso"])
 def test_command(builder, pause_library, loader):
-    """`inspect` says before what moves, `run` moves it, smaps shows it, and the others say what smaps shows."""
+    """`inspect` predicts which text moves, `run` moves it, smaps shows it, and the others agree with smaps."""
     app = builder.executable("bti")
     [before] = helpers.hugeld_json("inspect", app)["files"]
     assert before["machine"] == "aarch64" and before["huge_page_bytes"] == HUGE

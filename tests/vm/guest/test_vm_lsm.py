@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Linux's security modules where they refuse executable memory.  AppArmor knows only files that may be mapped executable
-("m"), but takes hugetlb memory, anonymous too, for a file called "/"; SELinux has `execmem`.  The program does what it
-does plainly, moves by what is allowed, and what stays says why."""
+("m"), but takes hugetlb memory, anonymous too, for a file called "/"; SELinux has `execmem`.  The program does the same
+as without hugeld, moves by allowed ways, and the text that stays has its reason."""
 
 import pathlib
 
@@ -18,7 +18,7 @@ EXEC_DENIED = "a policy forbids making written memory executable"
 HUGETLB_DENIED = "a policy forbids hugetlb pages"
 NO_PROC = "/proc/self/maps or pagemap cannot be read"
 
-# Everything but what a file is to have.
+# Everything but the rules for files.
 PROFILE = """
 profile hugeld-test FLAGS {
   capability, network, mount, umount, remount, pivot_root, ptrace, signal, dbus, unix,
@@ -27,7 +27,7 @@ profile hugeld-test FLAGS {
 """
 ATTACHED = "flags=(attach_disconnected)"
 
-# name -> FILES, FLAGS, what moves onto hugetlb pages, why the text stays, what moves onto thp
+# name -> FILES, FLAGS, the segments that move onto hugetlb pages, why the text stays, the segments that move onto thp
 PROFILES = {
     "all files": ("file,", ATTACHED, ALL, None, ALL),
     "their rule": ("/** mrwlkix, / mrw,", ATTACHED, ALL, None, ALL),

@@ -14,7 +14,7 @@ from proof import check_span, read_image, read_plans
 
 HERE = pathlib.Path(__file__).resolve().parent
 UNITS = pathlib.Path("/run/systemd/system")
-# What is done in a moment takes an emulated processor longer, and one that shares its processors with another guest longer still.  A
+# A moment's work takes an emulated processor longer, and one that shares its processors with another guest longer still.  A
 # guest in which nothing is reported for three minutes is ended.
 REPORT_SECONDS = 120
 
@@ -38,7 +38,7 @@ def systemctl(*arguments):
 
 
 class Unit:
-    """NAME.service: what it prints goes to a file, what it complains of to the journal."""
+    """NAME.service: its output goes to a file, its standard error to the journal."""
 
     def __init__(self, name, settings, drop_in):
         self.name = f"{name}.service"
@@ -70,7 +70,7 @@ class Unit:
         return self.printed()
 
     def describe(self):
-        """What became of it, and what its processes wait for."""
+        """Its state, and the places where its processes wait."""
         found = [systemctl("show", "-p", "ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,MainPID", self.name).stdout]
         with contextlib.suppress(OSError):
             for pid in pathlib.Path(f"/sys/fs/cgroup/system.slice/{self.name}/cgroup.procs").read_text().split():

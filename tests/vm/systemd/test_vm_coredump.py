@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""systemd-coredump, set up as its package does it: what coredumpctl says of a service that aborts in the middle of moved
-text is what it says plainly, as doc/limits.md has it."""
+"""systemd-coredump, set up as its package does it: coredumpctl gives the same for a service that aborts in the middle of
+moved text as without hugeld, but for the limits in doc/limits.md."""
 
 import os
 import re
@@ -28,13 +28,13 @@ def coredumps():
 
 
 def coredumpctl(*arguments):
-    """What it prints; its temporary files go where there is room."""
+    """Its output; its temporary files go where there is room."""
     return helpers.run(["coredumpctl", "--no-pager", *arguments], helpers.environment(TMPDIR="/run")).stdout
 
 
 def crash(one, prove):
-    """Starts the service ONE and lets it abort: its stack as the journal has it and as `coredumpctl gdb` has it, what gdb
-    takes for its code; and the size of its core."""
+    """Starts the service ONE and lets it abort: its stack as the journal has it and as `coredumpctl gdb` has it, the file
+    that gdb takes for its code; and the size of its core."""
     assert one.start().returncode == 0, one.journal()
     one.said(1)
     pid = one.pid()

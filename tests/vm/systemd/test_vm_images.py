@@ -35,7 +35,7 @@ def drop_in(*arguments):
 
 
 def runs_from(pid):
-    """The file that the process executes, and what it finds at its own path."""
+    """The file that the process executes, and the one that it finds at its own path."""
     exe = os.stat(f"/proc/{pid}/exe")
     return exe.st_dev, exe.st_ino
 
@@ -120,13 +120,14 @@ def test_without(unit, program, lacks, tmp_path):
 
 
 def test_found_by_name(unit, program):
-    """Without FILE, by what systemd says of the unit."""
+    """Without FILE, by systemd's description of the unit."""
     one = unit([f"ExecStart=-{program} --something"])
     assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{program}" in drop_in(one.name)
 
 
 def test_other_root(unit, program):
-    """A service that gets another root after its drop-in, and even after a start that failed, runs what lies in that root."""
+    """A service that gets another root after its drop-in, and even after a start that failed, runs the program in that
+    root."""
     lines, root = drop_in("x.service", program), pathlib.Path("/srv/other")
     other = root / str(program).lstrip("/")
     other.parent.mkdir(parents=True)

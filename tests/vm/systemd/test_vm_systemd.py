@@ -20,7 +20,8 @@ DROP_IN = read_unit("verbose=1", "doc/services.md")
 LINKER = read_unit("BindReadOnlyPaths=", "glibc-patches/README.md")
 ANONYMOUS, MEMFD = "/anon_hugepage", "/memfd:hugeld"
 
-# What `systemd-analyze security` asks for, as far as it concerns this, with the list of system calls that it likes best.
+# The settings that `systemd-analyze security` asks for, as far as they matter here, with the list of system calls that it
+# likes best.
 HARDENED = """
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
@@ -81,7 +82,7 @@ def plain(program):
 
 
 def use(one, plain, prove):
-    """Starts ONE, looks, asks, stops; what PROVE gave for its process."""
+    """Starts ONE, looks, asks, stops; the result of PROVE for its process."""
     started = one.start()
     assert started.returncode == 0, started.stderr + one.journal()
     assert one.said(1) == plain[:1]
@@ -142,7 +143,7 @@ def test_stays(unit, program, plain, huge, pool, thp, drop_in):
 
 def test_postgres(unit, huge, pool):
     """The example of doc/databases.md, word for word but for the version: doctor keeps the server from being started with too
-    few pages, and says what fixes it."""
+    few pages, and names the remedy."""
     [version] = os.listdir("/var/lib/postgresql")
     example = [line.replace("/15/", f"/{version}/") for line in read_unit("ExecStartPre=", "doc/databases.md")]
     own(f"/var/lib/postgresql/{version}", pwd.getpwnam("postgres"))
@@ -163,7 +164,7 @@ def test_postgres(unit, huge, pool):
     assert free_pages() == int(remedy[1])
 
 
-# What is allowed -> how the service ends, and what moves.
+# How the filter treats mbind -> its settings, whether the service runs, and the segments that move.
 NUMA = {
     "kills": ([], False, ()),
     "refuses": (["SystemCallErrorNumber=EPERM"], True, ()),
@@ -173,7 +174,7 @@ NUMA = {
 
 @pytest.mark.parametrize("name", NUMA)
 def test_numa(unit, program, plain, huge, pool, name):
-    """As doc/limits.md says: numa=local takes a call of @resources, and what a list without it does then."""
+    """As doc/limits.md says: numa=local takes a call of @resources, and the effect of a list without it."""
     pool(64)
     settings, runs, moved = NUMA[name]
     one = unit([f"ExecStart={program}", *HARDENED, *settings], [*DROP_IN, "Environment=LD_HUGEPAGES_OPTIONS=verbose=1,numa=local"])
