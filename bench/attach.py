@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Processes that run already: what others see while hugeld attaches to them and detaches, how long that takes, and what comes
-of it."""
+"""Processes that run already: the delays that others see while hugeld attaches to them and detaches, how long that takes, and
+the speed afterwards."""
 
 import contextlib
 import os
@@ -53,7 +53,7 @@ def toggle_while(process, pid, *arguments):
 
 
 def live_pauses(plan, program, rounds):
-    """What a thread sees that is not stopped while another one's stop replaces the text, again and again."""
+    """The delays of a thread that is not stopped while another one's stop replaces the text, again and again."""
     argv = [program, "100000" if plan.quick else "1000000", "beside"]
     ways = [Variant("plain", argv), Variant("attached and detached", argv)]
     found = {way.name: [] for way in ways}

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A plugin for QEMU's user-mode emulator that runs what a program executes through the model of itlb.c:
+/* A plugin for QEMU's user-mode emulator that runs a program's instructions through the model of itlb.c:
 
        qemu-x86_64 -plugin itlb-qemu.so,plan=PLAN,out=FILE PROGRAM ARGS
 
    FILE gets one line when the process ends; a child that it forked writes none, and a program that it executes is not
    emulated.  Each thread has TLBs of its own, as if it had a processor for itself.
 
-   Debian packages the emulator with plugins, but not the header, so what is used of version 1 of that interface
-   (include/qemu/qemu-plugin.h, QEMU 4.2 to 8.2) is declared here. */
+   Debian packages the emulator with plugins, but not the header, so the used parts of version 1 of that interface
+   (include/qemu/qemu-plugin.h, QEMU 4.2 to 8.2) are declared here. */
 #include "itlb.h"
 
 #include <elf.h>
@@ -60,7 +60,7 @@ enum {
     CORES_MAX = 4096
 }; /* a block has at most 512 instructions, and ends with its page or soon after */
 
-/* What QEMU translates at once, and executes from its beginning to its end. */
+/* A block that QEMU translates at once, and executes from its beginning to its end. */
 struct block {
     uint64_t instructions, first, last; /* how many, and the addresses of the first and the last */
     bool repeats;                       /* the first is one that x86 repeats by itself */

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a program misses in the instruction TLBs of named processors, modelled: plain, and with its text on huge pages in several
-ways.  Prints misses of the first and of the second level in a thousand instructions.  Needs qemu-user; bench/README.md says what
-the model is and is not."""
+"""A program's misses in the instruction TLBs of named processors, modelled: plain, and with its text on huge pages in several
+ways.  Prints misses of the first and of the second level in a thousand instructions.  Needs qemu-user; bench/README.md describes
+the model and its limits."""
 
 import argparse
 import fnmatch
@@ -53,7 +53,7 @@ def objects_of(program, patterns):
 
 
 def inspect(path, options=""):
-    """What hugeld plans for PATH, at the address that it was linked at."""
+    """hugeld's plan for PATH, at the address that it was linked at."""
     result = subprocess.run([BUILD / "hugeld", "inspect", "--json", *(["-o", options] if options else []), path],
                             capture_output=True, text=True)
     if result.returncode != 0:
@@ -65,7 +65,7 @@ def inspect(path, options=""):
 
 
 def ranges(found, key):
-    """(start, end) of what is executable among a plan's spans or segments."""
+    """(start, end) of the executable ones among a plan's spans or segments."""
     bias = int(found["plan"]["load_bias"], 16)
     return [(int(r["start"], 16) - bias, int(r["end"], 16) - bias) for r in found["plan"][key] if "x" in r["flags"]]
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* steps WHAT COUNT: does COUNT times what the kernel does for every program, and prints the ns that one took: "spawn" (a process that
-   ends at once), "fault" (the first touch of a page) or "map" (mmap and munmap of a page). */
+/* steps WHAT COUNT: has the kernel do COUNT times a step that it does for every program, and prints the ns that one took: "spawn"
+   (a process that ends at once), "fault" (the first touch of a page) or "map" (mmap and munmap of a page). */
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static int map_once(void) {
     return at == NULL ? -1 : munmap(at, PAGE);
 }
 
-/* The ns of COUNT faults; what makes room for them is not counted. */
+/* The ns of COUNT faults; the time to make room for them is not counted. */
 static double time_faults(long count) {
     double ns = 0;
     for (long done = 0; done < count; done += PAGES) {

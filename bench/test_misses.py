@@ -35,7 +35,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def count(built, tmp_path):
-    """What the model counts for a list of lines: {layout: {processor: [first, second]}}."""
+    """The model's counts for a list of lines: {layout: {processor: [first, second]}}."""
     def run(lines, plan=PLAN):
         (tmp_path / "plan").write_text(plan)
         result = subprocess.run([built[0], tmp_path / "plan"], input="".join(f"{line}\n" for line in lines), text=True,
@@ -234,7 +234,7 @@ def lottery(tmp_path_factory):
 @pytest.mark.check_all
 @pytest.mark.parametrize("what", ["perl", "python3", "lottery"])
 def test_the_same_each_time(what, built, tmp_path, request, monkeypatch):
-    """Whatever is in the environment, and wherever the kernel puts it."""
+    """With any environment, and at any address that the kernel chooses."""
     argv = {"perl": ["/usr/bin/perl", "-e", "my %h; $h{$_ * 7 % 101} .= $_ for 1 .. 5000; print sort values %h"],
             "python3": ["/usr/bin/python3", "-S", "-c", "for name in {str(i) for i in range(5000)}: hash(name)"]}.get(what)
     argv = argv or request.getfixturevalue("lottery")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""bench/report.py: what is measured again, and what the tables say."""
+"""bench/report.py: the groups that are measured again, and the tables' contents."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_runs_are_stored(tmp_path):
 
 
 def test_what_is_stored_says_the_same(tmp_path):
-    """Rounds are not published: what they say is, and it is not lost when it is stored, loaded and stored again."""
+    """Rounds are not published: their summary is, and it is not lost when it is stored, loaded and stored again."""
     alone = {"name": "fast", "base": "slow", "values": [2.0] * 8, "huge": ""}
     found = [experiment("cc1plus", way("mapped", 0.9)), {"id": "start", "title": "Start", "unit": "ms", "note": "",
              "ways": [{"name": "slow", "base": None, "values": [4.0] * 8, "huge": ""}, alone]},

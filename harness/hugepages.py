@@ -49,7 +49,7 @@ def find_limits():
 
 @contextlib.contextmanager
 def without_pool(mount):
-    """Gives a context in which this process, and what it starts, can have no huge page of the pool."""
+    """Gives a context in which this process, and its children, can have no huge page of the pool."""
     own = mount / re.search(r"^0::/(.*)", pathlib.Path("/proc/self/cgroup").read_text(), re.M)[1]
     group = forbid_pages(mount)
 
@@ -71,7 +71,7 @@ def without_pool(mount):
     group.rmdir()
 
 
-# What attach says where memory is in too many pieces, which no test can help.
+# The reason of attach where memory is in too many pieces, which no test can help.
 SMALL_PAGES = "the kernel gave small pages"
 
 
@@ -87,7 +87,7 @@ def compact_memory():
         pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
 
 
-# What a test and its neighbours may want at once.
+# The pages that a test and its neighbours may want at once.
 WANTED = 64
 
 
@@ -101,7 +101,7 @@ def put_memory_together():
 
 
 def drop_file_pages():
-    """Those that are clean, where this user may, and puts what is free then together."""
+    """Drops clean pages, where this user may, and puts free memory together then."""
     with contextlib.suppress(OSError), locks.locked(locks.CACHE, alone=True):
         pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
     compact_memory()

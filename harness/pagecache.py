@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """How a file lies in the page cache: made on purpose, and seen.  A plain program is faster the larger the folios of its file are,
-so what hugeld gains is said together with that.  Root only: the kernel hides page frames from others."""
+so hugeld's gain is reported together with that.  Root only: the kernel hides page frames from others."""
 
 import ctypes
 import mmap
@@ -37,7 +37,7 @@ def scatter(path):
 
 
 def on_small_pages(path):
-    """Reads PATH into the page cache in pages of 4 KiB.  What a linker has just written may be there in huge ones, which
+    """Reads PATH into the page cache in pages of 4 KiB.  A file that a linker has just written may be there in huge ones, which
     backend=auto leaves alone (test_huge_already.py)."""
     evict(path)
     with open(path, "rb", buffering=0) as file:
@@ -58,7 +58,7 @@ def make(file, state):
 
 
 def pages_per_folio(file):
-    """Of all of FILE, as it is in the page cache now; what is not there is read."""
+    """Of all of FILE, as it is in the page cache now; missing pages are read."""
     with open(file, "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         mapping = mmap.mmap(opened.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)

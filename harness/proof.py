@@ -75,7 +75,7 @@ def outside(mapping, objects):
 
 @dataclasses.dataclass
 class Image:
-    """What the memory and descriptors of a stopped process are."""
+    """The memory and descriptors of a stopped process."""
 
     mappings: list
     objects: list
@@ -91,7 +91,7 @@ def read_image(pid):
 
 
 def without_header(mappings, start, most=PAGE):
-    """MAPPINGS of what was mapped from an image, and where they begin: the page at START with the ELF header may be the file's;
+    """The MAPPINGS of an image, and where they begin: the page at START with the ELF header may be the file's;
     so may be the huge page that it is in, where mapping that failed (MOST)."""
     for end in (start + PAGE, start + most):
         first, rest = [m for m in mappings if m.start < end], [m for m in mappings if m.start >= end]
@@ -201,5 +201,5 @@ def check_plans(pid, paths, options="", backend="hugetlb", always=True):
 
 
 def same_but_stderr(plain, moved):
-    """For `prove`: both ended with the same status and printed the same; what hugeld says goes to standard error."""
+    """For `prove`: both ended with the same status and printed the same; hugeld's lines go to standard error."""
     return plain[:2] == moved[:2]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What --report writes: data/report.html with the answer behind it, and what a browser draws of that."""
+"""The output of --report: data/report.html with the answer behind it, and a browser's drawing of
+that."""
 
 import html.parser
 import json
@@ -14,7 +15,7 @@ TEMPLATE = helpers.ROOT / "data/report.html"
 
 
 def answer_of(report):
-    """The answer in it; what is around is ours, and nothing is loaded from elsewhere."""
+    """The answer in it; the page around it is ours, and nothing is loaded from elsewhere."""
     text, template = report.read_text(), TEMPLATE.read_text()
     assert text.startswith(template) and text.endswith("</script>\n</body>\n</html>\n")
     data = text[len(template):-len("</script>\n</body>\n</html>\n")]

@@ -19,7 +19,7 @@ def test_counters(pool):
 
 
 def test_leak(pool):
-    """What only the counters show: pages without a process."""
+    """A loss that only the counters show: pages without a process."""
     pool(16)
     act("leak")
     libc = ctypes.CDLL(None, use_errno=True)

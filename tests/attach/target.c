@@ -984,7 +984,7 @@ static void run_forks(void) {
     }
 }
 
-/* --- what is refused, or filtered --- */
+/* --- refused, or filtered --- */
 
 static void run_locked(void) {
     want(mlock((void *)functions, 1024 * FUNCTIONS) == 0, "mlock");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld bench --pid --toggle: what it says, and that the process is left as it was found."""
+"""hugeld bench --pid --toggle: its answer, and that the process is left as it was found."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import attaching
 import pytest
 from test_json import compare
 
-METRIC = "awk '{{printf \"%d\", $1 / 10000}}' /proc/{}/schedstat"  # processor time: a unit of work takes 10 us of it, whatever it runs on
+METRIC = "awk '{{printf \"%d\", $1 / 10000}}' /proc/{}/schedstat"  # processor time: a unit of work takes 10 us of it on any pages
 
 
 @pytest.mark.check_all
@@ -104,7 +104,7 @@ def test_wrong_use(arguments):
 
 
 def test_too_little_work(targets, tmp_path):
-    """One that sleeps, or computes without a pause, switches contexts too seldom; what helps is said."""
+    """One that sleeps, or computes without a pause, switches contexts too seldom; a line names the remedy."""
     env = helpers.environment(PATH=tmp_path)  # no perf
     with attaching.running(targets["exec"], "futex") as target:
         result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--seconds", "0.2", env=env)

@@ -54,14 +54,14 @@ def is_joined_here(path):
 
 
 def bytes_by_source(target):
-    """Of TARGET's text, what is on huge pages of its own file, and what on those of an image."""
+    """The bytes of TARGET's text on huge pages of its own file, and those on an image's."""
     own = sum(m.kb["FilePmdMapped"] for m in target.text() if m.name.startswith(target.path)) * 1024
     return own, target.huge_bytes()
 
 
 def test_own_file_first(targets, plain_output, place):
-    """Whole huge pages of the file are joined, and what shares one with other segments goes onto an image.  Where the kernel
-    joins nothing, all of it does."""
+    """Whole huge pages of the file are joined, and text that shares one with other segments goes onto an image.  Where the
+    kernel joins nothing, all of it does."""
     program = pathlib.Path(shutil.copy(targets["exec"], place / "program"))
     joins = is_joined_here(program)
     scatter(program)

@@ -8,8 +8,8 @@
 
        moves N, calls N, wrong N, signals N, through N
 
-   wrong counts results that are not what the same functions gave before, computed by each thread over rounds
-   of calls and reads; through counts backtraces that went through the DSO. */
+   wrong counts results that differ from the same functions' earlier ones, computed by each thread over
+   rounds of calls and reads; through counts backtraces that went through the DSO. */
 #include "../../elf/move.h"
 #include "../../elf/skip.h"
 

@@ -47,7 +47,7 @@ static void note(long result) {
     error = errno;
 }
 
-/* A pair of protections for each page; what lies there is not changed. */
+/* A pair of protections for each page; its contents are not changed. */
 static void protect(char *text) {
     for (int i = 0; i < 8; i++) {
         char *page = text + i * 123 * 4096;

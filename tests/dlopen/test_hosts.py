@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Stock programs whose large code comes as a plugin: `hugeld status` shows it moved, and they print what they print
+"""Stock programs whose large code comes as a plugin: `hugeld status` shows it moved, and they print the same as
 without hugeld."""
 
 import contextlib
@@ -32,7 +32,7 @@ def moved_pages(pid, pattern):
 
 
 def run_stopped(argv, env, look=lambda pid: None, timeout=120):
-    """What ARGV printed, which stops itself once; LOOK(pid) is called then."""
+    """The output of ARGV, which stops itself once; LOOK(pid) is called then."""
     process = helpers.start(argv, env)
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), timeout, "stopping")

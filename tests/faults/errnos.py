@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What each system call can fail with, by the manual pages of section 2 (man-pages 6) and, where they say less, what facts of
-newer kernels add: mremap EPERM (sealed, Linux 6.10), madvise EBUSY (MADV_COLLAPSE) and EHWPOISON.
+"""The errors of each system call, by the manual pages of section 2 (man-pages 6) and, where they say less, those of
+newer kernels: mremap EPERM (sealed, Linux 6.10), madvise EBUSY (MADV_COLLAPSE) and EHWPOISON.
 
 A call that the core makes and that has no line here fails the test.
 """
@@ -53,5 +53,5 @@ ERRNOS = {
 # A filter of system calls (seccomp) makes any of them fail like this.
 FILTERED = "EPERM ENOSYS"
 
-# What the kernel does although it says that it failed.
+# Calls that the kernel executes although it says that they failed.
 DONE_ALL_THE_SAME = {"close"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A kernel that unmaps what an image should be mapped over, and then refuses: the same call is made again, then the file is
+"""A kernel that unmaps the destination of an image, and then refuses: the same call is made again, then the file is
 mapped as it was; where that fails, too, the program ends with one line."""
 
 import pytest
@@ -29,7 +29,7 @@ def n_of_image(one):
 
 
 def twice(kind, nth, error="ENOMEM"):
-    """It fails, having unmapped what was there, and again."""
+    """It fails, having unmapped the destination, and again."""
     return Fault(*kind, nth, "destroy", error), Fault(*kind, nth + 1, "fail", error)
 
 
@@ -46,7 +46,7 @@ def test_again(one):
 
 
 def test_from_the_file(one):
-    """Both fail: what was mapped from the image before and after that is good."""
+    """Both fail: the parts that were mapped from the image before and after that are good."""
     kind, n = maps_over(one.good.calls)
     with one.inject() as inject:
         for nth in range(1, n + 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A kernel that unmaps what something should be mapped over, and then refuses (5.10), for an object that ld.so has just
+"""A kernel that unmaps the destination of a mapping, and then refuses (5.10), for an object that ld.so has just
 mapped: it is mapped again from its file; or loading it fails, and nothing of another thread's is touched."""
 
 import re
@@ -37,7 +37,7 @@ def one(request, sweep):
 
 @pytest.mark.check_all
 def test_mapped_again(one):
-    """...whichever span it is, also where the claim fails at first; what moved before it is good."""
+    """...for each span, also where the claim fails at first; the spans that moved before it are good."""
     with one.inject() as inject:
         for nth, fault in enumerate(last_moves(one)):
             for error in ("EINVAL", "ENOMEM"):
@@ -50,7 +50,7 @@ def test_mapped_again(one):
                     assert one.compare(outcome.looks[0], 0, False) == [s for i, s in enumerate(one.spans) if i != nth]
 
 
-# What is left of the object goes with its zero-initialised data, which lie behind its last mapping of the file.
+# The rest of the object goes with its zero-initialised data, which lie behind its last mapping of the file.
 UNMAPS_THE_END = re.compile(r"munmap \[\w+, (\w+)\), of which \[\w+, \1\)\n")
 
 

@@ -10,7 +10,7 @@
 
 /* Small huge pages, so that a file of some pages has several. */
 static const struct hl_geometry geometry = {T_PAGE, 2 * T_PAGE};
-/* What is longer is planned, but not written. */
+/* A longer image is planned, but not written. */
 #define WRITTEN_MAX ((uint64_t)1 << 20)
 
 static void check_pieces(const struct hl_image *image, uint64_t file_bytes) {
@@ -33,7 +33,7 @@ static void check_pieces(const struct hl_image *image, uint64_t file_bytes) {
     assert_true(image->huge_pages > 0 && image->huge_pages <= pages);
 }
 
-/* Text may have taken in what is read-only beside it: the borders of these rows move, and one of which nothing is left is PT_NULL. */
+/* Text may have taken in read-only data beside it: the borders of these rows move, and an empty one becomes PT_NULL. */
 static bool may_move(const Elf64_Phdr *before) {
     return before->p_type == PT_LOAD && (before->p_flags & (PF_R | PF_W)) == PF_R;
 }
@@ -87,7 +87,8 @@ static void check_headers(const struct hl_image *image, const struct hl_elf_file
     }
 }
 
-/* The LOADs of the original, and what IMAGE, which was written to OUT, has at their addresses, but for the headers in them. */
+/* Compares the LOADs of the original with the bytes of IMAGE, which was written to OUT, at their addresses, but for the headers in
+   them. */
 static void compare_segments(const struct hl_image *image, const struct hl_elf_file *file, int out) {
     static uint8_t was[WRITTEN_MAX], is[WRITTEN_MAX];
     for (size_t i = 0; i < image->phnum; i++) {

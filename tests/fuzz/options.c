@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The two variables: options mean the same when they are written out again, the order of patterns means
-   nothing, and a glob matches what a slow matcher says. */
+   nothing, and a glob matches the same names as a slow matcher. */
 #include "fuzz.h"
 
 /* Too long for the slow ways. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Preloaded into hugeld run, whose helper then meets what T_MEDDLE says at its Nth call of ptrace(2), or at the Nth system
-   call that it makes in the program:
+/* Preloaded into hugeld run, whose helper then meets the fault in T_MEDDLE at its Nth call of ptrace(2), or at the Nth
+   system call that it makes in the program:
 
        kill N      the helper is killed before that call of ptrace
        fail N      the program's call fails (ENOSYS)

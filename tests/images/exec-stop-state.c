@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Prints what a program can find out about how it was started, and the checksum of a large text; with the argument "wait"
-   it then waits for a line. */
+/* Prints the traces by which a program can find out how it was started, and the checksum of a large text; with the
+   argument "wait" it then waits for a line. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <elf.h>
@@ -80,7 +80,8 @@ static void print_controls(void) {
     printf("reaper %d death %d\n", reaper, death);
 }
 
-/* Of the auxiliary vector, what is not an address, and what is one of the program's, from where that lies. */
+/* Prints the auxiliary vector's values that are no addresses, and the program's own addresses relative to its
+   start. */
 static void print_vector(void) {
     char **at = environ;
     while (*at++ != NULL)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A program in one file with what it needs, as makers of such programs build them: it prints what it carries, which it finds in
-   the way WAY, once through /proc/self/exe and once through its own name; and that its text is whole.  With an argument it
+/* A program in one file with its data, as makers of such programs build them: it prints its data, which it finds in the
+   way WAY, once through /proc/self/exe and once through its own name; and that its text is whole.  With an argument it
    waits for a line first. */
 #define _GNU_SOURCE
 #include <elf.h>
@@ -14,7 +14,7 @@
 
 unsigned long big_sum(unsigned long x);
 
-/* What the test writes into the finished file. */
+/* The test writes this into the finished file. */
 volatile struct {
     char mark[16];
     unsigned long offset, bytes;
@@ -51,7 +51,7 @@ __attribute__((unused)) static void find_trailer(const char *how, int file) {
 
 static void read_header(Elf64_Ehdr *header, int file) { pread(file, header, sizeof *header, 0); }
 
-/* AppImage: what stands behind the section headers. */
+/* AppImage: the bytes behind the section headers. */
 __attribute__((unused)) static void find_end_of_elf(const char *how, int file) {
     Elf64_Ehdr header;
     read_header(&header, file);

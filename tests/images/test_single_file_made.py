@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that carry what they need in their own file, as their makers' tools build them (test_single_file.py has stand-ins for
-those that cannot be had).  With hugeld they say what they say without it, whichever way it goes."""
+"""Programs that carry their data in their own file, as their makers' tools build them (test_single_file.py has stand-ins for
+those that cannot be had).  With hugeld they print the same as without it, by each of its ways."""
 
 import os
 import pathlib
@@ -111,7 +111,7 @@ def by_bun(folder):
     return [folder / "app"]
 
 
-# Who makes it; what `share add` says of it, or None where it has an image; and whether it has text for a huge page.
+# Its maker; the reason of `share add`, or None where it has an image; and whether it has text for a huge page.
 MADE = {
     "makeself": (by_makeself, SCRIPT, False),
     "unzipsfx": (by_unzipsfx, SMALL, False),

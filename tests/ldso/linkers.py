@@ -10,7 +10,7 @@ import helpers
 PATCHES = helpers.ROOT / "glibc-patches"
 WORK = helpers.BUILD / "ldso-test"  # trees of the tests; kept, so that the next run compiles less
 
-# How the library is linked: what relocation or protection finds there.
+# How the library is linked: its relocations and protections.
 LINKED = {
     "lazy": ["-Wl,-z,lazy"],
     "now": ["-Wl,-z,now,-z,relro"],

@@ -41,7 +41,7 @@ def on_tmpfs(builder):
 
 
 def check(linked, app, library):
-    """LIBRARY's text is on huge pages of its file, and on no other's: the file is still what is mapped."""
+    """LIBRARY's text is on huge pages of its file, and on no other's: the file itself is still mapped."""
     free = free_pages()
     with linked.paused([app], "libbig*", "backend=file,segments=text") as process:
         mappings = read_smaps(process.pid)
@@ -84,7 +84,7 @@ def disk(request, tmp_path, root):
 
     def empty():
         mmap.mmap(-1, 256 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()  # which is free then
-        compact_memory()  # what the kernel reads ahead takes huge pages that there are
+        compact_memory()  # the kernel's read-ahead takes free huge pages
         for command in (["umount", folder], ["mount", "-o", "loop", image, folder]):
             assert helpers.run(command).returncode == 0
 
@@ -161,7 +161,7 @@ def link_sized(builder, folder, name, pages, *arguments):
 
 @pytest.fixture(scope="module")
 def sized(builder):
-    """A folder with programs of each size: (program, what is named, the file with the text, its huge pages)."""
+    """A folder with programs of each size: (program, the pattern, the file with the text, its huge pages)."""
 
     def make(folder):
         main, empty = builder.write("tiny.c", programs.TINY), builder.write("empty.c", "")
@@ -180,8 +180,8 @@ def sized(builder):
 
 
 def check_sizes(linked, sized, copy, prefix=(), empty=None):
-    """In the folder COPY, which only a process behind PREFIX may see, what inspect says is what happens; EMPTY() is for another try.
-    If that does not help, the line says that the kernel keeps one on small pages, but not all."""
+    """In the folder COPY, which only a process behind PREFIX may see, the prediction of inspect comes true; EMPTY() is for another
+    try. If that does not help, the line says that the kernel keeps one on small pages, but not all."""
     served = 0
     for app, named, file, pages in sized:
         [inspected] = helpers.hugeld_json("inspect", "-o", "backend=file", file)["files"]

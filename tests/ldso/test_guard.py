@@ -143,7 +143,7 @@ def test_tunables_in_another_order(edited):
 
 
 def test_built_for_another_machine(edited, unpatched, installed, tmp_path):
-    """What cannot be run is read from the file."""
+    """The facts of a linker that cannot be run are read from its file."""
     def make_foreign(data):
         struct.pack_into("<H", data, 18, 0x5555)  # e_machine
 
@@ -292,7 +292,7 @@ def test_no_build_inside_of_what_is_copied(inside, tmp_path):
 @pytest.mark.check_all
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "beside"])
 def test_any_distributions_tree(cached_tree, ldso, tmp_path, inside):
-    """What a packager runs: a source, and where it was built, inside of it or beside it.  Both stay as they were, and the result
+    """A packager's command: a source, and where it was built, inside of it or beside it.  Both stay as they were, and the result
     is for that ld.so, with which it shares a libc of any build ID."""
     tree, objects = tmp_path / "glibc", tmp_path / "built"
     done = run_script("copy", cached_tree, tree)
@@ -320,7 +320,7 @@ def test_any_distributions_tree(cached_tree, ldso, tmp_path, inside):
 
 @pytest.mark.parametrize("flags, active", [(["-m64"], "_dl_hugepages_active"), (["-m32"], "false"), (["-mx32"], "false")])
 def test_other_machines_build_as_before(flags, active, tmp_path):
-    """Their ld.so has no such object, and the call sites come to nothing: what the series call is a macro."""
+    """Their ld.so has no such object, and the call sites come to nothing: the function that the series calls is a macro."""
     if platform.machine() != "x86_64":
         pytest.skip("needs a compiler for x86")
     for name in ("link.h", "stdbool.h"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Without the series, what we build is the distribution's ld.so: whatever differs with it comes from the series."""
+"""Without the series, our build is the distribution's ld.so: so every difference with it comes from the series."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("glibc")]
 # Three fields of the ELF header, which lies in the first loaded segment, tell where the section headers are.  The
 # distribution strips symbols and debugging information into a file of their own, so these differ.  Nothing else is
 # excluded, not even the build ID: it is computed over the debugging information too.  But in a suite that is never
-# released the tools are newer than those that built libc, and debugging information is what changes with them.
+# released the tools are newer than those that built libc, and debugging information changes with them.
 SECTION_HEADER_FIELDS = ("e_shoff", "e_shnum", "e_shstrndx")
 IS_RELEASED = "\nVERSION_ID=" in pathlib.Path("/etc/os-release").read_text()
 BUILD_ID_BYTES = 20

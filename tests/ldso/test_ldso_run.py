@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`hugeld run --via=ldso`: over the interpreter in a mount namespace, for root and for nobody, for programs and scripts;
-and what happens where that is not possible."""
+and the refusals where that is not possible."""
 
 import shutil
 

@@ -51,7 +51,7 @@ def run(command, **variables):
 
 
 def told(result):
-    """What the program said, without the linkers, and the linkers' base names."""
+    """The program's output, without the linkers, and the linkers' base names."""
     lines = result.stdout.splitlines()
     linkers = {pathlib.Path(line.split()[1]).name for line in lines if line.startswith("linker ")}
     return [line for line in lines if not line.startswith("linker ")], linkers
@@ -147,7 +147,7 @@ def test_secure_mode(variables, tells, other_libc, readable_ldso, installed, roo
 
 def test_over_the_systems_own(tells, other_libc, readable_ldso, installed, root):
     """`hugeld run` puts ours in the place of the system's, so there is no other to hand over to: it goes on, says nothing else,
-    and strict=on, which is for what does not move, ends nothing."""
+    and strict=on, which is for objects that do not move, ends nothing."""
     over = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', readable_ldso, installed]
     program = tells("-pie", "-fPIE")
     for variables in {}, {"LD_HUGEPAGES": "nothing*", "LD_HUGEPAGES_OPTIONS": "strict=on,verbose=1"}:
@@ -157,7 +157,7 @@ def test_over_the_systems_own(tells, other_libc, readable_ldso, installed, root)
 
 
 def test_no_stamp_takes_every_libc(tells, other_libc, readable_ldso, root, shared_folder):
-    """What a distribution builds together with its libc holds no build ID."""
+    """A linker that a distribution builds together with its libc holds no build ID."""
     free = shared_folder / "ld.so-without-stamp"
     (shared_folder / "zeros").write_bytes(bytes(64))
     subprocess.run(["objcopy", "--update-section", f".hugeld.libc={shared_folder / 'zeros'}", readable_ldso, free], check=True)

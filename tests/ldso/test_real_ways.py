@@ -82,7 +82,7 @@ def make_node(folder):
 
 
 def answer(process, client, stop):
-    """What a server says to CLIENT, and how it ends."""
+    """A server's answer to CLIENT, and how it ends."""
     process.resume()
     helpers.wait_until(lambda: helpers.run([*client, "SELECT 1"]).returncode == 0, what="the server answering")
     done = helpers.run([*client, "CREATE TABLE t (x INT); INSERT INTO t VALUES (5), (7); SELECT SUM(x * x) FROM t; "
@@ -138,7 +138,7 @@ READ_ONLY = 'mount --bind "$0" "$1" && mount -o remount,bind,ro "$1" && shift &&
 
 
 def by_unit(program, ldso, installed, folder):
-    """What systemd's BindReadOnlyPaths=LDSO:INTERPRETER makes."""
+    """The mounts of systemd's BindReadOnlyPaths=LDSO:INTERPRETER."""
     return [*BY_ROOT, "sh", "-c", READ_ONLY, ldso, installed, *program.prefix, *program.argv]
 
 
@@ -151,7 +151,7 @@ def by_patchelf(program, ldso, installed, folder):
 
 
 WAYS = [by_run, by_command, by_patchelf, by_unit]
-# What asks /proc/self/exe where it is, to start itself.
+# Programs that ask /proc/self/exe where they are, to start themselves.
 NEED_EXE = ("clang", "perl", "node")
 
 

@@ -12,7 +12,7 @@ from installed import cache_folder
 RFC = helpers.ROOT / "glibc-patches/rfc"
 PATCHES = sorted(RFC.glob("0*.patch"))
 SOURCE = cache_folder() / "glibc/2.44-upstream/source"
-# What glibc writes without a space before the parenthesis.
+# Names that glibc writes without a space before the parenthesis.
 MACROS = {"ElfW", "GL", "GLRO", "N_", "defined"}
 
 
@@ -39,7 +39,7 @@ def added(patch, suffixes):
 
 
 def new_files(*patches):
-    """The files that PATCHES create, and what is in them."""
+    """The files that PATCHES create, and their contents."""
     files = {}
     for patch in patches:
         for part in re.split(r"^diff --git ", patch.read_text(), flags=re.M)[1:]:
@@ -90,7 +90,7 @@ def test_new_files_have_a_notice():
 
 
 def test_one_continues_the_other():
-    """A file is, before a patch, what the last patch that touched it has left."""
+    """A file is, before a patch, as the last patch that touched it has left it."""
     left = {}
     for patch in PATCHES[1:]:
         for name, before, after in re.findall(
@@ -119,7 +119,7 @@ def test_applies_to_upstream(tmp_path):
 
 
 def test_cover_letter():
-    """It has the subjects and the numbers of lines of what follows."""
+    """It has the subjects of the following patches and their numbers of lines."""
     cover = PATCHES[0].read_text()
     for patch in PATCHES[1:]:
         assert f"\n  {subject(patch)}\n" in cover

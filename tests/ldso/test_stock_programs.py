@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Every dynamically linked program of /usr/bin starts with our ld.so over the interpreter and every object wanted on
-huge pages, and says and returns what it does plainly."""
+huge pages, and says and returns the same as without hugeld."""
 
 import concurrent.futures
 import os
@@ -17,7 +17,8 @@ from objects import PT_INTERP, read_headers
 
 LIMIT = 5  # seconds, of which a program that waits for something takes all
 OPTIONS = ("--version", "--help")
-# What may differ between two plain runs, and is looked at only if they do: addresses, PIDs, times, random names.
+# The parts that may differ between two plain runs, and are looked at only if they do: addresses, PIDs, times, random
+# names.
 VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+([.:]\d+)*")
 
 
@@ -66,7 +67,7 @@ def several_write(command, folder):
 
 
 class Outcome:
-    """What one program did."""
+    """One program's results."""
 
     def __init__(self, path, prefix, folder):
         self.path = path
@@ -101,7 +102,7 @@ def programs(installed):
 @pytest.mark.usefixtures("strace")
 @pytest.mark.parametrize("say, same", [("sh -c 'echo $0'", True), ("echo", False)], ids=["several", "one"])
 def test_order_counts_where_one_writes(tmp_path, say, same):
-    """A program of which it depends on the variable alone what it says first."""
+    """A program whose first words depend on the variable alone."""
     program = tmp_path / "program"
     program.write_text(f'#!/bin/sh\nif [ "$LD_HUGEPAGES" ]; then set -- b a; else set -- a b; fi\n'
                        f'for word; do {say} $word; done\n')

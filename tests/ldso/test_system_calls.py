@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How many system calls one selected object costs, and which: what is not needed is not tried, because a filter of the
-program's own may kill for it."""
+"""How many system calls one selected object costs, and which: none is made that is not needed, because a filter of the program's
+own may kill for it."""
 
 import collections
 import os
@@ -12,8 +12,8 @@ import helpers
 
 NAME = "libcrypto.so.3"
 WAYS = {
-    # (program, its environment, what is selected in the run that is compared with, how many calls more there may be); what
-    # dlopen costs where something like a soname is selected, to read that, is not counted.
+    # (program, its environment, the pattern of the run that is compared with, how many calls more there may be); the calls by
+    # which dlopen reads the soname, if a pattern is like one, are not counted.
     "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 30),
     "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 30),
 }
@@ -49,8 +49,8 @@ def test_number_of_calls(linked, strace, pool, tmp_path, way):
 @pytest.mark.parametrize("patterns, as_installed", [(None, True), ("main:no-such-object", True), ("/usr/bin/*", True),
                                                     ("no-such-object.so", False)])
 def test_what_is_not_selected(linked, installed, strace, tmp_path, patterns, as_installed):
-    """What dlopen opens and reads for it is what the installed linker does; only if a pattern is like a soname, that is read, and
-    whether the process may do so."""
+    """dlopen opens and reads the same for it as the installed linker; only if a pattern is like a soname, it also reads the
+    soname, and the process's status before that."""
     def trace(linker, **variables):
         out = tmp_path / "trace"
         argv = [linker, "/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"]

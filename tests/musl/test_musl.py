@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """libhugeld.so in programs of musl, whose dynamic linker is its libc: no constructor gets arguments, LD_PRELOAD knows no
-$LIB, and what cannot be preloaded is left out without a word."""
+$LIB, and a library that cannot be preloaded is left out without a word."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def test_moves(musl, prove, pool, thp, variant, backend):
 
 
 def test_libc_never(musl, library, pool):
-    """Whatever is named: it is the dynamic linker, and runs while objects move."""
+    """With any patterns: libc is the dynamic linker, and runs while objects move."""
     pool(64)
     app = musl.program("musl-pie", "-pie")
     result = helpers.run_preloaded([app], patterns="*", options="verbose=3,edges=merge", library=library)
@@ -114,7 +114,7 @@ def test_linker_as_command(musl, library, pool):
 
 
 def stopped(argv, env, look=lambda process: None):
-    """What ARGV, which stops itself, printed; LOOK sees it while it is stopped."""
+    """The output of ARGV, which stops itself; LOOK sees it while it is stopped."""
     process = helpers.start(argv, env)
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what=f"{argv[0]} stopping")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A Debian as debootstrap leaves it, for one test: what it writes goes into a folder over it, in a mount namespace.
+"""A Debian as debootstrap leaves it, for one test: its writes go into a folder over it, in a mount namespace.
 
 The clean one lies in ${XDG_CACHE_HOME:-~/.cache}/hugeld/clean/SUITE and is made anew when it is older than a week; the
 packages that tests install in it are kept beside it."""
@@ -19,9 +19,9 @@ import helpers  # noqa: E402
 
 Unavailable = archive.Unavailable
 
-# $1: clean, $2: what is written, $3: kept packages; then the command.  /usr/lib/disk is on no overlay, as an image wants it, and
-# mounts are shared, as systemd makes them.  It becomes the root of the mount namespace: in a
-# chroot no user namespace can be made, and a process that enters the namespace is outside of it.
+# $1: clean, $2: the folder for writes, $3: kept packages; then the command.  /usr/lib/disk is on no overlay, as an image wants
+# it, and mounts are shared, as systemd makes them.  It becomes the root of the mount namespace: in a chroot no user namespace
+# can be made, and a process that enters the namespace is outside of it.
 ENTER = """
 root=$2/root
 mkdir -p "$root" "$2/upper" "$2/work"
@@ -77,7 +77,7 @@ def make(suite, folder):
 
 
 class Clean:
-    """SUITE, with FOLDER for what is written."""
+    """SUITE, with FOLDER for writes."""
 
     def __init__(self, suite, folder):
         self.suite = suite
@@ -109,7 +109,7 @@ class Clean:
             os.close(folder)
 
     def do(self, script, **options):
-        """The same, and it must succeed; what it printed."""
+        """The same, and it must succeed; its output."""
         result = self.run(script, **options)
         assert result.returncode == 0, f"{self.suite}: {script}\n{result.stdout[-4000:]}"
         return result.stdout

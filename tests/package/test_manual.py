@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The manual: what groff and mandoc say of it, and that it has every option and every reason."""
+"""The manual: groff and mandoc find no fault in it, and it has every option and every reason."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_every_command_is_explained():
 
 
 def complete_bash(words):
-    """What bash offers for the last of WORDS."""
+    """The completions of bash for the last of WORDS."""
     script = f"""
         . /usr/share/bash-completion/bash_completion
         . {helpers.BUILD}/doc/hugeld.bash
@@ -112,7 +112,8 @@ def split_for_bash(words):
 
 
 def complete_zsh(words):
-    """What a zsh on a terminal of its own shows when TAB is pressed, after which it says that this was all."""
+    """The output of a zsh on a terminal of its own when TAB is pressed, after which it says that this was
+    all."""
     folder = helpers.BUILD / "doc/zsh"
     folder.mkdir(exist_ok=True)
     shutil.copy(helpers.BUILD / "doc/hugeld.zsh", folder / "_hugeld")
@@ -174,5 +175,5 @@ def test_completes_flags(complete, command):
     """All of them, and none of another command's."""
     known = set(re.findall(r"(--[a-z][\w-]*)", helpers.hugeld(command, "--help").stdout.partition("Mandatory")[0]))
     found = {re.match(r"(--[\w-]*)?", word)[0] for word in complete(["hugeld", command, "--"])}
-    found -= {"", "--", os.path.commonprefix(list(known))} - known  # zsh writes what all have in common
+    found -= {"", "--", os.path.commonprefix(list(known))} - known  # zsh writes the common prefix of all
     assert found == known

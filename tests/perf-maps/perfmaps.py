@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Reading perf maps, and what of a process's text moved, by the tests themselves."""
+"""Reading perf maps, and the moved text of a process, by the tests themselves."""
 
 import collections
 import pathlib
@@ -16,7 +16,8 @@ Line = collections.namedtuple("Line", "start end name")
 
 MARK = "0 1 hugeld\n"
 
-# What another user may have put in the place of the map of a process: shell commands for a shell that becomes it.
+# Objects that another user may have put in the place of a process's map: shell commands for a shell that becomes
+# it.
 PLANTED = {
     "file": "echo precious > /tmp/perf-$$.map",
     "symlink": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln -s victim /tmp/perf-$$.map",
@@ -38,7 +39,7 @@ def read_map(text):
 
 
 def text_ranges(pid, path):
-    """What moved of the text of PATH in PID: the executable mappings inside it that are not the file's."""
+    """The moved text of PATH in PID: the executable mappings inside it that are not the file's."""
     mappings = read_smaps(pid)
     found = next(o for o in read_objects(pid, mappings) if o.path == str(path))
     ranges = []
@@ -62,7 +63,7 @@ def functions(path):
 
 
 def names_by_start(path):
-    """All names of what begins at each address, by nm."""
+    """All names of the symbols that begin at each address, by nm."""
     names = {}
     for options in ([], ["-D"]):
         text = subprocess.run(["nm", "--defined-only", *options, path], capture_output=True, text=True).stdout

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Debuggers and tracers around moved text, each compared with its plain run: what works as plainly, and what differs in
-the way that doc/limits.md says.  An executable that is not PIE begins on a huge page, so that its ELF header moves along
+"""Debuggers and tracers around moved text, each compared with its run without hugeld: which work the same, and which
+differ as doc/limits.md says.  An executable that is not PIE begins on a huge page, so that its ELF header moves along
 with its text; of a PIE it does not."""
 
 import contextlib
@@ -97,7 +97,7 @@ def test_gdb_attached(stopped, link):
 
 def test_gdb_from_the_start(build, library, pool):
     """Traced from the start it moves all the same, if the kernel lets debuggers write.  (gdb itself writes to the page of
-    _start, so where that belongs to what moves, the text stays.)"""
+    _start, so where that page would move, the text stays.)"""
     breakpoints_work()
     pool(16)
     commands = [f"set environment LD_PRELOAD {library}", "catch syscall clock_nanosleep", "run", "backtrace",
@@ -257,7 +257,7 @@ int main(int argc, char **argv) {
 }
 """
 FOUND = {"address": r"#0 \S+ in (use_freed) ", "thread": r"#0 (race) "}
-# What hugeld says.  gcc's AddressSanitizer wants to be the first library.
+# hugeld's reasons. gcc's AddressSanitizer wants to be the first library.
 SANITIZERS = {
     ("gcc", "address"): (["verify_asan_link_order=0"], "text 2 pages hugetlb|text 3 pages hugetlb"),
     ("gcc", "thread"): ([], "text 2 pages hugetlb|text 3 pages hugetlb"),

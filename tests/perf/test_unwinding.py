@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Call chains.  By frame pointers they are complete, whenever perf came.  By DWARF they are as good as plain when perf
-recorded from the start; when it came later the chain ends in the first moved function, since a map has no unwind
-tables, and that is what the documentation says."""
+recorded from the start; when it came later the chain ends in the first moved function, since a map has no unwind tables, as the
+documentation says."""
 
 import re
 import shutil
@@ -84,7 +84,7 @@ def test_dwarf_of_cc1plus(cc1plus, start_stopped, library, folder, pool, figure)
     plain = record_from_start(cc1plus, folder / "plain.data", "dwarf")
     moved = record_from_start(cc1plus, folder / "moved.data", "dwarf", library)
     late, late_as_file = record_late(cc1plus, start_stopped, folder / "late.data", "dwarf")
-    # hugeld's own work comes before what libc calls, and is in no program.
+    # hugeld's own work comes before libc's calls, and is in no program.
     in_text = [[s for s in samples if "cc1plus" in s[0].dso or s[0].dso.endswith(".map")]
                for samples in (plain, moved, late, late_as_file)]
     shares = [profiles.share(samples, profiles.reaches_start) for samples in in_text]

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""tests/real/suites.py [--long] [--loader=ldso] NAME...: what programs of the distribution do for their living, or
-their own tests, once plainly and once under `hugeld run` with strict=on for the object that is meant: the difference is
-printed, and there should be none.  sqlite3 and every library it is linked against are smaller than a huge page, so of
-these nothing can move, and it is that nothing breaks; of redis-server only libcrypto can, of perl and git something at
-some addresses, or with the patched dynamic linker.
+"""tests/real/suites.py [--long] [--loader=ldso] NAME...: daily work of the distribution's programs, or their own tests,
+once plainly and once under `hugeld run` with strict=on for the object that is meant: the difference is printed, and there
+should be none.  sqlite3 and every library it is linked against are smaller than a huge page, so of these nothing can
+move, and the test is that nothing breaks; of redis-server only libcrypto can, of perl and git something at some
+addresses, or with the patched dynamic linker.
 
 Each suite is a function of (over, folder, long): OVER(objects) gives the command prefix, FOLDER is empty and open to all,
 LONG says whether there is time.  It gives the result as text without times and addresses.
@@ -45,7 +45,7 @@ def need(*programs):
 
 
 def call(argv, **options):
-    """Exit status and standard output; what went wrong stands on standard error."""
+    """Exit status and standard output; errors are written to standard error."""
     options.setdefault("timeout", 3600)
     options.setdefault("env", helpers.environment())
     done = subprocess.run(
@@ -67,7 +67,7 @@ def said(done):
 
 # --- interpreters ---
 
-# Threads, processes, signals, ctypes, mmap, generated code: what could mind.
+# Threads, processes, signals, ctypes, mmap, generated code: all that moved text could break.
 PYTHON = "test_json test_re test_struct test_ctypes test_mmap test_thread test_fork1 test_gc test_dict test_trace"
 PYTHON_LONG = "-x test_gdb test_ssl test_socket test_asyncio test_idle test_tools test_distutils test_peg_generator"
 
@@ -180,7 +180,7 @@ def mariadb(over, folder, long):
 
 
 def preload_of(wrapper):
-    """The variables that `hugeld run` would set, for a program that starts what is meant itself."""
+    """The variables that `hugeld run` would set, for a program that itself starts the one that is meant."""
     if not wrapper:
         return {}
     variables = call([*wrapper, "env"]).stdout

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tests of the surroundings share: a proof like `prove` with other libraries and wrappers around the program,
+"""Helpers of the tests of the surroundings: a proof like `prove` with other libraries and wrappers around the program,
 and the small C programs beside this file."""
 
 import os
@@ -29,7 +29,7 @@ def surround(library, empty_library, pause_library):
 
     FIRST: libraries whose constructors run before libhugeld.so's; PREFIX: a command that becomes ARGV, PLAIN_PREFIX the
     same for the plain run if it differs; PRELOAD: false if libraries come in some other way than LD_PRELOAD;
-    ROUTE: what the name of a text span's mapping begins with; REPAIR: called when the program has stopped, before a process
+    ROUTE: the beginning of the name of a text span's mapping; REPAIR: called when the program has stopped, before a process
     reads its files; INTACT: where to read the plan of an executable that is not PIE and cannot be read.  Standard error
     is the caller's to judge."""
 
@@ -89,7 +89,7 @@ def tool(builder, shared_folder):
 
 @pytest.fixture(scope="session")
 def first(tool):
-    """A library whose constructor runs before libhugeld.so's and does what T_FIRST says."""
+    """A library whose constructor runs before libhugeld.so's and follows T_FIRST."""
     return tool("first", "-Wl,-z,initfirst", "-pthread", shared=True)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tests of hugeld survey share."""
+"""Helpers of the tests of hugeld survey."""
 
 import contextlib
 import json
@@ -62,7 +62,7 @@ class Observed:
         return json.loads(result.stdout)["observed"]
 
     def wait(self, condition):
-        """What was observed, once CONDITION is true of it."""
+        """The observation, once CONDITION is true of it."""
         return helpers.wait_for(self.look, condition, SECONDS, pause=0.3)
 
     def wait_for(self, path, samples=3):

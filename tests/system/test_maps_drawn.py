@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The maps that inspect and status draw: each character against what smaps and the plan say."""
+"""The maps that inspect and status draw: each character against smaps and the plan."""
 
 import fcntl
 import os
@@ -42,7 +42,7 @@ def read_map(text):
 
 
 def on_terminal(argv, columns, **changes):
-    """What ARGV writes to a terminal that is COLUMNS wide."""
+    """The output of ARGV on a terminal that is COLUMNS wide."""
     master, slave = os.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     process = helpers.start(argv, helpers.environment(**{"TERM": "xterm", **changes}), stdout=slave)
@@ -100,7 +100,7 @@ def test_inspect_draws_the_plan(builder):
 
 
 def reasons_by_segment(text):
-    """[(KiB or None for all of it, words)] of the lines that say what of a segment stays."""
+    """[(KiB or None for all of it, words)] of the lines that give the parts of a segment that stay."""
     lines = re.findall(r"^    segment \d+ \S+ \S+ stays: (?:(\d+) of \d+ KiB: )?(.*)$", text, re.M)
     return [(kib, re.sub(r" \((set|link) [^)]*\)$", "", words)) for kib, words in lines]
 
@@ -132,7 +132,7 @@ def test_status_and_inspect_give_the_same_reasons(builder, pause_library):
     of_status, of_inspect = (read_map(text)[1] for text in told)
     small = [{line for mark, lines in legend.items() if mark.islower() for line in lines} for legend in (of_status, of_inspect)]
     assert small[1] <= small[0], told
-    assert all(words.startswith("could be on huge pages") for _, words in small[0] - small[1]), told  # what is planned
+    assert all(words.startswith("could be on huge pages") for _, words in small[0] - small[1]), told  # the plan
 
 
 PARTLY = """

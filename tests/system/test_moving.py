@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs and libraries linked in every way that matters really are on huge pages, exactly as planned, and do what
-they do without: smaps right after the constructors, then output and exit status."""
+"""Programs and libraries linked in every way that matters really are on huge pages, exactly as planned, and do the same
+as without: smaps right after the constructors, then output and exit status."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from objects import PF_R, PF_W, PF_X
 
 ALL = ("text", "rodata")
 
-# What has no read-only data of its own beside the text, or none that fills a huge page of its own.
+# Objects without read-only data beside the text, or with none that fills a huge page of its own.
 ONLY_TEXT = ("noseparate", "norosegment", "dso-noseparate", "dso-norosegment")
 
 
@@ -124,7 +124,7 @@ def test_exceptions_through_moved_text(builder, prove, pool):
 
 
 def stays(app, patterns=None, options="verbose=2", library=helpers.LIBRARY):
-    """What hugeld says of a program in which nothing moves, which runs as it would without."""
+    """hugeld's output for a program in which nothing moves, which runs as it would without."""
     plain = helpers.run([app])
     if plain.returncode < 0:
         pytest.skip(f"it does not run here without hugeld either: signal {-plain.returncode}")
@@ -158,7 +158,7 @@ def test_tiny(builder, pool):
 
 
 def test_own_objects_are_never_touched(builder, pool):
-    """Not ld.so, not the vdso, not libhugeld.so itself, whatever the patterns say."""
+    """Not ld.so, not the vdso, not libhugeld.so itself, with any patterns."""
     pool(64)
     said = stays(builder.tiny(), "*", "verbose=3")
     assert "tiny" in said and "libc" in said

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The pool runs out, before an object or in the middle of one: text goes first, the executable before its libraries,
-an object's text moves as a whole or not at all, and verbose=1 says what is missing and what adds it."""
+an object's text moves as a whole or not at all, and verbose=1 names the missing pages and the command that adds
+them."""
 
 import pathlib
 import re
@@ -32,7 +33,7 @@ def total_pages():
 
 @pytest.mark.parametrize("free", [0, TEXT - 1])
 def test_text_does_not_fit(builder, prove, pool, free):
-    """All or nothing; the read-only data, which fits, takes what is there."""
+    """All or nothing; the read-only data, which fits, takes the free pages."""
     pool(free)
     app = builder.executable("nopie")
     moved = {app.name: ("rodata",)} if free >= RODATA else {}
@@ -135,7 +136,7 @@ def hugetlb_group(cgroup):
 @pytest.mark.parametrize("pages", [0, 1, TEXT - 1])
 def test_limit_half_way(builder, prove, pool, hugetlb_group, pages):
     """As many pages as the limit gives are filled before it shows; then the text is back on its old pages, the huge
-    ones are back in the pool, and what fits (the read-only data) moves."""
+    ones are back in the pool, and the read-only data, which fits, moves."""
     pool(64)
     app = builder.executable("nopie")
     argv = [*hugetlb_group(pages), app]

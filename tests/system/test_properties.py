@@ -17,7 +17,7 @@ MARKS = {"x86_64": "x86 feature: IBT, SHSTK", "aarch64": "AArch64 feature: BTI, 
 
 
 def marks(library):
-    """What the notes of LIBRARY say, without what they need of the processor."""
+    """The features in the notes of LIBRARY, without the processor's needed level."""
     notes = subprocess.run(["readelf", "-nW", library], check=True, capture_output=True, text=True).stdout
     return re.findall(r"(?:x86|AArch64) feature: \w+(?:, \w+)*", notes)
 
@@ -40,7 +40,7 @@ def test_marked(machine, tmp_path):
 
 
 def test_empty_libraries_are_marked():
-    """What 32-bit children preload instead."""
+    """32-bit children preload these instead."""
     empty = [path for path in (helpers.BUILD / "preload").glob("**/libhugeld.so") if not path.is_symlink()]
     if not empty:
         pytest.skip("the compiler makes no 32-bit libraries here")

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What is mapped in a range, as the kernel answers for addresses and as maps has it; and what VmFlags tell. */
+/* The mappings in a range, as the kernel answers for addresses and as maps has it; and the meaning of VmFlags.
+   */
 #include "unit.h"
 
 #include "elf/maps.h"
@@ -24,7 +25,7 @@ static void compare(uint64_t start, uint64_t end, size_t n) {
     hl_free_maps(&read);
 }
 
-/* More than few, and only what is in the range; the first and the last may be one with their neighbours. */
+/* More than few, and only those in the range; the first and the last may be one with their neighbours. */
 static void test_range(void **state) {
     (void)state;
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = PAGES * page;

@@ -3,8 +3,8 @@
 
    The model (plan-model.h) decides huge page by huge page from the words of the design; the planner must
    agree with it for real binaries at all 512 load offsets and for thousands of invented ones, under every
-   combination of options.  What the design promises in so many words (shares, page counts, what never
-   happens) is then checked on its own, so that a mistake made twice does not pass. */
+   combination of options.  The design's explicit promises (shares, page counts, things that never happen)
+   are then checked on their own, so that a mistake made twice does not pass. */
 #include "elf/plan.h"
 #include "elf/segments.h"
 #include "elf/skip.h"
@@ -25,7 +25,7 @@ struct binary {
     uint64_t relro, relro_bytes;
 };
 
-/* Program headers of Debian 12's own binaries, and of what other linkers and options make. */
+/* Program headers of Debian 12's own binaries, and of those that other linkers and options make. */
 static const struct binary cc1plus = {"cc1plus",
                                       {{0x400000, 0x2578b0, 0x2578b0, R},
                                        {0x658000, 0x1532be5, 0x1532be5, RX},

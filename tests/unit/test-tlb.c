@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What figures of the TLB mean: the verdict, the reach, and the estimate of hugeld survey.  Pure functions; the figures
-   are a virtual machine's whose host uses small pages (AMD EPYC, family 25, model 17, 2026-11-23), or made up. */
+/* The meaning of the TLB's figures: the verdict, the reach, and the estimate of hugeld survey.  Pure functions; the
+   figures are a virtual machine's whose host uses small pages (AMD EPYC, family 25, model 17, 2026-11-23), or made up.
+   */
 #include "unit.h"
 
 #include "command/base/estimate.h"
@@ -34,7 +35,7 @@ static void test_first_table(void **state) {
     (void)state;
     assert_int_equal(t_judge(t_figures(0, 3.97, 4.30), t_figures(0, 6.31, 17.58), t_figures(0, 6.23, 14.09)),
                      HL_TLB_PIECES);
-    /* What the same processor would show with whole entries. */
+    /* The same processor's figures, had it whole entries. */
     assert_int_equal(t_judge(t_figures(0, 3.97, 4.30), t_figures(0, 6.31, 17.58), t_figures(0, 4.01, 4.35)),
                      HL_TLB_WHOLE);
 }
@@ -171,7 +172,7 @@ static void test_intel(void **state) {
     assert_false(hl_decode_intel_tlb(leaf, 0).known);
 }
 
-/* Whatever a hypervisor puts there: nothing overflows, and what is known is sane. */
+/* With any values of a hypervisor's: nothing overflows, and the known figures are sane. */
 static void test_any_cpuid(void **state) {
     (void)state;
     uint64_t random = 1;

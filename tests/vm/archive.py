@@ -2,9 +2,9 @@
 """Debian's archive, for any suite and architecture, without touching the machine's own apt.
 
 Each architecture and set of suites has an apt configuration of its own in the cache: sources, lists, downloads.  Only
-the mirror's address and how to get there (Acquire::*: proxies, certificates; auth.conf) come from the machine's.  What
-was resolved is kept: while its index is fresh nothing is asked of the network, when it is old it is asked again, and
-when that fails the old answer serves.
+the mirror's address and how to get there (Acquire::*: proxies, certificates; auth.conf) come from the machine's.  The result of
+resolving is kept: while its index is fresh nothing is asked of the network, when it is old it is asked again, and when that fails
+the old answer serves.
 
 Every file is made under another name and renamed when it is complete, under a lock for each configuration, so that runs
 at the same time, and killed ones, leave the cache whole."""
@@ -181,7 +181,7 @@ class Archive:
             queue += re.findall(rf"(linux-(?:{kinds})-[\w.+-]+) \(= ", fields.get("Depends", ""))
 
     def find_image(self, package, unpacked):
-        """(version, vmlinuz) of what PACKAGE leads to, in what is UNPACKED."""
+        """(version, vmlinuz) of the kernel that PACKAGE leads to, among the UNPACKED packages."""
         for fields, folder in unpacked:
             for image in folder.glob("**/vmlinuz*"):
                 return fields["Version"], image

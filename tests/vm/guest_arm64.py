@@ -53,7 +53,7 @@ COMMANDS = {
 }
 APPLETS = ("sh", "cat", "chmod", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true", "umount")
 
-# Instead of a compiler: what the cross compiler made, by its place below pytest's temporary folder, without objects.
+# Instead of a compiler: the output of the cross compiler, by its place below pytest's temporary folder, without objects.
 GCC = """#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 case $2 in
@@ -62,7 +62,7 @@ case $2 in
 esac
 """
 
-# What conftest.py asks it for: the names that libhugeld.so needs.
+# conftest.py asks it for the names that libhugeld.so needs.
 NM = "#!/bin/sh\nexec cat /programs/names\n"
 
 
@@ -80,7 +80,8 @@ def build(tree):
 
 
 def build_programs(folder, tree, huge_bytes, chosen):
-    """What the tests compile, by their own fixtures, with the cross compiler in the compiler's place; CHOSEN: of prebuild.py."""
+    """The programs that the tests compile, by their own fixtures, with the cross compiler in the compiler's place; CHOSEN: of
+    prebuild.py."""
     tools = folder / "tools"
     tools.mkdir()
     for name in ("gcc", "nm"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The guest whose process 1 is systemd: what guest_amd64.py has, what systemd needs to start a service and nothing that it
-would start by itself, coredumpctl and gdb, and postgres with an empty cluster."""
+"""The guest whose process 1 is systemd: the files of guest_amd64.py, those that systemd needs to start a service and
+nothing that it would start by itself, coredumpctl and gdb, and postgres with an empty cluster."""
 
 import glob
 import os
@@ -52,7 +52,7 @@ def add_gdb(root):
 
 
 def add_hugeld(root):
-    """What `make install` installs, the unit included; the guest runs ldconfig."""
+    """The files of `make install`, the unit included; the guest runs ldconfig."""
     with tempfile.TemporaryDirectory() as folder:
         run(["make", "-s", "-C", ROOT, "install", f"DESTDIR={folder}"])
         for path in sorted(pathlib.Path(folder).rglob("*")):
@@ -67,7 +67,7 @@ def add_hugeld(root):
 
 
 def add_service(root):
-    """What hugeld.service asks systemd with."""
+    """The tool by which hugeld.service asks systemd."""
     for path in glob.glob("/usr/lib/*/libsystemd.so.0"):
         root.add(path)
     root.add_command("kill", "nsenter")

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Runs before libhugeld.so (linked with -z initfirst and loaded after it) and does to writable memory what
+/* Runs before libhugeld.so (linked with -z initfirst and loaded after it) and changes writable memory as
    earlier constructors do.  T_EARLY has words "verb" or "verb:number" (in hexadecimal), separated by commas:
 
    fill writes all of .data and .bss.  sbrk:bytes allocates so much by sbrk(2) and fills it, malloc:bytes in
    blocks of 20000.  threads:n starts n threads that write to .data and .bss as long as the process lives, and
    threads of churn.h that map nothing; timer:n has a handler do that every n microseconds.  lock is
    mlockall(MCL_FUTURE); mdwe and no-thp are of prctl(2).  data:more and as:more limit RLIMIT_DATA and
-   RLIMIT_AS to what is used now and MORE.
+   RLIMIT_AS to the present use and MORE.
 
-   early_check() says how many words are no longer what was written. */
+   early_check() counts the words that are no longer as written. */
 #define _GNU_SOURCE
 #include "writable.h"
 #include "../churn.h"

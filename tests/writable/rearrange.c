@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* rearrange HOW: does to huge pages in the middle of its writable data what programs do, forks, and prints
-   what parent and child see.  Exit status 3.
+/* rearrange HOW: changes huge pages in the middle of its writable data as programs do, forks, and prints
+   the contents that parent and child see.  Exit status 3.
 
      guard      a part can't be accessed any more (a guard between stacks)
      read       a part can only be read

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Writable data is on transparent huge pages, exactly as planned, and not one byte of it changes; what the program never
-touches takes no memory."""
+"""Writable data is on transparent huge pages, exactly as planned, and not one byte of it changes; pages that the program
+never touches take no memory."""
 
 import re
 
@@ -68,7 +68,7 @@ def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 @pytest.mark.parametrize("options", ["", "backend=thp"])
 def test_sparse(program, library, empty_library, pool, thp, variant, options):
-    """1 GiB of .bss, one byte touched in every MiB: it costs at most what was moved.  (bss=thp costs the whole GiB.)"""
+    """1 GiB of .bss, one byte touched in every MiB: it costs at most the moved bytes.  (bss=thp costs the whole GiB.)"""
     pool(64)
     app = program(variant, "-DBSS_WORDS=134217728")
     plain, moved = (helpers.run_preloaded([app, "sparse"], options=f"verbose=2,{options}", library=lib)

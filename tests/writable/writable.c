@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Looks at every byte of its writable data and of the heap that early.c made, then does what argv[1] says:
+/* Looks at every byte of its writable data and of the heap that early.c made, then does as argv[1] says:
 
      check             nothing more
      heap              sbrk(2) and malloc(3) in every way, over 1 GiB

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld share add --way=place` in the arm64 guests, on xfs: what the kernel maps by huge entries afterwards, what becomes of it, and
-that programs say the same.  With pages of 16 KiB one entry maps 32 MiB, and a program has to be linked at a multiple of that."""
+"""`hugeld share add --way=place` in the arm64 guests, on xfs: the text that the kernel maps by huge entries afterwards, its later
+state, and that programs say the same.  With pages of 16 KiB one entry maps 32 MiB, and a program has to be linked at a multiple of
+that."""
 
 import json
 import os
@@ -61,7 +62,8 @@ class Case:
         return result.returncode, result.stdout
 
     def look(self):
-        """Bytes of its text that huge entries map in a process, and bytes in whole huge pages of it; it says what it does."""
+        """Bytes of its text that huge entries map in a process, and bytes in whole huge pages of it; its exit status and
+        output."""
         with arm64.writing(self.argv, os.environ) as process:
             huge, whole = arm64.look(process.pid, self.file)
             return huge, whole, process.finish()[:2]

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """../prebuild.py for the arm64 guests: `gcc` is the cross compiler there (../guest_arm64.py), and $T_HUGE_BYTES the
-size of the huge page that the programs are built for.  What can only be looked at here is the dynamic linker without the
-series."""
+size of the huge page that the programs are built for.  The dynamic linker without the series can only be examined here."""
 
 import os
 import pathlib
@@ -52,7 +51,7 @@ def test_build(builder, pause_library, empty_library, no_exec, first, opens, tar
 
 
 def functions_at(path, addresses):
-    """The names of the functions of PATH to which the bytes at ADDRESSES belong, of the code or of what unwinds it."""
+    """The names of the functions of PATH to which the bytes at ADDRESSES belong, of the code or of its unwind tables."""
     with open(path, "rb") as file:
         elf = ELFFile(file)
         frames = elf.get_section_by_name(".eh_frame")["sh_addr"]
@@ -63,7 +62,7 @@ def functions_at(path, addresses):
                 for at in addresses}
 
 
-# Debian 12's compiler for arm64 has what came with 12.2.0-14+deb12u1, its cross compiler has not (12.2.0-14cross1).  In this
+# Debian 12's compiler for arm64 has the changes of 12.2.0-14+deb12u1, its cross compiler has not (12.2.0-14cross1).  In this
 # function, which has an array of variable size, that gives other instructions; the former, given the same source, makes
 # the distribution's.
 COMPILED_DIFFERENTLY = {"_dl_map_object_from_fd"}
@@ -86,7 +85,7 @@ def differing(mine, theirs):
 
 
 def test_linker_without_the_series():
-    """It is the distribution's, as it is on x86-64 (../../ldso/test_identity.py), but for what another compiler does."""
+    """It is the distribution's, as it is on x86-64 (../../ldso/test_identity.py), but for another compiler's differences."""
     tree = pathlib.Path(os.environ["T_TREE"])
     done = run_script("tree", "-r", tree, "lib")
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tests of this folder share: pools of single nodes, control groups, policies, and a proof like `prove` that
+"""Helpers of this folder's tests: pools of single nodes, control groups, policies, and a proof like `prove` that
 says on which nodes the pages are."""
 
 import contextlib
@@ -126,7 +126,7 @@ def unmount_v1(controller, folder):
 
 
 def remove_groups(folder):
-    """FOLDER and what is below it; members that have just ended may still be there."""
+    """FOLDER and all below it; members that have just ended may still be there."""
     for group in sorted([folder, *folder.glob("**/*/")], reverse=True):
         helpers.wait_until(lambda: not (group / "cgroup.procs").read_text(), what=f"{group} becoming empty")
         group.rmdir()

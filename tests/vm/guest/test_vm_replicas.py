@@ -16,7 +16,7 @@ def replicas(tmp_path, builder):
     """(store, program): the system's store, on a tmpfs of its own, with a replica for each of the two nodes."""
     store = tmp_path / "store"
     store.mkdir(mode=0o755)
-    app = pathlib.Path("/hugeld/replicated")  # on the disk: no image is made of what lies on tmpfs
+    app = pathlib.Path("/hugeld/replicated")  # on the disk: no image is made of a program on tmpfs
     shutil.copy(builder.executable("nopie"), app)
     app.chmod(0o755)
     result = helpers.hugeld("share", "add", "--per-node", "--size=256M", "--store", store, app, timeout=120)
@@ -27,7 +27,7 @@ def replicas(tmp_path, builder):
 
 
 def pages_of_text(pid):
-    """{node: pages} of what is mapped from an image, by numa_maps; and the files."""
+    """{node: pages} of an image's mappings, by numa_maps; and the files."""
     pages, files = {}, set()
     with open(f"/proc/{pid}/numa_maps") as lines:
         for line in lines:

@@ -58,7 +58,7 @@ static void set_label(const char *text) {
     close(fd);
 }
 
-/* CALL gives ERROR, whatever its arguments are, or only if its third one is ADVICE. */
+/* CALL gives ERROR, with any arguments, or only if its third one is ADVICE. */
 static void deny(unsigned call, int advice, int error) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

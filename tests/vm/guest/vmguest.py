@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tests of this folder use: what this kernel can do, and on which nodes huge pages are."""
+"""Helpers of this folder's tests: this kernel's abilities, and the nodes of huge pages."""
 
 import collections
 import ctypes
@@ -30,7 +30,7 @@ TEXT, RODATA = 5, 1  # app-nopie: text on 5 pages, read-only data on 1
 SHORT = "text stays: the huge page pool cannot serve it"
 
 
-# --- what the kernel can do: tried, never told from its version ---
+# --- the kernel's abilities: tried, never told from its version ---
 
 
 def map_memory(size, flags):
@@ -77,7 +77,8 @@ def find_disk(at, magic):
 
 @functools.cache
 def load_modules():
-    """Those that the guest has for this kernel: as often as one of them finds what it needs.  The names of the loaded ones."""
+    """Those that the guest has for this kernel, until no further one finds the modules that it needs.  The names of the loaded
+    ones."""
     disk = MODULES if MODULES.exists() else find_disk(257, b"ustar")
     if disk is None:
         return []
