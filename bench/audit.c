@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The least that an audit module can be which learns of new objects (rtld-audit(7)): what bench/later weighs
-   against the way that hugeld takes. */
+/* The smallest audit module that learns of new objects (rtld-audit(7)): bench/later compares it with hugeld's way. */
 #include <link.h>
 
 unsigned la_version(unsigned version) { return version; }

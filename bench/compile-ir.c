@@ -2,8 +2,8 @@
 /* compile-ir FILE: reads LLVM's intermediate code from FILE, optimises it as clang -O2 does, and makes machine code of it;
    without FILE it only starts and ends.
 
-   A compiler that can be linked in every way, as Debian's cc1plus and clang cannot: what has to be relinked, or wants
-   relocations, has a real program with it.  LLVM is linked statically (bench/alternatives.py). */
+   A compiler that can be linked in every way, as Debian's cc1plus and clang cannot: a real program for ways that have to
+   relink, or want relocations.  LLVM is linked statically (bench/alternatives.py). */
 #include <llvm-c/Core.h>
 #include <llvm-c/IRReader.h>
 #include <llvm-c/Target.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""For the tests of what measures: where they find what they share with tests/, and STRICT=1."""
+"""For the tests of the measuring programs: the path of the code that they share with tests/, and STRICT=1."""
 
 import pathlib
 import sys

@@ -2,9 +2,9 @@
 /* A model of the instruction TLBs of named processors (itlb.c), which a trace is run through: one on standard input
    (itlb.c's main), or that of a program under QEMU (itlb-qemu.c).
 
-   Layouts say what is on huge pages.  A program's own addresses are the same on every machine only inside of its objects, so the
-   model has addresses of its own: objects follow each other in the order in which they were first executed, each at a
-   multiple of 2 MiB of the address that it was linked at. */
+   Layouts tell which ranges are on huge pages.  A program's own addresses are the same on every machine only inside of its
+   objects, so the model has addresses of its own: objects follow each other in the order in which they were first executed, each
+   at a multiple of 2 MiB of the address that it was linked at. */
 #ifndef BENCH_ITLB_H
 #define BENCH_ITLB_H
 
@@ -23,7 +23,7 @@ struct place {
 /* Reads a plan; ends the process with a message if it is none.  Its lines, addresses being those that objects were
    linked at:
        layout NAME separate|contiguous    a layout, and how its small pages lie in memory: whether any four coalesce
-       huge NAME PATH START END           what of the object PATH is on huge pages there */
+       huge NAME PATH START END           a range of the object PATH on huge pages there */
 struct model *model_read(const char *plan);
 
 /* The object PATH, which ends at END; the same again if it is known. */

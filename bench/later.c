@@ -3,8 +3,7 @@
    later calls COUNT      calls a function of another DSO COUNT times through the PLT; prints the ns that one
    took later opens COUNT DSO  opens and closes DSO COUNT times; prints the ns that one pair took
 
-   What watching for objects that come later costs those who have nothing to gain.  As DSO it is compiled with
-   -DDSO=NAME. */
+   The cost of watching for later objects to programs that have nothing to gain.  As DSO it is compiled with -DDSO=NAME. */
 #ifdef DSO
 int DSO(int x) { return x + 1; }
 #else

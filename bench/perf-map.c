@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* perf-map FILE ROUNDS MAP: what perf_map=on does inside a process whose whole FILE moved, ROUNDS times:
-   reads its symbols, chooses, writes MAP's folder's perf-1.map and takes it away again, except for the last
-   time, when it is called MAP.  Prints the median in milliseconds and the number of lines.
+/* perf-map FILE ROUNDS MAP: does the work of perf_map=on inside a process whose whole FILE moved, ROUNDS
+   times: reads its symbols, chooses, writes MAP's folder's perf-1.map and takes it away again, except for
+   the last time, when it is called MAP.  Prints the median in milliseconds and the number of lines.
 
    As in such a process, the whole huge pages of FILE's read-only segments are in memory, at an address that
    chance gave.  With -f, none are. */

@@ -53,7 +53,7 @@ def test_they_swap(tmp_path):
 
 
 def test_they_take_turns(tmp_path):
-    """Each round begins with another one; each has its own variables, and what counts is what it prints or its time."""
+    """Each round begins with another one; each has its own variables, and its printed number or its time counts."""
     def tell(name):
         return name, f"WORD={name}", "/bin/sh", "-c", f"echo $WORD >> {tmp_path}/order; echo 1$OTHER"
 

@@ -1,8 +1,8 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The group `upstream`: the series for glibc's list (glibc-patches/rfc) against the same glibc with glibc.elf.thp=0, and against the
-release with glibc.elf.thp=1.  As a script, bench/upstream.py FILE prints the table of the series' cover letter from what the group
-has stored (build/bench/results/upstream.json)."""
+release with glibc.elf.thp=1.  As a script, bench/upstream.py FILE prints the table of the series' cover letter from the group's
+stored results (build/bench/results/upstream.json)."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the documents of this tree tell the user to type or to write into a file."""
+"""The commands and files that the documents of this tree tell the user to type or to write."""
 
 import re
 

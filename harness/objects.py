@@ -97,8 +97,8 @@ def origin_of(image):
 
 
 def read_objects(pid, mappings):
-    """The ELF objects of PID, the executable first, from what is left of their file mappings.  Of those that the patched
-    linker has mapped from their images nothing is; they are there with the image's path."""
+    """The ELF objects of PID, the executable first, from the remains of their file mappings.  None remain of those that
+    the patched linker has mapped from their images; they are there with the image's path."""
     executable = os.readlink(f"/proc/{pid}/exe")
     by_name, images = collections.defaultdict(list), collections.defaultdict(list)
     for mapping in mappings:

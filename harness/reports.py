@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The output of --report: data/report.html with the answer behind it, and a browser's drawing of
-that."""
+"""The output of --report: data/report.html with the answer behind it, and a browser's drawing of that."""
 
 import html.parser
 import json

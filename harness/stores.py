@@ -27,8 +27,7 @@ def join_pages(image):
 
 
 class Store:
-    """A folder of images on a tmpfs with huge=always, made by hand: what a process takes does not depend on
-    `hugeld share`."""
+    """A folder of images on a tmpfs with huge=always, made by hand: a process's use of images does not depend on `hugeld share`."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)

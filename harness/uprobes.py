@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A uprobe on a file, for tests of what becomes of it."""
+"""A uprobe on a file, for tests of its later state."""
 
 import contextlib
 import pathlib

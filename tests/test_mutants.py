@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What tools/mutants breaks is still in the sources, and the tests that it names are there."""
+"""The lines that tools/mutants breaks are still in the sources, and the tests that it names are there."""
 
 import pathlib
 import shlex

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-// What `make demo` gives the compiler to chew on: the standard library's larger headers, and templates of
+// The source that `make demo` gives the compiler: the standard library's larger headers, and templates of
 // our own that make it instantiate, inline and allocate registers for about two seconds.  The program
 // itself is of no use.
 #include <algorithm>

@@ -53,6 +53,6 @@ def steps(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def plain_output(targets):
-    """What the target prints at its end."""
+    """The target's output at its end."""
     with attaching.running(targets["exec"], "futex") as target:
         return target.finish()

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* For what is preloaded into hugeld attach: calls hooks before and after each ptrace(2). */
+/* For libraries that are preloaded into hugeld attach: calls hooks before and after each ptrace(2). */
 #include <dlfcn.h>
 #include <sys/ptrace.h>
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Preloaded into hugeld attach: of the process's text it reads, for one byte, what another program would have there that the
-   process executes at that moment.  Or it runs SCRIPT before it reads any text, or before it opens the NTH file in a folder. */
+/* Preloaded into hugeld attach: for one byte of the process's text it reads the byte of another program that the process
+   executes at that moment.  Or it runs SCRIPT before it reads any text, or before it opens the NTH file in a folder. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -9,7 +9,7 @@
    could die comes up once.
 
    A call in another process is known by the registers that it sets there.  To let it fail, its number is replaced by
-   one that no call has, and what it returned by ERRNO.
+   one that no call has, and its result by ERRNO.
 
    Prints how many there were; the exit status is the command's, or 99 when it was killed. */
 #define _GNU_SOURCE

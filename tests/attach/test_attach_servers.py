@@ -43,8 +43,7 @@ def serving(*argv, **options):
 
 
 def toggle(pid, patterns, again):
-    """Pairs of attach and detach of PID and its children, each after a call of AGAIN; the number of texts that were
-    attached."""
+    """Pairs of attach and detach of PID and its children, each after a call of AGAIN; the number of texts that were attached."""
     moved = 0
     for _ in range(PAIRS):
         for words in ["attach", "-p", patterns], ["detach"]:

@@ -49,8 +49,7 @@ def leaked(before, after):
 
 
 def check_left(target, before, descriptors, masks):
-    """A dead tracer may leave behind: three descriptors, the room with the pieces in it, or a part of the text on
-    huge pages."""
+    """A dead tracer may leave behind: three descriptors, the room with the pieces in it, or a part of the text on huge pages."""
     helpers.wait_until(lambda: target.masks() == masks, what="the signal masks coming back")
     helpers.wait_until(lambda: all(helpers.state_of(target.pid) != s for s in "Tt"), what="running on")
     assert len(target.descriptors()) <= len(descriptors) + 3

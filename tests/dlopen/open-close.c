@@ -93,7 +93,7 @@ static uint64_t sum(function *table) {
 static uint64_t first[DSOS_MAX];
 static function *lent;
 
-/* What children do: no call of the dynamic linker, whose lock their parent may have held. */
+/* The children's work: no call of the dynamic linker, whose lock their parent may have held. */
 static bool is_same(void) { return sum(lent) == first[0]; }
 
 int main(int argc, char **argv) {

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Stock programs whose large code comes as a plugin: `hugeld status` shows it moved, and they print the same as
-without hugeld."""
+"""Stock programs whose large code comes as a plugin: `hugeld status` shows it moved, and they print the same as without hugeld."""
 
 import contextlib
 import glob

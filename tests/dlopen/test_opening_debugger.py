@@ -20,7 +20,7 @@ _ctypes.dlclose(lib._handle)
 
 @pytest.fixture
 def gdb():
-    """gdb(arguments, commands): what it prints."""
+    """gdb(arguments, commands): its output."""
     if not shutil.which("gdb"):
         pytest.skip("gdb is not installed")
 
@@ -32,7 +32,7 @@ def gdb():
 
 
 def test_gdb_first(workshop, library, pool, gdb):
-    """Its breakpoint is in the call: hugeld sees that and leaves what comes later where it is."""
+    """Its breakpoint is in the call: hugeld sees that and leaves later objects where they are."""
     pool(64)
     commands = [f"set environment LD_PRELOAD={library}", "set environment LD_HUGEPAGES=libtable*",
                 "set environment LD_HUGEPAGES_OPTIONS=verbose=1", "set startup-with-shell off",

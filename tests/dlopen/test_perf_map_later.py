@@ -72,7 +72,7 @@ def test_added(builder, later, pool, patterns):
 
 
 def test_not_in_a_child(builder, later, pool):
-    """A forked child's map may be its JIT's, and would lack what its parent moved."""
+    """A forked child's map may be its JIT's, and would lack its parent's moved functions."""
     pool(64)
     _, [library] = builder.with_library("dso")
     process = later(["/usr/bin/python3", "-c", SCRIPT, "child", library], "libbig*", "perf_map=on,verbose=2")

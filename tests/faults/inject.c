@@ -413,8 +413,7 @@ static void note_call(pid_t thread, bool is_ours, const struct user_regs_struct 
         }
 }
 
-/* Records the changes of a call.  A mapping that MODULE brings into an object, or that other code makes, is not
-   MODULE's. */
+/* Records the changes of a call.  A mapping that MODULE brings into an object, or that other code makes, is not MODULE's. */
 static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
     static struct pieces rest;
     unsigned i = 0;

@@ -33,8 +33,7 @@ def number_of(error):
 
 
 class Fault(typing.NamedTuple):
-    """One call's fault.  It is named by its kind and its place among its like: how many calls come before differs
-    between runs."""
+    """One call's fault.  It is named by its kind and its place among its like: how many calls come before differs between runs."""
 
     call: str
     detail: int

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* target [LIBRARY [threads]]: uses the large text and data that are linked into it or into LIBRARY, which it
    opens and closes; if asked, beside threads that fork and send signals (churn.h), whose children run the
-   text.  It forks, and calls MARK twice: when everything is in use, and after LIBRARY was closed.  What it
-   prints depends on every page of the data and every function of the text.
+   text.  It forks, and calls MARK twice: when everything is in use, and after LIBRARY was closed.  Its
+   output depends on every page of the data and every function of the text.
 
    -DBIG is the large part, -DEARLY a library whose constructor starts a thread that runs the text all the
    time, and those of churn.h.  None of them maps anything: where things come to lie must be the same in each

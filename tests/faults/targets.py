@@ -100,7 +100,7 @@ SETTINGS |= {
 
 
 def make_setting(get, targets, name):
-    """GET gives what is asked for by name: library, ldso."""
+    """GET gives fixtures by name: library, ldso."""
     way, argv, pattern, options = SETTINGS[name]
     library = get("library")
     preloaded, module, ranges = [], helpers.LIBRARY.name, "0-ffffffff"
@@ -125,7 +125,7 @@ def make_setting(get, targets, name):
     # As long as the other, so that the stack is the same.
     good, plain = environment(pattern), environment(re.sub("^.", "X", pattern))
     if way == "ldso" and options != "backend=file":
-        # ld.so puts only what is selected where its text is well on huge pages.  There it is, and stays: no pool is so large.
+        # ld.so puts only selected objects where their text is well on huge pages.  There it is, and stays: no pool is so large.
         good = environment(pattern, f",data=thp,reserve_pages=0000000000,{options:,<15}")
         plain = environment(pattern, ",data=off,reserve_pages=4294967295,backend=hugetlb")
     return Setting(name, argv, good, plain, module, ranges, "mdwe" in way, "early" in way)

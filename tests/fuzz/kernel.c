@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the core reads of /proc and /sys: maps, smaps, status, cgroups, pools, THP's settings.  Each means the
-   same however few bytes a read gives. */
+/* The files of /proc and /sys that the core reads: maps, smaps, status, cgroups, pools, THP's settings.  Each
+   means the same however few bytes a read gives. */
 #include "fuzz.h"
 
 #include "elf/maps.h"

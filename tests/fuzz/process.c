@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Another process as the command reads it: smaps, numa_maps, auxv, comm and the link exe are whatever it
- * says. */
+/* Another process as the command reads it: smaps, numa_maps, auxv, comm and the link exe have any contents. */
 #include "fuzz.h"
 
 #include "command/proc/process.h"
@@ -23,7 +22,7 @@ ssize_t __wrap_readlinkat(int folder, const char *path, char *to, size_t bytes);
 
 #define FOLDER 999
 static const char *const names[] = {"smaps", "numa_maps", "comm", "auxv", "smaps_rollup", "exe", "mountinfo"};
-#define LINK 5 /* what "exe" is */
+#define LINK 5 /* the index of "exe" */
 static struct t_input file[T_COUNT(names)];
 
 int __wrap_open(const char *path, int flags, ...) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A file's symbols as a perf map: whatever the file holds, the lines ascend, don't overlap, stay inside what
-   moved, and each is one line; the mark stands on both sides of them.  A reader that gets the file in small
-   pieces writes the same; one from which it is cut off meanwhile still writes lines, and so does one that finds
-   some of the file in memory. */
+/* A file's symbols as a perf map: with any contents of the file, the lines ascend, don't overlap, stay inside
+   the moved text, and each is one line; the mark stands on both sides of them.  A reader that gets the file in
+   small pieces writes the same; one from which it is cut off meanwhile still writes lines, and so does one that
+   finds some of the file in memory. */
 #include "elf/rewrites.h"
 
 #include "fuzz.h"

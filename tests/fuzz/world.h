@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Stands before every file of a fuzzing build (-include).  The core's system calls become calls of
-   t_syscall6, which answers from memory: no input reaches the kernel, what is read beyond scratch memory is
-   seen, and an execution costs microseconds. */
+   t_syscall6, which answers from memory: no input reaches the kernel, reads beyond scratch memory are seen,
+   and an execution costs microseconds. */
 #ifndef T_WORLD_H
 #define T_WORLD_H
 

@@ -32,7 +32,7 @@ def huge_memory():
 
 
 def pytest_runtest_protocol(item, nextitem):
-    """On such a machine, what is in place may fail twice; an error of hugeld's fails a third time, too."""
+    """On such a machine, putting a file in place may fail twice; an error of hugeld's fails a third time, too."""
     if item.path.name != "test_in_place.py" or not reclaims_by_itself():
         return None
     for left in reversed(range(TRIES)):
@@ -97,7 +97,7 @@ def own_store(images):
 
 @pytest.fixture
 def later(monkeypatch):
-    """For hugeld it is ten minutes later: of what has just changed `run --share` makes no image."""
+    """For hugeld it is ten minutes later: of a file that has just changed `run --share` makes no image."""
     found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
     if not found:
         pytest.skip("libfaketime is not installed")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What depends on where a program lies: prints it, from where that is.  "work MS": computes five calls deep; "crash": ends
-   there by SIGABRT. */
+/* Prints the values that depend on where a program lies, relative to that.  "work MS": computes five calls deep; "crash":
+   ends there by SIGABRT. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>

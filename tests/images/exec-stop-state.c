@@ -80,8 +80,7 @@ static void print_controls(void) {
     printf("reaper %d death %d\n", reaper, death);
 }
 
-/* Prints the auxiliary vector's values that are no addresses, and the program's own addresses relative to its
-   start. */
+/* Prints the auxiliary vector's values that are no addresses, and the program's own addresses relative to its start. */
 static void print_vector(void) {
     char **at = environ;
     while (*at++ != NULL)

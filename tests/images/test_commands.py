@@ -75,8 +75,7 @@ def image_bytes_of(mappings, name):
 
 
 def touch(process, name):
-    """Has PROCESS map all pages of its mappings of NAME, which would come as they are used; the bytes by smaps
-    then."""
+    """Has PROCESS map all pages of its mappings of NAME, which would come as they are used; the bytes by smaps then."""
     with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
         for mapping in read_smaps(process.pid):
             for at in range(mapping.start, mapping.end if mapping.name == str(name) else 0, helpers.PAGE):

@@ -43,8 +43,8 @@ def store_finding(world):
 @TRIES_THE_POOL
 @pytest.mark.parametrize("how", CONTAINERS)
 def test_doctor_finds_who_can_write(world, how):
-    """The root of a container is not the host's, whose processes execute what is in the store.  A service that has mounts of its
-    own is the host's."""
+    """The root of a container is not the host's, whose processes execute the images in the store.  A service that has mounts of
+    its own is the host's."""
     flags, script, is_found = CONTAINERS[how]
     world.add("--way=image", APP)
     assert store_finding(world)["state"] == "ok"
@@ -68,7 +68,7 @@ def test_doctor_finds_who_can_write(world, how):
 # --- user namespaces ---
 
 
-# What is 0 inside is another number outside, and nothing is the host's 0.
+# User 0 inside is another number outside, and none is the host's 0.
 MAPPINGS = {"rootless": (helpers.become(12345), "0 12345 1"), "private users": ([], "0 100000 65536")}
 FOREIGN = "the store belongs to a user that this user namespace does not map (the host's root)"
 REMEDY = "make a store inside the container"

@@ -48,7 +48,7 @@ if sys.argv[3:]:
 
 
 class World:
-    """A mount namespace of its own, and what is done in it."""
+    """A mount namespace of its own, and the steps done in it."""
 
     def __init__(self, holder):
         self.pid = holder.pid
@@ -80,7 +80,7 @@ class World:
         return [image for store in json.loads(result.stdout)["stores"] for image in store["images"]]
 
     def systemctl(self, text):
-        """What a command is run by, so that systemctl says TEXT of a unit, since no systemd runs here."""
+        """The prefix of a command for which systemctl describes a unit as TEXT, since no systemd runs here."""
         script = self.path("/run/own/systemctl")
         script.parent.mkdir(exist_ok=True)
         script.write_text(f"""#!/bin/sh

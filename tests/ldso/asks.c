@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* asks LIBRARY [PATH...]: what a program can learn about an object, and whether each PATH leads to the same one.
-   On standard error: the files that are mapped and have "libbig" in their names. */
+/* asks LIBRARY [PATH...]: prints all that a program can learn about an object, and whether each PATH leads to
+   the same one. On standard error: the files that are mapped and have "libbig" in their names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* LD_AUDIT: a library with large text of its own, that counts what is loaded. */
+/* LD_AUDIT: a library with large text of its own, that counts loaded objects. */
 #define _GNU_SOURCE
 #include <link.h>
 #include <stdint.h>

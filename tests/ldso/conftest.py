@@ -50,7 +50,7 @@ def readable_ldso(ldso, shared_folder, request):
 
 @pytest.fixture
 def linked(ldso, pause_library):
-    """Runs programs with our ld.so, and proves what it moved."""
+    """Runs programs with our ld.so, and proves which spans it moved."""
     return Linked(ldso, pause_library)
 
 

@@ -18,7 +18,7 @@ static char *stack, *top;
 
 __attribute__((noinline)) static void *open_library(void *unused) {
     top = __builtin_frame_address(0);
-    /* What the thread's start has used counts neither. */
+    /* The stack used by the thread's start does not count either. */
     memset(stack, PAINT, (size_t)(top - stack) - 512);
     if (dlmopen(namespace, library, RTLD_NOW) == NULL) {
         fprintf(stderr, "%s\n", dlerror());

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Linked with the large text into a library: what relocation, TLS and constructors do in it. */
+/* Linked with the large text into a library: the work of relocation, TLS and constructors in it. */
 #include <stdint.h>
 #include <string.h>
 

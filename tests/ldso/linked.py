@@ -73,7 +73,7 @@ class Linked:
             image = without_linker(read_image(process.pid))
             paths = [o.path for o in image.objects if o.name in moved]
             plans = read_plans(process.pid, paths, options)
-            # ld.so's own allocator begins a page anew where what the kernel gives doesn't adjoin what it has.
+            # ld.so's own allocator begins a page anew where the kernel's new pages don't adjoin its own.
             pages = check_memory(image, plain_image, plans, moved, backend, spare_pages=4)
             if backend == "hugetlb":
                 kept = {name: [k for k in kinds if k in ALL] for name, kinds in moved.items()}

@@ -209,7 +209,7 @@ int main(int argc, char **argv) {
         churn_start(CHURN_MAPS);
         for (int i = 0; i < n; i++)
             pthread_create(&thread[i], NULL, use_watched, &result[i]);
-        int sum = 0; /* the first one changes what the next one computes */
+        int sum = 0; /* the first one changes the next one's result */
         for (int i = 0; i < n; i++) {
             pthread_join(thread[i], NULL);
             sum += result[i];

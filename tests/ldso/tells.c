@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Says what a program can know of how it was started, a line each. */
+/* Prints the facts that a program can know of how it was started, a line each. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

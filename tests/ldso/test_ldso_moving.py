@@ -12,7 +12,7 @@ from linked import ALL, by_command, by_run
 from objects import PF_X, PT_LOAD, find_bias, object_at, page_down, page_up, read_headers
 from smaps import read_smaps
 
-# What has no read-only data of its own beside the text.
+# Objects without read-only data of their own beside the text.
 ONLY_TEXT = ("noseparate", "norosegment", "dso-noseparate", "dso-norosegment")
 
 
@@ -154,7 +154,7 @@ CALLS = {"mremap": 6, "pread64": 8, "mprotect": 4, "munmap": 12, "userfaultfd": 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_failing_calls(linked, builder, pool, strace, call):
-    """Whatever the kernel refuses, once each: the program runs as ever, and the huge pages come back at its end."""
+    """The kernel refuses each call once: the program runs as ever, and the huge pages come back at its end."""
     pool(64)
     app, _ = builder.with_library("dso")
     plain = helpers.run([app])

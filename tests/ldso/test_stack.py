@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How much stack dlopen uses: the thread that calls it may have little, and knows nothing of hugeld.  What is measured is what
-it uses beyond the installed linker.  `pytest -s` prints the table of glibc-patches/README.md."""
+"""How much stack dlopen uses: the thread that calls it may have little, and knows nothing of hugeld.  The tests measure its
+use beyond the installed linker's.  `pytest -s` prints the table of glibc-patches/README.md."""
 
 import pathlib
 

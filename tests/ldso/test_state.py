@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What ld.so keeps for us as long as a process lives: it is read-only once ld.so has relocated itself."""
+"""Data that ld.so keeps for us as long as a process lives: they are read-only once ld.so has relocated itself."""
 
 import subprocess
 

@@ -17,8 +17,7 @@ from objects import PT_INTERP, read_headers
 
 LIMIT = 5  # seconds, of which a program that waits for something takes all
 OPTIONS = ("--version", "--help")
-# The parts that may differ between two plain runs, and are looked at only if they do: addresses, PIDs, times, random
-# names.
+# The parts that may differ between two plain runs, and are looked at only if they do: addresses, PIDs, times, random names.
 VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+([.:]\d+)*")
 
 

@@ -51,10 +51,10 @@ def by_anybody(ldso, program, installed, builder):
 
 @pytest.mark.parametrize("way", [as_command, by_linker, by_patchelf, by_root, by_anybody])
 def test_way(way, readable_ldso, program, installed, builder, pause_library, pool, root):
-    """Before main all whole huge pages of the library's text are on huge pages, and the program says what it says with
+    """Before main all whole huge pages of the library's text are on huge pages, and the program says the same as with
     the installed ld.so.  /proc/self/exe is the program except when ld.so is the command."""
     command = way(readable_ldso, program, installed, builder)
-    plain = helpers.run([installed, program, "one"])  # what patchelf made of it, too
+    plain = helpers.run([installed, program, "one"])  # the copy made by patchelf, too
     assert plain.returncode == 3
     name = readable_ldso.name if way is as_command else program.name
     pool(64)

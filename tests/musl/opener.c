@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* opener FOLDER: opens libone.so, libmissing.so, which lacks a symbol, and libtwo.so of FOLDER, the second
    and the third while threads run the first one's text and others map, fork and send signals (churn.h), whose
-   children run it too; prints what each answers; stops itself; closes and opens again. */
+   children run it too; prints each one's answer; stops itself; closes and opens again. */
 #define _GNU_SOURCE
 #include "../churn.h"
 

@@ -13,7 +13,7 @@ import helpers
 
 
 def copy_source(folder):
-    """What git knows of this tree, as it is now, into FOLDER."""
+    """Copies the files of this tree that git knows, as they are now, into FOLDER."""
     listing = helpers.run(["git", "-C", helpers.ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"])
     if listing.returncode != 0:
         pytest.skip(f"git does not know this tree: {listing.stderr}")

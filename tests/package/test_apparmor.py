@@ -13,7 +13,7 @@ ABSTRACTION = helpers.ROOT / "data/apparmor-abstraction"
 
 
 def parse(tmp_path, rules):
-    """What apparmor_parser makes of a profile with RULES."""
+    """The output of apparmor_parser for a profile with RULES."""
     profile = tmp_path / "profile"
     profile.write_text(f"profile hugeld-test /usr/bin/hugeld-test {{\n{rules}\n}}\n")
     return helpers.run(["apparmor_parser", "--skip-kernel-load", "--skip-cache", "--debug", profile])

@@ -37,7 +37,7 @@ def files_below(folder):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory, source_copy):
-    """A copy of what git knows, as it is now, configured for a prefix of its own and built."""
+    """A copy of the files that git knows, as they are now, configured for a prefix of its own and built."""
     folder = tmp_path_factory.mktemp("source") / "tree"
     shutil.copytree(source_copy, folder)
     subprocess.run(["./configure", f"--prefix={folder}/prefix"], cwd=folder, check=True, capture_output=True)
@@ -47,7 +47,7 @@ def source(tmp_path_factory, source_copy):
 
 
 def test_install_and_uninstall(tmp_path):
-    """What this tree has built."""
+    """The files that this tree has built."""
     [where] = re.findall(r"^prefix = (.*)", (helpers.ROOT / "config.mk").read_text(), re.M)
     words = [f"B={helpers.BUILD}", f"DESTDIR={tmp_path}"]
     prefix = tmp_path / where.lstrip("/")

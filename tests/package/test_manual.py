@@ -112,8 +112,7 @@ def split_for_bash(words):
 
 
 def complete_zsh(words):
-    """The output of a zsh on a terminal of its own when TAB is pressed, after which it says that this was
-    all."""
+    """The output of a zsh on a terminal of its own when TAB is pressed, after which it says that this was all."""
     folder = helpers.BUILD / "doc/zsh"
     folder.mkdir(exist_ok=True)
     shutil.copy(helpers.BUILD / "doc/hugeld.zsh", folder / "_hugeld")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tests of perf maps share: the program that prints a file's map, programs with functions of every kind, and a
+"""Shared by the tests of perf maps: the program that prints a file's map, programs with functions of every kind, and a
 /tmp of their own."""
 
 import os

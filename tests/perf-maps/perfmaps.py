@@ -16,8 +16,7 @@ Line = collections.namedtuple("Line", "start end name")
 
 MARK = "0 1 hugeld\n"
 
-# Objects that another user may have put in the place of a process's map: shell commands for a shell that becomes
-# it.
+# Objects that another user may have put in the place of a process's map: shell commands for a shell that becomes it.
 PLANTED = {
     "file": "echo precious > /tmp/perf-$$.map",
     "symlink": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln -s victim /tmp/perf-$$.map",

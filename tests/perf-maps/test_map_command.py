@@ -143,8 +143,7 @@ def test_stripped(named, moved_app, tmp_path):
 
 
 def test_names(named, moved_app, clean_tmp, tmp_path):
-    """A name is that of several processes, as for attach; a line says why one of them gets no map, and the others get
-    theirs."""
+    """A name is that of several processes, as for attach; a line says why one of them gets no map, and the others get theirs."""
     app = tmp_path / f"named-{os.getpid()}"
     shutil.copy2(named("large", "-pie", filler=2048), app)
     processes = [moved_app("edges=small", app=app)[0] for _ in range(2)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which lines a file gives: the same as a slow implementation of the rules for made-up files, and what nm and objdump say
-for linked ones."""
+"""Which lines a file gives: the same as a slow implementation of the rules for made-up files, and as nm and objdump for
+linked ones."""
 
 import os
 import re

@@ -4,7 +4,7 @@
    stops work N    sleeps N times for a millisecond
    stops crash     aborts
    stops self      prints its call chain as libunwind and backtrace(3) see it: libunwind's names, then the
-                   offsets in the file of what is in the program (dladdr(3)) */
+                   offsets in the file of the functions of the program (dladdr(3)) */
 #define _GNU_SOURCE
 #define UNW_LOCAL_ONLY
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ static void print_chain(void) {
     while (unw_step(&cursor) > 0);
     puts("");
     dladdr((void *)print_chain, &self);
-    base = IS_PIE ? self.dli_fbase : NULL; /* what addr2line wants */
+    base = IS_PIE ? self.dli_fbase : NULL; /* as addr2line wants it */
     for (int i = 0, n = backtrace(at, 32); i < n; i++)
         if (dladdr(at[i], &info) && info.dli_fbase == self.dli_fbase)
             printf("%#tx ", (char *)at[i] - base);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""perf top attaches to what runs, so it needs the map."""
+"""perf top attaches to running processes, so it needs the map."""
 
 import re
 import subprocess

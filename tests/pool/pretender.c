@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A server as `hugeld doctor` asks it: what it prints, and whether it fails, comes from files in $T_ANSWERS.
+/* A server as `hugeld doctor` asks it: its output, and whether it fails, come from files in $T_ANSWERS.
    `-C NAME` (postgres) prints the file NAME, which root may not, `--verbose --help` (mysqld) the file "help".
    Where there is none it fails with a message of two lines.  Any other use would be a start of the server,
    and leaves the file "started". */

@@ -64,7 +64,7 @@ def test_nodes_of_ranges(builder, library, pause_library, pool, thp, root, optio
 
 
 def test_several_nodes(builder, library, pause_library, pool, root, tmp_path):
-    """What numa_maps says, made up: the text on three nodes, one with a large number, the data on another."""
+    """A made-up numa_maps: the text on three nodes, one with a large number, the data on another."""
     pool(64)
     app = builder.executable("nopie")
     env = helpers.preload(library, pause_library, options="backend=hugetlb")

@@ -53,7 +53,7 @@ def test_node(prove, pool, tmp_path, by_command):
 
 
 def verdict(result):
-    """Exit status, number of tests and what was skipped, without the time that they took."""
+    """Exit status, number of tests and the skipped ones, without the time that they took."""
     status, _, stderr = result
     return status, re.findall(r"Ran (\d+) test|^(OK.*)$", stderr, re.M)
 

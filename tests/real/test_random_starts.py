@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Many starts of each real program, at addresses that are random, while another process drains and refills the pool at
-random: what it prints and its exit status are always the plain run's, and nothing is left (tests/conftest.py).
+random: its output and exit status are always the plain run's, and nothing is left (tests/conftest.py).
 
 T_STARTS says how many of each in each way, if not 20."""
 
@@ -26,7 +26,7 @@ POOL = 48
 
 SOURCE = "int f(int a, int b) { int x = 0; for (int i = a; i < b; i++) x = x * 31 + i; return x; }\n"
 
-# Of cc1plus and node everything fits, of clang two libraries, of the others what their load address allows.
+# Of cc1plus and node everything fits, of clang two libraries, of the others the part that their load address allows.
 PROGRAMS = {
     "cc1plus": lambda file: [find_cc1plus(), "-quiet", "-O1", file, "-o", "-"],
     "clang": lambda file: ["/usr/bin/clang", "-x", "c", "-O1", "-S", file, "-o", "-"],

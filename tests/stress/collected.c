@@ -9,7 +9,7 @@
        opened N, objects N, wrong N, lost N
        collections N
 
-   wrong: objects that are not what they were; lost: those that the collector took, by their finalizers, while
+   wrong: objects that have changed; lost: those that the collector took, by their finalizers, while
    a list still had them.  The first line is the same in each run. */
 #define GC_THREADS
 #include <gc.h>

@@ -87,5 +87,5 @@ def run_side(library):
 
 @pytest.fixture(scope="session")
 def count_moves():
-    """How often the text of the DSO NAME moved, from what verbose=2 said on standard error."""
+    """How often the text of the DSO NAME moved, from the lines of verbose=2 on standard error."""
     return lambda stderr, name, backend: len(re.findall(rf"hugeld: {name}: text \d+ pages? {backend}", stderr))

@@ -2,7 +2,7 @@
 /* forks ROUNDS DSO: the first thread opens, calls and closes the DSO (table.S) ROUNDS times, while two more
    make children all the time by fork, vfork, posix_spawn and a raw clone(2).  Children call functions of the
    program's own text (table.S, too) and of the DSO where they have it, and live for 2 ms, so that they share
-   pages with what is being opened.  With ROUNDS 0 it is opened once, with no children.  Prints
+   pages with objects that are being opened.  With ROUNDS 0 it is opened once, with no children.  Prints
 
        opened N, wrong N
        children N N N N, moved N, most N

@@ -7,7 +7,7 @@
    that opened, and those of them where the DSO's text had left its file when it was opened for the first
    time.
 
-   fork(2) copies one thread and whatever the dynamic linker was doing in another, so a child may only open if
+   fork(2) copies one thread and the dynamic linker's unfinished work in another, so a child may only open if
    nothing was being opened when it was made: forks wait for that.  Those of the last generation do not, and
    must open nothing: glibc's lock may be held for ever there, plainly too. */
 #include <dlfcn.h>

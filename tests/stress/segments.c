@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* segments: what linkhuge and linkhuge_rw of libhugetlbfs look at: small and large constants, initialised
-   data and .bss, and text.  Looks at every byte, writes to what can be written, and stops (SIGSTOP), so that
+/* segments: the subjects of linkhuge and linkhuge_rw of libhugetlbfs: small and large constants, initialised
+   data and .bss, and text.  Looks at every byte, writes to all writable bytes, and stops (SIGSTOP), so that
    another process can look at its memory; then a child finds all that and writes over it, which this process must
    not see.  Prints a line for each.  Built with -DONLY_BSS there is no initialised data of its own. */
 #include <signal.h>

@@ -3,7 +3,7 @@
    time: one whose handler wants the thread's alternate stack, as Go's do, one that is handled where the
    thread is, and a timer's for the running thread.  Each handler looks where its own frame lies and where the
    thread was stopped: on the thread's stack, always.  After each round the thread's signal mask and its
-   alternate stack must be what they were. Prints
+   alternate stack must be unchanged. Prints
 
        opened N N, foreign N, changed N
        signals N N N */

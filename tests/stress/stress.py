@@ -37,7 +37,7 @@ class Stressors(typing.NamedTuple):
 
 
 CLASSES = {
-    # What works on memory does so in a child of the stressor, which may be killed for memory.
+    # Stressors of memory work in a child, which may be killed for memory.
     "vm": Stressors(
         "brk madvise mmap mprotect mremap munmap pagemove userfaultfd vm",
         "bad-altstack env malloc mlock mmapaddr mmapfixed mmapmany msync msyncmany shm stack stackmmap vm-addr vm-rw "

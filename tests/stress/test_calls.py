@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the kernel answers to a program that maps, moves, protects, forks and traces, beside its own text and in it, is
-the same as plainly; but hugetlb refuses a part of a huge page with EINVAL, as doc/limits.md says, and does not grow.
-(LTP has programs for each of these calls and is not packaged, so these are our own.)"""
+"""The kernel's answers to a program that maps, moves, protects, forks and traces, beside its own text and in it, are
+the same as without hugeld; but hugetlb refuses a part of a huge page with EINVAL, as doc/limits.md says, and does not
+grow. (LTP has programs for each of these calls and is not packaged, so these are our own.)"""
 
 import pytest
 
@@ -9,7 +9,7 @@ FAMILIES = ["mmap", "munmap", "mremap", "madvise", "mprotect", "brk", "fork", "p
 
 
 def expect(plain, backend):
-    """What a program whose text is on BACKEND should print where it prints PLAIN otherwise."""
+    """The output that a program whose text is on BACKEND should give where it prints PLAIN otherwise."""
     if backend == "thp":
         return plain
     return "".join(line.rpartition(": ")[0] + ": EINVAL\n" if line.startswith(("4k ", "growing ")) else line

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What libhugetlbfs's tests linkhuge, linkhuge_rw and zero_filesize_segment look at, in a program of our own: large and
-small constants, data and .bss keep every byte, before and after a fork, and are on huge pages exactly as planned,
+"""The subjects of libhugetlbfs's tests linkhuge, linkhuge_rw and zero_filesize_segment, in a program of our own: large
+and small constants, data and .bss keep every byte, before and after a fork, and are on huge pages exactly as planned,
 however the program is linked."""
 
 import os
@@ -72,7 +72,7 @@ def test_linked(linked, library, pool, thp, link):
         image = read_image(process.pid)
         [plan] = read_plans(process.pid, [program], options).values()
         for span in plan.spans:
-            if link == "zero-filesize" and span.kind == "bss":  # in its first page ld.so has put what it copies
+            if link == "zero-filesize" and span.kind == "bss":  # ld.so has put copied data into its first page
                 span = Span(span.start + helpers.HUGE, span.end, span.kind)
             check_span(image, span, "hugetlb" if span.kind in ("text", "rodata") else "thp")
         kinds = {span.kind for span in plan.spans}

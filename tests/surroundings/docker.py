@@ -15,7 +15,7 @@ import archive  # noqa: E402  (its folder has just been added)
 
 PACKAGE = "golang-github-docker-docker-dev"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-# What a container has by default and a rule may ask for; others may be added by --cap-add.
+# The capabilities that a container has by default and a rule may ask for; others may be added by --cap-add.
 CAPABILITIES = {"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_MKNOD",
                 "CAP_NET_BIND_SERVICE", "CAP_NET_RAW", "CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID",
                 "CAP_SYS_CHROOT"}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Runs before libhugeld.so (linked with -z initfirst and loaded after it, so that this one wins) and does to
-   the process what earlier constructors do.  T_FIRST has words "verb:a:b", separated by commas; numbers are
-   hexadecimal, addresses relative to the executable's first page.
+/* Runs before libhugeld.so (linked with -z initfirst and loaded after it, so that this one wins) and changes the
+   process as earlier constructors do.  T_FIRST has words "verb:a:b", separated by commas; numbers are hexadecimal,
+   addresses relative to the executable's first page.
 
      seal:at:bytes  protect:at:bytes:prot  advise:at:bytes:advice  lock:at:bytes  write:at  share:at:bytes
      fill:at:bytes  map something where nothing is

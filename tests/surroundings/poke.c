@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* poke PID ADDRESS: what a debugger that attaches does to set a breakpoint; prints what the kernel said.
+/* poke PID ADDRESS: sets a breakpoint as a debugger does that attaches; prints the kernel's answer.
 
    poke FILE ADDRESS PROGRAM ARGUMENT...: becomes PROGRAM, traced from its start; when it stops itself, does
    the same, writes that to FILE, and leaves it stopped and untraced.  The tracer is a grandchild, so that the

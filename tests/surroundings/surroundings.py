@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Settings of the machine that are put back whatever happens, and names that several tests use."""
+"""Settings of the machine that are always put back, and names that several tests use."""
 
 import collections
 import contextlib

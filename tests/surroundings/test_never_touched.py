@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What hugeld leaves alone whatever the patterns say: ld.so, the vdso, itself, segments that may not be read, objects with
+"""Objects that hugeld leaves alone with any patterns: ld.so, the vdso, itself, segments that may not be read, objects with
 text relocations; and programs that remap their own text, which must still be able to."""
 
 

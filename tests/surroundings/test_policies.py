@@ -108,7 +108,7 @@ def test_limit_of_files(builder, confine, library, pool, kib):
 
 
 def test_the_filter_kills(confine, system_service):
-    """What the tests above rely on: a call outside the list is the end."""
+    """The tests above rely on this: a call outside the list is the end."""
     result = helpers.run([*confine(system_service), "/usr/bin/unshare", "-m", "true"])
     assert result.returncode == -31, "SIGSYS"  # and nothing that these programs need is missing:
     assert helpers.run([*confine(system_service), "/bin/true"]).returncode == 0

@@ -236,8 +236,7 @@ KEPT = {
 
 @pytest.mark.parametrize("kept", KEPT)
 def test_pieces(curve, tmp_path, kept):
-    """The result of survey --calibrate is reported for programs that run on huge pages; nothing is measured for
-    that."""
+    """The result of survey --calibrate is reported for programs that run on huge pages; nothing is measured for that."""
     changes, arguments, is_told = KEPT[kept]
     file = tmp_path / "cache/hugeld/tlb.json"
     file.write_text(helpers.jump_costs_file(**changes))

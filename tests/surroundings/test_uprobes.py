@@ -13,7 +13,7 @@ from surroundings import ALL, RODATA, TEXT
 
 MODIFIED = "text stays: it was changed in memory (a uprobe, a patch)"
 MREMAP, IOCTL = {"x86_64": (25, 16), "aarch64": (216, 29)}[platform.machine()]
-# What the programs do: sum the large text before the fork, in the child, and after it.
+# The programs sum the large text before the fork, in the child, and after it.
 HITS = 3
 
 

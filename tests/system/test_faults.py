@@ -74,7 +74,7 @@ def test_mremap_fails(builder, pool, thp, strace, library, empty_library, pause_
 
 @pytest.mark.parametrize("when", range(1, 30, 3))
 def test_one_mremap_of_two_objects_fails(builder, pool, strace, library, empty_library, when):
-    """Two objects, one fault: what moved before it stays, what failed is back, and the program runs."""
+    """Two objects, one fault: the object that moved before it stays moved, the other is back, and the program runs."""
     pool(64)
     app, _ = builder.with_library("dso-six", 2)
     plain = helpers.run([app])

@@ -20,7 +20,7 @@ def empty(tmp_path_factory):
     return library
 
 
-# What the dynamic linker does for a library depends on its segments.
+# The dynamic linker's work for a library depends on its segments.
 OF_THE_LINKER = ("mmap", "mprotect", "munmap", "brk", "execve")
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Debuggers write breakpoints into read-only text.  Linux 6.1 to 6.12 allow no such writes into hugetlb pages: a program
-that is traced when it starts has its text on thp there, and `doctor` says what attaching later means."""
+that is traced when it starts has its text on thp there, and `doctor` tells the effect of attaching later."""
 
 import ctypes
 import mmap

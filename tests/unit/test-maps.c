@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The mappings in a range, as the kernel answers for addresses and as maps has it; and the meaning of VmFlags.
-   */
+/* The mappings in a range, as the kernel answers for addresses and as maps has it; and the meaning of VmFlags. */
 #include "unit.h"
 
 #include "elf/maps.h"

@@ -56,7 +56,7 @@ static void test_globs(void **state) {
             fail_msg("'%s' against '%s': not %d", row[i].pattern, row[i].text, row[i].matches);
 }
 
-/* Random patterns must mean what fnmatch(3) takes them for. */
+/* Random patterns must match the same names as by fnmatch(3). */
 static void test_same_as_fnmatch(void **state) {
     (void)state;
     static const char alphabet[] = "ab*?-[]!";

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What a process that may wait for no server opens (command/base/pin.h); /proc stands for a file system that may not answer. */
+/* The files that a process opens which may wait for no server (command/base/pin.h); /proc stands for a file system that may not
+   answer. */
 #include "command/base/local.h"
 #include "command/base/pin.h"
 #include "command/file/elf-file.h"
@@ -54,7 +55,7 @@ static void test_open_elf_soon(void **state) {
     assert_int_equal(errno, EREMOTE);
 }
 
-/* What a unit starts, which may be a user's. */
+/* The program that a unit starts, which may be a user's. */
 static void test_open_program(void **state) {
     static const char program[] = "/proc/self/exe";
     struct hl_program found;

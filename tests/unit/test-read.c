@@ -141,7 +141,7 @@ static void test_65535_headers(void **state) {
     free(phdr);
 }
 
-/* What passes can be planned: a wild number in every field, many times. */
+/* Headers that pass can be planned: a wild number in every field, many times. */
 static void test_wild_numbers(void **state) {
     (void)state;
     static const uint64_t wild[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the kernel writes for samples, read by pure functions; the rings are made up. */
+/* The kernel's records of samples, read by pure functions; the rings are made up. */
 #include "unit.h"
 
 #include "command/base/estimate.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The meaning of the TLB's figures: the verdict, the reach, and the estimate of hugeld survey.  Pure functions; the
-   figures are a virtual machine's whose host uses small pages (AMD EPYC, family 25, model 17, 2026-11-23), or made up.
-   */
+   figures are a virtual machine's whose host uses small pages (AMD EPYC, family 25, model 17, 2026-11-23), or made up. */
 #include "unit.h"
 
 #include "command/base/estimate.h"

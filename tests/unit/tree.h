@@ -55,7 +55,7 @@ static inline void t_write(struct t_tree *tree, const char *path, const char *te
     t_write_bytes(tree, path, text, strlen(text));
 }
 
-/* What of the nodes TREE's status file leaves this process. */
+/* The nodes that TREE's status file leaves this process. */
 static inline void t_read_placement(struct hl_placement *placement, const struct t_tree *tree) {
     struct hl_status status;
     hl_read_status(&status, &tree->roots);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the unit tests share: cmocka, this machine's usual page sizes, and made-up trees of files. */
+/* Shared by the unit tests: cmocka, this machine's usual page sizes, and made-up trees of files. */
 #ifndef T_UNIT_H
 #define T_UNIT_H
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is in guest/ and systemd/ runs in a guest only: `make check` on a host must not touch it."""
+"""The tests in guest/ and systemd/ run in a guest only: `make check` on a host must not touch it."""
 
 import os
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A guest's root file system: copies of what the tests need of this machine, with their libraries, as an ext4 image.
+"""A guest's root file system: copies of the files that the tests need of this machine, with their libraries, as an
+ext4 image.
 
 Debian's cloud kernels have NVMe and ext4 built in, so there is no initramfs, and mke2fs fills the image without
 mounting anything."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the tests of writable data share: writable.c in every way of linking, early.c, and a proof like `prove` with
+"""Shared by the tests of writable data: writable.c in every way of linking, early.c, and a proof like `prove` with
 early.c's constructor in front."""
 
 import pathlib

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Children live, whatever they do with writable data while not one huge page is free.
+"""Children live, with any use of writable data while not one huge page is free.
 
 On hugetlb a write after fork(2) would need a new page, and where there is none the kernel takes the child's and kills it.
 So writable data never goes there."""

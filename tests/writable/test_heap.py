@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The heap behind .bss survives: its bytes are what they were, it grows and shrinks, and malloc goes on using it.
+"""The heap behind .bss survives: its bytes are unchanged, it grows and shrinks, and malloc goes on using it.
 
 Without address-space randomisation it begins in the last, partly used huge page of .bss."""
 
@@ -12,7 +12,7 @@ from writable import ALL, FIXED
 
 EVERYTHING = "backend=hugetlb,bss=thp"
 KINDS = (*ALL, "data")
-# What an earlier constructor took: nothing; a little; more than the page.
+# The bytes that an earlier constructor took: none; a few; more than the page.
 EARLY = {"none": "", "small": "sbrk:8000,malloc:8000", "small sbrk": "sbrk:8000", "sbrk": "sbrk:480000",
          "malloc": "malloc:480000", "both": "fill,sbrk:150000,malloc:480000"}
 SONAMES = {"jemalloc": "libjemalloc.so.", "tcmalloc": "libtcmalloc_minimal.so.", "mimalloc": "libmimalloc.so."}

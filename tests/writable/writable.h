@@ -10,7 +10,7 @@
 #endif
 extern uint64_t much_data[], much_bss[];
 
-/* What stands in the I-th word, told by WHO. */
+/* The value of the I-th word, told by WHO. */
 static inline uint64_t pattern(uint64_t i, uint64_t who) {
     return (i + 1 + (who << 40)) * 0x9e3779b97f4a7c15;
 }
@@ -20,7 +20,7 @@ static inline void fill(uint64_t *at, size_t words, uint64_t who) {
         at[i] = pattern(i, who);
 }
 
-/* How many words are not what fill() wrote. */
+/* How many words differ from those that fill() wrote. */
 static inline size_t count_wrong(const uint64_t *at, size_t words, uint64_t who) {
     size_t wrong = 0;
     for (size_t i = 0; i < words; i++)

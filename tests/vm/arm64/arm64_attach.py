@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld attach and detach in the arm64 guests: a sample of ../../attach, each wait with what would show that the thread had been
-stopped in it."""
+"""hugeld attach and detach in the arm64 guests: a sample of ../../attach, each wait with a result that would show that the thread
+had been stopped in it."""
 
 import json
 import os

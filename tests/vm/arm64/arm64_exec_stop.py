@@ -38,8 +38,7 @@ def environment(**changes):
 
 
 def guards(after, before):
-    """Whether ranges that are text BEFORE have PROT_BTI AFTER.  Data beside it need not: the dynamic linker does not know of
-    it."""
+    """Whether ranges that are text BEFORE have PROT_BTI AFTER.  Data beside it need not: the dynamic linker does not know of it."""
     plain, distance = before.objects[0], after.objects[0].bias - before.objects[0].bias
     text = [(m.start + distance, m.end + distance) for m in before.mappings
             if plain.start <= m.start < plain.end and "x" in m.permissions]

@@ -62,8 +62,7 @@ class Case:
         return result.returncode, result.stdout
 
     def look(self):
-        """Bytes of its text that huge entries map in a process, and bytes in whole huge pages of it; its exit status and
-        output."""
+        """Bytes of its text that huge entries map in a process, and bytes in whole huge pages of it; its exit status and output."""
         with arm64.writing(self.argv, os.environ) as process:
             huge, whole = arm64.look(process.pid, self.file)
             return huge, whole, process.finish()[:2]

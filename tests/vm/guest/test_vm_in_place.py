@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld share add --way=place` on this kernel's ext4: what is huge afterwards, also while a process runs the program."""
+"""`hugeld share add --way=place` on this kernel's ext4: the huge text afterwards, also while a process runs the program."""
 
 import json
 import os

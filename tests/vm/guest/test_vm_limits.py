@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Control groups that give fewer huge pages, or less memory, than the program would take: no process is killed, what does
-not fit stays with the reason, and every page is back afterwards."""
+"""Control groups that give fewer huge pages, or less memory, than the program would take: no process is killed, spans that do
+not fit stay with the reason, and every page is back afterwards."""
 
 import re
 

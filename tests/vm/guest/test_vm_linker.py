@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The patched dynamic linker on this kernel: what it moves, by the proof of ../ldso."""
+"""The patched dynamic linker on this kernel: the objects that it moves, by the proof of ../ldso."""
 
 import sys
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Huge pages on one node and a process that is held to another: it moves with pages of the right node, or stays with
-the reason; no process dies, and what was said to be there and is not shows before the program's own memory is touched."""
+the reason; no process dies, and pages that were promised and are missing are noticed before the program's own memory is
+touched."""
 
 import os
 

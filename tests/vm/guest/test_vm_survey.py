@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld survey takes samples on every kernel: without page sizes before Linux 5.11, without PROCMAP_QUERY before 6.11,
-without counts of what was lost before 6.0."""
+without counts of lost samples before 6.0."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def survey(*words):
 
 
 def check(answer):
-    """What it says of this Python, which does not stop."""
+    """Its row for this Python, which does not stop."""
     path = os.path.realpath(sys.executable)
     [found] = [p for p in answer["programs"] if p["path"] == path]
     assert answer["sampling"]["has_page_sizes"] is (RELEASE >= (5, 11))

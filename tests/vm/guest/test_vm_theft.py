@@ -17,8 +17,8 @@ FILLING = ("madvise", "ioctl", "process_vm_readv")  # between the look at the po
 
 
 def own_calls(trace):
-    """(name, its number among the calls of that name) of what libhugeld.so calls: what is between its look at
-    /proc/self/exe and that of pause.so, which runs after it."""
+    """(name, its number among the calls of that name) of libhugeld.so's calls: those between its look at /proc/self/exe and
+    that of pause.so, which runs after it."""
     begin, end = [i for i, line in enumerate(trace) if line.startswith("readlink") and '"/proc/self/exe"' in line][:2]
     counts, calls = {}, []
     for i, line in enumerate(trace[:end]):

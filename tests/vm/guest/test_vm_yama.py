@@ -24,7 +24,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 @pytest.fixture
 def scope():
-    """scope(n): sets it, and what was there before again where the kernel allows that."""
+    """scope(n): sets it, and afterwards the old value where the kernel allows that."""
     if not SCOPE.exists():
         vmguest.absent("no Yama")
     before = SCOPE.read_text()

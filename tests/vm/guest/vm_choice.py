@@ -8,7 +8,7 @@ import pytest
 import vm_plugin
 import vmguest
 
-# Which of the host's tests run here too, all of them with hugeld.all on the command line: what a kernel has a say in.
+# Which of the host's tests run here too, all of them with hugeld.all on the command line: those whose result depends on the kernel.
 CHOSEN = [
     r"vm/guest/.*",
     r"system/test_moving.py::test_executable_hugetlb\[(pie|nopie|aligned-pie|six|hole|lld)-preload\]",
@@ -50,7 +50,7 @@ def pytest_runtest_setup(item):
         vmguest.absent("no MADV_COLLAPSE: locked memory is there in small pages before it can be advised")
 
 
-@pytest.hookimpl(hookwrapper=True)  # before conftest.py takes a sample of what is chosen here
+@pytest.hookimpl(hookwrapper=True)  # before conftest.py takes a sample of the chosen tests
 def pytest_collection_modifyitems(config, items):
     choose(config, items)
     yield

@@ -57,7 +57,7 @@ def words():
 
 
 def text_of(name):
-    """What run's word() has encoded, or nothing."""
+    """The text that run's word() has encoded, or nothing."""
     return base64.b64decode(words().get(name, "")).decode()
 
 
@@ -70,7 +70,7 @@ def name_of(nodeid):
     return nodeid.replace("tests/", "", 1)
 
 
-@pytest.hookimpl(trylast=True)  # of what has been chosen, by whichever rule
+@pytest.hookimpl(trylast=True)  # of the tests chosen by any rule
 def pytest_collection_modifyitems(config, items):
     names = text_of("hugeld.named").splitlines()
     if names:

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A service with large text: prints what the text computes and what it is itself, once more at each SIGHUP,
+/* A service with large text: prints the text's result and its own path, once more at each SIGHUP,
    aborts at SIGUSR1, in the middle of the text, and ends at SIGTERM.  T_SERVICE=notify tells systemd that it is ready,
    T_SERVICE=forking goes on in a child, whose number is in /run/large.pid. */
 #define _GNU_SOURCE

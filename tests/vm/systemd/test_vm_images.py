@@ -126,8 +126,7 @@ def test_found_by_name(unit, program):
 
 
 def test_other_root(unit, program):
-    """A service that gets another root after its drop-in, and even after a start that failed, runs the program in that
-    root."""
+    """A service that gets another root after its drop-in, and even after a start that failed, runs the program in that root."""
     lines, root = drop_in("x.service", program), pathlib.Path("/srv/other")
     other = root / str(program).lstrip("/")
     other.parent.mkdir(parents=True)
