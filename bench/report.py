@@ -122,7 +122,7 @@ def heading(found):
 
 
 def paired_table(found, model=None):
-    """Of ways that each ran at the same time as the way that they are compared with."""
+    """The table of an experiment whose ways each ran at the same time as the way that they are compared with."""
     unit = found["unit"]
     head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
             "huge pages", *misses_of(None, model), *facts_of(found, None)]

@@ -44,7 +44,8 @@ def copies(files):
 
 
 def put_in_place(file, state):
-    """As an act does it, all of it at once, while all else of FILE lies as STATE says.  False: this kernel and file system cannot."""
+    """Puts the text of FILE in place as acts do, but at once; the rest lies as STATE says. False: this kernel and file system
+    cannot."""
     subprocess.run([HUGELD, "share", "--store", STORE, "remove", "--all"], stdout=subprocess.DEVNULL, check=False)
     pagecache.make(file, state)
     result = subprocess.run([HUGELD, "share", "--store", STORE, "add", "--any-disk", "--way=place", file], capture_output=True,
@@ -209,7 +210,7 @@ def percentile_of(client, share):
 
 
 def measure_transactions(plan):
-    """Of a client of PostgreSQL, while windows are open and without."""
+    """The transactions of a client of PostgreSQL, while windows are open and without."""
     if not has_pgbench():
         return
     folder = data_folder("postgres-service")

@@ -234,7 +234,7 @@ def lottery(tmp_path_factory):
 @pytest.mark.check_all
 @pytest.mark.parametrize("what", ["perl", "python3", "lottery"])
 def test_the_same_each_time(what, built, tmp_path, request, monkeypatch):
-    """With any environment, and at any address that the kernel chooses."""
+    """The trace is the same with any environment, and at any address that the kernel chooses."""
     argv = {"perl": ["/usr/bin/perl", "-e", "my %h; $h{$_ * 7 % 101} .= $_ for 1 .. 5000; print sort values %h"],
             "python3": ["/usr/bin/python3", "-S", "-c", "for name in {str(i) for i in range(5000)}: hash(name)"]}.get(what)
     argv = argv or request.getfixturevalue("lottery")

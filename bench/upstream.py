@@ -103,7 +103,7 @@ def letter(results):
 
 
 def times(results):
-    """Those of its second one, 76 columns wide: wall time of rounds in turns, processor time of pairs."""
+    """The lines of the letter's second table, 76 columns wide: wall time of rounds in turns, processor time of pairs."""
     lines = [" " * 12 + "  ".join(head.rjust(20) for head in ("thp=0 again", "thp=1, 2.44", "thp=1, patched"))]
     for state in STATES:
         lines.append(f"  {state}")

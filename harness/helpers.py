@@ -209,7 +209,7 @@ def state_of(pid):
 
 
 def ticks(pid):
-    """Of the processor time that PID has taken, its own and the kernel's for it."""
+    """The processor time that PID has taken, its own and the kernel's for it, in ticks."""
     return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
 
 

@@ -76,7 +76,7 @@ SMALL_PAGES = "the kernel gave small pages"
 
 
 def count_free_huge_pages():
-    """So many huge pages could be made of free memory as it lies (x86-64: nine orders above a small page)."""
+    """The number of huge pages that could be made of free memory as it lies (x86-64: nine orders above a small page)."""
     lines = pathlib.Path("/proc/buddyinfo").read_text().splitlines()
     return sum(int(n) << i for line in lines for i, n in enumerate(line.split()[13:]))
 
@@ -92,7 +92,7 @@ WANTED = 64
 
 
 def put_memory_together():
-    """So that huge pages can be had.  Where memory is full of files' pages, putting it together does not help, and those that are
+    """Makes huge pages available. Where memory is full of files' pages, putting it together does not help, and those that are
     clean go; but not in a sample, where several workers' tests look at such pages, and not in a guest, which has few."""
     if count_free_huge_pages() < WANTED:
         compact_memory()

@@ -11,7 +11,8 @@ CACHE = "/proc/sys/vm/vfs_cache_pressure", "/proc/sys/vm/page-cluster"  # clean 
 
 @contextlib.contextmanager
 def locked(lock, alone):
-    """Who wants LOCK alone keeps the gate shut as well: else others that share it, one before the other has ended, would never let him."""
+    """A process that wants LOCK alone shuts the gate too: else others that share it, each beginning before the last has ended,
+    would starve it."""
     with open(lock[0]) as file, open(lock[1]) as gate:
         fcntl.flock(gate, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -201,5 +201,5 @@ def check_plans(pid, paths, options="", backend="hugetlb", always=True):
 
 
 def same_but_stderr(plain, moved):
-    """For `prove`: both ended with the same status and printed the same; hugeld's lines go to standard error."""
+    """For `prove`: whether both ended with the same status and printed the same; hugeld's lines go to standard error."""
     return plain[:2] == moved[:2]

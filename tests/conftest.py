@@ -150,7 +150,7 @@ def pytest_runtestloop(session):
 
 @pytest.fixture(scope="session")
 def pool_lock(request):
-    """Of several workers one has all tests that need it."""
+    """The pool's lock.  With several workers, one has all tests that need it."""
     with locked_pool(hasattr(request.config, "workerinput")):
         yield
 
@@ -185,8 +185,8 @@ class Pool:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    """While a test runs that is beside others, with all of its fixtures, no setting changes; and while one has a worker of its own
-    without a sample, nothing is dropped from the page cache."""
+    """No setting changes while a parallel test runs, with all of its fixtures; and nothing is dropped from the page cache while a
+    test marked `sleeps` runs."""
     with locks.locked(locks.SETTINGS, alone=False) if is_parallel(item) else contextlib.nullcontext():
         with locks.locked(locks.CACHE, alone=False) if item.get_closest_marker("sleeps") else contextlib.nullcontext():
             yield

@@ -69,7 +69,7 @@ def test_other_process_takes_some(among, thief):
 
 @pytest.mark.parametrize("neighbour", [False, True])
 def test_leak_is_red(among, thief, neighbour):
-    """Also beside one who holds the same pages all the time."""
+    """A leak is found also beside a process that holds the same pages all the time."""
     if neighbour:
         thief()
     found = among("leak")

@@ -29,7 +29,7 @@ class Target:
         return read_smaps(self.pid)
 
     def text(self):
-        """Of its own file's executable mappings and those that have replaced them: (start, end, permissions, name)."""
+        """Its own file's executable mappings and those that have replaced them: (start, end, permissions, name)."""
         names = (self.path, "/memfd:hugeld:", "/hugeld:")
         found = [m for m in self.mappings() if m.name.startswith(names) or is_image(m.name)]
         return [m for m in found if "x" in m.permissions]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The program that is attached to, in all its kinds, and the one that kills who attaches."""
+"""The program that is attached to, in all its kinds, and the one that kills the process that attaches."""
 
 import platform
 import subprocess

@@ -462,7 +462,7 @@ static void wait_epoll_beside(void) {
     pthread_join(thread, NULL);
 }
 
-/* Signals that only the call lets through, each of which must get it out; who sends them waits until it has. */
+/* Sends signals that only the call lets through; each must end it, and the sender waits until it has. */
 static void send_and_wait(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (unsigned sent = 1; !shared->stop; sent++) {
@@ -948,7 +948,7 @@ static void run_churn(void) {
     }
 }
 
-/* Memory that comes and goes, wherever the kernel finds a hole. */
+/* Maps and unmaps memory all the time, wherever the kernel finds a hole. */
 static void *churn_memory(void *data) {
     for (size_t i = 0; !shared->stop; i++) {
         size_t bytes = (size_t)65536 << i % 8;
@@ -1090,7 +1090,7 @@ static void run_filtered_late(void) {
 }
 
 #ifdef __x86_64__
-/* Its call is answered by a supervisor, who must not be asked twice. */
+/* Its call is answered by a supervisor, which must not be asked twice. */
 static void run_supervised(void) {
     int listener = filter_call(SYS_pause, SECCOMP_RET_USER_NOTIF, SECCOMP_FILTER_FLAG_NEW_LISTENER);
     pid_t supervisor = fork();
@@ -1325,7 +1325,7 @@ static void run_hostile(void) {
     wait_futex();
 }
 
-/* A page of the file NAME as text, before all other: who serves its file system does not answer. */
+/* A page of the file NAME as text, before all other: the server of its file system does not answer. */
 static void run_unanswered(void) {
     int file = open(victim, O_RDONLY);
     want(mmap((void *)0x10000, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, file, 0) != MAP_FAILED,

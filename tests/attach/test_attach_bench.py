@@ -50,7 +50,7 @@ exec "$@"
 
 @pytest.mark.check_all
 def test_instructions(targets, plain_output, tmp_path):
-    """Where they can be counted, a unit of work is one of them."""
+    """If instructions can be counted, a unit of work is one instruction."""
     perf = tmp_path / "perf"
     perf.write_text(PERF)
     perf.chmod(0o755)

@@ -52,7 +52,7 @@ def check_there_and_back(target, *arguments):
 
 @pytest.mark.parametrize("mode", [*WAITS, *[pytest.param(w, marks=pytest.mark.check_all) for w in RARER_WAITS]])
 def test_waits(targets, plain_output, mode):
-    """From the wait the thread comes back as if it had not been interrupted."""
+    """The thread comes back from the wait as if it had not been interrupted."""
     with attaching.running(targets["exec"], mode) as target:
         attaching.wait_in_call(target.pid)
         check_there_and_back(target)
@@ -124,7 +124,7 @@ def test_vfork(targets, plain_output):
 
 
 def niceness(pid):
-    """Of all threads (proc(5))."""
+    """The niceness of all threads (proc(5))."""
     found = set()
     for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
         with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ while True:
 
 
 def test_stop_begins_when_it_stops():
-    """Until it can be stopped it may be in the wrong call for long."""
+    """The half second counts from the stop: before that the process may be in the wrong call for long."""
     process = helpers.start(["/usr/bin/python3", "-c", LATER])
     try:
         def stopped():
@@ -318,7 +318,7 @@ def insist(command, *arguments):
 @pytest.mark.parametrize("mode", [*[pytest.param(m, marks=pytest.mark.check_all(ci=True)) for m in ("signals", "memory")],
                                   pytest.param("every_eintr", marks=pytest.mark.check_all)])
 def test_many_times(targets, plain_output, mode):
-    """Also while other threads map memory wherever there is a hole."""
+    """It works twenty times, also while other threads map memory wherever there is a hole."""
     with attaching.running(targets["exec"], mode, 2) as target:
         for _ in range(20):
             insist("attach", "--running-threads", target.pid)

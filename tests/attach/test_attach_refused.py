@@ -294,7 +294,7 @@ def test_late_thread(library_target, plain_output, late_stop, is_traced):
 
 
 def test_shadow_stack(targets, plain_output, tmp_path, root):
-    """As the kernel would say it of a processor that has them."""
+    """A made-up status, as the kernel writes it with a processor that has shadow stacks."""
     with attaching.running(targets["exec"], "futex") as target:
         real, told = f"/proc/{target.pid}/status", tmp_path / "status"
         lines = [line for line in pathlib.Path(real).read_text().splitlines() if not line.startswith("x86_Thread_features:")]
@@ -304,7 +304,7 @@ def test_shadow_stack(targets, plain_output, tmp_path, root):
 
 
 def test_protection_key(targets, plain_output, tmp_path, root):
-    """As the kernel would say it of a processor that has them: VmFlags does not tell."""
+    """A made-up smaps, as the kernel writes it with a processor that has protection keys: VmFlags does not tell."""
     with attaching.running(targets["exec"], "futex") as target:
         real, told = f"/proc/{target.pid}/smaps", tmp_path / "smaps"
         prefix = ["unshare", "--mount", "sh", "-c", f'mount --bind {told} {real} && exec "$@"', "sh"]
@@ -323,7 +323,7 @@ def test_protection_key(targets, plain_output, tmp_path, root):
 
 
 def test_flags_that_are_not_told(targets, steps, plain_output, tmp_path, root):
-    """At the last look smaps has nothing of its text: that does not mean that nothing speaks against it."""
+    """At the last look smaps does not have its text: then the move is refused."""
     with attaching.running(targets["exec"], "futex") as target:
         real, told = f"/proc/{target.pid}/smaps", tmp_path / "smaps"
         told.write_text(pathlib.Path(real).read_text())
@@ -363,7 +363,7 @@ def test_escape(targets, plain_output, root):
 
 
 def test_filters_of_ours(targets, plain_output, root):
-    """Who has a filter, or is root of a user namespace only, may not suspend any."""
+    """A process that has a filter, or is root of a user namespace only, may not suspend other filters."""
     script = helpers.forbid_calls("acct") + "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
     with attaching.running(targets["exec"], "filtered") as target:
         attaching.wait_in_call(target.pid)
@@ -615,7 +615,7 @@ def run_bare(tmp_path, call, trap, *flags):
 @pytest.mark.parametrize("call, trap, flags, reason", [
     (34, "syscall", [], "instructions were found in it"), (29, "int $0x80", ["-m32"], "32-bit")])
 def test_bare(tmp_path, call, trap, flags, reason):
-    """Without a libc there is nothing that returns from a signal handler."""
+    """Without a libc no code returns from a signal handler."""
     process = run_bare(tmp_path, call, trap, *flags)
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="the wait")

@@ -268,7 +268,8 @@ AS_A_USER = ["/usr/bin/setpriv", "--bounding-set=-sys_admin,-checkpoint_restore"
     ("exec", "attach", []), ("library", "attach", []), ("library", "attach", AS_A_USER), ("library", "detach", []),
     ("library", "detach", AS_A_USER)])
 def test_file_changes(targets, library_target, steps, plain_output, kind, command, prefix):
-    """After it was looked at: the process may have executed another version of it meanwhile, or its file may have been written to."""
+    """The file changes after it was looked at: the process may have executed another version of it meanwhile, or its file may have
+    been written to."""
     program, library = (targets["exec"], None) if kind == "exec" else library_target
     changed = library or program
     words = ["-p", "libtext.so"] if library else []

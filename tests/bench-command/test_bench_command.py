@@ -141,7 +141,8 @@ def test_bench_arithmetic(bench_json, n):
 
 @pytest.mark.parametrize("block, n", [(1, 6), (1, 9), (3, 20)])
 def test_compare(block, n):
-    """Of values that others have measured, as bench/ does: blocks are drawn as a whole, and a rest that is no block is not drawn."""
+    """--compare takes values that others have measured, as bench/ does: blocks are drawn as a whole, and a rest that is no block is
+    not drawn."""
     chance = random.Random(n)
     plain, huge = ([chance.uniform(90, 110) for _ in range(n)] for _ in "ab")
     found = compared(zip(plain, huge), block)
@@ -185,7 +186,7 @@ def test_bench_slower(bench_json):
 
 
 def test_bench_sides_take_turns(bench_json, tmp_path):
-    """A program whose every second run is slow: who always went first would look faster."""
+    """A program whose every second run is slow: a side that always went first would look faster."""
     answer = bench_json("turns", tmp_path / "runs", n=12)
     assert (tmp_path / "runs").stat().st_size == 2 * 12 + 4  # and four to warm up
     assert answer["verdict"] == "no difference" and "no difference seen in 12 pairs" in answer["sentence"]
@@ -217,7 +218,7 @@ def test_bench_at_once_needs_two(bench):
 
 @pytest.mark.check_all
 def test_bench_input_is_read_by_both(bench, tmp_path):
-    """From where it stands, also at the same time."""
+    """Both sides read it from where it stands, also at the same time."""
     file = tmp_path / "input"
     file.write_text("skipped\n" + "".join(f"{i}\n" for i in range(100000)))
     for method in ([], ["--at-once"]):
@@ -243,7 +244,7 @@ def test_bench_precision(bench_json, bench):
 
 
 def test_bench_pages_were_huge(bench_json):
-    """Of each run by its report, of one by smaps."""
+    """The huge pages of each run are known by its report, those of one run by smaps."""
     answer = bench_json("spin", "1", "1")
     assert set(answer["runs"]["plain"]["pages"]) == {0} and set(answer["runs"]["huge"]["pages"]) == {3}
     [object_] = answer["maps"]["huge"][0]["objects"]
@@ -495,7 +496,7 @@ def test_bench_page_that_cannot_be_written(bench):
 
 
 def test_bench_progress(worker, pool):
-    """On a terminal, and gone at the end."""
+    """The progress is shown on a terminal, and gone at the end."""
     pool(16)
     shown = helpers.shown_on_terminal([helpers.HUGELD, "bench", "-n", "6", worker, "spin", "1", "1"])
     assert "pair 1 of 6" in shown and "pair 6 of 6" in shown and shown.endswith("\r\x1b[K")

@@ -58,7 +58,7 @@ def test_answers(workshop, library, empty_library, pool, thp, backend, measure):
 
 
 def test_exactly_the_plan(workshop, later, check_plans, pool):
-    """Also where segments begin at 2 MiB, and where the base name in LD_HUGEPAGES is one of several."""
+    """Exactly the plan moves, also where segments begin at 2 MiB, and where the base name in LD_HUGEPAGES is one of several."""
     pool(64)
     script = (f"import ctypes, os, signal\n"
               f"a = [ctypes.CDLL('{workshop}/lib' + n + '.so') for n in ('table1', 'aligned', 'table2')]\n"

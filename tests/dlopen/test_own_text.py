@@ -106,7 +106,7 @@ def test_marked_text_takes_thp(workshop, later, pool, thp, tmp_path, section):
 
 
 def test_marked_text_without_thp(workshop, later, pool, tmp_path):
-    """Where thp is disabled as well, that is the reason: backend=thp would not help."""
+    """If thp is disabled as well, that is the reason given: backend=thp would not help."""
     pool(16)
     program = compile_c(HERE / "own-text.c", tmp_path / "marked", "-DNUMBER=1", HERE / "table.S",
                         *MARKS["__patchable_function_entries"])

@@ -28,7 +28,7 @@ NUMBERS = {name: number for number, name in NAMES.items()}
 
 
 def number_of(error):
-    """Of an errno's name; 0 of "0".  (Python knows no EHWPOISON.)"""
+    """The number of an errno's name; 0 for "0".  (Python knows no EHWPOISON.)"""
     return 133 if error == "EHWPOISON" else getattr(errno, error) if error != "0" else 0
 
 

@@ -65,11 +65,11 @@ def test_each_fails_and_then_another(sweep, name):
 
 @pytest.mark.parametrize("name", settings(SETTINGS))
 def test_killed(sweep, name):
-    """Before each call: the pool is full again."""
+    """It is killed before each call: the pool is full again."""
     full, one = pool_counts(), sweep(name)
     with one.inject() as inject:
         for number in range(1, len(one.good.calls) + 1, 1 if ALL else 3):
             outcome = inject.run(fault_at(one.good.calls, number, "kill"))
             assert outcome.status == -9 and outcome.calls[-1] == one.good.calls[number - 1]
-            # Who reads a process's maps just then keeps its memory for a moment longer.
+            # A reader of the process's maps just then keeps its memory for a moment longer.
             helpers.wait_until(lambda: pool_counts() == full, what=f"a full pool after call {number}: {outcome.calls[-1]}")

@@ -42,7 +42,7 @@ def looking(world, fast, *entries, lines=(), log=subprocess.PIPE, options=("--ke
 
 
 def put(world, path):
-    """As dpkg does it."""
+    """Puts the program at PATH as dpkg does."""
     world.path(path).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(world.path(APP), world.path(f"{path}.dpkg-new"))
     world.path(f"{path}.dpkg-new").rename(world.path(path))
@@ -172,7 +172,7 @@ def test_others_at_boot(world, entry, left_out):
 
 @pytest.mark.check_all
 def test_link_of_others(world, fast, tmp_path):
-    """Where it leads is not looked at, and that is said once, until it is root's."""
+    """The target of another user's link is not looked at, and a line says so once, until the link is root's."""
     link = world.path("/run/programs/link")
     link.symlink_to("late")
     os.lchown(link, USER, USER)
@@ -262,7 +262,7 @@ def test_stopped(world, fast):
 
 
 def test_locked(world, fast):
-    """By share refresh, say: it waits for that."""
+    """Another command, say share refresh, has the store's lock: the service waits for it."""
     with looking(world, fast, LATE) as process:
         holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
         try:
@@ -296,7 +296,7 @@ def test_store_that_cannot_be_used(world, fast, tmp_path):
 
 @pytest.mark.check_all
 def test_costs(world, tmp_path):
-    """On a slow disk, with very many files: it is at work for a hundredth of the time."""
+    """On a slow disk, with very many files, the service is at work for a hundredth of the time."""
     if not shutil.which("strace"):
         pytest.skip("needs strace")
     folder, trace = world.path("/run/programs/many"), tmp_path / "trace"
@@ -492,7 +492,7 @@ def test_passes_what_does_not_answer(world):
 
 
 def make_names(folder):
-    """More than it looks at."""
+    """Makes more names than the service looks at."""
     folder.mkdir()
     for i in range(67000):
         if i % 60000 == 0:  # a file of ext4 has 65000 names at most

@@ -395,7 +395,7 @@ def test_auto_says_that_a_store_is_unsafe(store_of_its_own, library, pool):
 
 
 def test_store_behind_a_link(store_of_its_own, library, tmp_path):
-    """Who can change the link chooses the store."""
+    """A user who can change the link could choose the store."""
     store, app, _ = store_of_its_own
     link = tmp_path / "link"
     link.symlink_to(store.folder)

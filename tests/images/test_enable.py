@@ -362,6 +362,6 @@ def test_reset_while_the_service_runs(world):
 
 
 def test_service_without_its_type():
-    """As systemctl reads a name."""
+    """A name without a type is a service, as for systemctl."""
     for name in "none", "none.service":
         helpers.one_line(helpers.hugeld("share", "unit", name), 1, "hugeld: none.service: systemd names no ExecStart= of it")

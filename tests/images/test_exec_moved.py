@@ -148,8 +148,8 @@ def test_core(app, start, tmp_path):
 
 
 def test_perf(app, start, tmp_path):
-    """From the start: it names the functions, also in the huge page with the headers, and finds nothing where the program
-    was."""
+    """Recording from the start, perf names the functions, also in the huge page with the headers, and finds nothing at the
+    old place."""
     if not shutil.which("perf"):
         pytest.skip("perf is not installed")
     data = tmp_path / "perf.data"

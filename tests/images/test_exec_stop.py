@@ -24,7 +24,8 @@ TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the preloade
 
 HERE = pathlib.Path(__file__).resolve().parent
 FIXED = {"nopie": ["-no-pie"], "static": ["-static", "-no-pie"]}
-# Moved to where the image fits, but for the last one: wherever the kernel puts that (since Linux 5.10), it does.
+# Position-independent ones are moved to where the image fits, but for the last variant: that fits wherever the kernel (since
+# Linux 5.10) puts it.
 ANYWHERE = {"pie": ["-fPIE", "-pie"], "static-pie": ["-fPIE", "-static-pie"]}
 VARIANTS = {**FIXED, **ANYWHERE, "pie-2m": ["-fPIE", "-pie", "-Wl,-z,max-page-size=0x200000"]}
 USER = 54321  # no account has this number
@@ -96,7 +97,7 @@ def lines(result, *without):
 
 
 def check_same(result, plain, *without):
-    """But for lines that begin with one of WITHOUT."""
+    """Both runs printed the same, but for lines that begin with one of WITHOUT."""
     differences = [line for line in difflib.unified_diff(lines(plain, *without), lines(result, *without), lineterm="", n=0)]
     assert not differences and result.returncode == plain.returncode, (differences, result.returncode, result.stderr)
 
@@ -377,7 +378,8 @@ def test_every_later_call_fails(images, program, run, meddle, variant):
 
 @pytest.mark.parametrize("options", ["verbose=1", "strict=on"])
 def test_text_is_lost_for_good(images, program, run, meddle, options):
-    """Nor can its own file be mapped there: the process has no text, so it is ended, and the line says that and nothing else."""
+    """Its own file cannot be mapped there either: the process has no text, so it is ended, and the line says that and nothing
+    else."""
     app = program("static")
     images.add(app)
     result = meddled(meddle, run, app, "ruin 2", options=options)
@@ -563,7 +565,7 @@ def test_proc_of_another_pid_namespace(images, program, run):
 
 
 def test_process_one(images, program, run):
-    """As in a container: no orphan is left that it would have to wait for."""
+    """The program is process 1, as in a container: no orphan is left that it would have to wait for."""
     app = program("static")
     image = images.add(app)
     result = run([app, "x"], options="verbose=2", prefix=["unshare", "--pid", "--fork", "--mount-proc"])

@@ -312,7 +312,7 @@ def test_by_a_user(program, library, shared_folder):
     folder.mkdir(mode=0o755)
     store.parent.mkdir()
     app = pathlib.Path(shutil.copy(program("static"), folder))
-    shutil.chown(app, USER)  # who may ask whether it has a writer
+    shutil.chown(app, USER)  # the owner may ask whether it has a writer
     command = library.parent / "hugeld"
     mounted = helpers.run(["mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER}", "none", store.parent])
     if mounted.returncode != 0:
@@ -495,7 +495,7 @@ def test_share(own_store, program, run, later):
 
 @TAKES_PAGES
 def test_share_libraries(own_store, builder, run, later):
-    """Those that the patterns name, and no others."""
+    """Images are made of the libraries that the patterns name, and no others."""
     app, _ = builder.with_library("dso-aligned")
     result = run([app], "--share", "-p", "libbig*", loader=(), prefix=later)
     assert result.stdout == helpers.run([app]).stdout
@@ -623,7 +623,7 @@ def test_share_of_a_launcher(own_store, program, run, later):
 
 @pytest.mark.parametrize("shell", ["/bin/sh", "/usr/bin/env sh"])
 def test_share_for_a_script(run, tmp_path, shell):
-    """Of a shell script that names no program at its end none is known, and the shell's image would be of no use to it."""
+    """For a shell script that names no program at its end no program is known, and the shell's image would be of no use to it."""
     script = tmp_path / "starts"
     script.write_text(f"#!{shell}\nfor program in true; do $program; done\n")
     script.chmod(0o755)

@@ -249,7 +249,7 @@ def test_below_a_service(world, store, maker, stock, tmp_path):
 
 
 def test_no_store(world, maker, stock):
-    """Root's is made by who asks for it: that is a mount."""
+    """Root's store is a mount, so it is made only on request."""
     result = run(world, "--", stock, "--version")
     assert result.returncode == 0 and not world.path(SYSTEM).exists()
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A container and the host's store: who could write to it, which `hugeld doctor` says; and a user namespace that does not map the
-host's root, where no process uses it and every way gives the reason."""
+"""A container and the host's store: `hugeld doctor` finds containers that could write to it; and a user namespace that does not
+map the host's root, where no process uses it and every way gives the reason."""
 
 import json
 import pathlib
@@ -109,7 +109,7 @@ def fixed(world, builder):
 
 
 def test_what_is_measured_by(world, fixed):
-    """Where root is mapped, all of it is shared."""
+    """The standard for the other tests: where root is mapped, both images are used."""
     for app in (fixed, APP):
         said = world.run("/run/bin/hugeld", "run", "-o", "verbose=2", "--", app).stderr
         assert " image, at the exec stop from /run/hugeld/" in said, said

@@ -41,7 +41,7 @@ def refused(result, *words):
 
 
 def cached(path):
-    """Which pages of PATH's text are in the page cache.  (Who looks at a file reads its headers.)"""
+    """Which pages of PATH's text are in the page cache.  (A command that looks at a file reads its headers.)"""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as room:
         state = ctypes.create_string_buffer(-(-len(room) // helpers.PAGE))
         at = ctypes.addressof(ctypes.c_char.from_buffer(room))
@@ -277,7 +277,7 @@ def test_mapped(place):
 
 
 def test_mapped_without_a_page(place):
-    """Also one that has not touched it."""
+    """A process that maps the file without having touched it counts too."""
     script = ("import mmap, sys\nf = open(sys.argv[1])\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n"
               "print(1, flush=True)\nsys.stdin.read()")
     process = helpers.start(place.command("/usr/bin/python3", "-c", script, BIG), stdin=subprocess.PIPE)
@@ -369,7 +369,7 @@ def test_a_users_file(place, how):
 
 
 def test_user_namespace(place):
-    """Root of a user namespace is not the one who sees all processes."""
+    """Root of a user namespace does not see all processes."""
     if place.run("unshare", "-Urm", "true").returncode != 0:
         pytest.skip("no user namespaces here")
     anywhere = ["--any-disk", "--way=place", BIG]  # process 1's / is not seen from there
@@ -406,7 +406,7 @@ def test_pie(place):
 
 
 def test_aligned_pie(place, tmp_path):
-    """One that is linked at 2 MiB is congruent wherever it is."""
+    """A PIE that is linked at 2 MiB is congruent at any address."""
     build_calls(tmp_path / "big", "-pie", "-fPIE", "-Wl,-z,max-page-size=0x200000", mib=8)
     shutil.copy(tmp_path / "big", place.path(BIG))
     scatter(place.path(BIG))
@@ -430,7 +430,7 @@ def test_library_that_glibc_aligns(place, tmp_path):
 
 
 def test_library(place, tmp_path):
-    """Where the kernel aligns large mappings of the file system."""
+    """A library can be put in place if the kernel aligns large mappings of the file system."""
     build_library(place, tmp_path)
     result = place.share("add", "--way=place", "/run/programs/libbig.so")
     if "not congruent" in result.stderr:
@@ -470,7 +470,7 @@ def test_json_of_what_cannot_be_in_place(place):
 
 
 def test_path_that_cannot_be_followed(place):
-    """That is no reason to take the file for one that is gone, so the record stays."""
+    """A path that cannot be followed does not mean that the file is gone, so the record stays."""
     add(place, BIG)
     before = place.left()
     moved = place.path(BIG).rename(place.path("/run/programs/moved"))
@@ -547,7 +547,8 @@ def test_one_moment_without_a_huge_page(place):
     place.share("remove", "--all")
     whole = expected(place)
     scatter(place.path(BIG))
-    # Two for each chunk that is looked at, also for who maps it, two for collapses, and ten for the first chunk; the next one tries twice.
+    # Two calls for each chunk that is looked at, also for its mappers, two for collapses, and ten for the first chunk; the next one
+    # tries twice.
     first = 2 * (whole // helpers.HUGE) + 12
     result = place.share("add", "--way=place", BIG, strace=["-e", f"inject=madvise:error=ENOMEM:when=1..{first}"])
     assert result.returncode == 0 and "the rest is not: the kernel had no huge page for it" in result.stdout, result
@@ -556,7 +557,8 @@ def test_one_moment_without_a_huge_page(place):
 
 
 def test_many_would_wait(place):
-    """For more than 2 ms, for each huge page: nothing is joined, on a kernel that can (madvise says so here, and joins nothing)."""
+    """Its processes would wait for more than 2 ms for each huge page: nothing is joined, on a kernel that can (a fake madvise
+    succeeds here)."""
     with contextlib.ExitStack() as stack:
         for _ in range(13):
             stack.enter_context(running(place))

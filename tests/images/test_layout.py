@@ -188,7 +188,7 @@ def test_library(builder, tmpfs, variant):
 
 @pytest.mark.parametrize("way", ["stripped", "no-sections", "debug"])
 def test_sections(builder, tmpfs, tmp_path, way):
-    """Without symbols, without any section, with DWARF."""
+    """Programs without symbols, without any section, with DWARF."""
     app = tmp_path / "app"
     shutil.copy(builder.executable("pie"), app)
     if way == "stripped":
@@ -229,7 +229,7 @@ def test_thread_local_data(builder, tmpfs):
 
 @pytest.mark.check_all
 def test_many_sections(builder, tmp_path):
-    """More than e_shnum can say."""
+    """There are more sections than e_shnum can count."""
     lines = "".join(f'.section .debug_s{i},"",@progbits\n.byte {i % 200}\n' for i in range(66000))
     source = builder.write("sections.s", f"{lines}.text\n.globl _start\n_start:\n.fill 5000000, 1, 0x90\n")
     app = tmp_path / "app"
@@ -239,7 +239,7 @@ def test_many_sections(builder, tmp_path):
 
 
 def test_many_program_headers(builder, tmp_path):
-    """As many as e_phnum can say, in no segment: they are appended."""
+    """There are as many program headers as e_phnum can count, in no segment: they are appended."""
     app = tmp_path / "app"
     app.write_bytes(hostile.many_headers(builder.executable("pie").read_bytes(), 2000))
     layouts.check_image(app, make(app, tmp_path / "image"))
@@ -602,7 +602,7 @@ def test_data_in_a_section(small, tmp_path, section):
 
 @pytest.mark.parametrize("change", [{"flags": 2}, {"type": 7}, {"type": 3}, {"type": 4}, {"type": 2}, {"type": 17}])
 def test_data_in_a_section_that_claims_to_be_another(small, tmp_path, change):
-    """Neither SHF_ALLOC nor a type makes it one that is loaded, or one that is found by the section headers."""
+    """Neither SHF_ALLOC nor a type makes the section a loaded one, or one that is found by the section headers."""
     (tmp_path / "data").write_bytes(b"what the program reads" * 100)
     app = tmp_path / "app"
     subprocess.run(["objcopy", "--add-section", f"pydata={tmp_path / 'data'}", small, app], check=True)

@@ -93,7 +93,7 @@ def replace(world, path):
 
 
 def wait_for_rest(process):
-    """Until it has read nothing for longer than it rests; how many bytes that were."""
+    """Waits until it has read nothing for longer than it rests; the number of bytes that it has read."""
     def bytes_read():
         return int(re.search(r"rchar: (\d+)", pathlib.Path(f"/proc/{process.pid}/io").read_text())[1])
 
@@ -112,7 +112,8 @@ def state(world):
 
 
 def test_holds_what_is_enabled(world):
-    """So are images that are added meanwhile.  An image can be removed although it is held."""
+    """Images of enabled files are held, and so are images that are added meanwhile.  An image can be removed although it is
+    held."""
     enable(world, APP)
     with service(world) as process:
         image = wait_for(world, lambda image: image["state"] == "fresh")
@@ -185,7 +186,7 @@ def scarce(image):
 
 @pytest.mark.parametrize("what", ["memory", "waiting"])
 def test_makes_none_while_it_is_short(world, what):
-    """Of a file that changed: its memory would be another program's.  Who asks for it gets it all the same."""
+    """No image of a changed file is made while memory is short, since other programs need it; an explicit request makes one."""
     world.add("--way=image", APP)
     [before] = world.list()
     with service(world) as process:
@@ -363,7 +364,7 @@ def test_unmounted(world, tmp_path, removed):
 
 
 def test_unmounted_while_the_store_is_locked(world, tmp_path):
-    """By share refresh, say: the image goes when that has ended."""
+    """The store is locked, say by share refresh: the image goes when that has ended."""
     with holding_a_disk(world, tmp_path) as process:
         holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
         try:
@@ -653,7 +654,7 @@ def status(world, expected=0, **options):
 
 
 def test_status(world):
-    """For every user."""
+    """Every user can ask for the status."""
     enable(world, APP)
     before = status(world, 1, user=USER)
     assert (before["process"], before["stopped"], before["enabled"], before["files"]) == (None, False, [APP], [])
@@ -803,7 +804,7 @@ def test_process_that_ends_before_the_next_service(world):
 
 
 def test_very_many_processes_whose_maps_did_not_answer(world):
-    """Of 64 users one each: from then on everything is left out, and so the metric says."""
+    """One process each of 64 users did not answer: from then on everything is left out, and the metric says so."""
     metrics, note = world.path("/run/one.prom"), world.path("/run/hugeld-service/reading")
     enable(world, lines=["metrics = /run/one.prom"])
     users = [struct.pack("@IiQI0Q", 1000 + number, 1, 1, 1) for number in range(64)]  # struct left_out
@@ -843,7 +844,7 @@ def test_what_a_killed_one_has_left(world):
 
 
 def test_dry_run_of_what_gains_nothing(world):
-    """As share refresh would not put it on huge pages."""
+    """A file that share refresh would not put on huge pages gets a line that says so."""
     folder, script, small = "/run/programs/folder", "/run/programs/script", "/run/programs/small"
     world.path(folder).mkdir()
     world.path(script).write_text("#!/bin/sh\n")

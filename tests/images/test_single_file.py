@@ -43,7 +43,7 @@ def record(app, at):
 
 
 def as_squashfs(app):
-    """As the makers of AppImages do it."""
+    """Appends the data as the makers of AppImages do."""
     folder = app.parent / "tree"
     folder.mkdir()
     (folder / "payload").write_bytes(PAYLOAD)
@@ -52,7 +52,7 @@ def as_squashfs(app):
 
 
 def without_sections(app):
-    """As UPX leaves a program, and with the packed data at the end."""
+    """Changes the program as UPX does, with the packed data at the end."""
     data = bytearray(app.read_bytes())
     data[0x28:0x30], data[0x3C:0x40] = bytes(8), bytes(4)
     app.write_bytes(data)

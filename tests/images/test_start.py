@@ -87,7 +87,7 @@ def test_nothing_is_there(builder, tmp_path, variant):
 
 @needs_strace
 def test_kernel_that_does_not_answer(images, app, tmp_path):
-    """Before Linux 6.11: maps is read up to the object, which is its begin."""
+    """A kernel before Linux 6.11: maps is read only up to the object, which is at its beginning."""
     lines = start_traced(app, tmp_path, images.options("data=off"), "-einject=ioctl:error=ENOTTY")
     assert len([line for line in lines if "MAP_FIXED" in line]) in (2, 3), lines
     assert len(reads_of_maps(lines)) == 1

@@ -362,7 +362,8 @@ def test_another_file_system_is_mounted_there(world, how, tmp_path):
 
 
 def test_folder_that_may_not_answer(world):
-    """Of a folder or file on a FUSE one line is said, and no store is made: it is asked before that is locked."""
+    """A folder or file on a FUSE gets one line, and no store is made: the file system's type is asked before the store is
+    locked."""
     with serving(world):
         refused(world.share("add", "/run/served"), "/run/served is left out", "may not answer, such as FUSE or NFS; keep it on a local disk")
         refused(world.share("add", "/run/served/app"), "/run/served/app: no image: its file system does not tell")
@@ -388,7 +389,7 @@ def test_per_node(world):
     assert world.share("remove", APP).returncode == 0 and world.left() == []
 
 
-# --- who may fill which store ---
+# --- rights to fill a store ---
 
 
 def test_own_store(world):
@@ -643,7 +644,7 @@ def huge_of(world):
 
 @pytest.mark.check_all
 def test_a_user_does_not_fill_the_store(world, builder):
-    """By reading holes of an image, which would become memory."""
+    """A user cannot fill the store by reading holes of an image, which would become memory."""
     sparse = world.path("/run/programs/sparse")
     source = "extern const char big_text[]; int main(void) { return 0; }"
     object_file = builder.executable("nopie")
@@ -765,7 +766,7 @@ def test_changed_while_it_is_added(world, how, call):
 
 
 def test_open_for_writing(world):
-    """Also through a mapping, whose stores need not show in ctime."""
+    """A file open for writing is refused, since writes through a mapping need not show in ctime."""
     with open(world.path(APP), "r+b"):
         refused(world.share("add", APP), "being written to")
     assert world.list() == []
@@ -820,7 +821,7 @@ def find_rest(path):
 
 @pytest.mark.parametrize("where", ["text", "rest"])
 def test_damaged(world, where):
-    """By its digest: check says so also of a byte that is no segment's, and refresh makes it anew."""
+    """check finds a damaged image by its digest, also in a byte that is no segment's, and refresh makes it anew."""
     world.add(APP)
     [image] = world.list()
     path = world.path(image["image"])
@@ -831,7 +832,7 @@ def test_damaged(world, where):
 
 
 def test_no_digest(world):
-    """As in a store of before there were any."""
+    """An image has no digest, as in stores made before there were any."""
     world.add(APP)
     [image] = world.list()
     (world.path(image["image"]).parent / ".digest").unlink()
@@ -1034,7 +1035,7 @@ def test_waits_for_another(world):
 
 
 def test_at_once(world):
-    """Also the store is made by one of them."""
+    """Of several commands at once, one makes the store, too, and one the image."""
     command = world.command("/run/bin/hugeld", "share", "add", "--json", APP)
     adding = [helpers.start(command) for _ in range(6)]
     try:
@@ -1154,7 +1155,7 @@ def test_folder_became_private(world):
 
 @pytest.mark.parametrize("name", ["SIGSTOP", "SIGKILL"])
 def test_signals_of_nobody(world, name):
-    """Whose number a child would have could stop it, and with it every process that waits for the store."""
+    """A user whose ID a child has could stop it, and with it every process that waits for the store."""
     script = f"import os, signal\nprint(1, flush=True)\nwhile True:\n try: os.kill(-1, signal.{name})\n except OSError: pass"
     # In a PID namespace of its own, where the child is visible, too: no other processes are hit.
     wrapped = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", "sh", "-c",
@@ -1177,7 +1178,7 @@ def test_btrfs_like_numbers(world):
 
 @pytest.mark.parametrize("error", ["EIO", "EMFILE", "ENOMEM"])
 def test_original_cannot_be_opened(world, error):
-    """That is no reason to take its image for one of a file that is gone."""
+    """An original that cannot be opened does not mean that the file is gone."""
     world.add(APP)
     before = world.list()
     for action in ("refresh", "check"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Whose images a process executes: root's, and those of its own user where that is all that the process is.
+"""A process executes root's images, and its own user's if it has no other user's rights.
 
 Each image here has other code than its file, so that it is seen whether it ran."""
 
@@ -234,7 +234,7 @@ def test_another_group(place):
 
 
 def test_overflow_user(place):
-    """Who has that number is one of many."""
+    """The overflow ID stands for many users."""
     place.make_store("/dev/shm/nobodys", 65534)
     got, said = place.outcome("/dev/shm/nobodys", helpers.become(65534))
     assert got == PLAIN and FOREIGN in said, said

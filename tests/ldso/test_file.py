@@ -94,7 +94,7 @@ def disk(request, tmp_path, root):
 
 @pytest.mark.check_all
 def test_disk(linked, builder, disk, thp):
-    """Whose page cache is empty: Linux 6.18 reads into huge pages, others say why not."""
+    """The page cache of the disk is empty: Linux 6.18 reads into huge pages, others say why not."""
     folder, empty = disk
     app, _ = builder.with_library("dso")
     plain = helpers.run([app])

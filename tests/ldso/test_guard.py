@@ -237,7 +237,7 @@ def test_patch_that_needs_fuzz(cached_tree, tmp_path):
 
 
 def test_no_series_applies(cached_tree, tmp_path):
-    """Neither does one that was made for another version, so there is no linker."""
+    """No other version's series applies either, so there is no linker."""
     shutil.copytree(PATCHES, tmp_path / "glibc-patches")
     for series in (tmp_path / "glibc-patches").glob("[0-9]*"):
         for patch in series.glob("0004*"):

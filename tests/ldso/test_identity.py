@@ -70,7 +70,7 @@ def test_says_what_it_was_compared_with(unpatched, installed):
 
 
 def test_marked_as_the_distributions_is(ldso, installed):
-    """For CET and BTI, which libc enforces for a process only if every object is marked."""
+    """The marks are for CET and BTI, which libc enforces for a process only if every object is marked."""
     def properties(path):
         with open(path, "rb") as file:
             section = ELFFile(file).get_section_by_name(".note.gnu.property")

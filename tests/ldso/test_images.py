@@ -176,7 +176,7 @@ def test_linked(images, features, loads, same, link):
 @pytest.mark.parametrize("how, times", [("new", 2), ("thread", 1), ("threads", 1), ("small", 1), ("coroutine", 1), ("inside", 1),
                                         ("handler", 1), ("rounds", 20)])
 def test_opened(images, features, loads, same, how, times):
-    """By dlopen and dlmopen, beside threads, on small stacks, again and again: nothing stays behind."""
+    """The library is opened by dlopen and dlmopen, beside threads, on small stacks, again and again: nothing stays behind."""
     images.add(features())
     assert len(IMAGE.findall(same([loads, how, features(), "20" if how == "rounds" else "8"]))) == times
 

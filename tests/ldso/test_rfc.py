@@ -100,7 +100,7 @@ def test_one_continues_the_other():
 
 
 def test_applies_to_upstream(tmp_path):
-    """To the source in the cache, where `make check-rfc` has left it; everywhere to the lines of the manual."""
+    """The series applies to the source in the cache, where `make check-rfc` has left it; everywhere to the lines of the manual."""
     names = {name for patch in PATCHES[1:] for name in re.findall(r"^--- a/(.*)$", patch.read_text(), re.M)}
     assert "manual/tunables.texi" in names
     (tmp_path / "manual").mkdir()

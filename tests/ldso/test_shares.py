@@ -24,7 +24,7 @@ LARGE = 1 << 20
 
 @pytest.fixture(params=["tmp_path", "/dev/shm"])
 def folder(request, tmp_path):
-    """With a copy of each large library of PROGRAM."""
+    """A folder with a copy of each large library of PROGRAM."""
     where = tmp_path if request.param == "tmp_path" else pathlib.Path(tempfile.mkdtemp(dir=request.param))
     if shutil.which(PROGRAM) is None:
         pytest.skip(f"{PROGRAM} is not installed")

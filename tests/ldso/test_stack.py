@@ -62,7 +62,7 @@ def test_of_what_is_selected(patterns, backend, builder, more, pool, thp):
 
 @pytest.mark.parametrize("added", [False, True], ids=["not-added", "added"])
 def test_with_a_store(added, builder, more, images):
-    """Without an image of the library, and with one."""
+    """The stack with a store, without an image of the library and with one."""
     _, [library] = builder.with_library("dso")
     if added:
         images.add(library)

@@ -54,7 +54,7 @@ def test_way(way, readable_ldso, program, installed, builder, pause_library, poo
     """Before main all whole huge pages of the library's text are on huge pages, and the program says the same as with
     the installed ld.so.  /proc/self/exe is the program except when ld.so is the command."""
     command = way(readable_ldso, program, installed, builder)
-    plain = helpers.run([installed, program, "one"])  # the copy made by patchelf, too
+    plain = helpers.run([installed, program, "one"])  # as patchelf has changed it, too
     assert plain.returncode == 3
     name = readable_ldso.name if way is as_command else program.name
     pool(64)

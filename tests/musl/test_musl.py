@@ -76,7 +76,7 @@ def test_own_environ(musl, library, pool):
 
 
 def test_nothing_said_of_what_is_not_there(musl):
-    """So LD_PRELOAD for glibc's programs harms none of musl's."""
+    """musl says nothing of a missing library, so LD_PRELOAD for glibc's programs harms none of musl's."""
     app = musl.program("musl-pie", "-pie")
     plain = helpers.run([app])
     for name in ("libnot-there.so", "/nowhere/libhugeld.so", "/nowhere/$LIB/libhugeld.so"):

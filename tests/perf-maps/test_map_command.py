@@ -50,7 +50,7 @@ def test_like_from_inside(moved_app, clean_tmp, thp, backend):
 
 
 def test_demangled(moved_app, named, clean_tmp):
-    """As perf prints names: without parameters."""
+    """Names are as perf prints them: without parameters."""
     aligned = named("large-exec", "-no-pie", "-Wl,-z,max-page-size=0x200000", filler=2048)
     process, _ = moved_app("backend=hugetlb", app=aligned)
     mangled = read_map(hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout)
@@ -261,12 +261,12 @@ def test_by_another_user(stopped, library):
 
 
 def test_by_its_own_user(own_tmp, named, pool, library, clean_tmp):
-    """Without privileges, in the same namespace."""
+    """The process's own user needs no privileges, in the same namespace."""
     pool(64)
     app = named("large", "-pie", filler=2048)
     argv, env = own_tmp("umount /tmp", app, options="backend=hugetlb")
     with helpers.paused(argv, env, app.name) as process:
-        # The same mount namespace, as one who logs in later would have it.
+        # The same mount namespace, as a later login would have it.
         user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         result = helpers.run(["nsenter", "-t", process.pid, "-m", *user, library.parent / "hugeld", "perf-map", process.pid])
         assert result.returncode == 0, result.stderr

@@ -173,7 +173,7 @@ def test_one_of_several_aliases(map_file, named):
 
 
 def test_hand_written_functions(map_file, named):
-    """Without a size: up to the next; without a type: likewise, where no function is."""
+    """A symbol without a size reaches up to the next one; so does one without a type, where no function is."""
     lines = {line.name: line for line in read_map(map_file(named("names")))}
     assert lines["hand_written"].end - lines["hand_written"].start == 32
     assert lines["no_size"].end == lines["next"].start == lines["no_size"].start + 64

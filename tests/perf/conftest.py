@@ -38,7 +38,7 @@ def perf_works(tmp_path_factory):
 
 @pytest.fixture
 def folder(perf_works, tmp_path):
-    """Where recordings go.  They are large."""
+    """The folder for recordings. They are large."""
     yield tmp_path
     shutil.rmtree(tmp_path)
 

@@ -45,7 +45,7 @@ static bool has_file(uint64_t address) {
     return found;
 }
 
-/* At a limit that the program has set for itself it cannot be opened: plainly neither. */
+/* At a limit that the program has set for itself it cannot be opened, nor could it without hugeld. */
 static void open_and_close(bool first) {
     void *handle = dlopen(library, RTLD_NOW);
     if (handle == NULL)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Who looks at stacks from a signal handler finds the thread's own there while objects come and go: a collector that
-reads them (libgc), one that preempts and profiles on alternate stacks (Go), and programs of ours that compare each
-stack pointer.  T_STRESS=all: twenty times as many rounds."""
+"""Code that looks at stacks from a signal handler finds the thread's own there while objects come and go: a
+collector that reads them (libgc), one that preempts and profiles on alternate stacks (Go), and programs of ours that
+compare each stack pointer.  T_STRESS=all: twenty times as many rounds."""
 
 import re
 

@@ -13,7 +13,7 @@ REPETITIONS = 100
 
 
 def test_runs_first(builder, library, pool, tmp_path):
-    """Before libc and every other library, when environ is not set."""
+    """Its constructor runs before those of libc and every other library, when environ is not set."""
     pool(64)
     app, _ = builder.with_library("dso")
     env = helpers.preload(library, patterns="libbig*", options="verbose=2", LD_DEBUG="files", LD_DEBUG_OUTPUT=tmp_path / "log")

@@ -31,12 +31,12 @@ def takes_no_page(request, no_page):
 
 @pytest.fixture(autouse=True)
 def known_curve(curve):
-    """Wherever a test says nothing else."""
+    """The known curve is used unless a test says otherwise."""
 
 
 @pytest.fixture(scope="module")
 def roots_folder():
-    """Where root alone can write and every user can read, so that the system's store takes files from it."""
+    """A folder that root alone can write and every user can read, so that the system's store takes files from it."""
     if os.geteuid() != 0:
         pytest.skip("only root has such a folder")
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hugeld-", dir="/var/lib"))

@@ -46,7 +46,7 @@ ENOUGH = 80
 
 @pytest.fixture(scope="module")
 def six(roots_folder):
-    """As the fixture calls, with two whole huge pages of text."""
+    """Like the fixture calls, with two whole huge pages of text."""
     return build_calls(roots_folder / "six", "-no-pie", mib=6)
 
 
@@ -164,7 +164,7 @@ def lines_of(acts):
 
 
 def system_calls(*names):
-    """Those that SystemCallFilter= of systemd.exec(5) means by these names."""
+    """The system calls that SystemCallFilter= of systemd.exec(5) means by these names."""
     found = set()
     for name in names:
         if name.startswith("@"):
@@ -262,7 +262,7 @@ def test_gates(acting, program, tmp_path, what, words):
 
 
 def draw(machine):
-    """Which per cent of all machines this one is among, by FNV-1a of its machine-id(5)."""
+    """The percentage at which this machine is chosen, by FNV-1a of its machine-id(5)."""
     value = 0xcbf29ce484222325
     for byte in machine.encode():
         value = (value ^ byte) * 0x100000001b3 % 2**64
@@ -271,7 +271,7 @@ def draw(machine):
 
 @pytest.mark.check_all
 def test_canary_is_drawn(acting, tmp_path):
-    """By the machine's id: one begins at a percentage that another one does not, and both at a larger one."""
+    """The machine's id decides: one begins at a percentage that another one does not, and both at a larger one."""
     early, late = sorted((f"{i:032x}" for i in range(100)), key=draw)[5::89]
     assert draw(early) < 20 and draw(late) > 80
     file = tmp_path / "machine-id"
@@ -302,7 +302,7 @@ HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of t
 
 @pytest.mark.check_all
 def test_delay(acting, program):
-    """After a start."""
+    """The service does not act for some time after its start."""
     with acting("delay = 86400", prefix=replaced(HALF)) as service:
         service.configure()
         acts = service.wait(lambda acts: "started less than 86400 s ago" in (acts["reason"] or ""))
@@ -311,7 +311,7 @@ def test_delay(acting, program):
 
 @pytest.mark.check_all
 def test_delay_is_drawn(acting, clock):
-    """So that a thousand machines do not begin together: one of them begins at once."""
+    """The delay is random, so that a thousand machines do not begin together: one of them begins at once."""
     with acting("delay = 86400", prefix=["env", f"LD_PRELOAD={clock}", "CHANCE=0"]) as service:
         service.configure("delay = 86400")
         service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
@@ -319,7 +319,7 @@ def test_delay_is_drawn(acting, clock):
 
 @pytest.mark.check_all
 def test_delay_after_a_change(acting, program):
-    """As after an upgrade: a service that runs for long leaves the file alone for as long."""
+    """The file changes as in an upgrade: a service that has run for long leaves it alone for the delay, too."""
     seconds = 25  # longer than it waits for the file to be unmapped
     with acting(f"delay = {2 * seconds}", prefix=replaced(HALF)) as service:
         with running([str(program), FOREVER]):
@@ -334,7 +334,7 @@ def test_delay_after_a_change(acting, program):
 
 @pytest.mark.check_all
 def test_rate(acting, program):
-    """So many huge pages in a minute, and no more."""
+    """The rate is the most huge pages in a minute."""
     with acting("rate = 2") as service:
         began = time.monotonic()
         service.configure()
@@ -489,7 +489,7 @@ def mapped_by_many(program):
 
 @pytest.mark.check_all
 def test_kept_by_many(acting, program):
-    """So many processes map it that they would all wait: then nothing is done, on a kernel that joins pages too."""
+    """Many processes map it and would all wait: nothing is done, even on a kernel that joins pages."""
     with acting() as service, mapped_by_many(program):
         service.configure()
         service.wait(lambda acts: acts["failed"] > 0)
@@ -622,7 +622,7 @@ def test_fails(acting, program):
 @pytest.mark.check_all
 @pytest.mark.parametrize(("call", "n"), [("fadvise64", 1), ("madvise", 1), ("madvise", 3)])
 def test_killed(acting, program, tmp_path, call, n):
-    """Before one of its steps: the program is as before, and the next service begins."""
+    """The service is killed before one of its steps: the program is as before, and the next service begins."""
     if not shutil.which("strace"):
         pytest.skip("needs strace")
     plain = helpers.run([str(program), "1000", "touch"])

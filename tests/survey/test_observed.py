@@ -24,7 +24,7 @@ STOP = "/run/hugeld-service/stop"
 
 
 def test_ranking(observe, calls):
-    """By 2 MiB of the file; the part that could be in place, and that nothing was changed."""
+    """Samples are counted by 2 MiB of the file; the part that could be in place is known, and nothing was changed."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
         observed = service.wait_for(calls)
         found = row(observed, calls)
@@ -155,7 +155,7 @@ def test_stopped_and_configured_anew(observe, calls, tmp_path):
 
 @pytest.mark.parametrize("how", ["kill switch", "configuration"])
 def test_ended_in_a_window(observe, calls, how):
-    """At once, however long the window would be."""
+    """The window ends at once, however long it would be."""
     with running([calls, FOREVER]), observe("/none/*", lines=["window = 60", "interval = 120"]) as service:
         helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
         if how == "kill switch":
@@ -182,7 +182,8 @@ def test_windows_and_rests(observe, calls):
 @pytest.mark.check_all
 @pytest.mark.parametrize(("chance", "too_early", "due"), [(0, 4000, 4600), (255, 7000, 7600)])
 def test_next_window_is_drawn(observe, tmp_path, clock, chance, too_early, due):
-    """So that those of a thousand machines do not begin together: a quarter earlier than the configuration says, to a quarter later."""
+    """Windows begin up to a quarter earlier or later than configured, so that those of a thousand machines do not begin
+    together."""
     forward = tmp_path / "forward"
     forward.write_text("0")
     prefix = ["env", f"LD_PRELOAD={clock}", f"FORWARD={forward}", f"CHANCE={chance}"]
@@ -224,7 +225,7 @@ def test_suspended(observe, calls):
 
 @pytest.mark.check_all
 def test_lost(observe, calls):
-    """Of a window that has lost too many samples nothing counts, and of those before it neither."""
+    """A window that has lost too many samples does not count, nor do those before it."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*", lines=["window = 4", "interval = 8"]) as service:
         service.wait_for(calls)
         assert helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
@@ -296,7 +297,7 @@ def test_metrics(observe, calls, tmp_path):
 
 
 def test_metrics_through_no_link(observe, tmp_path):
-    """Also not one that is made just after that was removed which was there."""
+    """The metrics follow no link, not even one that is made just after the old file was removed."""
     path, victim = tmp_path / "hugeld.prom", tmp_path / "victim"
     victim.write_text("mine\n")
     (tmp_path / "hugeld.prom.new").symlink_to(victim)

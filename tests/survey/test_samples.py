@@ -83,7 +83,7 @@ def uneven(tmp_path_factory):
 
 
 def test_ranking(uneven):
-    """By their share of the samples, in 2 MiB of a file."""
+    """Programs are ranked by their share of the samples, in 2 MiB of a file."""
     path, chunks = uneven
     with running([path, FOREVER]) as [process]:
         answer, found = look(path, "--pid", process.pid)
@@ -336,7 +336,7 @@ def test_isolated_processors(calls, tmp_path, root):
 
 
 def test_text(calls, uneven):
-    """Where in a program its samples are; of one that the TLB reaches, one line."""
+    """The report shows where in a program its samples are; for one that the TLB reaches, one line."""
     for seconds in (2, 6, 18):
         result = hugeld("survey", "--seconds", seconds, "--", calls, FOREVER, env=helpers.environment(COLUMNS=200))
         if " in 2 MiB from 0x" in result.stdout:

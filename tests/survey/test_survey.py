@@ -40,7 +40,7 @@ def survey(*arguments, seconds=0.5, **options):
 
 
 def is_all(bytes_):
-    """Of 16 MiB: a few pages stay in the TLB, and a few more are the rest of the program's."""
+    """Whether all of the 16 MiB are counted: a few pages stay in the TLB, and a few more are the rest of the program's."""
     return 15 * MIB <= bytes_ <= 18 * MIB
 
 
@@ -101,7 +101,7 @@ def test_waiting_program_is_not_hot(calls):
 
 
 def test_started_program(calls):
-    """With its children; all of them have ended afterwards."""
+    """The program is counted with its children; all of them have ended afterwards."""
     answer, _ = survey("--", "sh", "-c", f"{calls} {FOREVER} & {calls} {FOREVER} & wait", seconds=5)
     assert row(answer, calls)["processes"] == 2 and is_all(row(answer, calls)["hot_bytes"])
     assert not [pid for pid in helpers.marked_processes() if helpers.state_of(pid) not in "ZX"]
@@ -178,7 +178,7 @@ def test_static_program(roots_folder):
 
 @pytest.mark.check_all
 def test_small_text(tmp_path):
-    """More than the TLB reaches, but nothing that fills a huge page: said with the reason."""
+    """More text than the TLB reaches, but none that fills a huge page: the answer says so with the reason."""
     source = tmp_path / "many.c"
     source.write_text("int main(void) { return 0; }\n")
     folder = helpers.ROOT / "harness"
@@ -221,7 +221,7 @@ def test_already_huge(calls, library, pool):
 
 @pytest.mark.check_all
 def test_already_huge_is_shown(calls, library, pool):
-    """Beside a program that would gain."""
+    """Already huge text is shown beside a program that would gain."""
     pool(32)
     copy = pathlib.Path(calls).parent / "moved"
     shutil.copy(calls, copy)
@@ -456,7 +456,7 @@ def test_calibrate(cache):
 
 
 def test_cache_of_a_user(library, root, tmp_path):
-    """Theirs alone: another user's measurement is not used."""
+    """Each user has a cache alone: another user's measurement is not used."""
     folder = tmp_path / "cache"
     words = [*NOBODY, library.parent / "hugeld", "survey", "--json", "--seconds", "0.1", "--program", "true"]
     for parent in [tmp_path, *tmp_path.parents][:3]:
@@ -483,7 +483,7 @@ def test_it_changes_nothing(calls):
 
 
 def test_others_are_told_of(root):
-    """Also where nothing is to be gained: the programs of other users may gain."""
+    """Processes of other users are reported even if the own ones gain nothing: those may gain."""
     other = helpers.start([*helpers.become(12345), "sleep", "60"])
     try:
         helpers.wait_until(lambda: pathlib.Path(f"/proc/{other.pid}").stat().st_uid == 12345)

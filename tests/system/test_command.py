@@ -259,7 +259,7 @@ def test_doctor_of_what_cannot_be_read(tmp_path, builder, root, library):
 @pytest.mark.parametrize("options", ["verbose=0", "verbose=1", "strict=on"])
 @pytest.mark.parametrize("arguments", [[], ["--copy"], ["--via=preload"]], ids=" ".join)
 def test_run_opens_the_program_once(builder, pool, tmp_path, arguments, options):
-    """So that everything is decided about one file, also if another user exchanges it meanwhile."""
+    """run opens the program once, so that everything is decided about one file, even if another user exchanges it meanwhile."""
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
     pool(64)
@@ -421,7 +421,7 @@ def test_inspect_default(builder):
 
 
 def test_inspect_words(builder):
-    """For people: every number of the plan, and why the rest stays."""
+    """The text for people has every number of the plan, and why the rest stays."""
     result = hugeld("inspect", builder.executable("nopie"))
     assert (result.returncode, result.stderr) == (0, "")
     for word in ("app-nopie", "100.0 %", "0x000000400000-0x000000e00000", "r-x", "5 pages",
@@ -741,7 +741,7 @@ def test_process_of_someone_else(root, library):
 
 
 def test_reset_takes_no_argument(root, library):
-    """Asked by a user who has nothing to lose, should it act all the same."""
+    """reset is asked as a user who has nothing to lose, should it act all the same."""
     one_line(helpers.run([*NOBODY, library.parent / "hugeld", "reset", "attached"]), 2, "reset: attached is one too many; give none")
 
 

@@ -47,7 +47,7 @@ def run_with_fault(prefix, app, env, plain_image, plain_lines, options, backend)
 
 
 def own_mremaps(lines):
-    """Which calls of mremap, counted from the exec, libhugeld.so makes: between its look at /proc/self/exe and that of
+    """The calls of mremap, counted from the exec, that libhugeld.so makes: between its look at /proc/self/exe and that of
     pause.so, which runs after it."""
     begin, end = [i for i, line in enumerate(lines) if line.startswith("readlink") and '"/proc/self/exe"' in line][:2]
     count = [sum(line.startswith("mremap(") for line in lines[:i]) for i in (begin, end)]

@@ -87,8 +87,8 @@ def test_huge_already_moves_when_told(pool, builder, text_in_huge):
 
 @pytest.mark.parametrize("variant", ["pie", "nopie"])
 def test_what_is_linked_at_small_pages_moves(pool, builder, text_in_huge, variant):
-    """On the same file system.  The non-PIE's addresses go with its offsets, so the kernel maps the whole pages of its text
-    huge, which are the plan with edges=small."""
+    """A program linked at small pages moves on the same file system.  The non-PIE's addresses go with its offsets, so the kernel
+    maps the whole pages of its text huge, which are the plan with edges=small."""
     pool(64)
     _, _, taken, stderr = text_in_huge(builder.executable(variant), "verbose=2,data=off,segments=text,edges=small")
     assert taken > 0 and re.search(r"text \d+ pages hugetlb", stderr)
@@ -150,7 +150,8 @@ def calls(strace, library, tmp_path):
 
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_cold_file_is_read_at_once(pool, thp, builder, calls, backend):
-    """By one call for all whole pages, in place.  Of three tries one is enough: the file may be read between eviction and start."""
+    """A cold file is read by one call for all whole pages, in place.  Of three tries one is enough: the file may be read between
+    eviction and start."""
     pool(64)
     app, options = builder.executable("pie"), f"backend={backend},segments=text"
 

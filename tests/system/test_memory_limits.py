@@ -76,7 +76,7 @@ def wide_limit(request):
 
 
 def test_limit(builder, prove, thp, wide_limit):
-    """However wide: the text stays, as the pool cannot serve it, and so does data, which is for thp by default."""
+    """With any limit the text stays, as the pool cannot serve it, and so does data, which is for thp by default."""
     app = builder.executable("nopie", WORDS)
     proof = prove([*wide_limit, app], {}, options=NO_POOL, name=app.name, same=same_but_stderr)
     assert f"{app.name}: text stays: {POOL}" in proof.moved[2]

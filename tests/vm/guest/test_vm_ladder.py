@@ -58,7 +58,7 @@ def test_page_missing(builder, row, nodes, under, group, rung, pages):
 
 
 def test_writable_data(builder, row, nodes, thp):
-    """On transparent huge pages, which every kernel moves."""
+    """Writable data is on transparent huge pages, which every kernel moves."""
     nodes(64, 0)
     app = builder.executable("nopie", words=6 * 2**17)
     assert row([app], {app.name: (*ALL, "data")}, "backend=hugetlb,bss=thp").stderr == ""

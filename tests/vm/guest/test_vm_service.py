@@ -167,7 +167,8 @@ def act(service):
 
 
 def test_acts(service, program):
-    """While a process runs it, where the kernel joins pages; else when none maps it.  It is the same program."""
+    """The service acts while a process runs the program, where the kernel joins pages; else when none maps it.  It is the same
+    program."""
     before, joins = program.read_bytes(), can_join(program)
     with running(program, 10**12) as process:
         service.wait(lambda observed: samples(observed, program) >= 30)
@@ -294,7 +295,8 @@ def clock_set(seconds):
 @pytest.mark.parametrize("program", ["ext4"], indirect=True)
 @pytest.mark.parametrize("years", [YEARS, -YEARS], ids=["on", "back"])
 def test_clock_is_set(service, program, years):
-    """By years, in a window: none is lost, and it acts; the file's change lies in the future then, or long ago."""
+    """The clock is set by years, in a window: no window is lost, and the service acts; the file's change lies in the future then,
+    or long ago."""
     with running(program, 10**12):
         service.wait(lambda observed: samples(observed, program) >= 30)
         helpers.wait_until(lambda: in_window(service), SECONDS, "a window")
@@ -313,7 +315,8 @@ def state_of(path):
 
 @pytest.mark.parametrize("program", ["ext4"], indirect=True)
 def test_changed_in_the_future(service, program):
-    """By a clock that was set back since: it gets no image, which is said, once, and one when it is touched."""
+    """The file was changed in the future, by a clock that was set back since: it gets no image, which is said, once, and one when
+    it is touched."""
     lines = ["window = 4", f"interval = {INTERVAL}", "canary = 0", "any_disk = yes", f"enabled = {program}"]
     try:
         with clock_set(-YEARS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Yama, whose ptrace_scope says who may trace: at the exec stop hugeld run asks for its helper (1), and where it may not be
+"""Yama, whose ptrace_scope restricts tracing: at the exec stop hugeld run asks for its helper (1), and where it may not be
 traced the program runs all the same, and verbose=1 says why.  3 cannot be taken back, so this comes last (vm_choice.py)."""
 
 import pathlib

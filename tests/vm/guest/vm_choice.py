@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Which of the host's tests run in the x86-64 guests."""
+"""The host's tests that run in the x86-64 guests."""
 
 import re
 

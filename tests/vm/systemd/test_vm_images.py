@@ -53,7 +53,7 @@ def original(program):
 
 
 def replace(program):
-    """As dpkg does it."""
+    """Replaces the file as dpkg does."""
     new = program.with_name("new")
     shutil.copy(program, new)
     os.replace(new, program)
@@ -103,7 +103,7 @@ def test_upgrade(unit, program):
 
 @pytest.mark.parametrize("lacks", ["store", "hugeld"])
 def test_without(unit, program, lacks, tmp_path):
-    """Also where a link was left over."""
+    """The service runs without its image, also where a link was left over."""
     lines = drop_in("x.service", program)
     if lacks == "store":
         helpers.hugeld("share", "remove", "--all", "--force")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld.service as it is installed: it makes the images of enabled files, holds them, follows their files, puts observed files in
-place, is reloaded and stopped, and started anew where something holds it; and who pays for images that root makes."""
+place, is reloaded and stopped, and started anew where something holds it; and the groups to which images that root makes are
+charged."""
 
 import os
 import pathlib
@@ -291,7 +292,7 @@ def observed():
 
 
 def test_acts(acted):
-    """It observes and acts inside of its sandbox, and the program is huge for all who start it."""
+    """It observes and acts inside of its sandbox, and the program is huge for all users that start it."""
     lines = ["observe = yes", "act = yes", "delay = 0", "window = 4", f"eligible = {acted}"]
     CONFIGURATION.parent.mkdir(exist_ok=True)
     CONFIGURATION.write_text("".join(f"{line}\n" for line in [*lines, "interval = 8", "canary = 0"]))
