@@ -135,7 +135,7 @@ $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/skip.def $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
 
-# What is installed: MODE:FILE:WHERE, link:TARGET:WHERE.
+# The installed files: MODE:FILE:WHERE, link:TARGET:WHERE.
 data = $(prefix)/share
 docdir = $(data)/doc/hugeld
 unitdir = $(prefix)/lib/systemd/system

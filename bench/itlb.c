@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* itlb PLAN < TRACE: counts what a trace misses in the instruction TLBs of some processors, in the layouts of a plan
+/* itlb PLAN < TRACE: counts a trace's misses in the instruction TLBs of some processors, in the layouts of a plan
    (itlb.h).  A line of the trace is "PATH" for the object that the next lines belong to, or "ADDRESS INSTRUCTIONS", the former in
    hexadecimal and as it was linked.
 

@@ -74,7 +74,7 @@ FILE_MIN = 1 << 20  # bytes; how a smaller file lies in the page cache decides l
 
 
 def plain_files(ways):
-    """The ELF files that the plain one of WAYS names: a shell that calls it is too small to count."""
+    """The ELF files that the first of WAYS names: a shell that calls it is too small to count."""
     found = []
     for word in ways[0].argv:
         path = pathlib.Path(os.path.realpath(word))

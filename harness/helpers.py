@@ -72,7 +72,7 @@ def group_is_gone(group):
 
 
 def end_process(process):
-    """Kills what start() started, with its whole process group, and waits until it is gone: a process that is killed in a
+    """Kills a process of start()'s, with its whole process group, and waits until it is gone: a process that is killed in a
     long system call takes a moment to end."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

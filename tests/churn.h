@@ -200,7 +200,7 @@ static void churn_start(enum churn_kind kind) {
     churn.kind = kind;
     sigaction(SIGURG, &action, NULL);
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 128 << 10); /* what stays of them is the same each time */
+    pthread_attr_setstacksize(&attributes, 128 << 10); /* the same part of them stays each time */
     if ((kind == CHURN_MAPS && pthread_create(&churn.mapper, &attributes, churn_map_all, NULL) != 0) ||
         pthread_create(&churn.forker, &attributes, churn_fork_all, NULL) != 0 ||
         pthread_create(&churn.sender, &attributes, churn_send_all, NULL) != 0)

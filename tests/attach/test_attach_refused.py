@@ -83,7 +83,7 @@ def test_moved_at_startup(targets, plain_output, pool, thp, backend):
 
 
 def test_library(library_target, plain_output):
-    """One thread is in a call that would show it: nothing is stopped for the library, and it is said before."""
+    """One thread is in a call that would show it: nothing is stopped for the library, and --dry-run says so before."""
     program, library = library_target
     with attaching.running(program, "pipe_write", 1) as target:
         target.path = str(library)
@@ -205,7 +205,8 @@ def test_stopped(targets, plain_output):
 @pytest.mark.check_all
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="AArch64 enters the thread's own call first")
 def test_frozen(targets, library_target, plain_output, root):
-    """Its control group is frozen, which is said of each text: it gets no descriptor, and a timeout ends when it would have ended."""
+    """Its control group is frozen, which is the reason for each text: it gets no descriptor, and a timeout ends when it would have
+    ended."""
     mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
     mount = next((pathlib.Path(m[1]) for m in mounts if m[2] == "cgroup2"), None)
     if mount is None:

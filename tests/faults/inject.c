@@ -14,8 +14,8 @@
             a run has it in the place of another call, is made
    done      it is made, and returns ERRNO all the same, as close(2) does
    destroy   the mapping at the destination is unmapped first, as Linux 5.10 does
-   steal     the same, and another thread has mapped something there at once: whatever is then done to
-             it, by the program itself too, is a trespass
+   steal     the same, and another thread has mapped something there at once: every later change of it,
+             by the program itself too, is a trespass
    half      the first half of the mapping is moved; of a read or write the first half is done, and no error
    kill      SIGKILL before the call
 
@@ -27,7 +27,7 @@
      pid                which it was
      calls              "number:detail" of each call of MODULE's; the detail tells kinds of mmap and so on
      trespasses         see below; none if empty
-     out, err, status   what it printed, and what wait(2) says; "timeout" where it took too long
+     out, err, status   its output, and the status of wait(2); "timeout" where it took too long
 
    strace injects errors too, but takes a tenth of a second to start and knows only the first of these ways.
 

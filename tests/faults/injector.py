@@ -276,7 +276,7 @@ def differences(here, there):
 
 
 def unexplained(told, spans, moved):
-    """The kinds of SPANS that stay without a reason, or that are said to be where they are not."""
+    """The kinds of SPANS that stay without a reason, or whose reported place is wrong."""
     wrong = []
     said = {(s.name, s.kind) for s in read_spans(told)}
     for name, kind in {(s.name, s.kind) for s in spans}:

@@ -4,7 +4,7 @@
 
        kill N      the helper is killed before that call of ptrace
        fail N      the program's call fails (ENOSYS)
-       lose N      the program's call, an mmap, fails and takes away what was mapped, as kernels before 6.12 can
+       lose N      the program's call, an mmap, fails and unmaps the old mapping, as kernels before 6.12 can
        ruin N      the same, and no later call succeeds
        end N       the program's call fails, and so does every later one
        swap        before it is executed, the program's file is replaced by T_OTHER

@@ -115,7 +115,8 @@ def test_disk_is_mounted(world, fast, tmp_path):
 
 @pytest.mark.parametrize("what", ["folder", "owner"])
 def test_exposed(world, fast, tmp_path, what):
-    """Another user could write it, or exchange it: it is said once, and looked at again when that has changed."""
+    """Another user could write the file, or exchange it: a line says so once, and the file is looked at again when that has
+    changed."""
     with open(tmp_path / "said", "w") as log, looking(world, fast, "/run/programs/new/late", log=log) as process:
         folder, file = world.path("/run/programs/new"), world.path("/run/programs/new/late")
         folder.mkdir()
@@ -188,7 +189,7 @@ def test_link_of_others(world, fast, tmp_path):
 
 @pytest.mark.check_all
 def test_mistake_meanwhile(world, fast, tmp_path):
-    """A file appears while the configuration has a mistake, which is said once: it is made when that is gone."""
+    """A file appears while the configuration has a mistake, which one line reports: its image is made when the mistake is gone."""
     right = f"enabled = {LATE}\n"
     with open(tmp_path / "said", "w") as log, looking(world, fast, LATE, log=log) as process:
         world.path(CONFIGURATION).write_text("enabled = \n")
@@ -219,7 +220,7 @@ def test_written_slowly(world, fast, tmp_path):
 
 
 def test_gains_nothing(world, fast, tmp_path):
-    """It is said once; in a folder never."""
+    """A line names a file that would gain nothing, once; it does not in a folder."""
     with open(tmp_path / "said", "w") as log, looking(world, fast, LATE, "/run/programs/folder", log=log):
         for path in (LATE, "/run/programs/folder/small"):
             world.path(path).parent.mkdir(exist_ok=True)
@@ -276,7 +277,8 @@ def test_locked(world, fast):
 
 
 def test_store_that_cannot_be_used(world, fast, tmp_path):
-    """It is said once, and asked once in each look, however many files are enabled; once it can be used, they are made."""
+    """A line says so once; each look tries the store once, for any number of enabled files; once it can be used, images are
+    made."""
     world.path(SYSTEM).mkdir()
     assert world.run("mount", "-t", "tmpfs", "-o", "noexec,mode=0755,huge=always", "none", SYSTEM).returncode == 0
     for i in range(40):
@@ -340,7 +342,7 @@ def hung(world, path):
     ids=lambda value: None if value[0] == "/" else value)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_does_not_answer(world, fast, tmp_path, entry, way, when):
-    """A file system of which nothing comes, at a place that is enabled: the rest is looked for, made and ended as ever, and a line says so
+    """A file system that never answers, at an enabled place: the rest is looked for, made and ended as usual, and a line says so
     if it was there when the configuration was read."""
     place = "/run/programs/new/hung" if way == "folder" else "/run/programs/hung"
     if way == "link":
@@ -512,7 +514,7 @@ def test_after_one_with_many_names(world, fast):
 
 
 def test_more_than_it_looks_at(world, tmp_path):
-    """It is said once, while the service goes on, and takes little memory."""
+    """A line says so once, while the service goes on, and takes little memory."""
     make_names(world.path("/run/programs/many"))
     enable(world, "/run/programs/many/*")
     world.add("--way=image", APP)
@@ -526,7 +528,7 @@ def test_more_than_it_looks_at(world, tmp_path):
 
 
 def test_files_of_a_user(world, fast, tmp_path):
-    """A folder in which he can write is left out, and that is said once; of his files in root's folder, twenty lines are said in an hour."""
+    """A folder that the user can write is left out, with one line; his files in root's folder get twenty lines an hour."""
     home = world.path("/run/programs/home/user")
     home.mkdir(parents=True)
     os.chown(home, USER, USER)

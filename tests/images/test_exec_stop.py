@@ -435,7 +435,7 @@ def test_exec_refused(images, program, run, meddle):
 
 
 def test_ended_by_a_signal(images, program):
-    """A signal for the program ends it, as ever."""
+    """A signal for the program ends it, as usual."""
     app = program("static")
     images.add(app)
     process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)

@@ -128,8 +128,8 @@ def test_is_said(world, store, stock):
 
 
 def test_has_nothing_of_the_program(world, store, maker, stock):
-    """No descriptor, no child, no blocked signal, no variable that a library may act on, no core; and the lowest
-    priority, whatever the program's is."""
+    """No descriptor, no child, no blocked signal, no variable that a library may act on, no core; and the lowest priority, whatever
+    the program's is."""
     allow_again(store)
     prefix = ["env", "CPUPROFILE=/run/profile", "LD_BIND_NOW=1", "chrt", "-f", "1", "sh", "-c", 'ulimit -c 1000; exec "$@" 9< /bin/true', "sh"]
     result = run(world, "--", stock, "--version", prefix=prefix)

@@ -379,7 +379,7 @@ def test_unmounted_while_the_store_is_locked(world, tmp_path):
 
 @pytest.mark.check_all
 def test_store_that_is_read_only(world, tmp_path):
-    """It is said once."""
+    """A line says so once."""
     world.add("--way=image", APP)
     with open(tmp_path / "said", "w") as log, service(world, stderr=log) as process:
         assert holds(process, world.list()[0])
@@ -395,7 +395,7 @@ def test_store_that_is_read_only(world, tmp_path):
 
 
 def test_watches_are_used_up(world):
-    """It is said once."""
+    """A line says so once."""
     world.add("--way=image", APP)
     be_calm(world)
     script = ("/run/bin/hugeld service --keep-only & until ls -l /proc/$!/fd | grep -q signalfd; do sleep 0.1; done; "

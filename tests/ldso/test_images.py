@@ -165,7 +165,7 @@ def test_second_process_shares(images, builder, waiting):
 
 @pytest.mark.parametrize("link", LINKED)
 def test_linked(images, features, loads, same, link):
-    """RELRO, TLS, IFUNCs, constructors and more are as ever."""
+    """RELRO, TLS, IFUNCs, constructors and more work as usual."""
     library = features(link)
     if helpers.run([loads, "once", library]).returncode != 0:
         return  # dlopen refuses an executable stack since glibc 2.41

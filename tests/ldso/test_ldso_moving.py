@@ -154,7 +154,7 @@ CALLS = {"mremap": 6, "pread64": 8, "mprotect": 4, "munmap": 12, "userfaultfd": 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_failing_calls(linked, builder, pool, strace, call):
-    """The kernel refuses each call once: the program runs as ever, and the huge pages come back at its end."""
+    """The kernel refuses each call once: the program runs as usual, and the huge pages come back at its end."""
     pool(64)
     app, _ = builder.with_library("dso")
     plain = helpers.run([app])
@@ -191,7 +191,7 @@ def test_data_of_the_executable(linked, builder, pool, thp, variant, way, data):
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 def test_bss_and_heap(linked, builder, pool, thp, variant, random):
     """The heap, which without address-space randomisation begins in the last huge page of .bss, grows and shrinks.  That of
-    a PIE which `ld.so PROGRAM` maps is elsewhere, after ld.so: nothing is said of it."""
+    a PIE which `ld.so PROGRAM` maps is elsewhere, after ld.so: no line names it."""
     pool(64)
     app = builder.executable(variant, words=6 * 2**17)
     plain = helpers.run([app])

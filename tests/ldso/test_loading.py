@@ -161,7 +161,7 @@ def test_small_stack(linked, library, loads, pool, how):
 @pytest.mark.parametrize("opened", [False, True], ids=["needed", "opened"])
 def test_uprobe(linked, builder, library, loads, pool, probe, way, opened):
     """Set on the file before it is loaded.  Its text is read from the file, where the breakpoint is not: the object would
-    lose the probe, so it stays, and the probe is hit as often as plainly."""
+    lose the probe, so it stays, and the probe is hit as often as without hugeld."""
     pool(64)
     app, [probed] = builder.with_library("dso")
     argv, probed = ([loads, "once", library()], library()) if opened else ([app], probed)
@@ -306,7 +306,7 @@ def test_static_pie_is_untouched(linked, builder, pool):
 
 
 def test_secure_mode(linked, builder, pool, root, ldso, shared_folder, pause_library):
-    """A set-user-ID program: nothing moves, nothing is said, and its children don't inherit the variables."""
+    """A set-user-ID program: nothing moves, no line is written, and its children don't inherit the variables."""
     pool(64)
     folder = shared_folder / "secure"
     folder.mkdir()

@@ -33,7 +33,7 @@ def test_needs_only_what_musl_has(musl):
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 @pytest.mark.parametrize("variant", ["pie", "no-pie"])
 def test_moves(musl, prove, pool, thp, variant, backend):
-    """Threads that map, unmap and take signals, and forks, run as plainly; nothing but the program has moved."""
+    """Threads that map, unmap and take signals, and forks, run as without hugeld; nothing but the program has moved."""
     pool(64)
     app = musl.program(f"musl-{variant}", f"-{variant}")
     proof = prove([app], {app.name: ["text", "rodata"]}, options=f"backend={backend}", backend=backend,

@@ -178,8 +178,8 @@ def mariadbd(shared_folder):
 
 @pytest.fixture
 def start_stopped(library, pause_library, map_of):
-    """start_stopped(program, options): the program on huge pages, stopped after its constructors; without OPTIONS
-    plainly.  Gives the process, which has the moved ranges as `placed`."""
+    """start_stopped(program, options): the program on huge pages, stopped after its constructors; without hugeld
+    if there are no OPTIONS.  Gives the process, which has the moved ranges as `placed`."""
 
     @contextlib.contextmanager
     def start(program, options=None):

@@ -26,7 +26,7 @@ MMAP2 = 10  # PERF_RECORD_MMAP2
 USER, MMAP_DATA = 2, 1 << 13  # PERF_RECORD_MISC_*
 UNKNOWN = "[unknown]"
 LEAST = 0.99  # of call chains; some functions' first instructions have no frame yet
-SAME = 0.998  # of the frames that resolve plainly; 0.99 would not see that PLT stubs are missing
+SAME = 0.998  # of the frames that resolve without hugeld; 0.99 would not see that PLT stubs are missing
 NOT_A_FILE = ("/anon_hugepage", "//anon", "/memfd:")
 
 
@@ -273,7 +273,7 @@ def compare(plain, moved, placed, map_):
 
 
 def judge(figure, what, plain, moved, placed, map_):
-    """Nearly every frame in moved text that resolves plainly, innermost or caller, resolves to the same.  Returns how
+    """Nearly every frame in moved text that resolves without hugeld, innermost or caller, resolves to the same.  Returns how
     many innermost ones there are."""
     leaves, callers = compare(plain, moved, placed, map_)
     for kind, tally in (("leaves", leaves), ("callers", callers)):

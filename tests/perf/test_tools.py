@@ -47,7 +47,7 @@ def build(tmp_path_factory):
 @pytest.fixture
 def stopped(build, start_stopped, pool, tmp_path):
     """stopped(link, options, words...): stops.c with these arguments, stopped before main, in tmp_path; on huge pages as
-    OPTIONS say, which smaps must show, or plainly without."""
+    OPTIONS say, which smaps must show, or without hugeld if there are none."""
     pool(16)
 
     def start(link, options, *words, prefix=()):
@@ -154,8 +154,8 @@ def test_core(stopped, build, figure, tmp_path, link, kind):
 
 @BOTH
 def test_own_view(stopped, build, link):
-    """backtrace(3) and dladdr(3), whose offsets addr2line resolves, are as plainly; so is libunwind's chain, but it looks
-    for names in the file that maps names, and finds none."""
+    """backtrace(3) and dladdr(3), whose offsets addr2line resolves, give the same as without hugeld; so is libunwind's
+    chain, but it looks for names in the file that maps names, and finds none."""
     ended = {}
     for options in (PLAIN, HUGETLB):
         with stopped(link, options, "self") as process:
@@ -173,7 +173,7 @@ def test_own_view(stopped, build, link):
 @pytest.mark.check_all
 @BOTH
 def test_small_core(stopped, build, tmp_path, link):
-    """Without hugetlb pages (bit 5 of the filter) it is as small as plainly, and gdb takes the code from the file."""
+    """Without hugetlb pages (bit 5 of the filter) it is as small as without hugeld, and gdb takes the code from the file."""
     found = {}
     for options, name in ((PLAIN, "0x33"), (HUGETLB, "0x13")):
         with core_of(stopped, link, options, "kernel", tmp_path, name) as core:

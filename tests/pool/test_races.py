@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Many processes, and a thief, want the same pages: pages that were free at the pool check are gone when they are taken.
 
-A program runs on small pages then, with the same output and exit status as ever; its text is on huge pages as a whole
+A program runs on small pages then, with the same output and exit status as usual; its text is on huge pages as a whole
 or not at all; nothing dies, and afterwards the pool is as full as before (the fixture nothing_left)."""
 
 import collections

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Large stock programs at a small piece of work.  Each is a function of a Run (test_programs.py), which starts it plainly or
-on huge pages: it waits for a moment at which the program has loaded everything and cannot go on, lets the Run look at its
-memory, and returns the program's output and the files that it made.
+"""Large stock programs at a small piece of work.  Each is a function of a Run (test_programs.py), which starts it without
+hugeld or on huge pages: it waits for a moment at which the program has loaded everything and cannot go on, lets the Run look
+at its memory, and returns the program's output and the files that it made.
 
 The moment is the end of its constructors (paused), or when it asks for input that is not there yet: a page that the server
 holds back, or a FIFO.  That is how objects that come by dlopen are seen too."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The programs of stock.py, each plainly, under the preloader and with the patched dynamic linker: exit status, output and
-created files are the same; hugeld has nothing to say at verbose=1, in none of the program's processes; and smaps shows the
-text on huge pages, exactly as planned."""
+"""The programs of stock.py, each without hugeld, under the preloader and with the patched dynamic linker: exit status,
+output and created files are the same; hugeld has nothing to say at verbose=1, in none of the program's processes; and
+smaps shows the text on huge pages, exactly as planned."""
 
 import contextlib
 import fnmatch
@@ -51,7 +51,7 @@ def processes_of(session):
 
 
 class Run:
-    """One run of PROGRAM in the new FOLDER.  PREFIX: the command that puts it on huge pages; none if plainly."""
+    """One run of PROGRAM in the new FOLDER.  PREFIX: the command that puts it on huge pages; none without hugeld."""
 
     def __init__(self, program, folder, pause_library, prefix):
         self.program = program

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """tests/real/suites.py [--long] [--loader=ldso] NAME...: daily work of the distribution's programs, or their own tests,
-once plainly and once under `hugeld run` with strict=on for the object that is meant: the difference is printed, and there
-should be none.  sqlite3 and every library it is linked against are smaller than a huge page, so of these nothing can
-move, and the test is that nothing breaks; of redis-server only libcrypto can, of perl and git something at some
-addresses, or with the patched dynamic linker.
+once without hugeld and once under `hugeld run` with strict=on for the object that is meant: the difference is printed,
+and there should be none.  sqlite3 and every library it is linked against are smaller than a huge page, so of these
+nothing can move, and the test is that nothing breaks; of redis-server only libcrypto can, of perl and git something at
+some addresses, or with the patched dynamic linker.
 
 Each suite is a function of (over, folder, long): OVER(objects) gives the command prefix, FOLDER is empty and open to all,
 LONG says whether there is time.  It gives the result as text without times and addresses.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs at their own tests and their daily work (suites.py), strict=on: the same results as plainly.  T_REAL=all
-takes the long forms, and the patched dynamic linker for all of them."""
+"""Programs at their own tests and their daily work (suites.py), strict=on: the same results as without hugeld.
+T_REAL=all takes the long forms, and the patched dynamic linker for all of them."""
 
 import os
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Runs the programs of this folder plainly and by both ways in, and builds them."""
+"""Runs the programs of this folder without hugeld and by both ways in, and builds them."""
 
 import os
 import pathlib
@@ -71,7 +71,7 @@ def way(request):
 
 @pytest.fixture
 def run_side(library):
-    """run_side(argv, way, options, ...): runs ARGV plainly if WAY is None, else with all objects selected by it."""
+    """run_side(argv, way, options, ...): runs ARGV without hugeld if WAY is None, else with all objects selected by it."""
 
     def run(argv, way=None, options="", preloaded=(), patterns="*", timeout=120, **changes):
         env = helpers.preload(*preloaded, **changes)

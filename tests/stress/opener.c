@@ -9,7 +9,7 @@
 
    fork(2) copies one thread and the dynamic linker's unfinished work in another, so a child may only open if
    nothing was being opened when it was made: forks wait for that.  Those of the last generation do not, and
-   must open nothing: glibc's lock may be held for ever there, plainly too. */
+   must open nothing: glibc's lock may be held for ever there, without hugeld too. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -4,9 +4,10 @@
 verdict on each of its stressors of a class, while a thread in each of the stressing processes opens and closes a large
 DSO (opener.c).  WORKSHOP is the folder where the test built opener.so and libtable1.so.
 
-A stressor has passed, failed or was skipped, or was ended by a signal, as its log says; plainly and on huge pages it is
-the same.  Not among them are `icache`, which protects 4 KiB of its own text (doc/limits.md), `zombie`, which fails
-plainly on a busy machine, and `forkheavy`, `bigheap` and `mmapfork`, which take all of the disk or of the memory."""
+A stressor has passed, failed or was skipped, or was ended by a signal, as its log says; without hugeld and on huge
+pages it is the same.  Not among them are `icache`, which protects 4 KiB of its own text (doc/limits.md), `zombie`,
+which fails on a busy machine even without hugeld, and `forkheavy`, `bigheap` and `mmapfork`, which take all of the disk
+or of the memory."""
 
 import argparse
 import pathlib

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""stress-ng's classes vm, fork and signal have the same verdicts as plainly while objects come and go beside them
-(stress.py).  T_STRESS=all: all stressors, ten minutes a class, on thp too."""
+"""stress-ng's classes vm, fork and signal have the same verdicts as without hugeld while objects come and go
+beside them (stress.py).  T_STRESS=all: all stressors, ten minutes a class, on thp too."""
 
 import shutil
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Programs that lack what others have: /proc, /sys, descriptors, a stack, a root that can be written to.  By the preloader
+"""Programs in bare surroundings, which lack /proc, /sys, descriptors, a large stack or a writable root.  By the preloader
 and by the patched dynamic linker: a program that runs without hugeld runs, says the same, and moves where it can."""
 
 import os

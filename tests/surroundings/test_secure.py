@@ -68,7 +68,7 @@ def test_preloaded_into_an_ordinary_program(preloaded, pool):
 
 @pytest.mark.parametrize("special", SPECIAL)
 def test_secure_mode(preloaded, pool, special):
-    """Nothing moves, nothing is said, strict=on ends nothing."""
+    """Nothing moves, no line is written, strict=on ends nothing."""
     pool(64)
     outcome = preloaded(SPECIAL[special], {})
     assert outcome.stderr == "" == outcome.plain[2]

@@ -369,7 +369,7 @@ def test_rests(acting, program, six, tmp_path):
 
 @pytest.mark.check_all
 def test_pressure_is_not_known(acting, tmp_path):
-    """It is said once, and free memory alone decides."""
+    """A line says so once, and free memory alone decides."""
     if not os.path.exists("/proc/pressure"):
         pytest.skip("this kernel has no pressure information")
     empty = tmp_path / "empty"

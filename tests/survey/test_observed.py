@@ -199,7 +199,7 @@ def test_next_window_is_drawn(observe, tmp_path, clock, chance, too_early, due):
 
 
 def is_quiet(service):
-    """Whether two or three windows would have been and were not.  Where nothing is to be observed, nothing is said of it."""
+    """Whether two or three windows would have been and were not.  If nothing is to be observed, the status has no windows."""
     before = service.look() or {"windows": 0}
     time.sleep(6)
     return (service.look() or {"windows": 0})["windows"] == before["windows"] and not rings(service.process)
@@ -211,7 +211,7 @@ def rings(process):
 
 @pytest.mark.check_all
 def test_suspended(observe, calls):
-    """A machine that sleeps in a window: its samples are lost, and the next windows are as ever."""
+    """A machine that sleeps in a window: its samples are lost, and the next windows are as usual."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
         for _ in range(2):
             assert helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
@@ -263,7 +263,7 @@ def test_killed_in_a_window(observe, calls):
 
 
 def test_nothing_to_sample_with(observe, calls):
-    """It is said once, and the service goes on."""
+    """A line says so once, and the service goes on."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*",
                                             prefix=replaced({"perf_event_open": (1, None)})) as service:
         assert "nothing can be observed" in helpers.next_line(service.process)
@@ -308,7 +308,7 @@ def test_metrics_through_no_link(observe, tmp_path):
 
 
 def test_metrics_that_cannot_be_written(observe, tmp_path):
-    """It is said once."""
+    """A line says so once."""
     with observe("/usr/*", lines=[f"metrics = {tmp_path}/none/hugeld.prom"]) as service:
         assert "the metrics cannot be written: No such file" in helpers.next_line(service.process)
         service.next_windows(1)

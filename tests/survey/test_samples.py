@@ -332,7 +332,7 @@ def test_isolated_processors(calls, tmp_path, root):
     one_line(helpers.run([*prefix, helpers.HUGELD, "survey", "--seconds", "0.3"]), 1, "isolated")
 
 
-# --- how they are said ---
+# --- their output ---
 
 
 def test_text(calls, uneven):

@@ -253,7 +253,7 @@ def test_kinds_of_processes(calls):
 
 @pytest.mark.check_all
 def test_without_privileges(calls, library, root):
-    """Own processes only, and that is said once."""
+    """Without privileges only own processes count, and a line says so once."""
     command = library.parent / "hugeld"
     with running([calls, FOREVER]) as [ours], running([*NOBODY, calls, FOREVER]):
         alone = json.loads(helpers.run([*NOBODY, command, "survey", "--exact", "--json", "--seconds", "0.5"]).stdout)

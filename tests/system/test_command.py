@@ -973,7 +973,7 @@ def test_doctor_multihit(root, tmp_path, kernel, said):
 
 
 def test_doctor_tlb_of_a_store(root):
-    """Its file has no name, and goes with doctor; a store that is full is no reason for a signal."""
+    """Its file has no name, and ends with doctor; a store that is full is no reason for a signal."""
     script = """
         mount -t tmpfs none /run && mkdir -m 755 /run/hugeld && mount -t tmpfs -o mode=755,huge=always,size=$1 none /run/hugeld &&
         "$0" doctor --json; ls -A /run/hugeld >&2; df --output=used /run/hugeld | tail -n1 >&2

@@ -56,7 +56,7 @@ def text_in_huge(on_huge_tmpfs, library, pause_library):
 
 
 def test_huge_already_is_left_alone(pool, builder, text_in_huge):
-    """Its text is on the page cache's huge pages, the reason is said from verbose=2, and the pool keeps its pages."""
+    """Its text is on the page cache's huge pages, the reason is given from verbose=2, and the pool keeps its pages."""
     pool(64)
     app = builder.executable("aligned")
     text, huge, taken, stderr = text_in_huge(app, "verbose=2,data=off,segments=text")

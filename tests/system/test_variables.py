@@ -304,7 +304,7 @@ def test_started_by_the_dynamic_linker(builder, pool):
 
 
 def test_without_proc(builder, pool, root):
-    """No /proc: nothing moves, the reason is said, the program runs."""
+    """No /proc: nothing moves, a line gives the reason, the program runs."""
     pool(64)
     if helpers.run(["unshare", "-m", "true"]).returncode != 0:
         pytest.skip("unshare -m is not allowed")

@@ -97,7 +97,7 @@ static void test_unknown(void **state) {
     small = t_figures(3.9, 7.7, 17.0);
     huge = t_pages(3.9, 5.0, 5.3);
     assert_int_equal(t_judge(packed, small, huge), HL_TLB_UNKNOWN);
-    /* Between the two limits nothing is said. */
+    /* Between the two limits there is no verdict. */
     assert_int_equal(t_judge(packed, small, t_figures(0, 4.9 + 2.8 * 0.22, 5 + 12 * 0.22)), HL_TLB_UNKNOWN);
 }
 

@@ -55,9 +55,9 @@ def early(builder):
 
 @pytest.fixture
 def compare(library, empty_library, pause_library, early):
-    """compare(argv, moved, ...): runs ARGV plainly and on huge pages, each stopped after its constructors, with early.c's
-    in front (BEFORE: its T_EARLY), and proves with smaps that the kinds of span in MOVED are on huge pages and everything
-    else is as in the plain run.  Then both end well, with the same output.
+    """compare(argv, moved, ...): runs ARGV without hugeld and on huge pages, each stopped after its constructors, with
+    early.c's in front (BEFORE: its T_EARLY), and proves with smaps that the kinds of span in MOVED are on huge pages and
+    everything else is as in the plain run.  Then both end well, with the same output.
 
     PREFIX: a command that becomes ARGV; LIBRARIES: more to preload."""
 

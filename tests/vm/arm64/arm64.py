@@ -185,7 +185,7 @@ def test_program(builder, prove, thp, variant, backend):
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "pie" not in v or v == "nopie"])
 def test_image(builder, prove, images, variant):
-    """Mapped from an image, with the same protection; a PIE lies where no image goes with it."""
+    """Mapped from an image, with the same protection; a PIE lies at an address that does not fit its image."""
     app = builder.executable(variant)
     images.add(app)
     proof = prove([app], {app.name: ALL}, options=images.options("data=off"), backend="image")

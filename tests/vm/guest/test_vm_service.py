@@ -264,8 +264,8 @@ def in_window(service):
 @pytest.mark.skipif(RELEASE < (6, 1), reason="n/a: its disk does not come back from S3 under QEMU")
 @pytest.mark.parametrize("program", ["ext4"], indirect=True)
 def test_suspended(service, program):
-    """In a window (once: QEMU's clock wakes it at once the second time): none that was missed is made up for, those after that are as
-    ever, and then it acts."""
+    """In a window (once: QEMU's clock wakes it at once the second time): missed windows are not made up for, those after that are
+    as usual, and then it acts."""
     with running(program, 10**12) as process:
         service.wait(lambda observed: samples(observed, program) >= 30)
         helpers.wait_until(lambda: in_window(service), SECONDS, "a window")
@@ -315,8 +315,8 @@ def state_of(path):
 
 @pytest.mark.parametrize("program", ["ext4"], indirect=True)
 def test_changed_in_the_future(service, program):
-    """The file was changed in the future, by a clock that was set back since: it gets no image, which is said, once, and one when
-    it is touched."""
+    """The file was changed in the future, by a clock that was set back since: it gets no image, with one line, and one when it is
+    touched."""
     lines = ["window = 4", f"interval = {INTERVAL}", "canary = 0", "any_disk = yes", f"enabled = {program}"]
     try:
         with clock_set(-YEARS):

@@ -205,7 +205,7 @@ def test_upgrade(start, program):
 
 
 def test_unmounted(start, program):
-    """The numbers of a file on a disk that is gone may be another file's next, so its image goes with it."""
+    """The numbers of a file on a disk that is gone may be another file's next, so its image is removed with it."""
     folder = pathlib.Path("/mnt/second")
     folder.mkdir(exist_ok=True)
     start()
