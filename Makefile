@@ -24,7 +24,7 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 # The arguments of check-glibc: own, rfc, machines, and suites of Debian.
 SUITE = own
-# With it, tests run as in CI: each, but with few of its cases (tests/conftest.py).
+# With SAMPLE=1, tests run as in CI: each, but with few of its cases (tests/conftest.py).
 ifneq ($(SAMPLE),)
 export T_SAMPLE = ci
 endif
@@ -40,7 +40,7 @@ endif
 
 WARNINGS = -Wall -Wextra -Wshadow -Wstrict-prototypes
 BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
-# The core runs where no libc may be called, so the compiler must not think of calls of its own.
+# The core runs where no libc may be called, so the compiler must not add calls of its own.
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
 HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"'
 
@@ -72,8 +72,7 @@ $B/libhugeld.so: $(core) $(preload)
 	    -Wl,--hash-style=gnu -o $@ $^
 
 # 32-bit children inherit LD_PRELOAD and complain of a 64-bit library.  preload/$$LIB/libhugeld.so, where each dynamic
-# linker puts its own folder for $$LIB, leads them to an empty one.  musl knows no $$LIB and takes the folder that is
-# called so.
+# linker puts its own folder for $$LIB, leads them to an empty one.  musl knows no $$LIB and takes the folder with that name.
 libs_32 = $(filter-out $(NATIVE_LIB),lib lib32 lib/i386-linux-gnu)
 $B/preload: $B/libhugeld.so
 	@rm -rf $@

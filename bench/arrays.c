@@ -14,7 +14,7 @@
 
 #define WALK_STEPS 3000000
 
-/* The words of .data, and .bss: three arrays, or one. */
+/* The words of .data, and of .bss: as three arrays, or as one. */
 #define DATA_BITS 23
 #define BSS_BITS 27
 #define THIRD (((size_t)1 << BSS_BITS) / 3)

@@ -153,7 +153,7 @@ def longest_transaction(client):
 
 
 def live_postgres(plan, rounds):
-    """The longest transaction of one client, and of four, who leave no processor idle."""
+    """The longest transaction of one client, and of four, which leave no processor idle."""
     if not has_pgbench():
         return
     folder = data_folder("postgres-attached")

@@ -62,7 +62,7 @@ enum {
 
 /* A block that QEMU translates at once, and executes from its beginning to its end. */
 struct block {
-    uint64_t instructions, first, last; /* how many, and the addresses of the first and the last */
+    uint64_t instructions, first, last; /* their number, the addresses of the first and the last */
     bool repeats;                       /* the first is one that x86 repeats by itself */
     unsigned pages;
     struct place places[PAGES_MAX];
@@ -177,7 +177,7 @@ static void add_page(struct block *block, uint64_t at, uint64_t address) {
 static void execute(unsigned cpu, void *data) {
     const struct block *block = data;
     struct thread *thread = &threads[cpu];
-    /* The next round of an instruction that repeats itself is no next instruction. */
+    /* The next round of an instruction that repeats itself does not count as another instruction. */
     core_execute(thread->core, block->instructions - (block->repeats && block->first == thread->last));
     for (unsigned i = 0; i < block->pages; i++)
         core_touch(thread->core, block->places[i]);

@@ -84,8 +84,8 @@ def plain_files(ways):
 
 
 def unchanged(measure):
-    """MEASURE(ways, rounds, ...), done again if the plain program's files lie in the page cache otherwise than before.  FILES: which
-    those are, where its words do not say so."""
+    """MEASURE(ways, rounds, ...), done again if the plain program's files lie in the page cache otherwise than before.  FILES:
+    those files, if its words do not name them."""
     def inner(ways, *arguments, files=None, **more):
         found, kib = pagecache.measure_unchanged(plain_files(ways) if files is None else files, lambda: measure(ways, *arguments, **more))
         found = Measured(found)
@@ -271,7 +271,7 @@ def pairs_missing(pair, values, block=1):
 
 
 def at_once_precisely(ways, rounds, files=None):
-    """at_once, with up to twice as many ROUNDS where "plain-again" shows that it takes them."""
+    """at_once, with up to twice as many ROUNDS if "plain-again" shows that they are needed."""
     found = at_once(ways, rounds, files=files)
     more = min(rounds, pairs_missing(found["plain-again"]["pair"], found["plain-again"]["values"]))
     for name, numbers in at_once(ways, more, files=files).items() if more else ():

@@ -100,7 +100,7 @@ def trace(argv, patterns, folder, plugin, timeout=300):
     lines, shares = make_plan(objects_of(argv[0], patterns or "main"))
     plan.write_text("".join(line + "\n" for line in lines))
     out.unlink(missing_ok=True)
-    # Nothing that a machine has of its own: addresses, processors, environment, the kernel's name, seeds of hashes.
+    # Nothing that differs between machines: addresses, processors, environment, the kernel's name, seeds of hashes.
     env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONHASHSEED": "0", "PERL_HASH_SEED": "0"}
     first = str(min(os.sched_getaffinity(0)))
     command = ["taskset", "-c", first, "setarch", "-R", find_qemu(), "-seed", "1", "-r", "6.1.0", "-plugin",

@@ -3,8 +3,8 @@
    times: reads its symbols, chooses, writes MAP's folder's perf-1.map and takes it away again, except for
    the last time, when it is called MAP.  Prints the median in milliseconds and the number of lines.
 
-   As in such a process, the whole huge pages of FILE's read-only segments are in memory, at an address that
-   chance gave.  With -f, none are. */
+   As in such a process, the whole huge pages of FILE's read-only segments are in memory, at a random address.
+   With -f, none are. */
 #include "perf-maps/write.h"
 
 #include <elf.h>

@@ -295,7 +295,7 @@ def tlb_lines(tlb):
 
 
 def elsewhere(data):
-    """The groups that were measured on another machine than the page's, which two lines of a table may not hide."""
+    """The groups that were measured on another machine than the page's; the page must name them."""
     others = {}
     for name in data["groups"]:
         run = data["runs"].get(name, data["machine"])

@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 0, result = 1, random = 0x9e3779b97f4a7c15;
     if (count == 0 && argc < 3)
         return 0;
-    /* An odd factor visits each of a power of two. */
+    /* An odd factor visits each of a power of two functions once. */
     uint64_t factor = argc > 2 && strcmp(argv[2], "scatter") == 0 ? 40503 : 1;
     for (uint64_t i = 0; i < text_functions; i++)
         result = call(i * factor % text_functions, result);

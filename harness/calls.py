@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def build_calls(output, *flags, mib=16):
-    """calls.c: executes MIB of text at random for as many times as it is told, and beside that next to nothing."""
+    """calls.c: executes MIB of text at random as often as its argument says, and hardly any other text."""
     subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", f"-DTEXT_MIB={mib}", *flags, "-o", output, HERE / "calls.c",
                     HERE / "text.S"], check=True, timeout=120)
     on_small_pages(output)

@@ -226,7 +226,7 @@ def descriptors(pid, kind):
 
 
 def next_line(process, timeout=PATIENCE):
-    """The next line that PROCESS says on stderr; "" if it has ended, as it has when it said nothing for so long."""
+    """The next line of PROCESS on stderr; "" if it has ended, or was ended because it was silent for too long."""
     timer = threading.Timer(timeout, process.kill)
     timer.start()
     try:

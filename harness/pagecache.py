@@ -58,7 +58,7 @@ def make(file, state):
 
 
 def pages_per_folio(file):
-    """Of all of FILE, as it is in the page cache now; missing pages are read."""
+    """The mean number of pages for each folio of FILE, as it is in the page cache now; missing pages are read."""
     with open(file, "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         mapping = mmap.mmap(opened.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)

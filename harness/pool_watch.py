@@ -34,7 +34,7 @@ def pages_held(pid, reserved):
 
 
 def is_ours(pid):
-    """Marked, or a descendant of this process: some programs write over their environment."""
+    """Whether it is marked, or a descendant of this process: some programs write over their environment."""
     if helpers.is_marked(pid):
         return True
     while pid > 1 and pid != os.getpid():
@@ -51,7 +51,7 @@ def find_other_holders():
         return found
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         pages = pages_held(pid, reserved)
-        # Once more: one of ours that ended in between had no environment any more.
+        # Looks once more: one of ours that ended in between had no environment any more.
         if pages and not is_ours(pid) and pages_held(pid, reserved):
             found[pid, read(pid, "comm").strip()] = pages
     return found

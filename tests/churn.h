@@ -155,7 +155,7 @@ static void *churn_send_all(void *unused) {
     return unused;
 }
 
-/* From here on this thread is sent signals, until churn_forget_me. */
+/* From here on this thread gets signals, until churn_forget_me. */
 static inline void churn_watch_me(void) {
     pthread_attr_t attributes;
     stack_t alternate;

@@ -39,7 +39,7 @@ from strict import fail_if_skipped  # noqa: E402
 NR_HUGEPAGES = pool_watch.NR_HUGEPAGES
 WATCH = pool_watch.Watch()
 SYSTEM_STORE = "/run/hugeld"
-FAILED = os.environ.pop("T_FAILED", None)  # which a pytest that a test runs is not to write to
+FAILED = os.environ.pop("T_FAILED", None)  # a pytest that a test runs must not write to it
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -433,7 +433,7 @@ def thp():
     enabled = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not enabled.exists() or "[never]" in enabled.read_text():
         pytest.skip("transparent huge pages are switched off")
-    if "T_VM" in os.environ or count_free_huge_pages() < WANTED:  # a guest has no rest in which memory could be put together
+    if "T_VM" in os.environ or count_free_huge_pages() < WANTED:  # a guest has no idle time in which memory could be put together
         compact_memory()
 
 

@@ -16,7 +16,7 @@ from smaps import read_smaps
 from stores import is_image
 
 HERE = pathlib.Path(__file__).resolve().parent
-ARMED = 15  # the first of steps.c's steps with the frame in place
+ARMED = 15  # the first step of steps.c at which the frame is in place
 
 
 class Target:

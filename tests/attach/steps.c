@@ -127,7 +127,7 @@ static void replace_result(pid_t thread, const struct user_regs_struct *r) {
     failing = false;
 }
 
-/* A process of its own may make this step, or be about to make another one. */
+/* A process of the tracer's own may make this step, or be about to make another one. */
 static void kill_tracer(pid_t child, pid_t thread) {
     int status;
     kill(child, SIGKILL);

@@ -416,7 +416,7 @@ static void wait_for_eintr(void) {
     want(epoll_wait(epoll_create1(0), &got, 1, -1) == -1 && errno == EINTR && handled == 1, "EINTR");
 }
 
-/* One that only the call lets through. */
+/* A signal that only the call lets through. */
 static void wait_pwait_eintr(void) {
     struct epoll_event got;
     struct sigaction action = {.sa_handler = handle};
@@ -913,7 +913,7 @@ static void count_alarm(int number) {
     check_all();
 }
 
-/* Signals all the time, with handlers that use the text. */
+/* Sends signals all the time, whose handlers use the text. */
 static void run_signals(void) {
     struct sigaction action = {.sa_handler = count_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
@@ -937,7 +937,7 @@ static void *compute_once(void *data) {
     return data;
 }
 
-/* Threads that come and go. */
+/* Starts threads that come and go. */
 static void run_churn(void) {
     while (!shared->stop) {
         pthread_t thread[4];
@@ -1156,7 +1156,7 @@ static void run_escape(void) {
 }
 #endif
 
-/* The kernel asks this byte whether calls outside of [0, 0) are let through; they are. */
+/* This byte tells the kernel whether calls outside of [0, 0) are let through; they are. */
 static void run_dispatch(void) {
     static char selector;
     want(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0, 0, &selector) == 0, "syscall user dispatch");
@@ -1168,7 +1168,7 @@ static void run_privileged(void) {
     wait_futex();
 }
 
-/* A new program for each few milliseconds, which is this one and OTHER in turns, until the file NAME is there. */
+/* Executes this program and OTHER in turns, every few milliseconds, until the file NAME is there. */
 static int run_execs(char **argv) {
     struct timespec now;
     char *const next[] = {argv[3], argv[1], argv[2], argv[0], NULL};
@@ -1223,7 +1223,7 @@ static void *obey(void *data) {
     return data;
 }
 
-/* MAPPINGS of them below the libraries, with nothing in them. */
+/* Makes MAPPINGS empty mappings below the libraries. */
 static void map_many(void) {
     const char *text = getenv("MAPPINGS");
     size_t n = text != NULL ? strtoul(text, NULL, 10) : 0;

@@ -104,7 +104,7 @@ def test_wrong_use(arguments):
 
 
 def test_too_little_work(targets, tmp_path):
-    """One that sleeps, or computes without a pause, switches contexts too seldom; a line names the remedy."""
+    """A process that sleeps, or computes without a pause, switches contexts too seldom; a line names the remedy."""
     env = helpers.environment(PATH=tmp_path)  # no perf
     with attaching.running(targets["exec"], "futex") as target:
         result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--seconds", "0.2", env=env)

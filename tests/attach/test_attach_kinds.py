@@ -82,7 +82,7 @@ def test_busy(targets, plain_output, mode):
 
 
 def test_running(targets, plain_output):
-    """A thread that runs, which has to be asked for.  Before Linux 5.13 hugeld cannot tell whether it is in a critical section of
+    """A running thread needs --running-threads. Before Linux 5.13 hugeld cannot tell whether it is in a critical section of
     rseq(2), so it stays."""
     with attaching.running(targets["exec"], "compute") as target:
         can_tell = attaching.tells_rseq(target.pid)
@@ -102,7 +102,7 @@ def test_kinds(targets, plain_output, kind, threads):
 
 
 def test_overlay(targets, plain_output, tmp_path, root):
-    """In a mount namespace of its own, on an overlay, as containers are."""
+    """The process is in a mount namespace of its own, on an overlay, as in containers."""
     for name in "lower", "empty", "merged":
         (tmp_path / name).mkdir()
     program = tmp_path / "merged/overlaid"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Stock programs are attached to and detached from again and again while they work: nothing they compute is wrong, they
-answer their clients, and end as they should.  T_ATTACH=500: so many pairs for each; the whole sweep of kills
+answer their clients, and end as they should.  T_ATTACH=500: the number of pairs for each; the whole sweep of kills
 with each program."""
 
 import contextlib
@@ -77,7 +77,7 @@ def erlang_program(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def qemu_program(tmp_path_factory):
-    """It has begun to boot when it says that it is ready; and when nothing more comes in, it gets a byte."""
+    """It has begun to boot when it says that it is ready; at the end of its input it gets a byte."""
     if not shutil.which("qemu-system-x86_64"):
         pytest.skip("qemu-system-x86_64 is not installed (qemu-system-x86)")
     disk = tmp_path_factory.mktemp("qemu") / "disk"
@@ -117,8 +117,8 @@ def huge_bytes(pid):
 
 
 def until_done(command, pid, *arguments):
-    """A thread may be in the wrong call at that moment, or compute, as those of these programs mostly do, or the machine may have
-    taken its text out of memory."""
+    """A thread may be in the wrong call at that moment, or compute, as the threads of these programs mostly do, or the machine may
+    have taken its text out of memory."""
     def is_done():
         result = helpers.hugeld(command, "--running-threads", *arguments, pid)
         if SMALL_PAGES in result.stderr:
@@ -248,7 +248,7 @@ exit! 7
 
 
 def test_ruby(tmp_path):
-    """It wants no transparent huge pages, so it is refused, while its threads compute."""
+    """It has switched off transparent huge pages, so it is refused, while its threads compute."""
     if not shutil.which("ruby"):
         pytest.skip("ruby is not installed (ruby)")
     (tmp_path / "computing.rb").write_text(COMPUTING)

@@ -97,7 +97,7 @@ def test_library(library_target, plain_output):
 
 
 def test_differs(library_target, plain_output):
-    """The file has changed since, and does not come back."""
+    """The file has changed since the attach, so the text does not return to it until the bytes are the old ones."""
     program, library = library_target
     with attaching.running(program, "futex", 1) as target, open(library, "r+b") as file:
         assert attaching.ask("attach", "--running-threads", "-p", "*", target.pid).returncode == 0
@@ -150,7 +150,7 @@ def gdbserver():
 
 
 def test_gdbserver(targets, plain_output, gdbserver):
-    """Under gdbserver, while that has stopped it and while it runs; gdbserver notices nothing either."""
+    """The process is under gdbserver, while that has stopped it and while it runs; gdbserver notices nothing either."""
     with attaching.running(targets["exec"], "futex", 1) as target:
         with gdbserver(target.pid) as (say, hear):
             say("?")
@@ -183,7 +183,7 @@ def test_first_thread(targets, plain_output):
 
 
 def test_two_at_once(targets, plain_output):
-    """Another call of hugeld's is at it."""
+    """Another hugeld command works on the process."""
     with attaching.running(targets["exec"], "futex") as target:
         with open(f"/proc/{target.pid}/mem", "rb", buffering=0) as memory:
             fcntl.flock(memory, fcntl.LOCK_EX)
@@ -259,7 +259,7 @@ def test_no_processor(targets, plain_output, root):
     first = min(os.sched_getaffinity(0))
     with attaching.running(targets["exec"], "epoll", prefix=["taskset", "-c", first]) as target:
         attaching.wait_in_call(target.pid)
-        with locks.locked(locks.CACHE, alone=True):  # no test that waits for something runs beside, and would have no processor either
+        with locks.locked(locks.CACHE, alone=True):  # no waiting test runs beside, which would have no processor either
             other = helpers.start(["taskset", "-c", first, "chrt", "--fifo", 50, "sh", "-c", "while :; do :; done"])
             try:
                 for command in ["attach", "detach"] * 8:
@@ -353,7 +353,7 @@ def test_filtered_meanwhile(targets, plain_output, root):
 
 
 def test_escape(targets, plain_output, root):
-    """A process makes a call of its own of one of hugeld's, for which its filter is suspended; it may come too late."""
+    """A process turns a call of hugeld's, for which its filter is suspended, into one of its own; it may come too late."""
     def is_tampered():
         with attaching.running(targets["exec"], "escape") as target:
             attaching.wait_in_call(target.pid)
@@ -476,7 +476,8 @@ def test_unanswered(for_nobody, targets, plain_output, fuse_folder, root):
 
 
 def test_closes_unanswered(for_nobody, targets, plain_output, fuse_folder, root):
-    """A descriptor that attach makes in it, and takes, has become one of such a file.  To close that takes until it is answered."""
+    """A descriptor that attach makes in it, and takes, has become one of such a file. Closing it takes until the file system
+    answers."""
 
     def is_attacked():
         folder = pathlib.Path(tempfile.mkdtemp(dir=fuse_folder))
@@ -521,7 +522,8 @@ def test_executes_unanswered(for_nobody, targets, plain_output, fuse_folder, roo
 
 
 def test_no_descriptors(targets, plain_output, root):
-    """It could open few files while hugeld has descriptors in it: it is refused, and may be attached to when it could open more."""
+    """It could open too few files while hugeld has descriptors in it, so it is refused; it can be attached to when it could open
+    more."""
     with attaching.running(targets["exec"], "futex") as target:
         n = len(target.descriptors())
         for command in "attach", "detach":
@@ -535,7 +537,7 @@ def test_no_descriptors(targets, plain_output, root):
 
 
 def test_many_files(targets, plain_output, tmp_path):
-    """It has mapped more of them than hugeld's soft limit lets it open."""
+    """It has mapped more files than hugeld's soft limit lets it open."""
     subprocess.run(["gcc", "-shared", "-o", tmp_path / "0.so", "-x", "c", "/dev/null"], check=True, timeout=60)
     for i in range(1, 80):
         shutil.copy(tmp_path / "0.so", tmp_path / f"{i}.so")
@@ -641,7 +643,7 @@ def test_wrong_use(arguments):
 
 
 def test_no_such_name():
-    """A name is none of a process, and that is no wrong use."""
+    """No process has the name, and that is no wrong use."""
     for command in "attach", "detach":
         helpers.one_line(helpers.hugeld(command, "no-such-process"), 1, "no-such-process: no process has this name")
 
@@ -686,7 +688,7 @@ def test_executed_while_it_is_copied(targets, tmp_path):
 
 
 def test_hostile(targets, tmp_path, root):
-    """The tracer ends, in time, and no other process has heard of it, although another descriptor than its own was there."""
+    """The tracer ends, in time, and does nothing to another process, although it got another descriptor than its own."""
     victim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     victim.bind(str(tmp_path / "v"))
     victim.setblocking(False)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Servers are attached to and detached from while they answer: no request fails, and their results are right.
-T_ATTACH=500: so many pairs for each, all of them under load."""
+T_ATTACH=500: the number of pairs for each, all of them under load."""
 
 import contextlib
 import itertools
@@ -83,7 +83,7 @@ def text_is_whole(pid, path):
 
 
 def test_redis(tmp_path, root):
-    """A library of it, for which its threads all stand still."""
+    """A library of redis moves, for which all threads stand still."""
     at, n = tmp_path / "socket", 40000
     with serving(tool("redis-server"), "--port", "0", "--unixsocket", at, "--save", "", "--dir", tmp_path) as server:
         def ask(*words):
@@ -182,7 +182,7 @@ def test_tokio(tmp_path, root):
         asked = itertools.count(1)
 
         def again():
-            """Once it is new, and once in the cache."""
+            """The object is compiled once anew, and once comes from the cache."""
             source.write_text(f"int number(void) {{ return {next(asked)}; }}\n")
             assert helpers.run(["gcc", "-c", "a.c", "-o", wanted], cwd=tmp_path).returncode == 0
             for _ in range(2):
@@ -204,7 +204,7 @@ document.getElementById("sum").textContent = "the sum is " + sum;
 
 
 def test_chromium(tmp_path):
-    """All of its processes, while a page computes."""
+    """All of Chromium's processes are attached to, while a page computes."""
     page = tmp_path / "page.html"
     page.write_text(ADDER.format(1_000_000_000))
     argv = [tool("chromium"), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/data", "--timeout=300000",
@@ -226,7 +226,7 @@ def test_chromium(tmp_path):
 
 
 def test_mariadb(tmp_path, root):
-    """It is refused: it wants no transparent huge pages, and a thread of it waits for input and output all the time."""
+    """It is refused: it has switched off transparent huge pages, and a thread of it waits for input and output all the time."""
     for folder in [tmp_path, *tmp_path.parents][:3]:
         if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
             folder.chmod(0o755)

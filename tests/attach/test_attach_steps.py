@@ -58,8 +58,8 @@ def check_left(target, before, descriptors, masks):
 
 
 def sweep(target_file, steps, command, mode, plain, threads=0, library=None, later=0, stride=STRIDE):
-    """Kills COMMAND before each STRIDEth of its steps, LATER than the first by so many, each time in a fresh process, whose text may be
-    in a LIBRARY; how many there were."""
+    """Kills COMMAND before each STRIDEth of its steps, beginning LATER steps after the first, each time in a fresh process, whose
+    text may be in a LIBRARY; the number of steps."""
     words = ["--running-threads", *(["-p", "*"] if library else [])]
     # Before the frame is there, epoll_wait ends with EINTR, as whenever a tracer dies.
     nth, killed = (ARMED if mode == "epoll" else 1) + later, True
@@ -105,7 +105,7 @@ def test_killed_elsewhere(targets, steps, plain_output, command, mode):
 @pytest.mark.check_all
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_killed_library(library_target, steps, plain_output, command):
-    """All threads are stopped in the middle of it."""
+    """hugeld is killed while all threads are stopped for a library."""
     program, library = library_target
     assert sweep(program, steps, command, "futex", plain_output, 2, library) > 60
 
@@ -188,7 +188,7 @@ LAST = 22
 @pytest.mark.parametrize("kind", ["taken", "stopped"])
 @pytest.mark.parametrize("back", [*range(LAST), *[pytest.param(i, marks=pytest.mark.check_all) for i in range(LAST, 60)]])
 def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back):
-    """It ends epoll_pwait, whenever it comes, of the thread that makes the calls and of one that only stands still."""
+    """The signal ends epoll_pwait at any time, of the thread that makes the calls and of one that only stands still."""
     program, mode, words = (targets["exec"], "pwait_eintr", []) if kind == "taken" else (
         library_target[0], "pwait_eintr_beside", ["-p", "*"])
     with attaching.running(program, mode) as target:
@@ -216,7 +216,7 @@ def test_another_program(library_target, steps, tmp_path, back):
     os.mkfifo(fifo)
 
     def attach(nth):
-        """How many steps there were, if the thread waited already when it was to be stopped."""
+        """The number of steps, if the thread waited already when it was to be stopped."""
         begun.unlink(missing_ok=True)
         with attaching.running(library_target[0], "execs_beside", fifo) as target:
             script = EXECUTE.format(fifo=fifo, pid=target.pid)
@@ -382,7 +382,7 @@ def library(tmp_path):
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the vdso has what restores it")
 def test_library_goes(targets, steps, plain_output, tmp_path, library):
-    """A library is unloaded in the middle of it, whose instructions would have done."""
+    """A library is unloaded in the middle of the attach, whose instructions would have been used."""
     with told(targets["exec"], tmp_path / "fifo", env=helpers.environment(LIBRARY=library)) as (target, script):
         _, code, said = step(steps, "run", ARMED, script("u"), helpers.HUGELD, "attach", target.pid)
         assert code == 0 and "library.so" not in "".join(m.name for m in target.mappings()), said

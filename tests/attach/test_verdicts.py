@@ -17,7 +17,7 @@ import pytest
 from calls import build_calls
 
 CLEARLY_MORE = 1.25
-# Stock programs: so many of all sizes between these, and some small ones.
+# Stock programs: this number, of all sizes between these, and some small ones.
 MIBS, LARGE, SMALL = (2, 48), 34, ("sh", "true", "cat", "ls", "sed", "awk")
 FORTY = LARGE + len(SMALL)
 
@@ -270,7 +270,7 @@ def test_small_programs(place):
 
 
 def test_static_program_of_which_no_image_can_be_made(targets, tmp_path):
-    """It is not static that makes it stay, but the folder that other users can write to."""
+    """It stays because other users can write to its folder, and not because it is static."""
     app = tmp_path / "app"
     shutil.copy(targets["static"], app)
     tmp_path.chmod(0o777)
@@ -322,7 +322,7 @@ def said_by_run(place, busy, path):
 
 
 def survey_and_verdict(place, path):
-    """Survey's row, and the verdict of inspect, which knows no other store either; a store that others fill meanwhile changes both."""
+    """Survey's row, and the verdict of inspect, both without other stores, which others may fill meanwhile."""
     for _ in range(5):
         verdict = place.json("inspect", path)["files"][0]["verdict"]
         [row] = place.json("survey", "--exact", "--seconds", "0.5", "--program", path)["programs"]

@@ -90,7 +90,7 @@ def test_bench_help():
 
 
 def draw(n):
-    """The bootstrap's resamples, as its author would draw them."""
+    """The bootstrap's resamples, drawn as its author describes."""
     state = 0x9E3779B97F4A7C15
     for _ in range(10000):
         chosen = []
@@ -281,7 +281,7 @@ def test_bench_says_what_is_best_instead(tmp_path):
 
 
 def test_bench_pool_runs_dry(bench, pool, tmp_path):
-    """Pages that were there to warm up and are gone later."""
+    """The pages are there for the warm-up and gone later."""
     thief = tmp_path / "thief"
     thief.write_text('#!/bin/sh\n[ -z "$LD_HUGEPAGES" ] || echo x >> "$1"\n'
                      'if [ "$(wc -l < "$1")" -gt 4 ]; then echo 0 > /proc/sys/vm/nr_hugepages; fi\n"$2" spin 1 1\n')
@@ -306,7 +306,7 @@ def test_bench_program_without_standard_error(worker, pool, redirection):
 
 @pytest.mark.check_all
 def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
-    """The measured runs do not say so: another traced one is the last."""
+    """The measured runs do not tell: the last run is a traced one again."""
     pool(16)
     pool.will_change()
     script = ('echo >> runs; if [ $(wc -l < runs) -gt 4 ]; then echo 0 > '
@@ -417,7 +417,7 @@ def test_bench_counters(bench_json, bench, fake_perf):
 
 
 def test_bench_no_counters(bench_json, tmp_path):
-    """No perf, or one that can count nothing: the answer says so."""
+    """Without perf, or with one that can count nothing, the answer says so."""
     answer = bench_json("spin", "1", "1", env=helpers.environment(PATH=tmp_path))
     assert answer["counters"] is None and answer["no_counters"] == "perf is not installed"
     perf = tmp_path / "perf"

@@ -63,8 +63,7 @@ static int take_turns(const char *path) {
     return 0;
 }
 
-/* A daemon that forks itself, which stops a process that is still traced.  Those of earlier runs must be
-   through. */
+/* A daemon that forks itself, which stops a process that is still traced.  The daemons of earlier runs must have ended. */
 static int leave_behind(const char *path) {
     char runs[4096];
     snprintf(runs, sizeof runs, "%s.runs", path);

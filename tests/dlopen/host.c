@@ -80,7 +80,7 @@ static uint64_t trace(uint64_t x, void *unused) {
     return x + (unsigned)backtrace(frames, 32);
 }
 
-/* How a function of the DSO is seen from outside. */
+/* A function of the DSO as seen from outside. */
 static void inspect(void *handle) {
     function *table = dlsym(handle, "table");
     Dl_info info;
@@ -106,7 +106,7 @@ static void *open_third(void *unused) {
     return by_path("libtable3.so", RTLD_NOW, LM_ID_BASE);
 }
 
-/* In a thread of 16 KiB, the least that there is: moving takes more. */
+/* Opens in a thread with a stack of 16 KiB, the smallest: moving takes more. */
 static void *on_small_stack(void) {
     pthread_attr_t attributes;
     pthread_t thread;

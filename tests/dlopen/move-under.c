@@ -151,7 +151,7 @@ static void move_and_return(struct hl_context *context, int fd) {
     hl_end(context);
 }
 
-/* The kernel would give this thread, which moves, all of them. */
+/* The kernel would give all signals to this thread, which moves. */
 static void start_timer(void) {
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGPROF};
     struct itimerspec time = {{0, 1000000}, {0, 1000000}};

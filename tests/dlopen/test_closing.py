@@ -24,7 +24,7 @@ def test_rounds(workshop, later, pool):
     start, end, (least, most) = numbers[:3], numbers[3:6], numbers[6:]
     assert start[:2] == end[:2], stdout
     assert end[2] - start[2] < 512, stdout
-    # Where the kernel puts a DSO decides whether a boundary page counts: two or three of text, one or two of data.
+    # The address of a DSO decides whether a boundary page counts: two or three pages of text, one or two of data.
     assert least >= 3 * 3 * 2048 and most <= 3 * 6 * 2048, stdout
     # The fixture nothing_left proves that the pool has its pages back.
 

@@ -91,7 +91,7 @@ def test_default_watches_nothing(workshop, later, library, pool):
 
 @pytest.mark.parametrize("short", [True, False], ids=["pool short", "no memory file"])
 def test_what_cannot_be_done_is_told(workshop, later, strace, pool, short):
-    """Each open with its reason; or once at start that none will move."""
+    """A line gives the reason for each open; or one at the start says that none will move."""
     pool(0)
     argv = [workshop / "open-close", 2, workshop / "libtable1.so"]
     if short:

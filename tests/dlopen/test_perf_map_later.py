@@ -40,7 +40,7 @@ def read_map(path):
 
 @pytest.mark.parametrize("patterns", ["libbig*", "main:libbig*"])
 def test_added(builder, later, pool, patterns):
-    """Each function of the moved text of two objects has its name where the object lies."""
+    """Each function of the moved text of two objects has its name at the object's address."""
     pool(64)
     _, libraries = builder.with_library("dso", 2)
     process = later(["/usr/bin/python3", "-c", SCRIPT, "here", *libraries], patterns, "backend=hugetlb,perf_map=on,verbose=2")

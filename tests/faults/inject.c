@@ -33,10 +33,8 @@
 
    It keeps account of the memory that MODULE has mapped.  A range that MODULE unmaps, maps over (MAP_FIXED) or
    moves a mapping from or to must be its own at that moment, or lie in the object that it moves: a file whose
-   name has "target" in it.  Each call that goes beyond is a trespass.  Where nothing is mapped counts as
-   another thread's too, which may have been faster; only after faults that leave ruins it does
-   not, while there is one thread.
- */
+   name has "target" in it.  Each call that goes beyond is a trespass.  Unmapped space counts as another thread's too, which
+   may have been faster; only after faults that leave ruins it does not, while there is one thread. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <elf.h>
@@ -177,7 +175,7 @@ static void look_at(pid_t pid) {
     put_mask(pid);
 }
 
-/* Where MODULE's range is in memory.  Addresses are the same in all runs. */
+/* Finds MODULE's range in memory.  Addresses are the same in all runs. */
 static void find_module(pid_t pid) {
     char path[64], line[4096];
     snprintf(path, sizeof path, "/proc/%d/maps", pid);
@@ -264,8 +262,8 @@ static void find_rest(const struct pieces *p, struct pieces *rest, word start, w
         take_away(rest, p->piece[i].start, p->piece[i].end);
 }
 
-/* Where the object ends whose file NAME has a mapping [start, end) at OFFSET: behind the zeros, if the mapping has
-   the last bytes that the file gives. */
+/* The end of the object whose file NAME has a mapping [start, end) at OFFSET: behind the zeros, if the mapping has the
+   file's last bytes. */
 static word end_of_object(const char *name, word start, word end, word offset) {
     Elf64_Ehdr header;
     Elf64_Phdr phdr[32];
@@ -611,7 +609,7 @@ static void put_calls(void) {
     free(text);
 }
 
-/* Its children, which outlive it where it is killed, hold its pages until they have ended. */
+/* Its children outlive it if it is killed, and hold its pages until they have ended. */
 static void wait_for_children(void) {
     while (waitpid(-1, NULL, __WALL) > 0)
         ;

@@ -236,7 +236,7 @@ def compare(look, plain, spans, may_lose=False):
 
 
 def base_names(mappings):
-    """Where each file begins."""
+    """The address at which each file begins."""
     return {m.name: m.start for m in reversed(mappings) if m.name.startswith("/") and not m.is_hugetlb}
 
 

@@ -12,7 +12,7 @@ from sweep import Setting
 HERE = pathlib.Path(__file__).resolve().parent
 DATA_WORDS = 9 * 2**16
 
-# Half the text and data of tests/system: thousands of runs.
+# Half the text and data of tests/system, as there are thousands of runs.
 TEXT = programs.TEXT.replace("4096", "1536").replace("640*1024", "384*1024").replace("DATA_WORDS", str(DATA_WORDS))
 
 
@@ -49,7 +49,7 @@ class Targets:
 
 
 def find_core(ldso):
-    """Where in LDSO the functions of the core and of its glue are."""
+    """The ranges in LDSO of the functions of the core and of its glue."""
     listing = subprocess.run(["readelf", "-sW", ldso], check=True, capture_output=True, text=True).stdout
     sources = {"dl-hugepages.c", *(p.name for f in ("elf", "perf-maps") for p in (helpers.ROOT / f).glob("*.c"))}
     file, functions = "", []
@@ -122,7 +122,7 @@ def make_setting(get, targets, name):
         store.add(targets.folder / ("libtarget.so" if "dlopen" in name else "target"))
         options = store.options()
 
-    # As long as the other, so that the stack is the same.
+    # As long as the other environment, so that the stack is the same.
     good, plain = environment(pattern), environment(re.sub("^.", "X", pattern))
     if way == "ldso" and options != "backend=file":
         # ld.so puts only selected objects where their text is well on huge pages.  There it is, and stays: no pool is so large.

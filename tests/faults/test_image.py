@@ -73,7 +73,7 @@ def test_nothing_was_unmapped(one):
 
 @pytest.mark.parametrize("verbose", [False, True])
 def test_gone(one, verbose):
-    """Another thread was faster, or there is no memory."""
+    """The text is gone, since another thread was faster, or there is no memory."""
     kind, n = maps_over(one.good.calls)
     env = {k: v if verbose else v.replace("verbose=3", "verbose=0") for k, v in one.setting.env.items()}
     with one.inject(env) as inject:

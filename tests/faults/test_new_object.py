@@ -79,7 +79,7 @@ def test_no_memory_for_it(one):
 
 @pytest.mark.check_all
 def test_another_thread_was_faster(one):
-    """It has mapped something in the hole before that could be claimed."""
+    """Another thread has mapped something in the hole before that could be claimed."""
     with one.inject() as inject:
         for fault in last_moves(one):
             check_lost(one, inject.run(fault._replace(how="steal")))

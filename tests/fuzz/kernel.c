@@ -8,7 +8,7 @@
 #include "elf/pool.h"
 #include "elf/thp.h"
 
-/* Of these the input has the contents, in this order, each up to a zero byte. */
+/* The input has the contents of these files, in this order, each up to a zero byte. */
 static const char *const paths[] = {
     "/self/maps",
     "/self/smaps",

@@ -3,7 +3,7 @@
    nothing, and a glob matches the same names as a slow matcher. */
 #include "fuzz.h"
 
-/* Too long for the slow ways. */
+/* Longer texts are too long for the slow ways. */
 #define TEXT_MAX 60
 
 static unsigned complaints;
@@ -16,7 +16,7 @@ static void count_complaint(void *data, struct hl_string option, const char *wha
     complaints++;
 }
 
-/* Writes OPTIONS as they would be said, names and values in the order of the table. */
+/* Writes OPTIONS as a user would, names and values in the order of the table. */
 static void write_options(char *to, size_t bytes, const struct hl_options *options) {
     size_t row = 0;
     char *end = to + bytes;

@@ -70,7 +70,7 @@ static char *write_map(int fd, uint64_t bias, const struct hl_text_range *range,
     return copy;
 }
 
-/* As if the last BYTES of the file were in memory, where nothing else is. */
+/* Pretends that the last BYTES of the file are in memory, where nothing else is. */
 static void write_with_moved(int fd, const struct t_input *file, size_t bytes,
                              const struct hl_text_range *range, uint64_t bias) {
     struct hl_text_range shifted[RANGES], moved;

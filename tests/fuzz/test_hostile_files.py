@@ -32,8 +32,8 @@ def outcome(way, selected, argv):
 
 
 def compare(folder, original, argv_for, ways, one_field):
-    """Runs each variant of ORIGINAL in all WAYS, with nothing selected and with everything.  Where the former does not
-    work, its address decides how it fails.  How many did work."""
+    """Runs each variant of ORIGINAL in all WAYS, with nothing selected and with everything.  If a program does not work
+    even so, its address decides how it fails.  Returns the number of those that worked."""
     different, worked = [], 0
     copy = folder / original.name
     for what, data in variants(original, one_field):

@@ -64,7 +64,7 @@ def folders(builder, tmp_path_factory):
 
 @pytest.fixture
 def world(root, folders):
-    """One with a program at /run/programs/app, on which only root can lay hands."""
+    """A world with a program at /run/programs/app, which only root can change."""
     script = """
         while umount -l /run/hugeld; do :; done 2>/dev/null  # the machine's, which would be listed below the new /run
         mount -t tmpfs -o mode=0755 none /run && mount -t tmpfs -o mode=1777,size=256M none /dev/shm &&

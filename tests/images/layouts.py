@@ -94,7 +94,7 @@ def base_of(elf):
 
 
 def loaded_header(elf, base):
-    """Where in the image a segment has the original's first bytes; 0 where none has."""
+    """The offset in the image at which a segment has the original's first bytes; 0 if none has."""
     for ph in elf.loads:
         if ph.filesz and ph.offset < helpers.PAGE:
             return ph.vaddr - ph.offset - base
@@ -103,7 +103,7 @@ def loaded_header(elf, base):
 
 def check_traps(original, image, base, huge):
     """Huge pages that hold text and nothing writable have traps wherever no segment of the original is, and others have zeros
-    between segments.  How many bytes of traps."""
+    between segments.  Returns the number of bytes of traps."""
     trap, taken = TRAPS[image.machine], bytearray(len(image.data))
     loads = [ph.moved_to(ph.vaddr - base) for ph in original.loads]
     for ph in loads:
@@ -177,7 +177,7 @@ def check_rows(original, image, huge):
 
 
 def is_executable(elf, path):
-    """Whether it is executed itself, and no library."""
+    """Whether it is an executable, and no library."""
     if elf.type == ET_EXEC:
         return True
     dynamic = helpers.run(["readelf", "-Wd", path]).stdout

@@ -74,7 +74,7 @@ __attribute__((unused)) static void find_section(const char *how, int file) {
     }
 }
 
-/* Bun, and many that make their own: where it is was written into the program. */
+/* Bun, and many others: the place was written into the program. */
 __attribute__((unused)) static void find_recorded(const char *how, int file) {
     read_at(how, file, (off_t)recorded.offset, recorded.bytes);
 }

@@ -20,7 +20,7 @@ from worlds import APP, SYSTEM, USER
 pytestmark = pytest.mark.parallel
 LATE = "/run/programs/late"
 LOOK = 10 / 60  # seconds between two looks
-SOON = 50  # seconds, in which it has looked many times, and less than an hour
+SOON = 50  # seconds, in which the service has looked many times, and less than an hour
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_comes_back(world, fast):
 
 
 def test_disk_is_mounted(world, fast, tmp_path):
-    """No event tells that; and the same disk again is the same file by all numbers."""
+    """No event tells of a mount; and after mounting the same disk again the file has the same numbers."""
     def make(file, tree):
         return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
 
@@ -206,7 +206,7 @@ def test_mistake_meanwhile(world, fast, tmp_path):
 
 @pytest.mark.check_all
 def test_written_slowly(world, fast, tmp_path):
-    """Nothing is tried, and said, as long as it is not whole."""
+    """No image is tried, and no line written, as long as the file is not whole."""
     data = world.path(APP).read_bytes()
     slower = [word.replace("x60", "x6") for word in fast]  # between two writes there are less than its five seconds on a busy machine, too
     with open(tmp_path / "said", "w") as log, looking(world, slower, LATE, log=log) as process:
@@ -379,7 +379,7 @@ def states(world):
 
 
 def test_metrics_elsewhere(world, fast, tmp_path):
-    """They are written through links of root's, not through another user's, and not to where nothing answers."""
+    """Metrics are written through links of root's, not through another user's, and not to a file system that does not answer."""
     for folder in ("mine", "theirs", "victim"):
         world.path(f"/run/{folder}").mkdir()
     world.path("/run/theirs/link").symlink_to("/run/victim")
@@ -406,7 +406,8 @@ def test_metrics_elsewhere(world, fast, tmp_path):
     ("after", ["share", "remove", "/run/programs/new/late"]), ("before", ["share", "remove", "--all", "--force"]),
     ("before", ["service", "undo"]), ("after", ["reset"])], ids=lambda value: value if isinstance(value, str) else value[-1])
 def test_original_does_not_answer(world, fast, tmp_path, when, end):
-    """A file system of which nothing comes, over a file with an image: nothing waits for it, all else goes on, and the image stays."""
+    """A file system that never answers lies over a file with an image: nothing waits for it, all else goes on, and the image
+    stays."""
     app, late = APP, "/run/programs/new/late"
     put(world, late)
     world.add("--way=image", app, late)

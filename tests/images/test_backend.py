@@ -63,7 +63,7 @@ def test_executable(images, builder, prove, variant):
 
 @pytest.mark.parametrize("variant", ["dso-aligned", "dso-hole", "dso-six"])
 def test_library(images, builder, library, variant):
-    """One that is not linked at 2 MiB lies where the kernel puts it: used there, or the reason says why not."""
+    """A library that is not linked at 2 MiB lies where the kernel puts it: its image is used there, or the reason says why not."""
     app, [dso] = builder.with_library(variant)
     images.add(dso)
     result = helpers.run_preloaded([app], "libbig*", images.options("verbose=2"), library)
@@ -229,7 +229,7 @@ int main(int argc, char **argv) {
 
 
 def test_dlopen_with_threads(images, builder, moved, tmp_path):
-    """Twice, with dlclose in between."""
+    """The library is opened twice, with dlclose in between."""
     _, [dso] = builder.with_library("dso-aligned")
     images.add(dso)
     source = tmp_path / "later.c"
@@ -240,7 +240,7 @@ def test_dlopen_with_threads(images, builder, moved, tmp_path):
 
 
 def test_breakpoint(images, builder, library, tmp_path):
-    """A debugger's is a private copy of one page, and the image is as before."""
+    """A debugger's breakpoint is a private copy of one page, and the image is as before."""
     if not shutil.which("gdb"):
         pytest.skip("gdb is not installed")
     app = builder.executable("nopie")
@@ -329,7 +329,8 @@ def test_another_file_of_the_same_name(images, builder, own, moved, tmp_path):
 
 
 def test_on_overlayfs(images, builder, own, moved, tmp_path):
-    """Its numbers in maps are not those of stat: it is found all the same, and the lower file's image is not its own."""
+    """On overlayfs the file's numbers in maps are not those of stat: its image is found all the same, and the lower file's
+    image is not its own."""
     app = own(builder.executable("nopie"))
     for name in ("lower", "upper", "work", "merged"):
         (tmp_path / name).mkdir()
@@ -355,7 +356,7 @@ UNSAFE = "another user could have written to the store, or to the image"
 
 @pytest.fixture
 def store_of_its_own(images, builder, own, tmp_path):
-    """(store, program, image): one that a test may spoil."""
+    """(store, program, image): a store that a test may spoil."""
     store = Store(images.folder / tmp_path.name)
     store.folder.mkdir(mode=0o755)
     app = own(builder.executable("nopie"))

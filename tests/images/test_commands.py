@@ -124,13 +124,13 @@ def test_status(app_of_image):
     assert f"hugetlb 0, thp 0, image {pages}, file 0 pages" in text
     assert f"{pages * HUGE // KIB} KiB of it belong to an image, of which all processes share one copy" in text
     [row] = re.findall(r"^    0x000000400000 (\S+)$", text, re.M)
-    assert row.count("I") == pages or "?" in row, text  # which of them, the kernel says since Linux 6.7
+    assert row.count("I") == pages or "?" in row, text  # since Linux 6.7 the kernel says which of them
     [row] = [line for line in helpers.hugeld("status", "--all").stdout.splitlines() if line.split()[0] == str(process.pid)]
     assert row.split()[4:8] == ["0", "0", str(pages), "0"]
 
 
 def test_status_of_what_does_not_use_its_image(builder, store, pause_library):
-    """It was started before its image was made, or without hugeld."""
+    """The program was started before its image was made, or without hugeld."""
     app = builder.executable("nopie")
     image = store.add(app)
     env = helpers.environment(LD_PRELOAD=pause_library, LD_HUGEPAGES_OPTIONS=store.options())
@@ -188,7 +188,7 @@ def test_status_of_library(builder, store, library, pause_library):
 
 
 def test_status_of_library_that_is_an_image(builder, store, pause_library):
-    """As the patched linker maps it: nothing of the object is mapped from its own file."""
+    """A library mapped by the patched linker: nothing of the object is mapped from its own file."""
     app, [big] = builder.with_library("dso-aligned")
     image = pathlib.Path(store.add(big))
     argv = ["env", f"LD_PRELOAD={image}:{pause_library}", app]
@@ -202,7 +202,7 @@ def test_status_of_library_that_is_an_image(builder, store, pause_library):
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 @pytest.mark.parametrize("how", ["mounted", "by-name"])
 def test_status_of_executed_image(builder, store, pause_library, variant, how):
-    """No hugeld in the process: mounted over the original, and called by its own name."""
+    """No hugeld is in the process: the image is mounted over the original, and called by its name."""
     app = builder.executable(variant)
     image = store.add(app)
     env = helpers.environment(LD_PRELOAD=pause_library)
@@ -269,7 +269,7 @@ def test_inspect(builder, store):
 
 
 def test_inspect_without_use_for_it(builder, store):
-    """backend= takes none; too little text; another machine's addresses."""
+    """The image has no use: backend= takes none; too little text; another machine's addresses."""
     app = builder.executable("nopie")
     image = store.add(app)
     told = store.inspect(app, options="backend=thp")
@@ -296,7 +296,7 @@ def test_inspect_pie(builder, store, library, pause_library):
 
 @pytest.mark.parametrize("variant", ["dso", "dso-aligned"])
 def test_inspect_library(builder, store, variant):
-    """One that is linked at 2 MiB always lies right; of another one that is known where the kernel has a rule."""
+    """A library that is linked at 2 MiB always lies right; of another one this is known if the kernel has a rule."""
     _, [big] = builder.with_library(variant)
     store.add(big)
     told = store.inspect(big)
@@ -417,7 +417,7 @@ def test_doctor_of_program(builder, store, pool):
 
 
 def test_doctor_of_process(app_of_image, store, pool):
-    """Its program, as if it were started again."""
+    """doctor judges a process's program as if it were started again."""
     pool(0)
     process, app, image = app_of_image
     told = store.json("doctor", "-o", f"store={store.path}", process.pid)["program"]

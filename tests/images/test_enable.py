@@ -68,7 +68,7 @@ START = f"ExecStart={{ path={APP} ; argv[]={APP} --serve ; ignore_errors=no }}"
 
 
 def test_names(world):
-    """By PATH, by a link, by a unit; a path that a glob would take for something else; one that is gone."""
+    """A file is named by PATH, by a link, by a unit; a path may look like a glob, or be gone."""
     done(world.run("env", "PATH=/run/programs:/usr/bin:/bin", HUGELD, "enable", "app"))
     world.path("/run/link").symlink_to(APP)
     done(world.run(HUGELD, "enable", "/run/link"))
@@ -120,7 +120,7 @@ def test_what_cannot_be_enabled(world, what):
 
 
 def test_disable_without_a_configuration(world):
-    """Nothing was enabled yet."""
+    """disable works although nothing was enabled yet."""
     refused(world.run(HUGELD, "disable", APP), f"{APP}: it was not enabled")
     assert not world.path(CONFIGURATION).exists()
 
@@ -220,7 +220,7 @@ def test_enable_is_killed(world, strace, call):
 
 
 def test_image_that_stays(world, strace):
-    """It is not said that a program is disabled whose image could not be removed."""
+    """No line says that a program is disabled whose image could not be removed."""
     done(world.run(HUGELD, "enable", APP))
     fail = ["-e", "trace=renameat", "-e", "inject=renameat:error=EIO"]
     result = world.run(HUGELD, "disable", APP, strace=fail)
@@ -228,7 +228,7 @@ def test_image_that_stays(world, strace):
 
 
 def test_what_is_on_another_disk(world, tmp_path):
-    """It is enabled where the configuration accepts that."""
+    """A file on another disk is enabled if the configuration accepts that."""
     def make(file, tree):
         return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
 
@@ -269,7 +269,7 @@ def test_reset(world):
 
 
 def test_reset_where_the_store_is_not_seen(world):
-    """In a mount namespace in which the store is not mounted; its folder is where the others have it."""
+    """reset runs in a mount namespace in which the store is not mounted, but its folder is there."""
     world.add(APP)
     [image] = world.list()
     script = f"umount {SYSTEM} && {HUGELD} reset && ls -d {SYSTEM}"
@@ -289,7 +289,7 @@ def test_reset_follows_no_link(world):
 
 @pytest.mark.parametrize("call", ["umount2", "rmdir", "renameat"])
 def test_reset_is_killed(world, strace, call):
-    """The next one does the rest."""
+    """The next reset does the rest."""
     before = sorted(os.listdir(world.path("/run"))), mounts(world)
     world.add(APP)
     kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when=1"]
@@ -320,7 +320,7 @@ def test_reset_detaches(world):
 
 
 def test_reset_beside_a_process_that_does_not_answer(world):
-    """It is named, and all else is reset."""
+    """The process is named, and all else is reset."""
     world.add(APP)
     process = helpers.start(["sleep", "1000"])
     try:

@@ -64,7 +64,7 @@ def check_moved(result, app):
 @pytest.mark.parametrize("prefix", [[], FIXED, ["sh", "-c", 'ulimit -s unlimited; exec "$@"', "sh"]],
                          ids=["random", "fixed", "legacy"])
 def test_itself(app, start, prefix):
-    """Its vectors, its data, the heap, dlopen, dladdr, backtrace, and executing itself again."""
+    """The program agrees: its vectors, data, heap, dlopen, dladdr, backtrace, and executing itself again."""
     plain, moved = run([*prefix, app]), run([*prefix, *start(app)])
     check_moved(moved, app)
     assert without_place(moved) == without_place(plain) and plain.returncode == 0
@@ -81,7 +81,7 @@ def test_many_words(app, start):
 
 
 def test_place_is_random(app, start):
-    """Every bit that the kernel draws, from 2 MiB up; and none where it draws none."""
+    """The place has every random bit of the kernel's, from 2 MiB up; and none if the kernel has none."""
     bits = int(pathlib.Path("/proc/sys/vm/mmap_rnd_bits").read_text())
     places = [place(run(start(app))) for _ in range(32)]
     varying = 0
@@ -93,7 +93,7 @@ def test_place_is_random(app, start):
 
 
 def test_memory_limit(app, start):
-    """RLIMIT_AS that suffices for the program and not for a second time its extent: it runs where it was."""
+    """RLIMIT_AS suffices for the program and not for twice its extent: it runs where it was."""
     size = 330 << 10  # of which the heap is most
     prefix = ["sh", "-c", f'ulimit -v {size}; exec "$@"', "sh"]
     plain, moved = run([*prefix, app]), run([*prefix, *start(app)])
@@ -116,7 +116,7 @@ def test_gdb(app, start):
 
 
 def test_detach(app, start):
-    """hugeld knows where it is, and puts it back on its own file, where that does not fit."""
+    """hugeld detach finds it, and puts it back on its own file, at an address that does not fit its image."""
     process = helpers.start([*start(app), "work", "5000"], environment())
     try:
         assert "at the exec stop" in process.stderr.readline()

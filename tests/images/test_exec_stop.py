@@ -20,7 +20,7 @@ from objects import PF_X, PT_LOAD, read_headers
 from smaps import read_smaps
 
 pytestmark = pytest.mark.parallel
-TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the preloader comes instead
+TAKES_PAGES = pytest.mark.usefixtures("pool")  # pages of the pool, if the preloader comes instead
 
 HERE = pathlib.Path(__file__).resolve().parent
 FIXED = {"nopie": ["-no-pie"], "static": ["-static", "-no-pie"]}
@@ -285,7 +285,7 @@ def test_helper_killed(images, program, run, meddle, variant):
 
 
 def test_killed_early(images, program, run, meddle):
-    """Ended when it has a helper, which may not have begun: that ends too, so the pipes are closed."""
+    """hugeld run is killed when it has a helper, which may not have begun: that ends too, so the pipes are closed."""
     app = program("static")
     images.add(app)
     for _ in range(20):
@@ -334,7 +334,7 @@ def test_group_is_stopped(images, program, meddle):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_call_fails(images, program, run, meddle, variant):
-    """Each call that is made in the program: it begins on small pages, with nothing left."""
+    """Each call that is made in the program fails once: it begins on small pages, with nothing left."""
     app = program(variant)
     images.add(app)
     plain = plainly([app, "x"], LD_PRELOAD=meddle)
@@ -427,7 +427,7 @@ def test_little_data(images, program, run, variant):
 
 
 def test_exec_refused(images, program, run, meddle):
-    """A security module may forbid it to a traced process: it is executed without."""
+    """A security module may forbid execve to a traced process: the program is executed untraced."""
     app = program("static")
     images.add(app)
     result = meddled(meddle, run, app, "refuse", options="verbose=1")
@@ -458,7 +458,7 @@ def left_alone(run, app, why, prefix=(), **more):
 
 @pytest.mark.parametrize("kind", ["set-user-ID", "set-group-ID", "capabilities"])
 def test_privileges(program, library, shared_folder, image_store, kind):
-    """They would be lost by being traced."""
+    """A traced program would lose its privileges."""
     folder = shared_folder / kind
     folder.mkdir(mode=0o755)
     app = pathlib.Path(shutil.copy(program("static"), folder))
@@ -591,7 +591,7 @@ def test_children_that_are_there(images, program, run):
 
 
 def test_uprobe(images, program, run, probe):
-    """It is in the program's text already at the exec stop, and would not be in the image's."""
+    """The uprobe is in the program's text already at the exec stop, and would not be in the image's."""
     app = program("static")
     images.add(app)
     one = probe(app)
@@ -608,7 +608,7 @@ def test_noexec_store(program, run, images, tmp_path):
 
 
 def test_changed_file(images, program, run):
-    """It has no image any more."""
+    """A changed file has no image any more."""
     app = program("static")
     images.add(app)
     app.chmod(0o700)
@@ -621,7 +621,7 @@ def test_changed_file(images, program, run):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gdb(images, program, variant):
-    """It names functions of a program that it attaches to, and knows where they are."""
+    """gdb names functions of a program that it attaches to, and knows their addresses."""
     if not shutil.which("gdb"):
         pytest.skip("gdb is not installed")
     app = program(variant)

@@ -20,9 +20,9 @@ from objects import PF_X, PT_LOAD, read_headers
 from smaps import read_smaps
 
 pytestmark = pytest.mark.parallel
-TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the image is not used
+TAKES_PAGES = pytest.mark.usefixtures("pool")  # pages of the pool, if the image is not used
 
-# Where a program finds itself, as it asks in every way that there is.
+# Prints where a program finds itself, in every way that there is.
 WHERE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -273,7 +273,8 @@ def test_namespace_is_left_alone(images, builder, tmp_path, how, outside):
 
 @TAKES_PAGES
 def test_private_mounts(images, program, run):
-    """There the program would not see later mounts, and would keep unmounted devices busy: refused, with the reason."""
+    """With private mounts the program would not see later mounts, and would keep unmounted devices busy: it is refused, with the
+    reason."""
     app = program("pie")
     images.add(app)
     private = ["unshare", "-m", "--propagation", "private"]
@@ -304,8 +305,8 @@ def test_not_wanted(images, program, run, options):
 
 
 def test_by_a_user(program, library, shared_folder):
-    """A user's own store; and a user namespace is entered only if the user asks for it, because it takes rights from the program:
-    sudo would not work in it."""
+    """A user has a store of their own; and a user namespace is entered only if the user asks for it, because it takes rights from
+    the program: sudo would not work in it."""
     if helpers.run([*UNPRIVILEGED, "unshare", "-rm", "true"]).returncode != 0:
         pytest.skip("no user namespaces here")
     folder, store = shared_folder / "user", shared_folder / "runtime/hugeld"
@@ -397,7 +398,7 @@ def test_image_of_another_file(images, program, run, builder):
 
 @TAKES_PAGES
 def test_other_entry(images, program, run):
-    """The same segments, and another begin."""
+    """The image has the same segments, and another entry point."""
     app = program("nopie")
     image = images.add(app)
     with open(image, "r+b") as file:
@@ -450,7 +451,7 @@ def test_noexec(images, program, run):
 
 @TAKES_PAGES
 def test_no_namespace(images, program, run, tmp_path):
-    """Root without CAP_SYS_ADMIN, and no user namespaces either, as in most containers."""
+    """Root has no CAP_SYS_ADMIN, and there are no user namespaces either, as in most containers."""
     app = program("static")
     images.add(app)
     # In a chroot no user namespace can be made.
@@ -515,7 +516,7 @@ def test_share_of_what_is_used(own_store, program, run, later, variant, argument
 
 
 def test_share_of_what_just_changed(own_store, program, run):
-    """It may run only once; and nothing waits for the clock."""
+    """A program that just changed may run only once, so no image is made; and nothing waits for the clock."""
     app = program("pie")
     result = run([app], "--share", loader=())
     assert f"hugeld: {app}: no image: it changed in the last 5 minutes" in result.stderr and result.returncode == 3
@@ -546,7 +547,7 @@ def test_share_what_another_store_has(images, program, run, later):
 
 
 def test_share_under_a_memory_limit(own_store, program, run, later, cgroup):
-    """Its pages would count against the program's own limit, and kill it."""
+    """The image's pages would count against the program's own limit, and kill it."""
     app = program("pie")
     limit = cgroup("memory", v2=("memory.max", 512 << 20), v1=("memory.limit_in_bytes", 512 << 20))
     result = run([app], "--share", loader=(), prefix=[*limit, *later])
@@ -556,7 +557,7 @@ def test_share_under_a_memory_limit(own_store, program, run, later, cgroup):
 
 @contextlib.contextmanager
 def full(folder):
-    """4 MiB are left in its file system."""
+    """Fills the store's file system but for 4 MiB."""
     limit = os.statvfs(folder)
     filler = folder / "filler"
     with open(filler, "wb") as file:
@@ -568,7 +569,7 @@ def full(folder):
 
 
 def test_share_makes_no_room_in_vain(own_store, program, run, later, images):
-    """All that could go would not be enough for it: nothing goes."""
+    """Removing all images that may go would not make enough room: none goes."""
     small = program("static")
     run([small], "--share", loader=(), prefix=later)
     [made] = own_store.glob(f"*/{small.name}")
@@ -589,7 +590,7 @@ def test_share_makes_room(own_store, program, run, later, images):
 
 
 def test_share_cannot(images, program, run):
-    """One line, and it runs all the same: the system's store takes nothing that others can write."""
+    """One line says why, and it runs all the same: the system's store takes nothing that others can write."""
     app = program("static")
     app.chmod(0o777)
     result = run([app], "--share", options="")
@@ -650,9 +651,9 @@ def test_lines_that_are_not_read(own_store, program, words):
 @pytest.mark.check_all
 @TAKES_PAGES
 def test_no_room_for_variables(program):
-    """The kernel takes no more of them than the program has: it runs without hugeld's."""
+    """The kernel takes no more variables than the program has: it runs without hugeld's."""
     app, tried = program("nopie"), 0
-    limit = 512 << 10  # of the stack: a quarter of it is for words and variables
+    limit = 512 << 10  # a limit of the stack, a quarter of which is for words and variables
 
     def run(size, *words):
         variables = {**helpers.environment(), **{f"A{i}": "x" * 1000 for i in range(size // 1024)}, "B": "x" * (size % 1024)}

@@ -152,7 +152,7 @@ def test_is_no_child(world, store, maker):
 
 
 def test_is_not_waited_for(world, store, maker, stock):
-    """The program has ended before it has."""
+    """The program has ended before the maker has."""
     allow_again(store)
     world.path("/run/hold").touch()
     try:
@@ -165,7 +165,7 @@ def test_is_not_waited_for(world, store, maker, stock):
 
 
 def test_not_again_and_again(world, store, maker, stock):
-    """One start of many begins one, and that is so for ten seconds and more."""
+    """Only one of many starts begins a maker, for ten seconds and more."""
     for _ in range(3):
         allow_again(store)
         before, begun = len(maker(0)), time.monotonic()
@@ -182,7 +182,7 @@ def test_not_again_and_again(world, store, maker, stock):
 
 
 def test_takes_a_hundredth(world, store, stock):
-    """It may be begun again in a hundred times as long as it has taken."""
+    """The next maker may begin after a hundred times as long as the last has taken."""
     run(world, "--", stock, "--version")
     helpers.wait_until(lambda: images(world, stock.name), what="its image")
     run(world, "--first-use", "--", "/run/bin/hugeld")
@@ -190,7 +190,7 @@ def test_takes_a_hundredth(world, store, stock):
 
 
 def stays_away(world, store, maker, stock, *words, prefix=()):
-    """It is not begun for this, and is for the next that runs as usual."""
+    """No maker begins for this run, and one does for the next that runs as usual."""
     allow_again(store)
     run(world, *words, prefix=prefix)
     assert (store / ".lock").stat().st_mtime == 0, words
@@ -208,7 +208,7 @@ def test_small_program(world, store, maker, stock):
 
 
 def test_where_orphans_come(world, store, maker, stock):
-    """The first process of a PID namespace would be its parent."""
+    """The first process of a PID namespace would be the maker's parent."""
     prefix = ["unshare", "--pid", "--fork", "--mount-proc"]
     if world.run(*prefix, "true").returncode != 0:
         pytest.skip("no PID namespaces here")
@@ -230,7 +230,7 @@ def test_below_a_process_that_waits_for_orphans(world, store, maker, stock):
 
 
 def test_in_a_service(world, store, maker, stock):
-    """systemd would take it for the service's main process, or wait for it."""
+    """systemd would take the maker for the service's main process, or wait for it."""
     prefix = ["sh", "-c", 'SYSTEMD_EXEC_PID=$$ exec "$@"', "sh"]
     stays_away(world, store, maker, stock, "--", stock, "--version", prefix=prefix)
 
@@ -275,7 +275,7 @@ def test_libraries_beside_an_image(world, store, stock):
 
 @pytest.fixture
 def library(world, builder):
-    """A library at a path on which only root can lay hands, whose file name is not its soname, libbig.so.1."""
+    """A library at a path that only root can change, whose file name is not its soname, libbig.so.1."""
     _, [dso] = builder.with_library("dso-aligned")
     shutil.copy(dso, world.path("/run/programs/large.so"))
     shutil.copy(helpers.LIBRARY, world.path("/run/bin"))
@@ -301,7 +301,7 @@ def test_preloads_only_for_what_is_shared(world, store, library):
     assert all(preloads(patterns, verbose)
                for patterns in ("main:libbig*", "main:large.so", library, "main:*") for verbose in (0, 1))
     assert not any(preloads(patterns) for patterns in ("main:libother*", "main:!libbig*:*", "/run/other/libother*"))
-    # By links, or where it is mounted somewhere else, the program has it at another path.
+    # By links, or another mount, the program has it at another path.
     assert preloads("main:/run/elsewhere/libbig.so.1") and preloads("main:/run/elsewhere/*")
     moved = world.path(library).parent.rename(world.path("/run/renamed"))
     assert preloads("main:libbig*")

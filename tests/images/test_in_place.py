@@ -77,7 +77,7 @@ def big(tmp_path_factory):
 
 
 def cover(world, path, text, name):
-    """PATH says TEXT in WORLD."""
+    """Covers PATH in WORLD with a file that has TEXT."""
     file = world.path("/run") / name
     file.write_text(text)
     assert world.run("mount", "--bind", f"/run/{name}", path).returncode == 0
@@ -133,7 +133,7 @@ def test_reset(place):
 
 
 def test_scattered(place):
-    """It becomes huge as a whole, for every process that starts, and is the same program."""
+    """A scattered file becomes huge as a whole, for every process that starts, and is the same program."""
     plain = place.run(BIG, 0, "where").stdout
     before = place.path(BIG).read_bytes()
     scatter(place.path(BIG))
@@ -160,7 +160,7 @@ def test_scattered(place):
 
 
 def test_dropped_since(place):
-    """Nothing is on huge pages any more: strict=on refuses it, verbose=1 says so, and otherwise it runs as it is."""
+    """No text is on huge pages any more: strict=on refuses it, verbose=1 says so, and otherwise it runs as it is."""
     add(place, BIG)
     strict = ["/run/bin/hugeld", "run", "-o", "strict=on", "--", BIG, 0]
     assert place.run(*strict).returncode == 0
@@ -305,7 +305,7 @@ def test_never(place, size):
 
 @contextlib.contextmanager
 def waiting(path):
-    """PATH, which is as a file in /proc/pressure, says that something waits all the time."""
+    """PATH, like a file in /proc/pressure, says that something waits all the time."""
     text = CALM.replace("0.00", "5.10", 1).replace("total=0", "total=00000000000000000000", 1)
     path.write_text(text)
     at, ended = text.index("total=") + len("total="), threading.Event()
@@ -393,7 +393,7 @@ def test_user(place):
 
 
 def test_pie(place):
-    """The kernel puts it anywhere, so it is an image; the same where that is asked for."""
+    """The kernel puts a PIE anywhere, so it gets an image; also on request."""
     refused(place.share("add", "--way=place", APP), "not congruent")
     assert "image" in place.share("add", APP).stdout
     assert "image" in place.share("add", "--way=image", BIG).stdout
@@ -424,7 +424,7 @@ def build_library(place, tmp_path, *flags):
 
 @pytest.mark.check_all
 def test_library_that_glibc_aligns(place, tmp_path):
-    """It takes room for it before it maps the file, which the kernel therefore does not align.  On AArch64 that is every library."""
+    """glibc reserves room before it maps the file, which the kernel therefore does not align.  On AArch64 that is every library."""
     build_library(place, tmp_path, "-Wl,-z,max-page-size=0x10000")
     refused_untouched(place, "not congruent", arguments=["--way=place", "/run/programs/libbig.so"])
 
@@ -542,7 +542,8 @@ def test_upgrade_to_a_pie(place, big):
 
 
 def test_one_moment_without_a_huge_page(place):
-    """It says nothing of the file system: the rest of the file is put in place, and the missing part later."""
+    """One huge page missing says nothing about the file system: the rest of the file is put in place, and the missing part
+    later."""
     add(place, BIG)
     place.share("remove", "--all")
     whole = expected(place)
@@ -569,7 +570,7 @@ def test_many_would_wait(place):
 
 
 def test_rests_between_collapses(place):
-    """Twenty times as long as the processes that map the file waited for each."""
+    """It rests twenty times as long as the processes that map the file waited for each."""
     trace = ["strace", "-f", "-ttt", "-o", "/run/trace", "-e", "trace=madvise", "-e", "inject=madvise:retval=0:delay_exit=2000"]
     with running(place):
         place.run(*trace, "/run/bin/hugeld", "share", "add", "--way=place", BIG)

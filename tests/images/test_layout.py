@@ -246,7 +246,7 @@ def test_many_program_headers(builder, tmp_path):
 
 
 def refuse_to_share(app, store, reason):
-    """Nothing gets into the STORE, and one line says why."""
+    """No image gets into the STORE, and one line says why."""
     before = set(os.listdir(store)) | {".lock"}
     result = helpers.hugeld("share", "add", "--any-disk", "--way=image", "--store", store, app)
     assert (result.returncode, result.stdout) == (1, "") and len(result.stderr.splitlines()) == 1, result
@@ -254,7 +254,7 @@ def refuse_to_share(app, store, reason):
 
 
 def test_no_store_takes_what_no_process_takes(builder, tmp_path, own_store):
-    """A process reads 64 program headers of an image at most."""
+    """A store takes no image with more than 64 program headers, since no process reads more."""
     app = tmp_path / "app"
     app.write_bytes(hostile.many_headers(builder.executable("pie").read_bytes(), 65))
     app.chmod(0o755)
@@ -448,7 +448,7 @@ def test_sections_of_a_distribution(tmp_path):
 
 
 def test_compiler(tmpfs, tmp_path):
-    """cc1plus does a real work from its image, with its text on huge pages."""
+    """cc1plus does real work from its image, with its text on huge pages."""
     compiler = pathlib.Path(find_cc1plus() or pytest.skip("there is no cc1plus"))
     image = make(compiler.resolve(), tmpfs.outside / "cc1plus")
     layouts.check_tools(compiler, image)
@@ -593,7 +593,7 @@ PT_GNU_STACK = 0x6474E551
 # How programs carry data for themselves, which they find by an offset that was recorded when they were built.
 @pytest.mark.parametrize("section", ["pydata", "pck", ".bun", ".payload", ".note.data", ".llvm.data", ".comment.x"])
 def test_data_in_a_section(small, tmp_path, section):
-    """PyInstaller, Godot and Bun keep it in a section that is not loaded."""
+    """PyInstaller, Godot and Bun keep their data in a section that is not loaded."""
     (tmp_path / "data").write_bytes(b"what the program reads" * 100)
     app = tmp_path / "app"
     subprocess.run(["objcopy", "--add-section", f"{section}={tmp_path / 'data'}", small, app], check=True)
@@ -635,8 +635,8 @@ def test_data_behind_a_program_header(small, tmp_path):
 
 @pytest.mark.parametrize("kind", ["-pie", "-no-pie"])
 def test_moved_program_headers(builder, tmp_path, kind):
-    """They lie in another page, as llvm-bolt puts them.  Debuggers need the file's headers for an object that is not where it was
-    linked."""
+    """The program headers lie in another page, as llvm-bolt puts them.  Debuggers need the file's headers for an object that is not
+    where it was linked."""
     app, out = tmp_path / "app", tmp_path / "out"
     source = tmp_path / "app.c"
     source.write_text("const char room[4096] = {1};\nint main(void) { return room[1]; }\n")
@@ -650,7 +650,7 @@ def test_moved_program_headers(builder, tmp_path, kind):
 
 @pytest.mark.parametrize("section", [".debug_info", ".comment", ".gnu_debuglink", ".rustc", ".note.stapsdt", ".gnu.warning.f"])
 def test_data_of_compilers(small, tmp_path, section):
-    """It is found by the section headers, which the image has, too."""
+    """Compilers' data is found by the section headers, which the image has, too."""
     (tmp_path / "data").write_bytes(b"what a debugger reads" * 100)
     app, out = tmp_path / "app", tmp_path / "out"
     subprocess.run(["objcopy", "--remove-section", section, "--add-section", f"{section}={tmp_path / 'data'}", small, app], check=True)
@@ -659,7 +659,7 @@ def test_data_of_compilers(small, tmp_path, section):
 
 @pytest.mark.parametrize("trailer", ["at once", "at a page", "zip"])
 def test_data_at_the_end(small, tmp_path, trailer):
-    """Deno, AppImage and self-extracting archives; also behind padding."""
+    """Deno, AppImage and self-extracting archives have data at the end, also behind padding."""
     data = small.read_bytes()
     padding = {"at once": b"", "at a page": bytes(-len(data) % 4096 + 8192), "zip": b"PK\3\4" + bytes(70000)}[trailer]
     (tmp_path / "app").write_bytes(data + padding + b"d3n0l4nd")
@@ -667,7 +667,7 @@ def test_data_at_the_end(small, tmp_path, trailer):
 
 
 def test_data_between_segments(small, tmp_path):
-    """A few bytes in the padding are no padding."""
+    """A few bytes other than zero between segments count as data."""
     data = bytearray(small.read_bytes())
     elf = hostile.Elf(bytes(data))
     ends = sorted((ph["offset"], ph["offset"] + ph["filesz"]) for ph in elf.loads())
@@ -679,7 +679,7 @@ def test_data_between_segments(small, tmp_path):
 
 
 def test_foreign(tmp_path):
-    """An ELF64 file of the other byte order."""
+    """An ELF64 file of the other byte order is refused."""
     order = ">" if sys.byteorder == "little" else "<"
     head = b"\x7fELF\x02" + (b"\x02" if order == ">" else b"\x01") + b"\x01" + bytes(9)
     head += struct.pack(f"{order}HHIQQQIHHHHHH", 2, 22, 1, 0x400000, 64, 0, 0, 64, 56, 1, 64, 0, 0)
@@ -731,7 +731,7 @@ def test_mode(builder, tmp_path):
 
 
 def test_ended_by_signal(builder, strace, tmp_path):
-    """Nothing is left where it is ended while it writes."""
+    """Nothing is left if a signal ends it while it writes."""
     app = builder.executable("pie")
     trace = ["strace", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", "inject=pwrite64:signal=TERM:when=9"]
     result = helpers.run([*trace, helpers.HUGELD, "image", app, tmp_path / "out"])
@@ -763,7 +763,7 @@ def test_wrong_use(arguments):
 
 @pytest.mark.check_all
 def test_hostile_files(small, tmp_path):
-    """With one wrong field it is refused by one line, or has an image that is right for its headers."""
+    """A file with one wrong field is refused by one line, or has an image that is right for its headers."""
     data, made = small.read_bytes(), 0
     original, out = tmp_path / "small", tmp_path / "out"
     for what, changed in [*hostile.one_field(data), *hostile.shapes(data)]:

@@ -33,7 +33,7 @@ COVERS = itertools.count()
 
 
 def cover(world, path, text):
-    """The file PATH of /proc says TEXT in the world."""
+    """Covers the file PATH of /proc in the world with one that has TEXT."""
     file = f"/run/cover-{next(COVERS)}"
     world.path(file).write_text(text)
     assert world.run("mount", "--bind", file, path).returncode == 0
@@ -217,7 +217,7 @@ def failed(path):
 
 @pytest.mark.check_all
 def test_tries_again_more_and_more_seldom(world, later):
-    """After one minute, two, four and eight; here a second is a minute."""
+    """An image is tried again after one minute, two, four and eight; here a second is a minute."""
     world.add("--way=image", APP)
     [before] = world.list()
     enable(world, lines=["metrics = /run/hugeld.prom"])
@@ -263,7 +263,8 @@ def test_reads_nothing_that_has_not_changed(world):
 
 
 def test_what_could_not_be_made_at_first(world):
-    """At boot, say: it is pending, status and metrics say so, and the service makes it when something changes."""
+    """An image cannot be made, say at boot: it is pending, status and metrics say so, and the service makes it when something
+    changes."""
     world.add("--way=image", APP)
     [image] = world.list()
     assert world.share("remove", "--all").returncode == 0
@@ -425,7 +426,7 @@ def test_store_is_exchanged(world):
 
 
 def test_store_that_others_can_write(world):
-    """It is none for as long as they can, so nothing of it is held."""
+    """A store that others can write is not used for as long as they can, so no image of it is held."""
     world.add("--way=image", APP)
     [image] = world.list()
     with service(world, stderr=subprocess.DEVNULL) as process:
@@ -467,7 +468,7 @@ def test_once(world):
 
 
 def test_killed(world):
-    """Nothing of it stays: images can be removed, and another one can begin."""
+    """Nothing of a killed service stays: images can be removed, and another one can begin."""
     world.add(APP)
     [image] = world.list()
     process = helpers.start(world.command("/run/bin/hugeld", "service"))
@@ -494,7 +495,7 @@ def listening(world):
 
 
 def test_tells_systemd(world):
-    """READY=1 and the status, by the socket that it was given, and each thing once."""
+    """The service sends READY=1 and the status by systemd's socket, each once."""
     enable(world, APP)
     with listening(world) as listener:
         with service(world, ["env", "NOTIFY_SOCKET=/run/notify"]):
@@ -588,7 +589,7 @@ def test_mistake(world, line, words):
 
 
 def test_configuration_that_cannot_be_read_to_its_end(world):
-    """Lines behind that, which exclude something, would be lost; so it is not believed, and not written anew without them."""
+    """Later lines, which exclude files, would be lost; so the configuration is not used, and not written anew without them."""
     enable(world, "/run/none", lines=["# nothing"] * 1000)
     before = world.path(CONFIGURATION).read_text()
     error = ["-P", CONFIGURATION, "-e", "inject=read:error=EIO:when=2"]
@@ -778,7 +779,8 @@ def test_process_whose_maps_do_not_answer(world, user):
 
 
 def test_process_that_ends_before_the_next_service(world):
-    """It counts for its user although the next service does not see it any more; SIGALRM is sent, so that none waits for the clock."""
+    """A process counts for its user although the next service does not see it any more; SIGALRM is sent, so that none waits for the
+    clock."""
     busy, metrics, note = "/run/programs/busy", world.path("/run/one.prom"), world.path("/run/hugeld-service/reading")
     shutil.copy("/bin/sh", world.path(busy))
     enable(world, lines=["observe = yes", "eligible = /run/programs/*", "window = 1", "interval = 2", "metrics = /run/one.prom"])
@@ -829,7 +831,7 @@ def test_readings_have_a_clock_without_a_note(world):
 
 
 def test_what_a_killed_one_has_left(world):
-    """No other one shows it as its own, and reset takes it away."""
+    """No other service shows a killed one's status as its own, and reset removes it."""
     folder = world.path("/run/hugeld-service")
     names = [folder / "observed.json", folder / "observed.json.new"]
     folder.mkdir()

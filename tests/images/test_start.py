@@ -49,7 +49,7 @@ def start_traced(app, tmp_path, options, *words, **more):
 
 
 def need_query():
-    """The kernel answers for an address (PROCMAP_QUERY, Linux 6.11)."""
+    """Whether the kernel answers for an address (PROCMAP_QUERY, Linux 6.11)."""
     query = struct.pack("QQQ", 104, 16, 0).ljust(104, b"\0")
     with open("/proc/self/maps") as maps:
         try:
@@ -227,7 +227,7 @@ if re.search(r"^flags.* ospke\b", pathlib.Path("/proc/cpuinfo").read_text(), re.
 
 @pytest.mark.parametrize("what", SET)
 def test_what_would_be_lost(images, builder, app, library, tmp_path, what):
-    """A constructor that runs before ours has set it."""
+    """A constructor that runs before ours has changed settings of the mapping."""
     text = next(h for h in read_headers(app) if h.flags & PF_X and h.file_bytes > helpers.HUGE)
     (tmp_path / "special.c").write_text(SPECIAL % (-(-text.vaddr // helpers.HUGE) * helpers.HUGE, SET[what]))
     special = builder.compile(tmp_path / "special.so", tmp_path / "special.c", "-shared", "-fPIC", "-Wl,-z,initfirst")
@@ -241,7 +241,7 @@ def test_what_would_be_lost(images, builder, app, library, tmp_path, what):
 
 
 def test_file_that_may_not_be_mapped_again(images, builder, app, library, tmp_path):
-    """Its mount became noexec meanwhile: there would be no way back."""
+    """The file's mount became noexec meanwhile: there would be no way back."""
     (tmp_path / "again.c").write_text("""
         #include <sys/mount.h>
         #include <unistd.h>
@@ -269,7 +269,8 @@ def change_last_of_text(file):
 
 
 def test_another_file_at_its_text(images, builder, app, library, tmp_path):
-    """A constructor has mapped one there, at the same offset and with the same protection, and nothing was written to it."""
+    """A constructor has mapped another file over the text, at the same offset and with the same protection, without writing
+    to it."""
     other = tmp_path / "other"
     shutil.copy(app, other)
     text = change_last_of_text(other)
@@ -291,7 +292,7 @@ def test_another_file_at_its_text(images, builder, app, library, tmp_path):
 
 
 def test_another_file_at_its_path(images, builder, library, tmp_path):
-    """It was mounted over the library's when that was mapped already, and has an image of its own."""
+    """Another file was mounted over the library's when that was mapped already, and has an image of its own."""
     program, [built] = builder.with_library("dso-aligned")
     mapped, other = tmp_path / f"{built.name}.1", tmp_path / "other"
     for path in mapped, other:

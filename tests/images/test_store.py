@@ -39,7 +39,7 @@ def check_huge(world, image, user=None):
 
 
 def give(world, user):
-    """The program belongs to USER, who then can see whether a process writes to it."""
+    """Gives the program to USER, who then can see whether a process writes to it."""
     os.chown(world.path(APP), user, user)
     time.sleep(0.05)
 
@@ -113,7 +113,7 @@ def test_folder_and_link(world):
 
 
 def test_no_store_for_what_does_not_open(world):
-    """A store that holds nothing would be left behind."""
+    """An empty store would be left behind."""
     (world.path("/run/programs/text")).write_text("no object\n")
     for path, result, words in ("/run/none", "failed", "No such file"), ("/run/programs/text", "nothing", "no ELF file"):
         refused(world.share("add", path), f"{path}: no image: ", words)
@@ -127,7 +127,7 @@ def test_no_store_for_what_does_not_open(world):
 
 @pytest.mark.parametrize("action", [["list"], ["check"], ["remove", "--unused"], ["remove", "--all"]])
 def test_says_that_there_is_no_store(world, action):
-    """It is nothing wrong that there is none, and a user has another one than root."""
+    """A missing store is no error, and a user has another one than root."""
     for user, stores in (None, SYSTEM), (USER, f"/run/user/{USER}/hugeld"):
         result = world.share(*action, user=user)
         both = f"{SYSTEM} or {stores}" if user and action[0] != "remove" else stores
@@ -169,7 +169,7 @@ def test_running(world):
 
 @pytest.mark.parametrize("what", ["no process", "namespace"])
 def test_refresh_that_finds_nothing_out(world, what):
-    """Whether all users can read the file, or where it lies, is not known just then: its image stays."""
+    """It is unknown at that moment whether all users can read the file, or where it lies: its image stays."""
     world.add("--way=image", APP)
     before = [(image["key"], image["state"]) for image in world.list()]
     if what == "namespace":
@@ -219,7 +219,7 @@ def test_auditing_library(world, tmp_path):
 
 
 def test_libraries_are_listed_as_nobody(world):
-    """The file may be another one by then."""
+    """The file may be another one when its libraries are listed."""
     app = world.path("/run/programs/private/app")
     app.parent.mkdir(mode=0o700)
     shutil.copy("/bin/cat", app)
@@ -337,7 +337,7 @@ def test_lock_that_is_removed(world):
 
 
 def test_store_that_cannot_be_mounted(world):
-    """Nothing of it stays; a folder that was there does."""
+    """Nothing of the store stays; a folder that was there before does."""
     add = ["setpriv", "--bounding-set=-sys_admin", "/run/bin/hugeld", "share", "add", "--store=/run/own", "--size=64M", APP]
     refused(world.run(*add), "a store cannot be mounted here")
     assert not world.path("/run/own").exists()
@@ -348,7 +348,7 @@ def test_store_that_cannot_be_mounted(world):
 
 @pytest.mark.parametrize("how", ["share add", "share refresh", "enable"])
 def test_another_file_system_is_mounted_there(world, how, tmp_path):
-    """It is no store, and nothing is written to it."""
+    """Another file system there is no store, and nothing is written to it."""
     (tmp_path / "other").mkdir(mode=0o755)
     world.path(SYSTEM).mkdir()
     world.path("/etc/hugeld").mkdir()
@@ -409,7 +409,7 @@ def test_own_store(world):
 
 
 def test_old_kernel(world):
-    """One that cannot make huge pages on an ordinary tmpfs, and one that has none left."""
+    """A kernel that cannot make huge pages on an ordinary tmpfs, and one that has none left."""
     give(world, USER)
     for error, words in (("EINVAL", "6.12"), ("ENOMEM", "did not become huge")):
         result = world.share("add", APP, user=USER, strace=["-e", f"inject=madvise:error={error}"])
@@ -516,7 +516,7 @@ def test_only_what_root_alone_can_write(world, how):
     elif how == "user's folder":
         os.chown(path.parent, USER, 0)
     app = APP
-    if how == "hard link":  # of root's file, where a user can put another in its place
+    if how == "hard link":  # a link to root's file, in a folder where a user can replace it
         folder = world.path("/run/programs/theirs")
         folder.mkdir()
         os.chown(folder, USER, USER)
@@ -580,7 +580,7 @@ def test_refused_by_the_kernel_alone(world):
 
 
 def test_a_users_link_to_roots_file(world):
-    """Is the file that it leads to: nothing in it is the user's."""
+    """A user's link to root's file counts as that file: nothing in it is the user's."""
     folder = world.path("/run/theirs")
     folder.mkdir()
     (folder / "link").symlink_to(APP)
@@ -672,7 +672,7 @@ def test_a_user_splits_pages(world):
 
 
 def test_remove_all_in_another_namespace(world):
-    """Its mount stays: unmounting, or removing the folder, would take it from other namespaces, too."""
+    """The store's mount stays: unmounting, or removing the folder, would take it from other namespaces, too."""
     world.add(APP)
     other = helpers.start(["nsenter", "-t", world.pid, "-m", "unshare", "-m", "sh", "-c", "echo ready; exec sleep 1000"])
     try:
@@ -804,7 +804,7 @@ def test_check(world):
 
 
 def flip(path, offset):
-    """Changes one bit of the byte there."""
+    """Changes one bit of the byte at OFFSET."""
     with open(path, "r+b") as file:
         file.seek(offset)
         [byte] = file.read(1)
@@ -910,7 +910,7 @@ def test_refresh_tries_again(world):
 
 
 def test_refresh_of_what_became_private(world):
-    """Its image goes, since other users could still read that."""
+    """The image of a file that became private goes, since other users could still read it."""
     world.add(APP)
     world.path(APP).chmod(0o700)
     refused(world.share("refresh"), "cannot be read by all users")
@@ -1067,7 +1067,7 @@ def test_full_store(world):
 
 @pytest.mark.check_all
 def test_full_for_real(world):
-    """Room that vanishes after it was looked at."""
+    """The room vanishes after it was looked at."""
     world.add("--size=32M", APP)
     world.share("remove", APP)
     pause = ["-e", "inject=fallocate:delay_enter=1000000:when=1"]
@@ -1237,7 +1237,7 @@ def test_how_it_was_asked_for(world, tmp_path):
 
 
 def test_split_and_touched(world):
-    """Its new key is for an image that is huge."""
+    """The image gets its new key only when it is huge."""
     world.add(APP)
     [image] = world.list()
     assert world.run("/usr/bin/python3", "-c", TOUCHER, image["image"], helpers.HUGE, MADV_COLD, user=USER).returncode == 0
@@ -1248,7 +1248,7 @@ def test_split_and_touched(world):
 
 
 def test_half_of_a_shared_file_system_is_left(world):
-    """XDG_RUNTIME_DIR is for others, too."""
+    """Half of XDG_RUNTIME_DIR's file system is left, since others use it, too."""
     give(world, USER)
     world.run("mount", "-t", "tmpfs", "-o", f"mode=0700,uid={USER},gid={USER},huge=always,size=24M", "none", f"/run/user/{USER}")
     refused(world.share("add", APP, user=USER), "the store has room for")
@@ -1256,7 +1256,7 @@ def test_half_of_a_shared_file_system_is_left(world):
 
 
 def test_run_tells_of_attributes(world):
-    """perf record makes a hard link; then nothing is used, and run says why where it is asked to."""
+    """perf record makes a hard link; then the image is not used, and run says why if asked."""
     world.add(APP)
     command = ["/run/bin/hugeld", "run", "-o", "verbose=1", "-p", "main", "--", APP]
     assert "attributes changed" not in world.run(*command).stderr

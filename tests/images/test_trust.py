@@ -158,7 +158,7 @@ def test_roots_store(place):
 
 
 def test_named_store(place):
-    """Root's and his own, and no other user's."""
+    """A user takes root's store and his own, and no other user's."""
     place.make_store("/dev/shm/his", USER)
     assert place.outcome("/dev/shm/his", AS_USER)[0] == FROM_IMAGE
     for prefix in ((), helpers.become(USER + 1)):
@@ -170,7 +170,7 @@ def test_named_store(place):
 
 @pytest.mark.parametrize("owner", [USER, 65534, 0])
 def test_store_that_no_one_named(place, owner):
-    """Any user could have made it: a process looks into root's alone."""
+    """Any user could have made a store that no one named: a process looks into root's alone."""
     for name in ("hugeld-0", f"hugeld-{USER}", "hugeld-65534", "hugeld"):
         place.make_store(f"/dev/shm/{name}", owner)
     for prefix in ((), AS_USER, helpers.become(65534), ["unshare", "-U"]):
@@ -179,7 +179,7 @@ def test_store_that_no_one_named(place, owner):
 
 @pytest.mark.parametrize("store", [None, "/dev/shm/his"])
 def test_in_a_user_namespace_that_maps_no_one(place, store):
-    """There every foreign file is 65534's, and so is the process."""
+    """In such a user namespace every foreign file is 65534's, and so is the process."""
     place.make_store("/run/hugeld" if store is None else store, USER)
     if place.run(["true"], prefix=["unshare", "-U"]).returncode != 0:
         pytest.skip("no user namespaces here")
@@ -189,7 +189,7 @@ def test_in_a_user_namespace_that_maps_no_one(place, store):
 
 
 def test_roots_store_in_a_rootless_container(place):
-    """Its numbers say nothing there, and the reason is one of its own."""
+    """User IDs in the container say nothing about root's store, and the reason is one of its own."""
     place.make_store("/run/hugeld", 0)
     if place.run(["true"], prefix=[*AS_USER, "unshare", "-r"]).returncode != 0:
         pytest.skip("no user namespaces here")
@@ -265,7 +265,7 @@ def test_other_file_systems(place, kind, tmp_path):
 
 
 def test_run_names_the_users_own(place):
-    """No process looks there by itself; `hugeld run` says so in its environment."""
+    """No process looks into the user's own store by itself; `hugeld run` names it in the environment."""
     place.path("/run/user").mkdir()
     place.path(f"/run/user/{USER}").mkdir(mode=0o700)
     shutil.chown(place.path(f"/run/user/{USER}"), USER, USER)
@@ -291,7 +291,8 @@ while True:
 
 @pytest.mark.check_all
 def test_folder_above_the_store(world):
-    """Its owner exchanges the store while programs start, for one in which a FIFO has the image's name: none waits for it."""
+    """The folder's owner exchanges the store while programs start, for one in which a FIFO has the image's name: none waits for
+    it."""
     world.path("/run/e/store").mkdir(parents=True)
     world.add("--way=image", "--store=/run/e/store", APP)
     [image] = world.path("/run/e/store").glob("*/app")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Where the dynamic linkers of these tests come from, and how a program is made to run with another one."""
+"""The dynamic linkers of these tests, and the way to run a program with another one."""
 
 import pathlib
 import re

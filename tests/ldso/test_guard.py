@@ -280,7 +280,7 @@ def walk(source, objects, folder):
 
 @pytest.mark.parametrize("inside", ["source", "source/objects", "beside"])
 def test_no_build_inside_of_what_is_copied(inside, tmp_path):
-    """Such a folder is refused before anything is written."""
+    """A build folder inside of the copied one is refused before anything is written."""
     for folder in "source/objects", "beside":
         (tmp_path / folder).mkdir(parents=True)
     objects = "source/objects" if inside != "beside" else "beside"

@@ -108,8 +108,8 @@ def test_library(images, builder, same, waiting, variant):
 @pytest.mark.parametrize("variant, way", [("pie", by_command), ("aligned-pie", by_command), ("now", by_command), ("nopie", by_command),
                                           ("hole-pie", by_command), ("hole", by_command), ("six", by_command), ("nopie", by_run)])
 def test_executable(images, builder, same, waiting, variant, way):
-    """One that ld.so maps may be a PIE, and lies right for its image; of those that the kernel maps the preloader's way takes the
-    parts that fit."""
+    """An executable that ld.so maps may be a PIE, and lies right for its image; of those that the kernel maps the preloader's way
+    takes the parts that fit."""
     app = builder.executable(variant)
     image = images.add(app)
     told = IMAGE.search(same([app], "main", way=way))
@@ -229,7 +229,8 @@ def test_debugger(images, features, loads, linked, root):
 
 @pytest.mark.usefixtures("pool")
 def test_few_system_calls(images, builder, features, loads, linked, strace):
-    """Where there is no store, one open at the start and one for a dlopen.  Where there is an image, none to copy, and no look at /proc for it."""
+    """Without a store there is one open at the start and one for a dlopen.  With an image there are no calls to copy, and none to
+    read /proc for it."""
     def calls(options):
         env = linked.environment("*", options)
         return helpers.run(["strace", "-f", linked.ldso, loads, "once", features()], env).stderr
@@ -302,7 +303,7 @@ def unused(images, linked, asks):
 
 
 def test_file_changed(images, own, unused):
-    """Overwritten in place, and replaced."""
+    """The file was overwritten in place, or replaced."""
     _, library = own()
     images.add(library)
     with open(library, "r+b") as file:
@@ -328,7 +329,7 @@ FIELDS = {
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_other_headers(images, own, unused, field):
-    """Any field but those that say where something is in the file."""
+    """Every field of the headers is compared but those that say where something is in the file."""
     _, library = own()
     image = images.add(library)
     index, place, kind = FIELDS[field]

@@ -126,7 +126,7 @@ def text_of(library, mappings):
 
 @pytest.mark.parametrize("variant", ["dso", "dso-hole", "dso-noseparate"])
 def test_text_begins_on_a_boundary(linked, builder, pool, variant):
-    """In every start: every huge page that text can have, it has."""
+    """In every start the text has every huge page that it can have."""
     pool(64)
     app, [library] = builder.with_library(variant)
     for _ in range(5):
@@ -161,7 +161,7 @@ def test_failing_calls(linked, builder, pool, strace, call):
     for number in range(1, CALLS[call]):
         command = [*strace(call, "ENOMEM", number), linked.ldso, app]
         done = helpers.run(command, linked.environment("libbig*", "verbose=1"))
-        if done.returncode == 127:  # glibc's own call, which it cannot do without
+        if done.returncode == 127:  # glibc's own call, which glibc needs
             assert "error while loading shared libraries" in done.stderr
             continue
         assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), f"{call} {number}: {done.stderr}"

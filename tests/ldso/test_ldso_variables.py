@@ -31,7 +31,7 @@ def test_strict_beside_an_auditor(patterns, auditor, builder, ldso):
 
 
 def test_strict_for_an_auditor(auditor, builder, ldso):
-    """It can be meant itself."""
+    """An auditor can be selected itself."""
     app, _ = builder.with_library("dso")
     env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES="libauditor.so", LD_HUGEPAGES_OPTIONS=STRICT)
     done = helpers.run([ldso, app, "one"], env)
@@ -40,7 +40,7 @@ def test_strict_for_an_auditor(auditor, builder, ldso):
 
 
 def test_auditor_by_name(auditor, builder, ldso, thp):
-    """It is loaded at startup, if not for the program, so nothing is wrong with its name."""
+    """An auditor is loaded at startup, though not for the program, so no line complains of its name."""
     app, _ = builder.with_library("dso")
     plain = helpers.run([ldso, app, "one"], helpers.environment(LD_AUDIT=auditor))
     env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES="libauditor.so", LD_HUGEPAGES_OPTIONS="backend=thp,strict=on,verbose=2")

@@ -117,7 +117,7 @@ def test_before_any_constructor(linked, builder, pool, way, what):
 @pytest.mark.parametrize("options", ["verbose=2", "verbose=3,data=hugetlb,bss=thp", "backend=huge,reserve_pages=x,verbose=3",
                                      "verbose=1,reserve_pages=1000000", "exe=other,verbose=3"])
 def test_same_lines_as_the_preloader(linked, builder, pool, thp, root, ldso, installed, patterns, options):
-    """Of an executable that lies at its own address.  The other objects are not the same."""
+    """The lines about an executable at its own address are the same; those about other objects are not."""
     pool(64)
     app = builder.executable("nopie")
     by_ldso = helpers.run([*over_interpreter(BY_ROOT, ldso, installed), app], linked.environment(patterns, options))
@@ -152,7 +152,7 @@ def test_auditor(linked, builder, loads, library, pool):
 
 @pytest.mark.parametrize("how", ["small", "coroutine", "inside", "handler"])
 def test_small_stack(linked, library, loads, pool, how):
-    """dlopen where there is hardly room for glibc's own work."""
+    """dlopen works on a stack that hardly has room for glibc's own work."""
     pool(64)
     same_on_huge_pages(linked, [loads, how, library()])
 
@@ -160,8 +160,8 @@ def test_small_stack(linked, library, loads, pool, how):
 @pytest.mark.parametrize("way", [by_run, by_command])
 @pytest.mark.parametrize("opened", [False, True], ids=["needed", "opened"])
 def test_uprobe(linked, builder, library, loads, pool, probe, way, opened):
-    """Set on the file before it is loaded.  Its text is read from the file, where the breakpoint is not: the object would
-    lose the probe, so it stays, and the probe is hit as often as without hugeld."""
+    """The uprobe is set on the file before it is loaded. Text is read from the file, which has no breakpoint: the object
+    would lose the probe, so it stays, and the probe is hit as often as without hugeld."""
     pool(64)
     app, [probed] = builder.with_library("dso")
     argv, probed = ([loads, "once", library()], library()) if opened else ([app], probed)
@@ -202,7 +202,7 @@ def test_strict_is_for_the_start(linked, library, loads, pool, tmp_path):
 @pytest.mark.parametrize("way", [by_run, by_command])
 @pytest.mark.parametrize("patterns", ["nod", "main,libc*"])
 def test_names_that_nothing_has(linked, builder, way, patterns):
-    """Silent by default, a line at verbose=1, the end with strict=on."""
+    """A name that no object has is silent by default, gets a line at verbose=1, and ends the program with strict=on."""
     app, plain = builder.tiny(), (4, "tiny\n")
     runs = [linked.run([app], f"libc.so.6:{patterns}:ld-linux*", options, way)
             for options in ("", "verbose=1,exe=tiny", "strict=on,exe=tiny")]
@@ -353,7 +353,7 @@ SHOW = "import ctypes, sys\nfor path in sys.argv[1:]: ctypes.CDLL(path)\nprint(o
 
 
 def read_layout(linked, library, patterns, opened_later):
-    """Where the mappings of LIBRARY begin: the first one modulo the size of a huge page, and the others from there."""
+    """The addresses of LIBRARY's mappings: the first one modulo the size of a huge page, and the others from there."""
     if opened_later:
         argv, variables = ["/usr/bin/python3", "-c", SHOW, library], {}
     else:
@@ -369,8 +369,8 @@ def read_layout(linked, library, patterns, opened_later):
 
 @pytest.mark.parametrize("opened_later", [False, True], ids=["preloaded", "dlopen"])
 def test_unselected_object_stays_where_it_was(linked, library, thp, opened_later):
-    """Naming one object changes nothing for the others: they lie where the kernel puts them, where their offsets go with
-    their addresses.  An exclusion is no selection either, by file name or by soname."""
+    """Naming one object changes nothing for the others: they lie where the kernel puts them, where offsets and addresses
+    are congruent. An exclusion is no selection either, by file name or by soname."""
     unset = read_layout(linked, library(), None, opened_later)
     for patterns in ("no-such-object", "libbig*:!libbig*", "!libbig*:no-such-object"):
         assert read_layout(linked, library(), patterns, opened_later) == unset, patterns

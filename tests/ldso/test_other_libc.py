@@ -63,7 +63,8 @@ def mappings_of(result, name):
 
 @pytest.mark.parametrize("link", ["-pie", "-no-pie"])
 def test_handed_over(link, tells, other_libc, readable_ldso, installed, root):
-    """The program finds everything as usual; of ours the text stays, which nothing names.  Beside its own libc ours goes on."""
+    """The program finds everything as usual; only the text of ours stays, which no mapping of a file names.  Beside its own
+    libc ours goes on."""
     program = tells(*(["-pie", "-fPIE"] if link == "-pie" else ["-no-pie", "-fno-pie"]))
     ours = run([program, "one", "two"])
     assert ours.returncode == 3, ours.stderr

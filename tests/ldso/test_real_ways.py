@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
     return static_cast<int>(map.size());
 }
 """
-# Each says where it thinks it is, and starts itself.
+# Each prints its own path as it sees it, and starts itself.
 PYTHON = """
 import hashlib, json, subprocess, sys
 print(sys.executable, sys.prefix, hashlib.sha256(json.dumps(list(range(9999))).encode()).hexdigest(), flush=True)

@@ -10,7 +10,7 @@ import helpers
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# Bytes: of an object that nothing selects, and of one that is selected.
+# Bytes for an object that nothing selects, and for one that is selected.
 UNSELECTED, SELECTED = 512, 1024
 
 
@@ -46,7 +46,7 @@ def test_of_what_is_not_selected(patterns, builder, more, thp):
 
 
 def test_of_a_namespace(more, thp):
-    """A new one has a libc of its own, which ours looks at more closely."""
+    """A new namespace has a libc of its own, which ours looks at more closely."""
     assert more("libm.so.6", how=["new"]) <= 128
     assert more("libm.so.6", "no-such-object.so*", "backend=thp", ["new"]) <= UNSELECTED
     assert more("libm.so.6", "*", "backend=thp", ["new"]) <= SELECTED

@@ -67,7 +67,7 @@ def test_what_is_not_selected(linked, installed, strace, tmp_path, patterns, as_
 
 @pytest.mark.parametrize("way", ["needed", "dlopen"])
 def test_filter_that_was_there_before(linked, features, loads, pool, way):
-    """...of these calls kills, as one that knows a program's own calls may; the object moves without them."""
+    """A filter kills for any of these calls, as one that knows only a program's own calls may; the object moves without them."""
     pool(64)
     library = features()
     argv = [linked.ldso, *(["--preload", library] if way == "needed" else []), loads, "once", library]

@@ -14,7 +14,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class Musl:
-    """Builds each once per test run."""
+    """Builds each program and library once per test run."""
 
     def __init__(self, builder):
         self.builder = builder
@@ -30,7 +30,7 @@ class Musl:
             folder / name, HERE / f"{name}.c", compiler="musl-gcc"))
 
     def libraries(self):
-        """The folder that opener wants."""
+        """The folder for opener."""
         def make(folder):
             missing = self.builder.write("missing.c", "void nobody_defines_this(void);\n"
                                                       "void missing(void) { nobody_defines_this(); }\n")

@@ -58,7 +58,7 @@ def test_by_command(musl, prove, pool):
 
 
 def test_tiny(musl, library):
-    """It ended with 127 once: __register_atfork: symbol not found."""
+    """A tiny program ended with 127 once: __register_atfork: symbol not found."""
     source = musl.builder.write("tiny.c", '#include <stdio.h>\nint main(void) { puts("tiny"); return 4; }\n')
     tiny = musl.builder.compile(musl.builder.folder / "musl-tiny", source, compiler="musl-gcc")
     result = helpers.run_preloaded([tiny], library=library)
@@ -128,7 +128,8 @@ def stopped(argv, env, look=lambda process: None):
 
 
 def test_opened_later(musl, library, empty_library, pool):
-    """Also after an object that was mapped and could not be linked, and beside threads.  dlclose unloads nothing in musl."""
+    """A library that is opened later moves, also after an object that was mapped and could not be linked, and beside
+    threads.  dlclose unloads nothing in musl."""
     pool(64)
     argv = [musl.host("opener"), musl.libraries()]
     paths = [musl.libraries() / "libone.so", musl.libraries() / "libtwo.so"]
@@ -162,7 +163,7 @@ def test_no_room_for_a_jump(musl, library, pool, tmp_path):
 
 
 def test_openblas(musl, openblas, library, empty_library, pool):
-    """Built for Alpine by others, with initial-exec TLS and threads of its own."""
+    """OpenBLAS was built for Alpine by others, with initial-exec TLS and threads of its own."""
     pool(64)
     argv = [musl.host("multiply"), openblas]
     plain, _ = stopped(argv, helpers.preload(empty_library))

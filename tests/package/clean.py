@@ -88,7 +88,7 @@ class Clean:
 
     def run(self, script, timeout=600, **variables):
         """Runs the shell SCRIPT in it: returncode, stdout with stderr."""
-        if "WITH_POOL_OUTERMOST" in os.environ:  # or tools/with-pool in there waits for the one out here
+        if "WITH_POOL_OUTERMOST" in os.environ:  # else tools/with-pool in there would wait for the one out here
             variables["WITH_POOL_OUTERMOST"] = os.environ["WITH_POOL_OUTERMOST"]
         variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
                      "DEBIAN_FRONTEND": "noninteractive", helpers.MARK: helpers.MARK_VALUE, **variables}

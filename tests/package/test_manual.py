@@ -171,7 +171,7 @@ def test_completes_options(complete):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_completes_flags(complete, command):
-    """All of them, and none of another command's."""
+    """All flags are completed, and none of another command's."""
     known = set(re.findall(r"(--[a-z][\w-]*)", helpers.hugeld(command, "--help").stdout.partition("Mandatory")[0]))
     found = {re.match(r"(--[\w-]*)?", word)[0] for word in complete(["hugeld", command, "--"])}
     found -= {"", "--", os.path.commonprefix(list(known))} - known  # zsh writes the common prefix of all

@@ -181,7 +181,8 @@ def test_apt_upgrades_libc6(debian, archive, how):
 
 
 def test_libc6_changes_after_removal(debian, other_libc6):
-    """Removed and not purged: the link leads to libc6's own linker before and after an upgrade, which needs nothing of ours."""
+    """hugeld-ldso is removed and not purged: the link leads to libc6's own linker before and after an upgrade, which needs
+    nothing of ours."""
     debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
     debian.do("apt-get -q -y remove hugeld hugeld-ldso")
     assert start(debian).endswith("/ld-linux-x86-64.so.2")

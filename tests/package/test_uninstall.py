@@ -116,7 +116,7 @@ def check_round(held, given_back, ended):
 
 
 def test_all_is_given_back(debian):
-    """By reset, and by uninstall with the installed files."""
+    """All is given back by reset, and by uninstall with the installed files."""
     said = debian.do(f"""{SNAPSHOT} snapshot
 make -C /hugeld install > /dev/null; snapshot
 {HOLD} systemctl disable --quiet hugeld.service; hugeld reset; echo ====; {END} snapshot

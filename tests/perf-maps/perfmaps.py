@@ -72,7 +72,7 @@ def names_by_start(path):
 
 
 def map_path(process):
-    """Where the map of PROCESS is, also when it has another /tmp."""
+    """The path of the map of PROCESS, also when it has another /tmp."""
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     number = re.search(r"^NSpid:.*?(\d+)$", status, re.M)[1]
     return pathlib.Path(f"/proc/{process.pid}/root/tmp/perf-{number}.map")

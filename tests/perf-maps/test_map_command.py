@@ -143,7 +143,7 @@ def test_stripped(named, moved_app, tmp_path):
 
 
 def test_names(named, moved_app, clean_tmp, tmp_path):
-    """A name is that of several processes, as for attach; a line says why one of them gets no map, and the others get theirs."""
+    """A name may stand for several processes, as for attach; a line says why one of them gets no map, and the others get theirs."""
     app = tmp_path / f"named-{os.getpid()}"
     shutil.copy2(named("large", "-pie", filler=2048), app)
     processes = [moved_app("edges=small", app=app)[0] for _ in range(2)]
@@ -211,7 +211,7 @@ def stopped(own_tmp, named, pool):
 
 
 def test_in_another_mount_namespace(stopped):
-    """Its /tmp, its user, mode 0600; the caller's /tmp stays as it is."""
+    """The map is in the process's /tmp, with its user and mode 0600; the caller's /tmp stays as it is."""
     with stopped("true") as process:
         assert len(write_map(process)) > 1000
         stat = map_path(process).stat()

@@ -113,7 +113,7 @@ def test_like_the_slow_one(map_file, tmp_path, symbols, ranges):
                      suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(st.lists(st.tuples(st.integers(0, 64 + 5 * 64), st.integers(0, 255)), max_size=6), st.integers(0, 900))
 def test_broken_files(map_file, tmp_path, changes, keep):
-    """Bytes of the headers changed, the end cut off: no crash, and only whole lines."""
+    """Files with changed bytes in the headers, or without their end: no crash, and only whole lines."""
     image = bytearray(make_elf([("function", BASE, 16, GLOBAL, FUNC), ("other", BASE + 64, 0, GLOBAL, FUNC)]))
     for at, value in changes:
         image[at % len(image)] = value
@@ -232,7 +232,7 @@ def test_plt_header(map_file, builder):
 
 @pytest.mark.parametrize("name", [pytest.param("node", marks=pytest.mark.check_all), "python3", "gdb", "cc1plus"])
 def test_real_files(map_file, name):
-    """Installed programs, stripped or not."""
+    """The maps of installed programs, stripped or not."""
     path = find_node() if name == "node" else f"/usr/bin/{name}"
     if name == "cc1plus":
         path = subprocess.run(["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True).stdout.strip()

@@ -123,7 +123,7 @@ def test_says_so(named, pool, clean_tmp):
 
 
 def test_stripped_program(named, pool, clean_tmp, tmp_path):
-    """Nothing but stubs to name."""
+    """A stripped program has only stubs to name."""
     pool(64)
     app = tmp_path / "large"
     helpers.run(["strip", "-o", app, named("large", "-pie", filler=2048)])
@@ -146,7 +146,7 @@ def test_stale_map_goes_away(builder, pool, own_tmp, named):
 
 @pytest.mark.parametrize("what", PLANTED)
 def test_planted_by_another_user(own_tmp, named, pool, what):
-    """Never followed, never written through: one line, and the program goes on."""
+    """Another user's file is never followed or written through: one line says so, and the program goes on."""
     pool(64)
     app = named("large", "-pie", filler=2048)
     with start(own_tmp, PLANTED[what], app, options="perf_map=on,verbose=1") as process:
@@ -213,7 +213,7 @@ def test_failing_calls(strace, named, pool, clean_tmp, library, call, error, wor
 
 
 def test_limit_for_files(named, pool, clean_tmp):
-    """ulimit -f: no SIGXFSZ, no half map."""
+    """Under ulimit -f there is no SIGXFSZ, and no half map."""
     pool(64)
     app = named("large", "-pie", filler=2048)
     env = helpers.environment(T_LIBRARY=helpers.LIBRARY, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,exe=large")
@@ -224,7 +224,7 @@ def test_limit_for_files(named, pool, clean_tmp):
 
 
 def test_full_tmp(own_tmp, named, pool):
-    """No room: one line, nothing left."""
+    """Without room there is one line, and nothing is left."""
     pool(64)
     app = named("large", "-pie", filler=2048)
     script = "mount -o remount,size=16k /tmp"

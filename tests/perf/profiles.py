@@ -227,7 +227,7 @@ def as_if_in_file(data, output, placed):
 class Tally:
     plain: int = 0  # frames in moved text that have a function's name in the plain view
     same: int = 0  # of these, the same function and the same offset in it
-    unknown: int = 0  # frames in moved text that have no name in the plain view either
+    unknown: int = 0  # frames in moved text without a name in the plain view, too
     other: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
     def add(self, wanted, seen):
@@ -289,7 +289,7 @@ def profile(samples, belongs, callers=False):
 
 
 def reaches_start(sample):
-    """The chain goes back to where libc calls main."""
+    """Whether the chain goes back to libc's call of main."""
     return any(f.name.startswith("__libc_start") for f in sample)
 
 

@@ -38,8 +38,8 @@ QUERY = "SELECT COUNT(*) FROM generate_series(1, 4000000) a WHERE a::text LIKE '
 
 @pytest.mark.check_all
 def test_backends_of_postgres(start_stopped, shared_folder, pool, map_of, perf_works, figure):
-    """Forked after the move, so their PIDs have no map; `--children` writes the maps.  They belong to the server's
-    user, who needs no rights to profile it."""
+    """Backends are forked after the move, so their PIDs have no map; `--children` writes the maps.  They belong to
+    the server's user, who needs no rights to profile it."""
     folder, binaries, argv = databases.make_postgres(shared_folder, "postgres-perf")
     psql = [f"{binaries}/psql", "-h", folder, "-U", "postgres", "-At"]
     pool(16)
@@ -143,7 +143,7 @@ def test_namespaces(deep, root, library, map_of, tmp_path, folder, pool, by_comm
                            program.name, options])
     try:
         def find():
-            """It is on huge pages and computes; before that it may still be moving."""
+            """Waits until it is on huge pages and computes; before that it may still be moving."""
             found = [pid for pid in children(outer.pid) if executable(pid) == program.name]
             return found and any(m.is_hugetlb for m in read_smaps(found[0])) and cpu_seconds(found[0]) > 0.1 and found[0]
 

@@ -132,8 +132,8 @@ def core_of(stopped, link, options, kind, folder, filter="0x33"):
 @pytest.mark.parametrize("kind", ["gcore", "kernel"])
 @BOTH
 def test_core(stopped, build, figure, tmp_path, link, kind):
-    """gdb and eu-stack unwind it, with its text in it.  eu-stack wants to be told the executable where the ELF header
-    has moved."""
+    """gdb and eu-stack unwind the core file, which has the text. eu-stack needs the executable's path if the ELF header has
+    moved."""
     if kind == "gcore":
         breakpoints_work()
     need("eu-stack")
@@ -216,7 +216,7 @@ def test_strace_stacks(stopped, tmp_path):
 
 @pytest.mark.check_all
 def test_valgrind(build, library, pool):
-    """It runs the moved text as it does the plain one."""
+    """valgrind runs the moved text as it does the plain one."""
     need("valgrind")
     pool(16)
     argv = ["valgrind", "-q", "--error-exitcode=9", build("nopie"), "work", "3"]
@@ -227,7 +227,8 @@ def test_valgrind(build, library, pool):
 
 
 def test_usdt(build, stopped, library, probe):
-    """A probe of <sys/sdt.h> is a uprobe: set before the start the text stays and each is hit; after it none is."""
+    """A probe of <sys/sdt.h> is a uprobe: if it is set before the start, the text stays and each probe is hit; after the
+    start none is."""
     path = build("nopie")
     note = helpers.run(["readelf", "-n", path]).stdout
     probe = probe(path, int(re.search(r"Provider: stops\s+Name: leaf\s+Location: (0x[0-9a-f]+)", note)[1], 0))

@@ -83,7 +83,7 @@ def test_as_run_does(builder, library, pool, asked):
 
 
 def test_one_page_less(builder, prove, pool):
-    """The command it prints, done: the answer is yes, and all of it moves."""
+    """After the command that it prints the answer is yes, and all of the program moves."""
     pool(APP - 1)
     app = builder.executable("nopie")
     status, told = ask("-o", "backend=hugetlb", "--", app)
@@ -275,7 +275,7 @@ def test_where_hugeld_does_nothing(builder, root, tmp_path):
 
 
 def test_other_dynamic_linker(builder, tmp_path):
-    """It is not run: a file may name anything as its interpreter.  The executable counts all the same."""
+    """Another dynamic linker is not run: a file may name anything as its interpreter.  The executable counts all the same."""
     mark, linker = tmp_path / "mark", tmp_path / "linker"
     linker.write_text(f"#!/bin/sh\ntouch {mark}\necho 'libc.so.6 => /lib/libc.so.6 (0x0)'\n")
     linker.chmod(0o755)
@@ -388,7 +388,7 @@ def test_postgres_page_size(postgres, size, pages):
 @pytest.mark.check_all
 @pytest.mark.parametrize("present", [[], ["huge_pages"], ["huge_pages", "huge_page_size"]], ids=len)
 def test_postgres_does_not_tell(postgres, pool, present):
-    """One that is too old, or running: the answer is no, and why; --own-pages helps."""
+    """The server is too old, or running: the answer is no, with the reason; --own-pages helps."""
     argv, answers = postgres
     pool(64)
     answer(answers, **{name: {"huge_pages": "on\n", "huge_page_size": "0\n"}[name] for name in present})

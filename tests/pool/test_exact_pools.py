@@ -54,7 +54,7 @@ def check_doctor(argv, pool):
 
 
 def check_ours(pid, path):
-    """All that is planned of the executable is on hugetlb; gives its pages and the other hugetlb mappings."""
+    """All planned spans of the executable are on hugetlb; gives its pages and the other hugetlb mappings."""
     image = read_image(pid)
     [plan] = read_plans(pid, [path], "data=off").values()
     assert plan.spans
@@ -153,7 +153,7 @@ def test_postgres_without_reserve_pages(server, pool):
 
 
 def test_postgres_running(server, pool):
-    """It does not tell while it runs; doctor says so and does it no harm."""
+    """A running server does not tell its pages; doctor says so and does it no harm."""
     told = check_doctor(server.plain_argv, pool)
     with server.paused(f"backend=hugetlb,reserve_pages={told['own_pages']}") as process:
         server.serve(process)

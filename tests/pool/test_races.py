@@ -147,7 +147,7 @@ def stealing(thief, pages):
 
 @pytest.mark.check_all
 def test_thief(builder, thief, library, pool, expected):
-    """Starts one after the other while the pool is full and empty by turns, a thousand times a second."""
+    """Programs start one after the other while the pool is full and empty by turns, a thousand times a second."""
     pool(APP)
     app = builder.executable("nopie")
     said = collections.Counter()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* thief N hold: takes N huge pages, says so, and holds them until standard input ends.
-   thief N loop: takes as many of N as there are and gives them back, until standard input ends.
+   thief N loop: takes up to N pages and gives them back, until standard input ends.
    thief N random: the same with at most N pages at a time, for up to 20 ms.
 
    Without a reservation and by MADV_POPULATE_WRITE, so that it never gets SIGBUS itself. */
@@ -17,7 +17,7 @@
 #endif
 #define HUGE_BYTES ((size_t)2 << 20)
 
-/* How many of N pages at AT it got. */
+/* The number of the N pages at AT that it got. */
 static size_t take(char *at, size_t n) {
     size_t taken = 0;
     while (taken < n && madvise(at + taken * HUGE_BYTES, HUGE_BYTES, MADV_POPULATE_WRITE) == 0)

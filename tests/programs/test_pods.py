@@ -25,7 +25,7 @@ CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
 
 class Podman:
-    """With images and containers of its own."""
+    """podman with images and containers of its own."""
 
     def __init__(self, folder):
         self.words = ["podman", "--root", folder / "storage", "--runroot", folder / "run", "--tmpdir", folder / "tmp",
@@ -65,7 +65,7 @@ def podman(root, tmp_path):
     for program in ("podman", "runc"):
         if not shutil.which(program):
             pytest.skip(f"{program} is not installed")
-    # Its paths must be short, and where root alone can write.
+    # Its paths must be short, in a folder that root alone can write.
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hugeld-", dir="/var/lib"))
     try:
         one = Podman(folder)

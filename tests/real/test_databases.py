@@ -95,7 +95,7 @@ def test_postgres(prove, pool, postgres, by_command):
 
 
 def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
-    """Every page of the pool is taken by the text: the server forks, its children run, none dies by SIGBUS."""
+    """The text takes every page of the pool: the server forks, its children run, none dies by SIGBUS."""
     folder, binaries, argv = postgres
     pool(6)
     env = helpers.preload(library, pause_library, options="backend=hugetlb,data=off")

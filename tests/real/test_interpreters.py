@@ -77,7 +77,7 @@ def same_verdict(plain, moved):
 
 @BOTH
 def test_perl(prove, pool, by_command):
-    """Position-independent and small: at most load addresses nothing fits, at some all of it does."""
+    """perl is position-independent and small: at most load addresses nothing fits, at some all of it does."""
     pool(16)
     script = 'print join(",", map { $_ ** 2 } grep { "$_" =~ /^[1-9]+$/ } 1..2000), "\\n"; exit 6'
     argv = ["/usr/bin/perl", "-e", script]
@@ -95,7 +95,7 @@ def test_perl(prove, pool, by_command):
 
 @BOTH
 def test_bash(prove, pool, by_command):
-    """Too small at every load address."""
+    """bash is too small at every load address."""
     pool(16)
     argv = ["/bin/bash", "-c", "x=0; for i in {1..500}; do ((x += i)); done; echo $x | cat; exit 5"]
     proof = prove(argv, {}, options="backend=hugetlb,verbose=2,exe=bash", by_command=by_command,

@@ -5,9 +5,9 @@
 
        NAME: ok | a number | the name of an errno
 
-   and at the end the sum of all functions of the text.  Plainly and on huge pages the lines are the same, but
-   for those that begin with "4k" or "growing": they ask for a part of a huge page (doc/limits.md), or want
-   more, and hugetlb answers EINVAL. */
+   and at the end the sum of all functions of the text.  Without hugeld and on huge pages the lines are the
+   same, but for those that begin with "4k" or "growing": they ask for a part of a huge page (doc/limits.md),
+   or want more, and hugetlb answers EINVAL. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

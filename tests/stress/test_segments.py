@@ -54,7 +54,7 @@ def linked(builder):
 
 
 def stopped(argv, env):
-    """At its own SIGSTOP, where it has written to all of its memory."""
+    """The program at its own SIGSTOP, when it has written to all of its memory."""
     return helpers.paused(argv, env, os.path.basename(argv[0]))
 
 

@@ -52,7 +52,7 @@ BARE = {
 
 
 def preloaded(library, options):
-    """As LD_PRELOAD in the program alone: the commands that make the surroundings do without it."""
+    """Sets LD_PRELOAD for the program alone: the commands that make the surroundings do without it."""
     return ["env", f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS={helpers.ALL_SEGMENTS},{options}"]
 
 

@@ -29,7 +29,7 @@ def test_runs_first(builder, library, pool, tmp_path):
 @pytest.mark.check_all
 @pytest.mark.parametrize("kind", ["executable", "library"])
 def test_first_moves(builder, surround, pool, thp, kind):
-    """Everything, writable data too."""
+    """Everything moves, writable data too."""
     pool(64)
     if kind == "executable":
         app = file = builder.executable("nopie", words=6 * 2**17)

@@ -58,12 +58,12 @@ def sandbox(shared_folder, confine):
 
 @pytest.fixture(scope="module")
 def aligned_sandbox(shared_folder, confine):
-    """Linked at the size of a huge page: hugeld asks whether the page cache has it on such."""
+    """The sandbox linked at the size of a huge page: hugeld asks whether the page cache has it on huge pages."""
     return compile_sandbox(shared_folder / "aligned-sandbox", "-Wl,-z,max-page-size=0x200000")
 
 
 class Way:
-    """How hugeld comes into a program, or into none: COMMAND becomes it."""
+    """A way by which hugeld comes into a program, or none: COMMAND becomes it."""
 
     def __init__(self, command, library):
         self.command, self.library = command, library
@@ -123,7 +123,7 @@ def only(calls):
 
 
 def check_huge(process):
-    """Text and read-only data are there."""
+    """Text and read-only data are on huge pages."""
     assert process.first.count("\n") == 2, helpers.state_of(process.pid)
     assert sum(huge_bytes(process, "x").values()) >= CONTAINS_TEXT
     assert sum(huge_bytes(process).values()) >= 2 * CONTAINS_TEXT

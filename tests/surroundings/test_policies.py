@@ -62,8 +62,8 @@ def policy(request, confine):
 
 
 def test_hugetlb(builder, surround, pool, policy):
-    """Text by the allowed route.  Read-only data never becomes executable and moves in any case, unless the object as a
-    whole cannot."""
+    """Text moves by the allowed route. Read-only data never becomes executable and moves in any case, unless the object
+    as a whole cannot."""
     pool(64)
     prefix, route, _ = policy
     app = builder.executable("nopie")
@@ -86,7 +86,7 @@ def test_thp(builder, surround, pool, thp, policy):
 
 @pytest.mark.parametrize("rules", [["mdwe"], ["no-write-execute"]], ids=lambda r: r[0])
 def test_library(builder, surround, pool, confine, rules):
-    """A library, and an executable with holes, by memfd too."""
+    """A library, and an executable with holes, move by memfd too."""
     pool(64)
     app, [library] = builder.with_library("dso-six")
     surround([app], {library.name: ALL}, prefix=confine(*rules), patterns="libbig*", options="backend=hugetlb", route=MEMFD)
@@ -96,7 +96,7 @@ def test_library(builder, surround, pool, confine, rules):
 
 @pytest.mark.parametrize("kib", [0, 9 << 10, 10 << 10])
 def test_limit_of_files(builder, confine, library, pool, kib):
-    """RLIMIT_FSIZE is one for a memfd, too: beyond it the kernel sends SIGXFSZ."""
+    """RLIMIT_FSIZE limits a memfd, too: beyond it the kernel sends SIGXFSZ."""
     pool(64)
     app = builder.executable("nopie")  # five pages of text
     limited = ["sh", "-c", 'ulimit -f $1; shift; exec "$@"', "sh", kib * 1024 // 512, *confine("mdwe")]

@@ -84,7 +84,7 @@ def test_address_sanitizer_of_an_interpreter(asan_program, tmp_path):
 
 @pytest.mark.parametrize("how", ["program", "interpreter"])
 def test_program_that_cannot_be_read(asan_program, root, shared_folder, library, how):
-    """It may be one that aborts with any preloaded library, and this one is."""
+    """An unreadable program may be one that aborts with any preloaded library, and this one is."""
     app, script = shared_folder / "unreadable", shared_folder / "script"
     shutil.copy(asan_program, app)
     app.chmod(0o711)

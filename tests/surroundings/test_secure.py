@@ -60,7 +60,7 @@ def preloaded(root, tmp_path, builder, empty_library, library, pause_library, su
 
 
 def test_preloaded_into_an_ordinary_program(preloaded, pool):
-    """It is there and it works: the standard for the other tests."""
+    """hugeld is there and works: the standard for the other tests."""
     pool(64)
     outcome = preloaded("true", {"app-nopie": ALL})
     assert "hugeld: app-nopie: text 5 pages hugetlb" in outcome.stderr

@@ -54,7 +54,7 @@ def tail_of(path):
 
 
 def test_whole_file(surround, pool, way, program):
-    """Nothing is wrong with it, and all of it moves: the programs are as the tests below assume."""
+    """The file is whole, and all of it moves: the programs are as the tests below assume."""
     pool(64)
     header = tail_of(program)
     assert header.vaddr == 0x8000000 and header.file_bytes == TAIL and not header.flags & PF_W
@@ -129,7 +129,7 @@ def test_not_what_the_executable_is(surround, pool, thp, sum_program, first, tmp
     base = min(h.vaddr for h in read_headers(program) if h.type == PT_LOAD)
     at, offset = text.vaddr + helpers.HUGE & -helpers.PAGE, text.offset + helpers.HUGE & -helpers.PAGE
     image = bytearray(program.read_bytes())
-    image[offset:offset + helpers.HUGE] = image[offset + 1024:offset + 1024 + helpers.HUGE]  # each function is its neighbour
+    image[offset:offset + helpers.HUGE] = image[offset + 1024:offset + 1024 + helpers.HUGE]  # each function is its neighbour's
     copy.write_bytes(image)
     action = f"file:{at - base:x}:{helpers.HUGE:x}:{offset + (helpers.PAGE if other == 'place' else 0):x}"
     outcome = surround([program], {program.name: ALL}, first=[first], options=f"backend={backend},verbose=1", backend=backend,

@@ -24,7 +24,7 @@ BACKENDS = [("thp", 64, False), ("auto", 0, False), ("auto", 64, True), ("hugetl
 @pytest.mark.parametrize("backend, free, moves", BACKENDS)
 @pytest.mark.parametrize("how", ["enabled", "hugepages-2048kB/enabled", "prctl"])
 def test_switched_off(builder, surround, root, pool, thp, alone, confine, how, backend, free, moves):
-    """Nothing of the text, the read-only or the writable data becomes transparent huge pages."""
+    """No text, read-only or writable data becomes transparent huge pages."""
     pool(free)
     app = builder.executable("nopie", words=6 * 2**17)
     options = f"backend={backend},verbose=1"
@@ -138,7 +138,8 @@ def test_memory_limit(surround, wide, pool, thp, memory_group, backend, free, mo
 
 @pytest.mark.parametrize("backend, moved", [("thp", ("text",)), ("auto", ())])
 def test_memory_limit_that_fits(surround, wide, pool, thp, memory_group, backend, moved):
-    """Twice the text and some more: moves if the user has asked for it, as the program may need the memory later."""
+    """The limit is twice the text and some more: it moves if the user has asked for it, as the program may need the
+    memory later."""
     pool(0)
     surround([wide], {wide.name: moved} if moved else {}, prefix=memory_group(160 * MIB, 2), options=f"backend={backend}",
              backend="thp")

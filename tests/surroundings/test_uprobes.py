@@ -49,7 +49,7 @@ def test_set_while_it_moves(builder, surround, pool, probe, tool, call, n):
 
 
 def test_set_when_it_has_moved(builder, library, pause_library, pool, probe):
-    """Never hit, as the manual says; the program does not notice."""
+    """A probe set after the move is never hit, as the manual says; the program does not notice."""
     pool(64)
     app = builder.executable("nopie")
     probe, plain = probe(app), helpers.run([app])

@@ -47,7 +47,7 @@ def roots_folder():
 
 @pytest.fixture(scope="module")
 def calls(roots_folder):
-    """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
+    """Executes 16 MiB of text at random as often as its argument says, and hardly any other text."""
     return build_calls(roots_folder / "calls", "-no-pie")
 
 

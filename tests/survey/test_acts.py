@@ -40,7 +40,7 @@ SWITCH = "run/hugeld-service/stop"
 AGAIN = "or to look takes too long", "the kernel had no huge page for it"
 ACTED = 500
 
-# Samples of which enough are left in each of its two huge pages after two windows more, and that a busy machine has, too.
+# A number of samples that leaves enough in each of its two huge pages after two more windows, and that a busy machine reaches, too.
 ENOUGH = 80
 
 
@@ -136,7 +136,8 @@ def joins(path):
 
 
 def test_acts(acting, program, tmp_path):
-    """Page by page, each in a line, after the file was unmapped for ten seconds; the program is the same; status and metrics say so."""
+    """The file is put in place page by page, each with a line, after the file was unmapped for ten seconds; the program is the
+    same; status and metrics say so."""
     metrics = tmp_path / "hugeld.prom"
     with acting(f"metrics = {metrics}") as service:
         before = program.read_bytes()
@@ -201,7 +202,7 @@ def test_not_by_default(observe, program):
 
 @pytest.mark.check_all
 def test_budget(acting, program):
-    """No more than it allows."""
+    """Acts use no more memory than the budget allows."""
     with acting("rate = 60", "budget = 2") as service:
         service.configure()
         huge_or_skip(service)
@@ -212,7 +213,7 @@ def test_budget(acting, program):
 
 @pytest.mark.parametrize(("kib", "mib"), [(10 << 20, 204.8), (100 << 20, 1024)])
 def test_budget_by_default(observe, tmp_path, kib, mib):
-    """2 % of the memory, and at most 1 GiB."""
+    """The default budget is 2 % of the memory, and at most 1 GiB."""
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemTotal: {kib} kB\nMemFree: {kib} kB\nMemAvailable: {kib} kB\n")
     with observe("/none/*", covers=[(meminfo, "/proc/meminfo")]) as service:
@@ -224,7 +225,7 @@ def test_budget_by_default(observe, tmp_path, kib, mib):
     ("canary", "none of the 0 %"), ("switch", "kill switch"), ("io", "waited for disks"), ("memory", "waited for memory"),
     ("meminfo", "less than 15 % of the memory"), ("isolated", "isolated"), ("no machine-id", "/etc/machine-id, which draws the 99 %")])
 def test_gates(acting, program, tmp_path, what, words):
-    """Nothing is touched, and status says why."""
+    """Behind a closed gate nothing is touched, and status says why."""
     file, covers, lines = tmp_path / "cover", [], []
     if what in ("io", "memory"):
         if not os.path.exists("/proc/pressure"):
@@ -466,7 +467,7 @@ def test_excluded_since(acting, program):
 
 
 def test_mapped(acting, program):
-    """It is joined while a process runs it, or left alone and said once; nothing is dropped under a process."""
+    """A mapped file is joined while a process runs it, or left alone with one line; nothing is dropped under a process."""
     with acting() as service:
         with running([str(program), FOREVER]) as [process]:
             service.configure()

@@ -105,7 +105,7 @@ def test_storms(observe, calls, script):
 
 @pytest.mark.check_all
 def test_many_executables(observe, calls, roots_folder):
-    """A user's, one after the other, get no entry, and push none out."""
+    """A user's executables, one after the other, get no entry, and push none out."""
     folder = roots_folder / "user"
     folder.mkdir()
     shutil.copy("/bin/dash", folder / "shell")
@@ -126,7 +126,7 @@ def test_many_executables(observe, calls, roots_folder):
 
 
 def windows(path):
-    """How many there were, as the metrics say."""
+    """The number of windows, by the metrics."""
     return int(re.search(r"^hugeld_windows_total (\d+)$", path.read_text(), re.M)[1])
 
 
@@ -251,7 +251,7 @@ def test_too_costly(observe, calls, tmp_path):
 
 
 def test_killed_in_a_window(observe, calls):
-    """Nothing of it is in the way of the next one."""
+    """A service killed in a window leaves nothing that hinders the next one."""
     with running([calls, FOREVER]):
         for _ in range(3):
             with contextlib.suppress(AssertionError), observe(f"{pathlib.Path(calls).parent}/*") as service:

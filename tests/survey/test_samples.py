@@ -266,7 +266,7 @@ def test_no_such_process():
 
 @pytest.mark.check_all
 def test_without_privileges(calls, library, root):
-    """Their own processes, that run already, and their children; no other user's."""
+    """Users sample their own processes, that run already, and their children; no other user's."""
     command = library.parent / "hugeld"
     with running([*NOBODY, calls, FOREVER]) as [process], running([calls, FOREVER]) as [other]:
         answer, found = look(calls, prefix=NOBODY, command=command, samples=50)
@@ -319,7 +319,7 @@ def test_kernel_without_procmap_query(uneven):
 
 
 def test_isolated_processors(calls, tmp_path, root):
-    """They are left alone; where there are no others, one line says so."""
+    """Isolated processors are left alone; if there are no others, one line says so."""
     script = f'mount --bind {tmp_path}/list /sys/devices/system/cpu/isolated && exec "$@"'
     prefix = ["unshare", "--mount", "sh", "-ec", script, "sh"]
     last = max(os.sched_getaffinity(0))
@@ -351,7 +351,7 @@ def test_text(calls, uneven):
 
 @pytest.mark.parametrize("name", ["new\nline", "esc\x1b[31m", "<script>&", "bad\udcff", "bidi\u202e"], ids=ascii)
 def test_hostile_names(calls, tmp_path, name):
-    """In text, JSON and the report; of the program, and of a file that it maps."""
+    """Hostile names of the program, and of a file that it maps, in text, JSON and the report."""
     program, report = tmp_path / name, tmp_path / "report.html"
     shutil.copy(calls, program)
     on_small_pages(program)

@@ -147,7 +147,7 @@ def test_filter(calls):
 
 
 def test_advice(calls):
-    """It is the verdict of inspect, and the commands are ones that hugeld takes."""
+    """The advice is the verdict of inspect, and hugeld takes its commands."""
     with running([calls, FOREVER]) as [process]:
         [file] = helpers.hugeld_json("inspect", "--pid", process.pid, "-o", "segments=text,sparse_text=off")["files"]
         answer, status = survey("--program", calls)
@@ -440,14 +440,14 @@ def test_not_calibrated(cache):
     ("mkdir hugeld && mkfifo hugeld/tlb.json", "others could"), ("mkdir -p hugeld/tlb.json", "others could"),
 ])
 def test_hostile_cache(cache, before, word):
-    """Never an error, never believed, never waited for."""
+    """A hostile cache is no error, and is neither believed nor waited for."""
     answer = cache(before)
     assert answer["calibrated"] is False and word in answer["curve_problem"]
 
 
 @pytest.mark.check_all
 def test_calibrate(cache):
-    """It is kept where root keeps it, and used from then on."""
+    """The measurement is kept in root's cache, and used from then on."""
     curve = cache("true", "--calibrate")["curve"]
     assert [p["mib"] for p in curve] == [2 * 2**i for i in range(len(curve))] and len(curve) >= 3
     assert all(p["small_ns"] > 0 and p["huge_ns"] > 0 for p in curve)

@@ -13,7 +13,7 @@ import helpers
 from helpers import ticks
 from hugepages import find_limits
 
-# Where it can be seen to that a survey takes no page of the pool, it is beside tests of the pool.
+# If a survey can be kept from the pool's pages, it runs beside tests of the pool.
 LIMITS = find_limits()
 SURVEYS = [pytest.mark.parallel, pytest.mark.sleeps] if LIMITS else []
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -28,7 +28,7 @@ def row(answer, path):
 
 @contextlib.contextmanager
 def running(*argvs, env=None):
-    """Starts all, and waits until each is the program that is meant and has been everywhere once."""
+    """Starts all, and waits until each has become its program and has run all of its text once."""
     processes = [helpers.start(argv, env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for argv in argvs]
     try:
         for process, argv in zip(processes, argvs):
@@ -101,7 +101,7 @@ def write_configuration(path, *eligible, lines=()):
 
 
 def replace_text(path, text):
-    """A reader finds the old one or the new one."""
+    """Replaces the text, so that a reader finds the old one or the new one."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.rename(path)

@@ -98,7 +98,8 @@ VARIABLES = "LD_PRELOAD", "LD_HUGEPAGES", "LD_HUGEPAGES_OPTIONS"
     ([], False), (["-o", "edges=small"], False), (["-p", "main:libc*"], False), (["--copy"], True), (["-o", "backend=auto"], True),
     (["-o", "backend=thp"], True), (["-l", "preload"], True), (["--copy", "-p", "main:libc*"], True)], ids=str)
 def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
-    """Nothing of it is shared, so nothing of hugeld is in it; a copy takes its name, a backend's or the library's."""
+    """No image of it is there, so nothing of hugeld is in it; a copy is made only if its name, a backend or the library is
+    given."""
     env = helpers.environment(XDG_RUNTIME_DIR=tmp_path)
     for name in VARIABLES:
         env.pop(name, None)
@@ -109,7 +110,7 @@ def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
         assert result.stderr.count("started as it is") == (verbose and not preloads)
     if not preloads:
         asked, never = "no copy was asked for", "no whole huge page lies inside"
-        large = shutil.copy("/usr/bin/python3", tmp_path)  # of which the machine's own store has no image
+        large = shutil.copy("/usr/bin/python3", tmp_path)  # the machine's own store has no image of it
         large = hugeld("run", *arguments, "-o", "strict=on", large, "-c", "1", env=env)
         one_line(large, 127, never if "edges=small" in arguments else asked)
         one_line(hugeld("run", *arguments, "-o", "strict=on", "true", env=env), 127, asked if "-p" in arguments else never)
@@ -277,7 +278,7 @@ def test_run_not_executable(tmp_path):
 
 
 def test_run_broken_program(tmp_path):
-    """Executable by its mode, but nothing that the kernel runs: as env(1), 126."""
+    """A program that is executable by its mode, but that the kernel does not run, ends with 126, as with env(1)."""
     file = tmp_path / "broken"
     file.write_bytes(b"\x7fELF" + bytes(100))
     file.chmod(0o755)
@@ -317,7 +318,7 @@ def test_run_set_user_id_program(builder, root, shared_folder):
 
 
 def test_run_32_bit_program(tmp_path):
-    """Said in a line of ours and not in one of the dynamic linker's; that it runs is up to the machine."""
+    """A line of ours says so, and none of the dynamic linker's; whether it runs depends on the machine."""
     program = tmp_path / "program32"
     program.write_bytes(thirty_two_bit())
     program.chmod(0o755)
@@ -792,7 +793,7 @@ def test_bench_of_a_command_that_prints_no_number(text):
 
 @pytest.mark.parametrize("user", [0, 12345])
 def test_store_that_another_user_named(library, root, tmp_path, user):
-    """In the environment of his process: root is told no command with it.  Root's own is used."""
+    """Another user named a store in the environment of his process: root gets no command with it.  Root's own is used."""
     env = helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={tmp_path}")
     python = os.path.realpath("/usr/bin/python3")
     process = helpers.start([*helpers.become(user), python, "-c", "import time; time.sleep(1000)"], env)
@@ -805,7 +806,7 @@ def test_store_that_another_user_named(library, root, tmp_path, user):
 
 
 def test_another_file_lies_at_its_path(library, root, tmp_path):
-    """In the process's mount namespace it is another one than here: no command names the path, which is not the file."""
+    """The file at its path in the process's mount namespace is another one than here: no command names the path."""
     command, place = library.parent / "hugeld", tmp_path / "place"
     place.mkdir()
     shutil.copy("/usr/bin/perl", place / "prog")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Each call of mremap(2) fails once: the program is on huge pages as planned or exactly as it was, runs, and leaves nothing
-behind.  strace injects the errors; it also makes this the test of a traced process.  Of all other calls tests/faults says
-it; this runs in guests too."""
+behind.  strace injects the errors; it also makes this the test of a traced process.  All other calls are tested in
+tests/faults; this runs in guests too."""
 
 import contextlib
 import os

@@ -153,7 +153,7 @@ int main(void) {
 
 
 def test_status_draws_no_more_than_is_huge(builder, thp, tmp_path):
-    """A mapping of six huge pages of which two were touched."""
+    """status draws a mapping of six huge pages of which two were touched."""
     (tmp_path / "partly.c").write_text(PARTLY)
     app = builder.compile(tmp_path / "partly", "-no-pie", tmp_path / "partly.c")
     for _ in range(5):

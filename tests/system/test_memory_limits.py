@@ -61,7 +61,7 @@ def finish(argv, env):
 
 
 def test_six_heaps_at_once(heap, library, thp, memory_group):
-    """Each would find room for its own copies."""
+    """Each of six programs would find room for its own copies, but not all of them."""
     argv = [*memory_group(48 * MIB), heap, "4"]
     assert finish(argv, helpers.environment()) == 6 * [5]
     assert finish(argv, helpers.preload(library, options=NO_POOL)) == 6 * [5]

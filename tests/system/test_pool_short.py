@@ -39,7 +39,7 @@ def test_text_does_not_fit(builder, prove, pool, free):
     moved = {app.name: ("rodata",)} if free >= RODATA else {}
     total = total_pages()
     _, _, stderr = prove([app], moved, options="backend=hugetlb,verbose=1", same=same_but_stderr).moved
-    # Counted when everything is decided: the read-only data's page is missing too, taken by it or not to be had.
+    # Counted when everything is decided: the read-only data's page is missing too, whether it was taken or not there.
     missing = TEXT - free + (RODATA if moved else 0)
     lines = short_line(app.name, missing, TEXT, total + TEXT + RODATA - free)
     if not moved:
@@ -48,7 +48,7 @@ def test_text_does_not_fit(builder, prove, pool, free):
 
 
 def test_remedy_helps(builder, prove, pool):
-    """The command that verbose=1 prints, done: now it moves."""
+    """After the command that verbose=1 prints, it moves."""
     pool(2)
     app = builder.executable("nopie")
     stderr = helpers.run_preloaded([app], options="backend=hugetlb,verbose=1,segments=text").stderr
@@ -174,7 +174,7 @@ def test_strict_ends_the_program(builder, pool, patterns):
     ("app*", ""), ("*", ""), ("main", "exe=other"), ("", ""),
 ])
 def test_strict_lets_run(builder, pool, patterns, options):
-    """Selected by a wildcard, not selected, or not to be acted in."""
+    """strict=on lets a program run whose object is selected by a wildcard, not selected, or excluded by exe=."""
     pool(TEXT - 1)
     app = builder.executable("nopie")
     result = strict(app, patterns, options)

@@ -56,7 +56,7 @@ static enum hl_kind model_page(const struct hl_object *object, const struct hl_o
     for (unsigned i = first; i < last; i++)
         if (!may_share(&object->segment[i]))
             return STAYS;
-    /* From the object's first mapping, or from where the read-only neighbours before this page begin ... */
+    /* From the object's first mapping, or from the beginning of the read-only neighbours before this page ... */
     unsigned run = first;
     while (run > 0 && may_share(&object->segment[run - 1]))
         run--;

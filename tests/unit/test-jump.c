@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Which code hugeld takes for the dynamic linker's empty function, and so overwrites.  The first rows are
-   those of distributions' glibc, as objdump shows them. */
+/* The code that hugeld takes for the dynamic linker's empty function, and so overwrites.  The first rows
+   are those of distributions' glibc, as objdump shows them. */
 #include "unit.h"
 
 #include "loader/jump.h"

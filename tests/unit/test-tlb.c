@@ -16,7 +16,7 @@ static struct hl_tlb_figures t_figures(double one, double two, double all) {
     return figures;
 }
 
-/* The same, and each of its pages by itself. */
+/* The same figures, and those of each of its pages by itself. */
 static struct hl_tlb_figures t_pages(double one, double two, double all) {
     struct hl_tlb_figures figures = t_figures(one, two, all);
     for (unsigned i = 0; i < HL_TLB_PAGES; i++)
@@ -29,7 +29,7 @@ static enum hl_tlb_verdict t_judge(struct hl_tlb_figures packed, struct hl_tlb_f
     return hl_judge_memory(&packed, &small, &huge, NULL, NULL);
 }
 
-/* Without pages by themselves, as it was first seen. */
+/* Figures without pages by themselves, as first seen. */
 static void test_first_table(void **state) {
     (void)state;
     assert_int_equal(t_judge(t_figures(0, 3.97, 4.30), t_figures(0, 6.31, 17.58), t_figures(0, 6.23, 14.09)),
@@ -64,7 +64,7 @@ static void test_whole(void **state) {
                      HL_TLB_WHOLE);
 }
 
-/* N whole pages of eight; the chains over several are between. */
+/* N whole pages of eight; the figures of chains over several lie between. */
 static void test_some(void **state) {
     (void)state;
     for (unsigned n = 0; n <= HL_TLB_PAGES; n++) {

@@ -15,7 +15,7 @@ import subprocess
 from archive import Unavailable, run
 
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
-# By which the kernel finds the root, since some number disks as they find them.
+# The number by which the kernel finds the root, since some kernels number disks as they find them.
 DISK_SIGNATURE, PARTITION_AT = 0x6875_6765, 1 << 20
 FOLDERS = ("dev", "proc", "sys", "run", "tmp", "root", "etc", "var", "mnt")
 
@@ -32,7 +32,7 @@ class Root:
             (self.folder / name).symlink_to(target)
 
     def inside(self, path):
-        """Where PATH of the guest is.  /bin and so on are links on the host too, or they are here."""
+        """The place of the guest's PATH in the tree. /bin and so on are links on the host too, or they are here."""
         path = pathlib.Path(path)
         first = path.parts[1]
         return self.folder / LINKS.get(first, first) / pathlib.Path(*path.parts[2:])

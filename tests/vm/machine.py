@@ -32,7 +32,7 @@ BOOTS = 3  # a kernel panics now and then that patches itself while it is emulat
 SILENT_SECONDS = 360  # more than a test takes, on a busy machine too
 ASK_SECONDS = 20  # more than a guest sleeps
 
-stop = threading.Event()  # set: guests are killed, nothing more is said
+stop = threading.Event()  # set: guests are killed, no more lines are printed
 
 
 @dataclasses.dataclass

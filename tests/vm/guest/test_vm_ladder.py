@@ -26,7 +26,7 @@ def rung(request, under):
 
 @pytest.mark.parametrize("variant", ["nopie", "six"])
 def test_hugetlb(builder, row, nodes, rung, variant):
-    """Also pages that are composed of several segments and the gaps between them."""
+    """Text is on hugetlb, also pages that are composed of several segments and the gaps between them."""
     nodes(0, 64)
     app = builder.executable(variant)
     found = row([app], {app.name: ALL}, "backend=hugetlb", rung)

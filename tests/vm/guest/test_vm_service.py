@@ -112,7 +112,7 @@ def write(*lines):
 
 @pytest.fixture
 def service(tmp_path):
-    """It observes, and does not act yet."""
+    """A service that observes, and does not act yet."""
     log = tmp_path / "log"
     write("window = 4", "interval = 8", "canary = 0")
     with open(log, "w") as file:

@@ -120,7 +120,7 @@ def test_without(unit, program, lacks, tmp_path):
 
 
 def test_found_by_name(unit, program):
-    """Without FILE, by systemd's description of the unit."""
+    """share unit without FILE finds the program by systemd's description of the unit."""
     one = unit([f"ExecStart=-{program} --something"])
     assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{program}" in drop_in(one.name)
 

@@ -174,7 +174,7 @@ NUMA = {
 
 @pytest.mark.parametrize("name", NUMA)
 def test_numa(unit, program, plain, huge, pool, name):
-    """As doc/limits.md says: numa=local takes a call of @resources, and the effect of a list without it."""
+    """As doc/limits.md says: numa=local takes mbind, a call of @resources, so a filter kills, refuses, or has to allow it."""
     pool(64)
     settings, runs, moved = NUMA[name]
     one = unit([f"ExecStart={program}", *HARDENED, *settings], [*DROP_IN, "Environment=LD_HUGEPAGES_OPTIONS=verbose=1,numa=local"])
