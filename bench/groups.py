@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What is measured, in this order.  Each group is a function of a Plan (workloads.Plan) that yields experiments (measure.experiment)."""
+"""The groups of measurements, in order. Each group is a function of a Plan (workloads.Plan) that yields experiments
+(measure.experiment)."""
 
 import time
 
@@ -28,7 +29,7 @@ GROUPS = {
 
 
 def measure_self(plan):
-    """(what, method, pairs, seconds, result) of plain runs against plain runs: what each method cannot see."""
+    """(what, method, pairs, seconds, result) of plain runs against plain runs: each method's noise."""
     for name, argv, *_ in programs():
         ways = with_own_output([Variant("plain", argv), Variant("plain-again", argv)])
         rounds = pairs_for(plan, time_run(ways[0]) / 1000)

@@ -33,7 +33,7 @@ def image_programs(plan):
 
 
 def image_chromium(plan):
-    """The browser finds its files by /proc/self/exe, and is a PIE: so its image is mounted over it."""
+    """Chromium finds its files by /proc/self/exe, and is a PIE: so its image is mounted over it."""
     chromium = "/usr/lib/chromium/chromium"
     if not os.path.exists(chromium) or os.getuid() != 0:
         return
@@ -140,7 +140,7 @@ def image_memory(plan):
 
 
 def image_making(plan):
-    """An image is made, or the file copied, onto the same tmpfs, and removed."""
+    """Makes an image, or copies the file, onto the same tmpfs, and removes it."""
     program, folder = calls(128, pie=False), OUT / "huge-tmpfs"
     def make(name, *words):
         return Variant(name, ["/bin/sh", "-ec", '"$@"; rm "$0"', folder / name, *words, program, folder / name], "cp")
@@ -154,6 +154,6 @@ def image_making(plan):
 
 def group_image(plan):
     """Text from an image, of which there is one for all processes; the same pair of rounds at the same time.  "plain-again" is
-    what the method sees where there is nothing to see."""
+    the method's noise."""
     for part in (image_programs, image_chromium, image_starts, image_calls, image_many, image_memory, image_making):
         yield from part(plan)

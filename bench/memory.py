@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Memory: the time of a call over much text and of a walk over large arrays; how much memory processes take; and what they notice when it
-is scarce, faulted in or unmapped."""
+"""Memory: the time of a call over much text and of a walk over large arrays; how much memory processes take; and their delays when
+it is scarce, faulted in or unmapped."""
 
 import contextlib
 import glob
@@ -52,7 +52,7 @@ def group_arrays(plan):
 
 
 def memory_kib(pid):
-    """What PID takes of the machine: its share of what is shared, and its huge pages."""
+    """The memory that PID takes of the machine: its share of shared pages, and its huge pages."""
     rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     fields = {line.split(":")[0]: int(line.split()[1]) for line in rollup[1:]}
     return fields["Pss"] + fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
@@ -113,7 +113,7 @@ while True:
 
 
 def group_pressure(plan):
-    """A server's requests while something else in its group wants the memory: text that was dropped comes back by a major
+    """A server's requests while other programs in its group want the memory: text that was dropped comes back by a major
     fault; text on hugetlb is never dropped."""
     if os.getuid() != 0:
         return
@@ -207,7 +207,7 @@ def remote_flushes():
 
 
 def flushes_in_words(ways):
-    """What one run of each way adds to the counter, others' included."""
+    """The number that one run of each way adds to the counter, with other processes' flushes."""
     if remote_flushes() is None:
         return "This kernel does not count TLB flushes (nr_tlb_remote_flush of /proc/vmstat)."
     said = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Real programs, in runs of some tenths of a second: one at a time and several at once, with other options than the defaults, and beside
-what others do; and what `hugeld survey` and the model of instruction TLBs say of them."""
+"""Real programs, in runs of some tenths of a second: one at a time and several at once, with other options than the defaults, and
+beside other projects; and the estimates of `hugeld survey` and of the model of instruction TLBs."""
 
 import contextlib
 import json
@@ -22,11 +22,11 @@ from workloads import (STORE, calls, find_jvm, image_of, libraries_of, mapped, p
 # --- programs that all users have ---
 
 STARTS = {"cc1plus": ["--version"], "clang": ["--version"], "rustc": ["--version"], "node": ["-e", "0"],
-          "python3": ["-S", "-c", "0"], "perl": ["-e", "0"]}  # what ends at once
+          "python3": ["-S", "-c", "0"], "perl": ["-e", "0"]}  # programs that end at once
 
 
 def measure_starts(plan, ways):
-    """What at_once finds of these, in a few seconds each."""
+    """The results of at_once for these, in a few seconds each."""
     return at_once(ways, max(12, pairs_for(plan, time_run(ways[0]) / 1000) // 4))
 
 
@@ -39,7 +39,7 @@ def program_ways(argv, objects, files):
 
 
 def group_programs(plan):
-    """Both of a pair at the same time."""
+    """Both runs of a pair at the same time."""
     measure_pairs = at_once if plan.quick else at_once_precisely
     for name, argv, objects, files in programs():
         if plan.quick and name not in ("cc1plus", "node", "python3"):
@@ -57,8 +57,8 @@ def group_programs(plan):
 
 
 def group_defaults(plan):
-    """The defaults against what they could be, in many short runs: of programs whose read-only data is large.  What touches few
-    of its pages has the start's cost in it."""
+    """The defaults against what they could be, in many short runs: of programs whose read-only data is large.  A program that
+    touches few of its pages shows the start's cost."""
     if plan.quick:
         return
     source = write_short_source()
@@ -112,7 +112,7 @@ public class Work {
 
 
 def java_runs():
-    """Classes from the archive of Java's own ones and the program's (AppCDS), and without any."""
+    """A JVM with classes from the archive of Java's own ones and the program's (AppCDS), and without any archive."""
     if not find_jvm() or not shutil.which("javac") or not shutil.which("jar"):
         return
     java, jvm = find_jvm()
@@ -138,7 +138,7 @@ COMPILE = 'for file; do "$CLANG" -std=gnu11 -D_GNU_SOURCE -iquote "$ROOT" -iquot
 
 
 def clang_runs():
-    """A tree that is here in any case: this one."""
+    """The compiled tree is this one, which is here in any case."""
     if not shutil.which("clang"):
         return
     clang = os.path.realpath(shutil.which("clang"))
@@ -197,7 +197,7 @@ def run_ways(argv, objects, files, executed, variables):
 
 def measure_run(plan, name, title, argv, start, *how):
     ways = run_ways(argv, *how)
-    seconds = time_run(ways[0]) / 1000  # and what is only done the first time is done
+    seconds = time_run(ways[0]) / 1000  # and work that is only done the first time is done
     files = how[1]
     put_large(ways, files)
     watched = {way.name: watch(way) for way in ways}
@@ -215,7 +215,7 @@ def group_more(plan):
             yield from measure_run(plan, *run)
 
 
-# --- what others do ---
+# --- other projects ---
 
 
 def alternative_programs(plan):
@@ -238,7 +238,7 @@ def alternative_programs(plan):
 
 
 def group_alternatives(plan):
-    """What others do, beside what hugeld does, each at the same time as the plain program."""
+    """Other projects beside hugeld, each at the same time as the plain program."""
     for name, title, stock, words, start, linked, rewritten in alternative_programs(plan):
         share(stock)
 
@@ -259,7 +259,7 @@ def group_alternatives(plan):
                                 start=measure_starts(plan, ways_with(start)[0]))
 
 
-# --- what hugeld survey estimates ---
+# --- estimates of hugeld survey ---
 
 
 def survey_programs():
@@ -280,7 +280,7 @@ def survey_programs():
 
 
 def ask_survey(argv, seconds):
-    """What hugeld survey says of the program ARGV, which is run again and again meanwhile."""
+    """The answer of hugeld survey about the program ARGV, which is run again and again meanwhile."""
     again = ["sh", "-c", 'while :; do "$@" > /dev/null 2>&1 || exit; done', "sh", *map(str, argv)]
     result = subprocess.run([HUGELD, "survey", "--json", "--seconds", str(seconds), "--program", argv[0], "--", *again],
                             env=environment(), capture_output=True, text=True)
@@ -319,13 +319,13 @@ def group_survey(plan):
                                 estimate=round(1 - surveyed["gain"], 4))
 
 
-# --- what no virtual machine counts ---
+# --- misses, which no virtual machine counts ---
 
 
 def group_misses(plan):
-    """Modelled, not measured: what the runs of `image` miss in instruction TLBs, and of `programs` those that have no short run
-    there; QEMU takes too long for the rest.  Without java, whose threads compile whenever they like, so that no two runs are
-    alike."""
+    """Modelled, not measured: the misses in instruction TLBs of the runs of `image`, and of those of `programs` that have no
+    short run there; QEMU takes too long for the rest.  Without java, whose threads compile whenever they like, so that no two
+    runs are alike."""
     runs = {name: (f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()}
     for name, argv, objects, *_ in programs():
         if not plan.quick:

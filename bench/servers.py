@@ -54,9 +54,9 @@ class Server:
                     os.sched_setaffinity(int(thread), [processor])
 
 
-# How often servers are started, and so many rounds with each: what a process has of its own is then drawn anew too.
+# How often servers are started, and the rounds with each: each start draws the process's own random properties anew.
 GENERATIONS, ROUNDS = 8, 9
-# As often where plain ones alone are measured until the interval is narrow enough: that takes five minutes.
+# The same for plain servers alone, until the interval is narrow enough: that takes five minutes.
 GENERATIONS_MOST = 48
 
 
@@ -125,13 +125,13 @@ def serve_in_turns(pair, work, transactions, rounds):
     return found
 
 
-Load = collections.namedtuple("Load", "name title work transactions")  # what clients want of a server, and how often
+Load = collections.namedtuple("Load", "name title work transactions")  # the clients' requests, and their number
 
 
 def measure_servers(loads, ways, start, rounds, program):
     """Time and the server's processor time for one transaction of each load, of each way beside a plain server of its own, both of
-    PROGRAM: both of start([plain, way]) have then done as much.  This process sleeps until a client ends, and must notice at once: it
-    has real-time priority, which its children don't inherit."""
+    PROGRAM: both of start([plain, way]) have then done the same work.  This process sleeps until a client ends, and must notice at
+    once: it has real-time priority, which its children don't inherit."""
     found, huge = {load: Measured() for load in loads}, {}
 
     def measure(way):
@@ -156,7 +156,7 @@ def measure_servers(loads, ways, start, rounds, program):
 
 
 def add_generation(first, found, rounds):
-    """Adds what was FOUND to what the FIRST generation has found."""
+    """Adds the results FOUND to those of the FIRST generation."""
     for a, b in zip(first["ways"], found["ways"]):
         a["block"] = rounds
         for key in ("values", "pair", "cpu", "pair_cpu"):
@@ -166,8 +166,8 @@ def add_generation(first, found, rounds):
 
 
 def in_generations(plan, measure, only_plain=False):
-    """Of several generations of the same servers one experiment: the rounds of measure(ROUNDS, generation) one after the
-    other.  ONLY_PLAIN: as many as plain against plain takes."""
+    """Makes one experiment of several generations of the same servers: the rounds of measure(ROUNDS, generation) one after the
+    other.  ONLY_PLAIN: the number that plain against plain needs."""
     first = {}
     generations, rounds = (1, 6) if plan.quick else (GENERATIONS, ROUNDS)
     done = 0
@@ -204,7 +204,7 @@ RANGES = [f"SELECT {what} FROM d.t WHERE id BETWEEN {{first}} AND {{first}} + 99
 
 
 def write_queries(name, questions):
-    """A file with a thousand of these, each about other rows."""
+    """A file with a thousand of these transactions, each about other rows."""
     path = OUT / f"queries-{name}.sql"
     rows = [i * 7919 % (MARIADB_ROWS - 100) + 1 for i in range(1000)]
     path.write_text(";".join(questions[i % len(questions)].format(first=row) for i, row in enumerate(rows)))
@@ -306,7 +306,7 @@ def has_pgbench():
 
 
 def pgbench(plan, words, clients):
-    """PostgreSQL's clients, who write a line for each transaction; none may fail."""
+    """PostgreSQL's clients, which write a line for each transaction; none may fail."""
     for log in OUT.glob("pgbench.*"):
         log.unlink()
     return subprocess.Popen(words("pgbench", "-n", "-S", "-c", str(clients), "-j", str(min(clients, 2)),
@@ -341,7 +341,7 @@ def server_ways(program):
 
 
 def measure_server(plan, name, title, program, words, is_ready, work, transactions):
-    """PROGRAM with words(folder), for clients that are called by work(folder) and want so many TRANSACTIONS."""
+    """PROGRAM with words(folder), for clients that are called by work(folder) and make this number of TRANSACTIONS."""
 
     def make(parent, name):
         folder = parent / name

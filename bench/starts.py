@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long a program takes to start, from the page cache and from the disk; and what is added by each object that it loads, by the patched
-linker, by a perf map, and by `hugeld run`."""
+"""How long a program takes to start, from the page cache and from the disk; and the time that is added by each object that it
+loads, by the patched linker, by a perf map, and by `hugeld run`."""
 
 import contextlib
 import glob
@@ -46,7 +46,7 @@ def group_start(plan):
 
 @contextlib.contextmanager
 def read_ahead(kib):
-    """The disk reads KIB ahead inside the block; or what it is set to, where that is None."""
+    """The disk reads KIB ahead inside the block; or its present setting, if that is None."""
     device = os.stat(OUT).st_dev
     setting = pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
     before = int(setting.read_text())
@@ -65,7 +65,7 @@ def copy_cold(source):
 
 
 def cold_programs():
-    """(name, what, argv): text that is all touched, and programs that touch what they need."""
+    """(name, what, argv): text that is all touched, and programs that touch only the pages that they need."""
     stock, linked = calls(128), calls(128, aligned=True)
     yield "", "until 128 MiB of text, stock, were all touched, in no order", [stock, "0", "scatter"]
     yield "-ordered", "until 128 MiB of text, stock, were all touched, in order", [stock, "0", "touch"]
@@ -78,7 +78,7 @@ def cold_programs():
 
 
 def group_cold(plan):
-    """From an empty page cache; with the disk's read-ahead as it is, and as it is by default."""
+    """Starts from an empty page cache; with the disk's read-ahead as it is, and as it is by default."""
     for kib, suffix, rounds in (None, "", 15), (128, "-128", 7):
         for name, what, argv in cold_programs():
             share(argv[0])
@@ -101,7 +101,7 @@ def group_cold(plan):
 
 
 def group_dsos(plan):
-    """What each loaded object costs: nothing moves, all are looked at."""
+    """The cost of each loaded object: nothing moves, all are looked at."""
     for n in (1, 10, 100) if plan.quick else (1, 10, 100, 1000):
         program = compile_c(OUT / f"dsos-{n}", write_nothing(), "-Wl,--no-as-needed", *small_libraries(n))
         ways = [Variant("plain", [program]), hugeld("main", [program]), hugeld("all", [program], objects="*")]
@@ -110,7 +110,7 @@ def group_dsos(plan):
 
 
 def group_later(plan):
-    """Watching for objects that come later, for those who have nothing to gain."""
+    """The cost of watching for later objects to programs that have nothing to gain."""
     compile_c(OUT / "audit.so", "-shared", "-fPIC", ROOT / "bench/audit.c")
     opened = compile_c(OUT / "libopened.so", "-shared", "-fPIC", "-DDSO=opened", ROOT / "bench/later.c")
     folder = OUT / "later-dsos"
@@ -129,8 +129,9 @@ def group_later(plan):
 
 
 def group_ldso(plan):
-    """What the series costs programs that don't ask for it, over the same ld.so without it.  Where in memory a file lies makes
-    more of a difference, so there are four copies of each under paths of one length: those of "without" differ by noise."""
+    """The cost of the series to programs that don't ask for it, over the same ld.so without it.  The place of a file in
+    memory makes more of a difference, so there are four copies of each under paths of one length: those of "without" differ
+    by noise."""
     if plan.quick or not LINKER.exists():
         return
     subprocess.run([ROOT / "glibc-patches/build", "-u", "-d", OUT / "unpatched"], check=True, stdout=subprocess.DEVNULL)
@@ -158,7 +159,7 @@ WAIT = "#include <unistd.h>\n__attribute__((constructor)) static void wait_for_i
 
 @contextlib.contextmanager
 def waiting_with(way):
-    """The number of WAY's process, whose preloaded objects are on huge pages, and which waits before its main."""
+    """The ID of WAY's process, whose preloaded objects are on huge pages, and which waits before its main."""
     (OUT / "wait.c").write_text(WAIT)
     waits = compile_c(OUT / "wait.so", "-shared", "-fPIC", OUT / "wait.c")
     env = dict(way.env, LD_PRELOAD=f"{way.env['LD_PRELOAD']}:{waits}")
@@ -196,12 +197,12 @@ def check_line(file, table):
 
 
 def map_ways(file, table, pid):
-    """A map of FILE, inside a process that has just begun and from outside, against what nm and awk make of it."""
+    """A map of FILE, inside a process that has just begun and from outside, against a map made by nm and awk."""
     check_line(file, table)
     inside = [Variant("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk"),
               Variant("inside-text", [OUT / "perf-map", "-f", file, "1", OUT / "inside.map"], "nm-awk")]
     for way in inside:
-        way.prints = True  # what the process itself sees: its start is no part of it
+        way.prints = True  # as the process itself sees it: its start is no part of it
     outside = [HUGELD, "perf-map", "--output", OUT / "outside.map", str(pid)]
     return [nm_awk("nm-awk", NM_AWK, table, file), *inside, nm_awk("nm-awk-short", NM_AWK_SHORT, table, file, "nm-awk"),
             Variant("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
@@ -273,7 +274,7 @@ def run_programs():
 
 
 def run_git(plan):
-    """Nothing of it is shared: what `hugeld run` takes before it executes a program as it is."""
+    """No image is shared: the time of `hugeld run` before it executes a program as it is."""
     git, empty = [os.path.realpath(shutil.which("git")), "--version"], OUT / "empty.so"
     subprocess.run(["gcc", "-shared", "-nostdlib", "-x", "c", "-o", empty, "/dev/null"], check=True)
     ways = [Variant("empty", git, "empty", LD_PRELOAD=empty), Variant("plain", git, "empty"), Variant("launcher", [build_launcher(), *git], "empty"),
@@ -283,7 +284,8 @@ def run_git(plan):
 
 
 def run_in_both_states(plan):
-    """The second run of what has an image, for both states of the page cache in which the plain program may find its file."""
+    """The second run of a program with an image, for both states of the page cache in which the plain program may find its
+    file."""
     for name, argv, files, words in run_programs():
         share(*files)
         run = [HUGELD, "run", "-o", f"store={STORE}", *words, *argv]
@@ -294,7 +296,7 @@ def run_in_both_states(plan):
 
 
 def group_run(plan):
-    """What `hugeld run` adds to a start."""
+    """The time that `hugeld run` adds to a start."""
     if shutil.which("git"):
         yield run_git(plan)
     yield from run_in_both_states(plan)

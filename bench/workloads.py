@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What the groups have in common: how much is measured, the programs that are run, and the store of their images."""
+"""Shared by the groups: how much is measured, the programs that are run, and the store of their images."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ STORE = OUT / "store"
 
 
 class Plan:
-    """How much: rounds for what takes ms, tenths of a second, and seconds; the sizes of text, and from where."""
+    """The amount of work: rounds for runs of ms, tenths of a second, and seconds; the sizes of text, and its places."""
 
     def __init__(self, quick):
         self.quick = quick
@@ -28,15 +28,15 @@ class Plan:
 
 
 def pairs_for(plan, seconds):
-    """How many pairs: some 10 seconds', 30 where one takes long, or a second's."""
+    """The number of pairs: some 10 seconds', 30 where one takes long, or a second's."""
     if plan.quick:
         return max(12, min(30, int(1 / seconds)))
     return max(20, min(60, int(30 / seconds)), min(600, int(10 / seconds)))
 
 
 def put_large(ways, files=None):
-    """The files of the plain one of WAYS into large folios of the page cache, as a program's file lies that was read in order: what is
-    said of a plain program is of that, where a row does not say otherwise."""
+    """Puts the files of the plain one of WAYS into large folios of the page cache, as if they were read in order: plain results are
+    of that state, unless a row says otherwise."""
     pagecache.put("large", *(plain_files(ways) if files is None else files))
 
 
@@ -80,7 +80,7 @@ def calls_ways(size, place, words, thp=True):
 
 
 def where(ways):
-    """What the kernel says of each, after all of the text was called."""
+    """The kernel's figures of each, after all of the text was called."""
     found = {}
     for way in ways:
         result = subprocess.run([way.argv[0], "0", "where"], env=way.env, capture_output=True, text=True, check=True)
@@ -258,7 +258,7 @@ def short_programs():
 
 
 def with_own_output(ways):
-    """What runs at the same time must not write one file: @ in a word becomes the way's name."""
+    """Ways that run at the same time must not write one file: @ in a word becomes the way's name."""
     for way in ways:
         way.argv = [word.replace("@", way.name) for word in way.argv]
     return ways
