@@ -113,7 +113,7 @@ def test_folder_and_link(world):
 
 
 def test_no_store_for_what_does_not_open(world):
-    """An empty store would be left behind."""
+    """No store is made if there is no image for it."""
     (world.path("/run/programs/text")).write_text("no object\n")
     for path, result, words in ("/run/none", "failed", "No such file"), ("/run/programs/text", "nothing", "no ELF file"):
         refused(world.share("add", path), f"{path}: no image: ", words)
@@ -219,7 +219,7 @@ def test_auditing_library(world, tmp_path):
 
 
 def test_libraries_are_listed_as_nobody(world):
-    """The file may be another one when its libraries are listed."""
+    """Libraries are listed as the user nobody, since the file may be another one by then."""
     app = world.path("/run/programs/private/app")
     app.parent.mkdir(mode=0o700)
     shutil.copy("/bin/cat", app)

@@ -143,7 +143,7 @@ def test_namespaces(deep, root, library, map_of, tmp_path, folder, pool, by_comm
                            program.name, options])
     try:
         def find():
-            """Waits until it is on huge pages and computes; before that it may still be moving."""
+            """The process, once it is on huge pages and computes; before that it may still be moving."""
             found = [pid for pid in children(outer.pid) if executable(pid) == program.name]
             return found and any(m.is_hugetlb for m in read_smaps(found[0])) and cpu_seconds(found[0]) > 0.1 and found[0]
 
