@@ -50,7 +50,7 @@ def check_there_and_back(target, *arguments):
     succeed(attach(*arguments, target.pid))
 
 
-@pytest.mark.parametrize("mode", [*WAITS, *[pytest.param(w, marks=pytest.mark.check_all) for w in RARER_WAITS]])
+@pytest.mark.parametrize("mode", [*WAITS[::2], *[pytest.param(w, marks=pytest.mark.check_all(ci=True)) for w in WAITS[1::2]], *[pytest.param(w, marks=pytest.mark.check_all) for w in RARER_WAITS]])
 def test_waits(targets, plain_output, mode):
     """The thread comes back from the wait as if it had not been interrupted."""
     with attaching.running(targets["exec"], mode) as target:
@@ -93,7 +93,7 @@ def test_running(targets, plain_output):
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("kind", ["exec", "pie", "static", "static-pie", "aligned", "lld"])
+@pytest.mark.parametrize("kind", ["exec", "pie", "static-pie", *[pytest.param(k, marks=pytest.mark.check_all(ci=True)) for k in ("static", "aligned", "lld")]])
 @pytest.mark.parametrize("threads", [0, 3])
 def test_kinds(targets, plain_output, kind, threads):
     with attaching.running(targets[kind], "futex", threads) as target:
@@ -267,7 +267,7 @@ def test_again(targets):
 EPOLL_WAITS = 232, 281, 22  # epoll_wait and epoll_pwait of x86-64, epoll_pwait of AArch64
 
 
-@pytest.mark.parametrize("mode", ["epoll", "epoll_beside", "compute", "every_eintr"])
+@pytest.mark.parametrize("mode", ["epoll_beside", "compute", *[pytest.param(m, marks=pytest.mark.check_all(ci=True)) for m in ("epoll", "every_eintr")]])
 def test_libraries(library_target, plain_output, mode):
     """All threads stand still while a library moves, and none can tell."""
     program, library = library_target

@@ -146,7 +146,7 @@ PROGRAMS = ["go", "musl", "java", "node", "python", "erlang", "qemu"]
 SLOW = [pytest.param(name, marks=pytest.mark.check_all) for name in PROGRAMS if name != "musl"]
 
 
-@pytest.mark.parametrize("name", [*SLOW, "musl"])
+@pytest.mark.parametrize("name", [*SLOW, pytest.param("musl", marks=pytest.mark.check_all(ci=True))])
 def test_pairs(request, name):
     argv, patterns = request.getfixturevalue(f"{name}_program")
     with pulsing(argv) as process:

@@ -253,7 +253,7 @@ def fail_calls(target_file, steps, command, plain, error):
         nth += 1
 
 
-@pytest.mark.parametrize("command", ["attach", "detach"])
+@pytest.mark.parametrize("command", ["attach", pytest.param("detach", marks=pytest.mark.check_all(ci=True))])
 @pytest.mark.parametrize("error", ["ENOMEM", *[pytest.param(e, marks=pytest.mark.check_all) for e in ERRNOS[1:]]])
 def test_failing_calls(targets, steps, plain_output, command, error):
     n, said = fail_calls(targets["exec"], steps, command, plain_output, error)
@@ -409,7 +409,7 @@ LET_END = "kill -KILL {pid}; while grep -q . /proc/{pid}/maps; do :; done"
 @pytest.mark.parametrize("script, may_be_said", [
     pytest.param(LET_END, "(it|has) ended", id="ends"),
     pytest.param(LET_EXECUTE, "ended or executed|nothing to do", id="executes", marks=pytest.mark.check_all)])
-@pytest.mark.parametrize("is_attached, command", [(False, "attach"), (True, "attach"), (True, "detach")])
+@pytest.mark.parametrize("is_attached, command", [(False, "attach"), *[pytest.param(True, c, marks=pytest.mark.check_all(ci=True)) for c in ("attach", "detach")]])
 def test_ends_while_it_is_looked_at(library_target, tmp_path, is_attached, command, script, may_be_said):
     """It ends before each file of it that is opened: this is the reason given, and not the file that can't be read any more."""
     preload, fifo = tmp_path / "other-text.so", tmp_path / "fifo"

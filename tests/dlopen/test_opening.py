@@ -38,7 +38,7 @@ def thp_text_bytes(pid):
     return sum(m.thp_bytes for m in read_smaps(pid) if "x" in m.permissions)
 
 
-@pytest.mark.parametrize("backend, measure", [("hugetlb", hugetlb_bytes), ("thp", thp_text_bytes)])
+@pytest.mark.parametrize("backend, measure", [pytest.param("hugetlb", hugetlb_bytes, marks=pytest.mark.check_all(ci=True)), ("thp", thp_text_bytes)])
 def test_answers(workshop, library, empty_library, pool, thp, backend, measure):
     """The caller's RUNPATH and namespace, RTLD_NOLOAD, RTLD_NEXT, dlerror, a failing relocation, an open in an open."""
     pool(64)

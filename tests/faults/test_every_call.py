@@ -26,8 +26,8 @@ EACH = None if ALL else 1
 # One of each: the way back at start, and where other threads or the linker leave another one.
 SECOND = ["start-hugetlb", "start-thp", "start-image", "dlopen-threads-hugetlb", "dlopen-threads-image",
           "ldso-dlopen-hugetlb"]
-# The cases of `make check`; the linker's take three times as long.  CI takes those above, too.
-SAMPLE = ["start-hugetlb", "start-image"]
+# The case of `make check`; the linker's take three times as long.  CI takes those above, too.
+SAMPLE = ["start-image"]
 
 
 def settings(names):

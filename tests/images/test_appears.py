@@ -514,6 +514,7 @@ def test_after_one_with_many_names(world, fast):
         assert holds(process, wait_for(world, is_fresh, helpers.PATIENCE))
 
 
+@pytest.mark.check_all(ci=True)
 def test_more_than_it_looks_at(world, tmp_path):
     """A line says so once, while the service goes on, and takes little memory."""
     make_names(world.path("/run/programs/many"))

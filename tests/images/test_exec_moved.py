@@ -115,6 +115,7 @@ def test_gdb(app, start):
         helpers.end_process(process)
 
 
+@pytest.mark.check_all(ci=True)
 def test_detach(app, start):
     """hugeld detach finds it, and puts it back on its own file, at an address that does not fit its image."""
     process = helpers.start([*start(app), "work", "5000"], environment())

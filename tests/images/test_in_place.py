@@ -429,6 +429,7 @@ def test_library_that_glibc_aligns(place, tmp_path):
     refused_untouched(place, "not congruent", arguments=["--way=place", "/run/programs/libbig.so"])
 
 
+@pytest.mark.check_all(ci=True)
 def test_library(place, tmp_path):
     """A library can be put in place if the kernel aligns large mappings of the file system."""
     build_library(place, tmp_path)

@@ -107,8 +107,16 @@ OTHERS = {
     "aligned-more": ["-pie", "-Wl,-z,max-page-size=0x1000000"],
     "packed": ["-pie", "-Wl,-z,pack-relative-relocs"],
 }
-EXECUTABLES = [*programs.EXECUTABLES, *OTHERS]
-LIBRARIES = [name for name in programs.LIBRARIES if name != "dso-textrel"]
+FEW = ["nopie", "pie", "aligned", "norosegment", "six", "hole-pie", "static-pie", "high", "dso", "dso-six", "dso-norosegment"]
+
+
+def in_check(names):
+    """`make check` leaves all but FEW to CI."""
+    return [name if name in FEW else pytest.param(name, marks=pytest.mark.check_all(ci=True)) for name in names]
+
+
+EXECUTABLES = in_check([*programs.EXECUTABLES, *OTHERS])
+LIBRARIES = in_check([name for name in programs.LIBRARIES if name != "dso-textrel"])
 
 
 def executable(builder, variant):

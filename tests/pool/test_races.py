@@ -101,7 +101,7 @@ def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, e
     assert set(results) == {expected}
 
 
-@pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.check_all)])
+@pytest.mark.parametrize("backend", [pytest.param("hugetlb", marks=pytest.mark.check_all(ci=True)), pytest.param("auto", marks=pytest.mark.check_all)])
 def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
     """The same, running through: pages come back while others look for some.  Each forks a child, too."""
     pool(8 * APP)

@@ -40,7 +40,7 @@ def test_first_moves(builder, surround, pool, thp, kind):
     assert outcome.stderr == ""
 
 
-@pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), ("threads:2,timer:3e8", True), ("timer:64", False)])
+@pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), pytest.param("threads:2,timer:3e8", True, marks=pytest.mark.check_all(ci=True)), ("timer:64", False)])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_last(builder, surround, pool, thp, first, action, threads, backend):
     """Text and read-only data move; writable data too, unless there are threads."""

@@ -222,8 +222,9 @@ def test_budget_by_default(observe, tmp_path, kib, mib):
 
 
 @pytest.mark.parametrize(("what", "words"), [
-    ("canary", "none of the 0 %"), ("switch", "kill switch"), ("io", "waited for disks"), ("memory", "waited for memory"),
-    ("meminfo", "less than 15 % of the memory"), ("isolated", "isolated"), ("no machine-id", "/etc/machine-id, which draws the 99 %")])
+    ("canary", "none of the 0 %"), ("io", "waited for disks"), *[pytest.param(*case, marks=pytest.mark.check_all(ci=True)) for case in (
+        ("switch", "kill switch"), ("memory", "waited for memory"), ("meminfo", "less than 15 % of the memory"),
+        ("isolated", "isolated"), ("no machine-id", "/etc/machine-id, which draws the 99 %"))]])
 def test_gates(acting, program, tmp_path, what, words):
     """Behind a closed gate nothing is touched, and status says why."""
     file, covers, lines = tmp_path / "cover", [], []
@@ -544,7 +545,7 @@ ctypes.CFUNCTYPE(None)(at + offset)()
 LOOP = {"x86_64": b"\xeb\xfe", "aarch64": b"\x00\x00\x00\x14"}[os.uname().machine]
 
 
-@pytest.mark.parametrize("kind", ["data", "behind the text"])
+@pytest.mark.parametrize("kind", ["data", pytest.param("behind the text", marks=pytest.mark.check_all(ci=True))])
 def test_a_users_loop(observe, program, roots_folder, tmp_path, kind):
     """A user can execute any file that he can read, and have it sampled: a database's file, or the data beside a program's text.
     Nothing is done to such pages."""
