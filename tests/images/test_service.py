@@ -768,7 +768,7 @@ def test_process_whose_maps_do_not_answer(world, user):
                 helpers.end_process(ended)
         with service(world, options=["--keep-only"]) as third:
             said = helpers.next_line(third)
-            assert f"process {hidden} of user {user} " in said and ("all processes of this user" in said) == (user != 0), said
+            assert f"process {hidden} of user {user}, " in said and ("all processes of this user" in said) == (user != 0), said
             helpers.wait_until(lambda: observed()["windows"] > 3 and (user != 0 or observed()["files"]), 2 * helpers.PATIENCE, "windows")
             assert "hugeld_users_left_out 1\n" in metrics.read_text()
             assert [file["path"] for file in observed()["files"]] == [busy] * (user == 0)
@@ -801,7 +801,7 @@ def test_process_that_ends_before_the_next_service(world):
             helpers.end_process(hidden)
     with service(world, options=["--keep-only"]) as third:
         said = helpers.next_line(third)
-        assert f"process {hidden.pid} of user {USER} " in said and "all processes of this user" in said, said
+        assert f"process {hidden.pid} of user {USER}, " in said and "all processes of this user" in said, said
         helpers.wait_until(lambda: metrics.exists() and "hugeld_users_left_out 1\n" in metrics.read_text(), what="the metric")
 
 
