@@ -272,6 +272,8 @@ static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t e
     struct hl_address_range range = {start, end};
     int result = hl_read_some_regions(&again, &m->attachment->process, &range, 1);
     const struct hl_region *region = result == 0 ? hl_find_region(&again, start) : NULL;
+    if (result == 0 && again.n_regions == 0)
+        result = -ENODATA; /* the process has ended */
     if (result == 0 && (region == NULL || region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
         result = HL_SKIP_THP_UNAVAILABLE;
     hl_close_process(&again);

@@ -165,10 +165,12 @@ static uint64_t find_number(const char *text, const char *name) {
     return value != NULL ? strtoull(value, NULL, 10) : 0;
 }
 
-/* The huge pages of the buffer whose size is in the variable NAME.  A buffer smaller than a huge page is on small pages. */
+/* The huge pages of the buffer whose size is in the variable NAME, and which the server makes larger by up to MORE_BYTES.  A buffer
+   smaller than a huge page is on small pages. */
 static uint64_t count_pages(const char *text, const char *name, uint64_t more_bytes, uint64_t page) {
     uint64_t bytes = find_number(text, name);
-    return page > 0 && bytes >= page ? hl_round_up(bytes + more_bytes, page) / page : 0;
+    bytes += bytes > 0 ? more_bytes : 0;
+    return page > 0 && bytes >= page ? hl_round_up(bytes, page) / page : 0;
 }
 
 /* There are two log buffers, and each segment of a cache may end in a page of its own. */

@@ -237,7 +237,7 @@ static int find_process(struct hl_needs *needs, const char *name) {
     int result = path != NULL ? compare_with_path(pid) : -errno;
     free(link);
     if (result == -ENOENT)
-        result = kill(pid, 0) != 0 && errno == ESRCH ? -ESRCH : -ENODATA;
+        result = kill(pid, 0) == 0 ? -ENODATA : errno == EPERM ? -EACCES : -ESRCH;
     needs->is_running = result == 0 && hl_open_program(&needs->program, path);
     free(path);
     return needs->is_running ? 0 : result != 0 ? result : -ESTALE;

@@ -156,9 +156,11 @@ static char *explain_unread(struct hl_program *program) {
                         reason != NULL ? reason : "the program that it runs cannot be found or read");
 }
 
-/* Whether TARGET is a script, itself or by way of env(1), that starts an unknown program. */
-static bool is_script_unknown(const struct hl_target *target) {
-    return target->is_unknown && (target->program->is_script || target->followed);
+/* Whether TARGET is a script, itself or by way of env(1), that starts an unknown program, or env with options that are not read.  Any
+   other launcher may have an image of its own. */
+static bool is_start_unknown(const struct hl_target *target) {
+    return target->is_unknown && (target->program->is_script || target->followed ||
+                                  strcmp(hl_base_name(target->program->executable), "env") == 0);
 }
 
 /* Says that the program started by PROGRAM is unknown.  PROGRAM, which ends in TARGET, may be the env of "env bash -c x", which is
@@ -178,7 +180,7 @@ static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
     const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_is_privileged(program))
         plan->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
-    else if (is_script_unknown(target))
+    else if (is_start_unknown(target))
         plan->no_image = explain_unknown(program, target);
     else if (!hl_read_program(target->program))
         plan->no_image = explain_unread(target->program);
@@ -462,7 +464,7 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target->followed && run->via == HL_VIA_AUTO;
     bool is_any = hl_acts_in(options, program->path) && hl_uses_images(options->backend);
-    bool is_unknown = is_script_unknown(target);
+    bool is_unknown = is_start_unknown(target);
     if (is_any && (is_unknown || is_out_of_reach) &&
         !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
         if (!is_first_use && is_unknown) {

@@ -542,7 +542,9 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
 static const char *explain_small(const struct hl_verdict *verdict) {
     if (verdict->now != HL_NOW_SMALL)
         return "";
-    return verdict->has_image ? "; not attached to its image" : "; no image, not attached";
+    if (!verdict->has_image)
+        return "; no image, not attached";
+    return verdict->image_skip == HL_MOVED ? "; not attached to its image" : "; not attached";
 }
 
 static void print_verdict(const struct hl_verdict *verdict) {

@@ -1071,6 +1071,8 @@ def test_inspect_names_the_store_for_bench(builder, tmp_path):
     assert f"hugeld bench -ostore={store} -- " in commands, text
 
 
-def test_unknown_program_of_no_script():
-    result = hugeld("run", "--via=image", "env", "bash", "-c", "true")
-    assert result.returncode == 0 and "it is not known which program bash starts" in result.stderr, result
+@pytest.mark.parametrize("program", ["bash", "env"])
+def test_unknown_program_of_no_script(program):
+    words = {"bash": ["env", "bash", "-c", "true"], "env": ["env", "-u", "X", "true"]}[program]
+    result = hugeld("run", "--via=image", *words)
+    assert result.returncode == 0 and f"it is not known which program {program} starts" in result.stderr, result
