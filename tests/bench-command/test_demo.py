@@ -17,7 +17,7 @@ LEFT = "hugeld-demo-*"
 def run_demo(*words):
     before = set(pathlib.Path("/dev/shm").glob(LEFT))
     pool = pathlib.Path("/proc/sys/vm/nr_hugepages").read_text()
-    result = helpers.run([*words, ROOT / "tools/demo"], timeout=600)
+    result = helpers.run([*words, ROOT / "tools/demo", "40"], timeout=600)
     assert set(pathlib.Path("/dev/shm").glob(LEFT)) <= before, "a store was left behind"
     assert pathlib.Path("/proc/sys/vm/nr_hugepages").read_text() == pool
     return result
