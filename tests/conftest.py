@@ -131,7 +131,7 @@ def pytest_collection_modifyitems(config, items):
 @contextlib.contextmanager
 def locked_pool(wanted):
     """The machine's pool for this run alone: the lock that tools/with-pool holds, unless it started this run."""
-    if not wanted or "WITH_POOL_OUTERMOST" in os.environ or os.getuid() != 0:
+    if not wanted or "WITH_POOL_OUTERMOST" in os.environ or os.getuid() != 0 or not NR_HUGEPAGES.exists():
         yield
         return
     with open(NR_HUGEPAGES) as file:
