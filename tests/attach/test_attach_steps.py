@@ -202,7 +202,7 @@ def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_o
 
 
 # Lets the thread go on that waits for a writer, and waits until the program that it executes has stopped or waits.
-EXECUTE = """timeout 5 sh -c ': > "{fifo}"' || exit 1
+EXECUTE = """timeout 60 sh -c ': > "{fifo}"' || exit 1
 : > "{fifo}.begun"
 for i in $(seq 500); do read -r name < /proc/{pid}/comm; [ "$name" != executed ] || break; sleep 0.01; done
 for i in $(seq 500); do ! grep -q "^State:.[tS]" /proc/{pid}/status || break; sleep 0.01; done"""
