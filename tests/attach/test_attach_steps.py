@@ -202,7 +202,7 @@ def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_o
 
 
 # Lets the thread go on that waits for a writer, and waits until the program that it executes has stopped or waits.
-EXECUTE = """timeout 60 sh -c ': > "{fifo}"' || exit 1
+EXECUTE = """timeout 5 sh -c ': > "{fifo}"' || exit 1
 : > "{fifo}.begun"
 for i in $(seq 500); do read -r name < /proc/{pid}/comm; [ "$name" != executed ] || break; sleep 0.01; done
 for i in $(seq 500); do ! grep -q "^State:.[tS]" /proc/{pid}/status || break; sleep 0.01; done"""
@@ -222,7 +222,7 @@ def test_another_program(library_target, steps, tmp_path, back):
             script = EXECUTE.format(fifo=fifo, pid=target.pid)
             n, code, said = step(steps, "run", nth, script, helpers.HUGELD, "attach", "--running-threads", "-p", "*", target.pid)
             if n < nth:
-                subprocess.run(["sh", "-c", script], check=True, timeout=60)
+                subprocess.run(["sh", "-c", script], check=False, timeout=60)  # once more if the thread has not come to read
             assert code in (0, 1), said
             if begun.exists():
                 assert target.finish() == (7, "executed\n"), said
