@@ -12,13 +12,13 @@ from measure import compare
 HEAD = """# Results
 
 Made by `make bench` (bench/run); bench/README.md says how to read it. This page has the results to decide by. bench/results has all of them:
-`bench/run --render --publish` makes build/bench/TABLES.md of it, with the same programs beside their files in single pages, and with
-modelled misses of the instruction TLB. {machine[kernel]}, {machine[cpu]},
+`bench/run --render --publish` makes build/bench/TABLES.md of it, with the processor times, the same programs beside their files in single
+pages, and modelled misses of the instruction TLB. {machine[kernel]}, {machine[cpu]},
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Last measured {machine[date]}, load before {machine[load]}{quick}.
 
-The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: the interval does not contain 1. Where a baseline is marked
-"PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
+The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: the interval does not contain 1. Where TABLES.md marks a
+baseline as "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
 """
 
 TOP, END = "<!-- some rows of bench/results by bench/run -->", "<!-- end -->"
@@ -164,14 +164,10 @@ def table(found, model=None):
 
 # --- the table by which a user decides ---
 
-DECIDE = ("image", "run", "service", "programs", "more", "servers", "databases")  # of the first, only real programs
-WAYS = {"hugetlb": "private copy", "private": "private copy", "mapped": "image", "executed": "image, executed", "run": "hugeld run",
-        "in-place": "in place"}
-
-
-def of_plain(value, plain):
-    """The value, and the plain program's."""
-    return f"{value} ({plain})" if value and plain else ""
+DECIDE = ("image", "programs", "more", "servers", "databases")  # of the first, only real programs
+WAYS = {"private copy": ("private", "hugetlb"), "image": ("mapped",), "image, executed": ("executed",)}
+NAMES = {name: head for head, names in WAYS.items() for name in names}
+NOTHING = "–"
 
 
 def in_short(found):
@@ -179,12 +175,9 @@ def in_short(found):
     return found["title"].partition(": ")[0].partition(", each ")[0]
 
 
-def deciding_row(found, way, name):
-    memory, start = found.get("memory", {}), result_of(way, "start")
-    return [in_short(found), show(found["folio_kib"]) if "folio_kib" in found else "", name, with_interval(result_of(way)),
-            with_interval(result_of(way, "cpu_result")),
-            of_plain(show(memory[way["name"]]), show(memory["plain"])) if memory.get(way["name"]) else "",
-            signed(start) if start else ""]
+def memory_of(found, *names):
+    """The memory of the first of the ways NAMES of which it is known."""
+    return next((show(mib) for mib in (found.get("memory", {}).get(name) for name in names) if mib), NOTHING)
 
 
 def decides(group, found):
@@ -193,31 +186,43 @@ def decides(group, found):
 
 
 def deciding_rows(groups):
-    """Each program, and each way of running it that a user of hugeld has."""
+    """A row for each program, with each way of running it that a user of hugeld has."""
     for found in (found for group in DECIDE for found in groups.get(group, []) if decides(group, found)):
-        for way in found["ways"]:
-            if "base_median" in way and way["name"] in WAYS:
-                yield deciding_row(found, way, WAYS[way["name"]])
+        ways = {NAMES[way["name"]]: way for way in found["ways"] if "base_median" in way and way["name"] in NAMES}
+        if ways:
+            starts = {head: result_of(way, "start") for head, way in ways.items()}
+            yield [in_short(found), show(found["folio_kib"]) if "folio_kib" in found else NOTHING,
+                   *(with_interval(result_of(ways[head])) if head in ways else NOTHING for head in WAYS),
+                   *(memory_of(found, *names) for names in (("plain",), WAYS["private copy"], WAYS["image"])),
+                   *(signed(starts[head]) if starts.get(head) else NOTHING for head in ("private copy", "image"))]
 
 
-def alternative_rows(groups):
-    """The others' ways, and the reasons of those that could not be measured."""
-    for found in groups.get("alternatives", []):
-        for way in found["ways"]:
-            if way["name"] != "plain-again":
-                yield deciding_row(found, way, WAYS.get(way["name"], way["name"])) + [way.get("needs") or "as it is"]
-        for name, why in found["absent"].items():
-            yield [in_short(found), "", name, why, *[""] * 4]
+DECIDING = ["program", "folios, KiB", *WAYS, "MiB, plain", "MiB, private copy", "MiB, image", "start, private copy", "start, image"]
 
 
-DECIDING = ["program", "folios, KiB", "way", "time", "processor time", "memory, MiB", "start, ms"]
+def alternative_cell(found, name):
+    """What was measured of the way NAME, or why it could not be."""
+    way = next((way for way in found["ways"] if way["name"] == name), None)
+    if way is None:
+        return found["absent"].get(name, NOTHING)
+    return f"{with_interval(result_of(way))}, {memory_of(found, name)} MiB, {result_of(way, 'start')[3]:+.2g} ms"
+
+
+def alternatives_table(groups):
+    """A row for each way, hugeld's and others', with a column for each program."""
+    found, needs = groups.get("alternatives", []), {}
+    for name, need in ((way["name"], way.get("needs") or "as it is") for one in found for way in one["ways"]):
+        if name != "plain-again" and need not in needs.setdefault(name, []):
+            needs[name].append(need)
+    heads = ["way", *(f"{in_short(one)}; plain {memory_of(one, 'plain')} MiB" for one in found), "the program has to be"]
+    return heads, [[NAMES.get(name, name), *(alternative_cell(one, name) for one in found), ", or ".join(need)] for name, need in needs.items()]
 
 
 def deciding_tables(groups):
     """The ways measured at the same time as the plain program: the page's beginning."""
     lines = []
-    for title, rows, head in (("At a glance", list(deciding_rows(groups)), DECIDING),
-                              ("Beside others", list(alternative_rows(groups)), [*DECIDING, "the program has to be"])):
+    for title, (head, rows) in (("At a glance", (DECIDING, list(deciding_rows(groups)))),
+                                ("Beside others", alternatives_table(groups))):
         if rows:
             lines += [f"## {title}", "", EXPLAINED[title], "", f"| {' | '.join(head)} |", "| --- " * len(head) + "|",
                       *(f"| {' | '.join(row)} |" for row in rows), ""]
@@ -237,12 +242,11 @@ def estimates(found):
 
 EXPLAINED = {
     "At a glance": """\
-Ratios are to the plain program, which ran at the same time: below 1 is faster, and what is bold is beyond doubt. The second column is
-the mean size of the folios of the page cache in which the plain program's file lay, before and afterwards: 4 KiB are single pages, and
-a file that was read in order lies in larger ones. Memory is that of one process at its largest, with the plain program's in parentheses.
-The last column is the time added to a run that ends at once.""",
+Times are ratios to the plain program, which ran at the same time: below 1 is faster. The second column is the mean size of the folios of
+the page cache in which the plain program's file lay: 4 KiB are single pages, and a file that was read in order lies in larger ones. Memory
+is that of one process at its largest; what is added to a start, in ms, is that of a run that ends at once.""",
     "Beside others": """\
-The same for alternatives to hugeld, each as its users would use it. A row with a sentence in the place of a time could not be measured.""",
+The same for alternatives to hugeld, each as its users would use it.""",
     "Modelled misses": """\
 Misses of the first; of the second level of the instruction TLB in a thousand instructions, with the text on huge pages from an image and in
 parentheses on scattered small pages. No AArch64 machine was at hand: the figures of Neoverse are modelled, and no time was measured there.""",
@@ -265,7 +269,7 @@ def modelled_table(groups):
 OTHERS = ("libhugetlbfs", "floor", "nm-", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
 
 
-SLOWER_MAX = 10
+SLOWER_MAX = 5
 
 
 def slower(groups):
@@ -348,6 +352,11 @@ def in_words(result, of="the time"):
 
 
 MORE_ROWS = [
+    ("the C++ compiler on two lines, in place", "service-start-large", "in-place"),
+    ("twenty small C files compiled, in place", "service-build-large", "in-place"),
+    ("the C++ compiler from an image, by `hugeld run`", "run-cc1plus-large", "run"),
+    ("`rustc` from images, by `hugeld run`", "run-rustc-large", "run"),
+    ("`git --version` by `hugeld run`, which has no image", "run-git", "run"),
     ("Chromium `--dump-dom`, image executed", "image-chromium", "executed"),
     ("eight `cc1plus` at once on two processors, from an image", "image-many", "mapped"),
     ("the same, with the image executed", "image-many", "executed"),
