@@ -130,7 +130,7 @@ $B/data/hugeld.service: data/hugeld.service $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)sed 's|@bindir@|$(bindir)|' $< > $@
 
-$(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/skip.def $(CONFIG)
+$(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
 

@@ -54,12 +54,12 @@ static int check_mappings(const struct hl_maps *maps, const struct hl_object *ob
             continue;
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         if (!is_mapped_as(maps, start, start + bytes, hl_protection(segment->flags)))
-            return HL_SKIP_MAPPING_CHANGED;
+            return HL_REASON_MAPPING_CHANGED;
         if (!is_free_gap(maps, object, gap, start))
-            return HL_SKIP_GAP_OCCUPIED;
+            return HL_REASON_GAP_OCCUPIED;
         gap = start + bytes;
     }
-    return is_free_gap(maps, object, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+    return is_free_gap(maps, object, gap, span->end) ? 0 : HL_REASON_GAP_OCCUPIED;
 }
 
 /* Whether the file's part of SEGMENT in [start, end) is mapped from the file, each page at its offset. */
@@ -95,7 +95,7 @@ static bool are_all_unmodified(const struct hl_context *context, const struct hl
     uint64_t start = 0, end = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (hl_is_writable(span) || work->move[i].skip != HL_MOVED || work->move[i].placed)
+        if (hl_is_writable(span) || work->move[i].reason != HL_MOVED || work->move[i].placed)
             continue;
         start = end == 0 ? span->start : start;
         end = span->end;
@@ -106,7 +106,7 @@ static bool are_all_unmodified(const struct hl_context *context, const struct hl
 
 static int check_source(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span) {
-    int result = context->probed.pagemap < 0 ? HL_SKIP_NO_PROC : 0;
+    int result = context->probed.pagemap < 0 ? HL_REASON_NO_PROC : 0;
     for (unsigned i = 0; result == 0 && i < object->n_segments;) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start, end;
@@ -131,7 +131,7 @@ static int choose_protection(struct hl_move *move, const struct hl_span *span) {
         result = hl_read_branch_protection(span->start, span->end, &extra);
     int prot = hl_protection(span->flags) | extra;
     if (move->backend != HL_NO_BACKEND && move->prot != prot) /* it is prepared already */
-        return HL_SKIP_MAPPING_CHANGED;
+        return HL_REASON_MAPPING_CHANGED;
     move->prot = prot;
     return result;
 }
@@ -153,7 +153,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
     bool are_unmodified = result == 0 && are_all_unmodified(context, work);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (work->move[i].skip != HL_MOVED || work->move[i].placed)
+        if (work->move[i].reason != HL_MOVED || work->move[i].placed)
             continue;
         if (!hl_holds_its_place(&work->object))
             result = check_mappings(&work->maps, &work->object, span);
@@ -162,7 +162,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
         if (result == 0)
             result = choose_protection(&work->move[i], span);
         if (hl_is_writable(span)) { /* it stays alone */
-            work->move[i].skip = (enum hl_skip)result;
+            work->move[i].reason = (enum hl_reason)result;
             result = 0;
         }
     }

@@ -6,7 +6,7 @@
 #include "context.h"
 
 /* Reads the mappings in the object's place, unless they are known or the object holds its place. 0,
-   HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY. */
+   HL_REASON_NO_PROC or HL_REASON_NO_MEMORY. */
 int hl_look_at_object(const struct hl_context *context, struct hl_work *work);
 
 /* Between plan and prepare: whether the object's mappings are as its program headers say and nothing wrote

@@ -111,13 +111,13 @@ static void list_steps(struct commit *c, unsigned i) {
 static int allocate(struct commit *c) {
     uint64_t page = c->context->config->geometry.page_bytes, aside_bytes = 0;
     if (hl_grow_area(&c->step_area, hl_round_up(count_steps(c) * sizeof *c->step, page)) != 0)
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     c->step = (struct step *)c->step_area.start;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)
         if (is_prepared(c, i))
             aside_bytes += bytes_of(c, i);
     if (hl_map_area(&c->aside, aside_bytes, PROT_NONE, MAP_NORESERVE) != 0)
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     uint64_t aside = c->aside.start;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         if (!is_prepared(c, i))
@@ -137,7 +137,7 @@ static int claim_gaps(struct commit *c) {
             continue;
         int result = hl_claim_range(step->at, step->bytes);
         if (result != 0)
-            return result == -ENOMEM ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
+            return result == -ENOMEM ? HL_REASON_MAP_COUNT : HL_REASON_GAP_OCCUPIED;
         step->is_claimed = true;
     }
     return 0;
@@ -153,10 +153,10 @@ static void release_claims(struct commit *c) {
 /* Why mremap or a fixed mmap refused. */
 static int explain_error(long result) {
     if (result == -ENOMEM)
-        return HL_SKIP_MAP_COUNT;
+        return HL_REASON_MAP_COUNT;
     if (result == -EACCES) /* a security module looks at a memfd only now */
-        return HL_SKIP_EXEC_DENIED;
-    return result == -EPERM ? HL_SKIP_SEALED : HL_SKIP_NO_MREMAP;
+        return HL_REASON_EXEC_DENIED;
+    return result == -EPERM ? HL_REASON_SEALED : HL_REASON_NO_MREMAP;
 }
 
 static int move_aside(struct commit *c, unsigned span) {
@@ -203,7 +203,7 @@ static int place_file(const struct hl_context *context, struct hl_move *move, co
     move->placed = true;
     bool is_mapped =
         !can_populate || !hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_POPULATE_READ));
-    return is_mapped || context->probed.status.has_threads ? 0 : HL_SKIP_POOL_SHORT;
+    return is_mapped || context->probed.status.has_threads ? 0 : HL_REASON_POOL_SHORT;
 }
 
 static int place(const struct hl_context *context, struct hl_work *work, unsigned i) {
@@ -260,7 +260,7 @@ static int replace(struct commit *c) {
             continue;
         if (result == 0)
             result = place_over(c, i);
-        c->work->move[i].skip = (enum hl_skip)result;
+        c->work->move[i].reason = (enum hl_reason)result;
         any = any || result == 0;
     }
     return any ? 0 : result;
@@ -336,7 +336,7 @@ static void free_scratch(struct hl_work *work) {
 static int commit_new(struct hl_context *context, struct hl_work *work) {
     int result = 0;
     bool any = false;
-    for (unsigned i = 0; result != HL_SKIP_LOST && i < work->plan.n_spans; i++) {
+    for (unsigned i = 0; result != HL_REASON_LOST && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];
         if (move->backend == HL_NO_BACKEND || move->placed)
@@ -345,14 +345,14 @@ static int commit_new(struct hl_context *context, struct hl_work *work) {
         if (result != 0 && !move->placed &&
             hl_map_again(&work->object, work->object.file, NULL, span, move->prot,
                          &context->config->geometry) != 0)
-            result = HL_SKIP_LOST;
-        if (result == HL_SKIP_LOST && move->memfd < 0) /* a part may have been moved away */
+            result = HL_REASON_LOST;
+        if (result == HL_REASON_LOST && move->memfd < 0) /* a part may have been moved away */
             disown_memory(move, span);
-        move->skip = move->placed ? HL_MOVED : (enum hl_skip)result;
+        move->reason = move->placed ? HL_MOVED : (enum hl_reason)result;
         any = any || move->placed;
     }
     free_scratch(work);
-    return any && result != HL_SKIP_LOST ? 0 : result;
+    return any && result != HL_REASON_LOST ? 0 : result;
 }
 
 int hl_commit_object(struct hl_context *context, struct hl_work *work) {

@@ -24,9 +24,9 @@ struct hl_range {
 
 /* A span on its way.  Prepare gives it new memory, commit brings that into place. */
 struct hl_move {
-    enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
-    enum hl_skip skip;       /* why it stays */
-    enum hl_skip no_hugetlb; /* backend=auto: why it is on thp; else HL_MOVED */
+    enum hl_backend backend;   /* HL_NO_BACKEND: the span stays */
+    enum hl_reason reason;     /* why it stays */
+    enum hl_reason no_hugetlb; /* backend=auto: why it is on thp; else HL_MOVED */
     int prot; /* the protection to be mapped with: the plan's, and PROT_BTI where the old text has it */
     struct hl_area area; /* the new memory, and maybe address space around it */
     uint64_t memory;     /* its scratch address, span-sized and filled; 0: there is none, or it is in place */
@@ -41,9 +41,9 @@ struct hl_work {
     struct hl_object object;
     struct hl_plan plan;
     enum hl_selection selection;
-    enum hl_skip skip;     /* why the whole object stays; HL_MOVED otherwise */
-    enum hl_skip no_image; /* why its read-only spans are not an image's; HL_MOVED: they are */
-    struct hl_maps maps;   /* its place, when it was checked; nothing: not read, or it holds its place */
+    enum hl_reason reason;   /* why the whole object stays; HL_MOVED otherwise */
+    enum hl_reason no_image; /* why its read-only spans are not an image's; HL_MOVED: they are */
+    struct hl_maps maps;     /* its place, when it was checked; nothing: not read, or it holds its place */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 
@@ -121,7 +121,7 @@ static inline bool hl_is_kept_from_children(const struct hl_context *context, co
 
 /* Whether WORK is one of many that a wildcard selected, and too small: only verbose=3 has a line for it. */
 static inline bool hl_is_just_small(const struct hl_work *work) {
-    return work->skip == HL_SKIP_TOO_SMALL && work->selection == HL_SELECTED_BY_WILDCARD;
+    return work->reason == HL_REASON_TOO_SMALL && work->selection == HL_SELECTED_BY_WILDCARD;
 }
 
 #endif

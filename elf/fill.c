@@ -56,7 +56,7 @@ static int open_memory_file(struct filler *f) {
     f->reads_by_call = false;
     long fd = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     if (hl_is_error(fd))
-        return HL_SKIP_NO_PROC;
+        return HL_REASON_NO_PROC;
     f->memory_file = (int)fd;
     return 0;
 }
@@ -67,11 +67,11 @@ static int copy_by_call(struct filler *f, uint64_t to, uint64_t from, uint64_t b
         size_t part = bytes < (1u << 30) ? bytes : 1u << 30;
         long done = f->reads_by_call ? hl_read_memory((void *)to, from, part) : -ENOSYS;
         if (is_forbidden(done) && f->memory_file < 0 && open_memory_file(f) != 0)
-            return HL_SKIP_NO_PROC;
+            return HL_REASON_NO_PROC;
         if (!f->reads_by_call)
             done = hl_pread(f->memory_file, (void *)to, part, from);
         if (hl_is_error(done) || done == 0)
-            return HL_SKIP_POOL_SHORT;
+            return HL_REASON_POOL_SHORT;
         to += (uint64_t)done;
         from += (uint64_t)done;
         bytes -= (uint64_t)done;
@@ -93,7 +93,7 @@ static int copy_by_userfaultfd(struct filler *f, uint64_t to, uint64_t from, uin
             /* mlockall(MCL_FUTURE) had mmap fill it; or it is missing, and then the call says so. */
             return copy_by_call(f, to, from, bytes);
         } else if (result != -EAGAIN || ++tries == COPY_TRIES) {
-            return result == -EFAULT ? HL_SKIP_SOURCE_UNREADABLE : HL_SKIP_POOL_SHORT;
+            return result == -EFAULT ? HL_REASON_SOURCE_UNREADABLE : HL_REASON_POOL_SHORT;
         }
     }
     return 0;
@@ -105,7 +105,7 @@ static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
     if (f->source.is_populated)
         return 0;
     long result = hl_madvise(from, bytes, MADV_POPULATE_READ);
-    return hl_is_error(result) && result != -EINVAL /* before Linux 5.14 */ ? HL_SKIP_SOURCE_UNREADABLE : 0;
+    return hl_is_error(result) && result != -EINVAL /* before Linux 5.14 */ ? HL_REASON_SOURCE_UNREADABLE : 0;
 }
 
 /* Copies bytes that are at AT in the span.  By userfaultfd only whole huge pages can be copied. */
@@ -127,7 +127,7 @@ static int read_file(const struct filler *f, const struct hl_segment *segment, u
         if (done == 0 && at >= segment->file_end)
             return 0;
         if (hl_is_error(done) || done == 0)
-            return done == -EFAULT ? HL_SKIP_POOL_SHORT : HL_SKIP_SOURCE_UNREADABLE;
+            return done == -EFAULT ? HL_REASON_POOL_SHORT : HL_REASON_SOURCE_UNREADABLE;
         at += (uint64_t)done;
     }
     return 0;
@@ -162,7 +162,7 @@ static int fill_gap(struct filler *f, uint64_t start, uint64_t end) {
             bytes = bytes < sizeof traps ? bytes : sizeof traps;
             result = copy_by_call(f, to, (uint64_t)traps, bytes);
         } else if (done != (long)bytes) {
-            result = HL_SKIP_POOL_SHORT;
+            result = HL_REASON_POOL_SHORT;
         }
     }
     return result;
@@ -264,7 +264,7 @@ int hl_fill_span(const struct hl_context *context, const struct hl_object *objec
     hl_close_backing_file(&f.source, object, span);
     if (f.memory_file >= 0)
         hl_close(f.memory_file);
-    if (result == HL_SKIP_POOL_SHORT && move->backend == HL_THP)
-        result = HL_SKIP_NO_MEMORY;
+    if (result == HL_REASON_POOL_SHORT && move->backend == HL_THP)
+        result = HL_REASON_NO_MEMORY;
     return result;
 }

@@ -5,8 +5,8 @@
 
 #include "context.h"
 
-/* Step 4: fills MOVE's memory with the contents of SPAN. 0, HL_SKIP_POOL_SHORT, HL_SKIP_SOURCE_UNREADABLE,
-   HL_SKIP_NO_MEMORY, HL_SKIP_NO_PROC. */
+/* Step 4: fills MOVE's memory with the contents of SPAN. 0, HL_REASON_POOL_SHORT, HL_REASON_SOURCE_UNREADABLE,
+   HL_REASON_NO_MEMORY, HL_REASON_NO_PROC. */
 int hl_fill_span(const struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move);
 

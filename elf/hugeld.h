@@ -4,7 +4,7 @@
    The core is freestanding: it includes compiler headers, <elf.h>, kernel UAPI headers and itself, calls no
    library, touches no TLS and allocates nothing from the program's heap.
 
-   Results, everywhere: 0 is done, a positive value is an enum hl_skip (a decision, not an error), a
+   Results, everywhere: 0 is done, a positive value is an enum hl_reason (a decision, not an error), a
    negative one a negated errno.  Addresses are uint64_t, so that the command can plan another machine's
    ELF64 file with the same code.  Ranges are [start, end). */
 #ifndef HL_HUGELD_H
@@ -23,12 +23,12 @@
 #define HL_SPANS_MAX (3 * HL_SEGMENTS_MAX)
 
 /* Why something stays where it is.  HL_MOVED is 0: nothing is in the way. */
-enum hl_skip {
+enum hl_reason {
     HL_MOVED = 0,
-#define SKIP(id, name, sentence, remedy) HL_SKIP_##id,
-#include "skip.def"
-#undef SKIP
-    HL_SKIP_COUNT
+#define REASON(id, name, sentence, remedy) HL_REASON_##id,
+#include "reason.def"
+#undef REASON
+    HL_REASON_COUNT
 };
 
 /* Sizes that come from the kernel and are never assumed. */
@@ -65,7 +65,7 @@ struct hl_object {
     bool has_holes; /* and nothing of its own is between its segments (a program that has an address) */
     int file;       /* a descriptor that is open as long as the object is new */
     bool is_image;  /* FILE is its image in a store, and the image is mapped */
-    enum hl_skip no_image; /* why FILE is none, after the dynamic linker has looked; HL_MOVED: it has not */
+    enum hl_reason no_image; /* why FILE is none, after the dynamic linker has looked; HL_MOVED: it has not */
     uint64_t load_bias;
     uint64_t alignment;              /* the least p_align of its PT_LOADs */
     uint64_t relro_start, relro_end; /* PT_GNU_RELRO rounded out to pages; equal if there is none */
@@ -84,8 +84,8 @@ static inline uint64_t hl_span_bytes(const struct hl_span *span) { return span->
 
 struct hl_plan {
     unsigned n_spans;
-    struct hl_span span[HL_SPANS_MAX];  /* ascending, disjoint */
-    enum hl_skip skip[HL_SEGMENTS_MAX]; /* for each segment: HL_MOVED if a span covers a part of it */
+    struct hl_span span[HL_SPANS_MAX];      /* ascending, disjoint */
+    enum hl_reason reason[HL_SEGMENTS_MAX]; /* for each segment: HL_MOVED if a span covers a part of it */
     uint64_t covered_bytes[HL_SEGMENTS_MAX];
     uint64_t pages[HL_KINDS];       /* huge pages needed, by the kind of span */
     uint64_t text_bytes;            /* bytes of the segments with PF_X, */

@@ -44,17 +44,17 @@
 #define HEADERS_BYTES ((size_t)4096)
 
 /* Why a store, or an image in one, could not be opened. */
-static enum hl_skip explain_store(long result) {
+static enum hl_reason explain_store(long result) {
     switch (-result) {
     case EACCES:
     case ENOTDIR:
-        return HL_SKIP_STORE_UNSAFE;
+        return HL_REASON_STORE_UNSAFE;
     case EOVERFLOW:
-        return HL_SKIP_STORE_FOREIGN;
+        return HL_REASON_STORE_FOREIGN;
     case EOPNOTSUPP:
-        return HL_SKIP_STORE_FILE_SYSTEM;
+        return HL_REASON_STORE_FILE_SYSTEM;
     default:
-        return HL_SKIP_NO_IMAGE;
+        return HL_REASON_NO_IMAGE;
     }
 }
 
@@ -97,7 +97,7 @@ void hl_close_stores(const struct hl_stores *stores) {
 
 long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state) {
     unsigned node = find_node(context);
-    enum hl_skip skip = HL_SKIP_NO_IMAGE;
+    enum hl_reason reason = HL_REASON_NO_IMAGE;
     for (unsigned i = 0; i < 2; i++) {
         if (i == 1 && !stores->is_second_open) {
             stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
@@ -110,11 +110,11 @@ long hl_open_image(struct hl_stores *stores, struct hl_context *context, const s
             return image;
         if (!hl_is_error(image)) {
             hl_close((int)image);
-            return -(long)HL_SKIP_THP_DISABLED;
+            return -(long)HL_REASON_THP_DISABLED;
         }
-        skip = skip == HL_SKIP_NO_IMAGE ? explain_store(image) : skip;
+        reason = reason == HL_REASON_NO_IMAGE ? explain_store(image) : reason;
     }
-    return -(long)skip;
+    return -(long)reason;
 }
 
 uint64_t hl_find_image_base(const struct hl_object *object, const struct hl_geometry *geometry) {
@@ -158,20 +158,20 @@ int hl_compare_image(const struct hl_object *object, const struct hl_object *lai
                      const struct hl_geometry *geometry) {
     uint64_t base = hl_find_image_base(object, geometry);
     if (object->load_bias % geometry->huge_page_bytes != 0)
-        return HL_SKIP_IMAGE_PLACE;
+        return HL_REASON_IMAGE_PLACE;
     if (count_writable(laid_out) != count_writable(object))
-        return HL_SKIP_IMAGE_MISMATCH;
+        return HL_REASON_IMAGE_MISMATCH;
     for (unsigned i = 0; i < laid_out->n_segments; i++) {
         const struct hl_segment *part = &laid_out->segment[i];
         if (part->file_end > part->start && (part->offset != part->first_page - base ||
                                              part->offset + (part->file_end - part->first_page) > bytes))
-            return HL_SKIP_IMAGE_MISMATCH;
+            return HL_REASON_IMAGE_MISMATCH;
     }
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         bool may_be_joined = (segment->flags & PF_W) == 0 && segment->file_end == segment->end;
         if (!has_same(laid_out, segment) && !(may_be_joined && has_read_only(laid_out, segment)))
-            return HL_SKIP_IMAGE_MISMATCH;
+            return HL_REASON_IMAGE_MISMATCH;
     }
     return 0;
 }
@@ -204,7 +204,7 @@ static int check_image(const struct hl_object *object, int image, const struct h
     if (!read_headers(&headers, image) ||
         hl_read_segments(&laid_out, headers.header, headers.file.e_phnum, object->load_bias, geometry) != 0 ||
         hl_read_file_state(&state, image) != 0)
-        return HL_SKIP_IMAGE_MISMATCH;
+        return HL_REASON_IMAGE_MISMATCH;
     *bytes = state.bytes;
     return hl_compare_image(object, &laid_out, state.bytes, geometry);
 }
@@ -256,9 +256,9 @@ static int open_source(struct hl_context *context, const struct hl_object *objec
         return (int)object->no_image;
     if (object->load_bias % context->config->geometry.huge_page_bytes != 0 && !hl_is_wanted(context, 1) &&
         !context->config->options.strict)
-        return HL_SKIP_IMAGE_PLACE; /* else the user is told whether there is one */
+        return HL_REASON_IMAGE_PLACE; /* else the user is told whether there is one */
     if (!hl_open_stores(&stores, context))
-        return HL_SKIP_NO_IMAGE;
+        return HL_REASON_NO_IMAGE;
     source->file = object->is_new ? object->file : hl_open_object_file(object);
     if (source->file >= 0 && hl_read_file_state(&source->state, (int)source->file) == 0)
         source->image = hl_open_image(&stores, context, &source->state);
@@ -273,11 +273,11 @@ static int check_files(const struct hl_context *context, struct hl_work *work, s
     if (result == 0)
         result = hl_look_at_object(context, work);
     if (result == 0 && !hl_holds_its_place(object) && !is_as_loaded(&work->maps, object))
-        result = HL_SKIP_MAPPING_CHANGED;
+        result = HL_REASON_MAPPING_CHANGED;
     /* Last, because it may have to map the file. */
     if (result == 0 && !object->is_new &&
         !hl_is_mapped_from(context, work, (int)source->file, &source->state))
-        result = HL_SKIP_NO_IMAGE;
+        result = HL_REASON_NO_IMAGE;
     return result;
 }
 
@@ -291,8 +291,8 @@ static bool has_zeros(const struct hl_object *object, const struct hl_span *span
 
 static void plan_with(const struct hl_context *context, struct hl_work *work,
                       const struct hl_options *options) {
-    work->skip =
-        (enum hl_skip)hl_plan_object(&work->plan, &work->object, options, &context->config->geometry);
+    work->reason =
+        (enum hl_reason)hl_plan_object(&work->plan, &work->object, options, &context->config->geometry);
     hl_clear_moves(work);
 }
 
@@ -316,7 +316,7 @@ static int check_spans(const struct hl_context *context, const struct hl_work *w
         const struct hl_span *span = &work->plan.span[i];
         if (!hl_is_writable(span) &&
             (has_zeros(&work->object, span) || span->end - base > source->image_bytes))
-            return HL_SKIP_IMAGE_MISMATCH;
+            return HL_REASON_IMAGE_MISMATCH;
     }
     return 0;
 }
@@ -339,7 +339,7 @@ static int check_way(const struct hl_context *context, const struct hl_work *wor
         text = &object->segment[i];
     if (hl_map_file_area(&page, context->config->geometry.page_bytes, prot, MAP_PRIVATE, (int)source->file,
                          text->offset) != 0)
-        return HL_SKIP_NO_WAY_BACK;
+        return HL_REASON_NO_WAY_BACK;
     int result = 0;
     if (context->others_ran || context->probed.status.has_locked)
         result = hl_check_flags(object->segment[0].first_page, end);
@@ -352,12 +352,12 @@ static int check_way(const struct hl_context *context, const struct hl_work *wor
 /* Why IMAGE could not be mapped over old mappings. */
 static int explain_mapping(long result, int image) {
     if (result == -EPERM)
-        return hl_forbids_execution(image) ? HL_SKIP_STORE_NOEXEC : HL_SKIP_SEALED;
-    return result == -EACCES ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
+        return hl_forbids_execution(image) ? HL_REASON_STORE_NOEXEC : HL_REASON_SEALED;
+    return result == -EACCES ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MEMORY;
 }
 
 /* Maps IMAGE from OFFSET over PART of a span, with PROT.  FILE is the way back.  0; or a reason, and the mappings are as they
-   were; or HL_SKIP_LOST. */
+   were; or HL_REASON_LOST. */
 static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
                     int prot, int image, uint64_t offset, int file) {
     const struct hl_maps *was = hl_holds_its_place(&work->object) ? NULL : &work->maps;
@@ -415,38 +415,38 @@ static int map_span(const struct hl_context *context, const struct hl_work *work
                           (int)source->file);
         is_any = is_any || result == 0;
     }
-    return is_any && result != HL_SKIP_LOST ? 0 : result;
+    return is_any && result != HL_REASON_LOST ? 0 : result;
 }
 
 /* Maps the spans, each as far as that works.  0 if at least one is mapped. */
 static int map_spans(const struct hl_context *context, struct hl_work *work, const struct source *source) {
     bool is_any = false;
     int result = 0;
-    for (unsigned i = 0; result != HL_SKIP_LOST && i < work->plan.n_spans; i++) {
+    for (unsigned i = 0; result != HL_REASON_LOST && i < work->plan.n_spans; i++) {
         struct hl_move *move = &work->move[i];
         if (hl_is_writable(&work->plan.span[i]))
             continue;
         result = map_span(context, work, i, source);
-        move->skip = (enum hl_skip)result;
+        move->reason = (enum hl_reason)result;
         move->placed = result == 0;
         move->backend = move->placed ? HL_IMAGE : HL_NO_BACKEND;
         is_any = is_any || move->placed;
     }
-    if (result == HL_SKIP_LOST)
-        work->skip = HL_SKIP_LOST;
-    return is_any || result == HL_SKIP_LOST ? 0 : result;
+    if (result == HL_REASON_LOST)
+        work->reason = HL_REASON_LOST;
+    return is_any || result == HL_REASON_LOST ? 0 : result;
 }
 
 static int plan_image(struct hl_context *context, struct hl_work *work, const struct source *source) {
     plan_spans(context, work);
-    int result = work->skip != HL_MOVED ? (int)work->skip : check_spans(context, work, source);
+    int result = work->reason != HL_MOVED ? (int)work->reason : check_spans(context, work, source);
     result = result != 0 ? result : check_way(context, work, source);
     result = result != 0 ? result : hl_check_object(context, work);
     return result != 0 ? result : map_spans(context, work, source);
 }
 
 int hl_use_image(struct hl_context *context, struct hl_work *work) {
-    struct source source = {.file = -1, .image = -HL_SKIP_NO_IMAGE};
+    struct source source = {.file = -1, .image = -HL_REASON_NO_IMAGE};
     int result = open_source(context, &work->object, &source);
     if (result == 0)
         result = check_files(context, work, &source);
@@ -454,7 +454,7 @@ int hl_use_image(struct hl_context *context, struct hl_work *work) {
     if (result == 0)
         result = plan_image(context, work, &source);
     close_source(&source, &work->object);
-    work->no_image = (enum hl_skip)result;
+    work->no_image = (enum hl_reason)result;
     if (result != 0 && is_planned_anew)
         plan_with(context, work, &context->config->options);
     return result;
@@ -485,7 +485,7 @@ static bool is_one_mapping(const struct hl_object *object, const struct hl_span 
 /* A dynamic linker has set PROT_BTI where the text needs it. */
 static int join_span(const struct hl_context *context, const struct hl_work *work,
                      const struct hl_span *span) {
-    int branches = 0, result = has_zeros(&work->object, span) ? HL_SKIP_IMAGE_MISMATCH : 0;
+    int branches = 0, result = has_zeros(&work->object, span) ? HL_REASON_IMAGE_MISMATCH : 0;
     if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);
     int prot = hl_protection(span->flags) | branches, image = work->object.file;
@@ -499,10 +499,10 @@ void hl_join_image(const struct hl_context *context, struct hl_work *work) {
         struct hl_move *move = &work->move[i];
         if (move->backend != HL_IMAGE || is_one_mapping(&work->object, span))
             continue;
-        move->skip = (enum hl_skip)join_span(context, work, span);
-        if (move->skip != HL_MOVED)
+        move->reason = (enum hl_reason)join_span(context, work, span);
+        if (move->reason != HL_MOVED)
             move->backend = HL_NO_BACKEND;
-        if (move->skip == HL_SKIP_LOST)
-            work->skip = HL_SKIP_LOST;
+        if (move->reason == HL_REASON_LOST)
+            work->reason = HL_REASON_LOST;
     }
 }

@@ -7,8 +7,8 @@
 #include "store.h"
 
 /* For a WORK whose object may move, before its plan is checked.  0: it is planned anew (hl_set_image_options) and checked, and
-   its read-only spans are mapped from its image; a span that could not be mapped has the reason as its skip, HL_SKIP_LOST if its
-   text is gone.  Else the reason, which is also in no_image, and WORK is as it was. */
+   its read-only spans are mapped from its image; a span that could not be mapped says why, HL_REASON_LOST if its text is
+   gone.  Else the reason, which is also in no_image, and WORK is as it was. */
 int hl_use_image(struct hl_context *context, struct hl_work *work);
 
 /* Sets OPTIONS to those for mapping from an image: segments=text+rodata,sparse_text=on. */
@@ -38,8 +38,8 @@ bool hl_open_stores(struct hl_stores *stores, struct hl_context *context);
 void hl_close_stores(const struct hl_stores *stores);
 
 /* Opens the image of a file with STATE in the first of the STORES that has one.  A descriptor for reading that the caller
-   closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, why a store is not used (HL_SKIP_STORE_UNSAFE,
-   HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM), or HL_SKIP_THP_DISABLED: the kernel would map its huge pages by small
+   closes, or a negated enum hl_reason: HL_REASON_NO_IMAGE, why a store is not used (HL_REASON_STORE_UNSAFE,
+   HL_REASON_STORE_FOREIGN, HL_REASON_STORE_FILE_SYSTEM), or HL_REASON_THP_DISABLED: the kernel would map its huge pages by small
    entries. */
 long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state);
 
@@ -48,8 +48,8 @@ long hl_open_image(struct hl_stores *stores, struct hl_context *context, const s
 uint64_t hl_find_image_base(const struct hl_object *object, const struct hl_geometry *geometry);
 
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets equal to their addresses modulo a huge page;
-   read-only ones may have other borders, as in an executable's image (command/image/rows.c).  0, HL_SKIP_IMAGE_PLACE or
-   HL_SKIP_IMAGE_MISMATCH. */
+   read-only ones may have other borders, as in an executable's image (command/image/rows.c).  0, HL_REASON_IMAGE_PLACE or
+   HL_REASON_IMAGE_MISMATCH. */
 int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry);
 
 /* Whether a file of BYTES with the segments of LAID_OUT is OBJECT laid out.  The same results. */

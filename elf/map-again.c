@@ -85,12 +85,12 @@ int hl_map_again(const struct hl_object *object, int file, const struct hl_maps 
                  const struct hl_span *span, int prot, const struct hl_geometry *geometry) {
     int claimed = claim(span), beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
     if (claimed != 0)
-        return is_untouched(object, span, claimed) ? 0 : HL_SKIP_LOST;
+        return is_untouched(object, span, claimed) ? 0 : HL_REASON_LOST;
     /* The dynamic linker fills the gaps like this: with the file, as far as it goes, without any access. */
     const struct hl_segment *first = &object->segment[0];
     uint64_t gap = span->start;
     if (!map_over(span->start, span->end, PROT_NONE, file, first->offset + (span->start - first->first_page)))
-        return HL_SKIP_LOST;
+        return HL_REASON_LOST;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
@@ -99,7 +99,7 @@ int hl_map_again(const struct hl_object *object, int file, const struct hl_maps 
         if (bytes == 0)
             continue;
         if (!map_segment(file, segment, start, start + bytes, own, geometry->page_bytes))
-            return HL_SKIP_LOST;
+            return HL_REASON_LOST;
         if (was != NULL)
             free_gap(was, gap, start);
         gap = start + bytes;

@@ -71,10 +71,10 @@ int hl_reserve_ballast(struct hl_ballast *ballast, uint64_t page_bytes) {
     uint64_t bytes = (BALLAST_MAPPINGS + 2) * page_bytes;
     ballast->page_bytes = page_bytes;
     if (hl_map_area(&ballast->area, bytes, PROT_NONE, MAP_NORESERVE) != 0)
-        return HL_SKIP_MAP_COUNT;
+        return HL_REASON_MAP_COUNT;
     for (unsigned i = 1; i <= BALLAST_MAPPINGS; i += 2)
         if (hl_is_error(hl_mprotect(ballast->area.start + i * page_bytes, page_bytes, PROT_READ)))
-            return HL_SKIP_MAP_COUNT;
+            return HL_REASON_MAP_COUNT;
     return 0;
 }
 

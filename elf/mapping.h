@@ -39,7 +39,7 @@ struct hl_ballast {
     uint64_t page_bytes;
 };
 
-/* 0, or HL_SKIP_MAP_COUNT; drop it in either case. */
+/* 0, or HL_REASON_MAP_COUNT; drop it in either case. */
 int hl_reserve_ballast(struct hl_ballast *ballast, uint64_t page_bytes);
 void hl_drop_ballast(struct hl_ballast *ballast);
 

@@ -91,7 +91,7 @@ static int grow_maps(struct hl_maps *maps) {
     if (is_few ? maps->n < HL_MAPPINGS_FEW : (maps->n + 1) * sizeof *maps->mapping <= bytes)
         return 0;
     if (hl_grow_area(&maps->area, is_few ? MAPPINGS_FIRST * sizeof *maps->mapping : 2 * bytes) != 0)
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     maps->mapping = (struct hl_mapping *)maps->area.start;
     if (is_few)
         hl_copy_bytes(maps->mapping, maps->few, sizeof maps->few);
@@ -138,7 +138,7 @@ static int query_maps(struct hl_maps *maps, int file, uint64_t start, uint64_t e
         if (query.start >= end)
             return 0;
         if (grow_maps(maps) != 0)
-            return HL_SKIP_NO_MEMORY;
+            return HL_REASON_NO_MEMORY;
         note_answer(&maps->mapping[maps->n++], &query, name);
     }
     return 0;
@@ -156,13 +156,13 @@ static int read_lines(struct hl_maps *maps, long file, uint64_t start, uint64_t 
         result = grow_maps(maps);
         struct hl_mapping *mapping = &maps->mapping[maps->n];
         if (result == 0 && !parse_line(mapping, at, line_end))
-            result = HL_SKIP_NO_PROC;
+            result = HL_REASON_NO_PROC;
         if (result == 0)
             last = mapping->end;
         if (result == 0 && mapping->end > start && mapping->start < end)
             maps->n++;
     }
-    return result == 0 && (lines.failed || last == 0) ? HL_SKIP_NO_PROC : result;
+    return result == 0 && (lines.failed || last == 0) ? HL_REASON_NO_PROC : result;
 }
 
 int hl_read_maps(struct hl_maps *maps, uint64_t start, uint64_t end, bool may_query) {
@@ -170,7 +170,7 @@ int hl_read_maps(struct hl_maps *maps, uint64_t start, uint64_t end, bool may_qu
     long file = hl_open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     int result = -ENOTTY;
     if (hl_is_error(file))
-        return HL_SKIP_NO_PROC;
+        return HL_REASON_NO_PROC;
     if (may_query)
         result = query_maps(maps, (int)file, start, end);
     if (result < 0) {
@@ -344,8 +344,8 @@ int hl_read_branch_protection_in(long file, uint64_t start, uint64_t end, int *e
     if (with > 0)
         *extra = HL_PROT_BTI;
     if (with + without == 0)
-        return HL_SKIP_NO_PROC;
-    return with > 0 && without > 0 ? HL_SKIP_MAPPING_CHANGED : 0;
+        return HL_REASON_NO_PROC;
+    return with > 0 && without > 0 ? HL_REASON_MAPPING_CHANGED : 0;
 }
 
 int hl_check_flags(uint64_t start, uint64_t end) {
@@ -359,7 +359,7 @@ int hl_check_flags(uint64_t start, uint64_t end) {
         is_special = smaps.is_special;
     }
     hl_close_smaps(&smaps);
-    return is_special ? HL_SKIP_MAPPED_SPECIALLY : is_any ? 0 : HL_SKIP_NO_PROC;
+    return is_special ? HL_REASON_MAPPED_SPECIALLY : is_any ? 0 : HL_REASON_NO_PROC;
 }
 
 long hl_open_pagemap(void) { return hl_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
@@ -388,7 +388,7 @@ static int scan_pages(int pagemap, uint64_t start, uint64_t end, uint64_t invert
 
 int hl_check_huge(int pagemap, uint64_t start, uint64_t end) {
     int small = scan_pages(pagemap, start, end, SCAN_HUGE, SCAN_HUGE, 0);
-    return small > 0 ? HL_SKIP_THP_UNAVAILABLE : small;
+    return small > 0 ? HL_REASON_THP_UNAVAILABLE : small;
 }
 
 bool hl_scan_unmodified(int pagemap, uint64_t start, uint64_t end) {
@@ -400,17 +400,17 @@ int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page
     int modified =
         may_scan ? scan_pages(pagemap, start, end, SCAN_FILE, SCAN_FILE, SCAN_PRESENT | SCAN_SWAPPED) : -1;
     if (modified >= 0)
-        return modified > 0 ? HL_SKIP_TEXT_MODIFIED : 0;
+        return modified > 0 ? HL_REASON_TEXT_MODIFIED : 0;
     for (uint64_t at = start; at < end;) {
         size_t n = (size_t)((end - at) / page_bytes);
         if (n > sizeof entry / sizeof entry[0])
             n = sizeof entry / sizeof entry[0];
         if (hl_pread(pagemap, entry, n * sizeof entry[0], at / page_bytes * sizeof entry[0]) !=
             (long)(n * sizeof entry[0]))
-            return HL_SKIP_NO_PROC;
+            return HL_REASON_NO_PROC;
         for (size_t i = 0; i < n; i++)
             if ((entry[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) != 0 && !(entry[i] & PAGEMAP_FILE))
-                return HL_SKIP_TEXT_MODIFIED;
+                return HL_REASON_TEXT_MODIFIED;
         at += n * page_bytes;
     }
     return 0;

@@ -30,7 +30,7 @@ void hl_clear_maps(struct hl_maps *maps);
 
 /* Reads the mappings that overlap [start, end), or all from 0 to UINT64_MAX.  Mappings before them cost nothing if the kernel
    answers for an address (PROCMAP_QUERY, Linux 6.11); else /proc/self/maps is read up to END.  MAY_QUERY: ioctl(2) may be
-   called, no filter can kill for it.  0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY.  After 0 the caller frees MAPS. */
+   called, no filter can kill for it.  0, HL_REASON_NO_PROC or HL_REASON_NO_MEMORY.  After 0 the caller frees MAPS. */
 int hl_read_maps(struct hl_maps *maps, uint64_t start, uint64_t end, bool may_query);
 void hl_free_maps(struct hl_maps *maps);
 
@@ -63,13 +63,13 @@ bool hl_next_smaps(struct hl_smaps *smaps);
 void hl_close_smaps(struct hl_smaps *smaps);
 
 /* The protection of the executable mappings in [start, end) beside PROT_READ and PROT_EXEC, through EXTRA: HL_PROT_BTI or 0.  0;
-   HL_SKIP_MAPPING_CHANGED where some have it and some don't; HL_SKIP_NO_PROC. */
+   HL_REASON_MAPPING_CHANGED where some have it and some don't; HL_REASON_NO_PROC. */
 int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra);
 /* The same of another process, whose smaps FILE is, or a negated errno; it is closed. */
 int hl_read_branch_protection_in(long file, uint64_t start, uint64_t end, int *extra);
 
 /* Whether nothing in [start, end) was locked, advised, registered or given a protection key: a mapping in its place
-   would not have that.  0, HL_SKIP_MAPPED_SPECIALLY or HL_SKIP_NO_PROC. */
+   would not have that.  0, HL_REASON_MAPPED_SPECIALLY or HL_REASON_NO_PROC. */
 int hl_check_flags(uint64_t start, uint64_t end);
 
 /* Whether the line of two-letter flags [at, end), VmFlags of smaps without its key, has one for is_special. */
@@ -80,14 +80,14 @@ long hl_open_pagemap(void);
 
 /* Whether a page of [start, end), a private mapping of a file, was written to: it is there and is not the
    file's (bit 61 of pagemap clear).  MAY_SCAN: ioctl(2) may be called, no filter can kill for it.  0,
-   HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC (no pagemap). */
+   HL_REASON_TEXT_MODIFIED, or HL_REASON_NO_PROC (no pagemap). */
 int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan);
 
 /* Whether the kernel tells by one call that no page of [start, end), whatever is mapped there, was written to as in
    hl_check_unmodified.  False also if it can't tell (before Linux 6.7). */
 bool hl_scan_unmodified(int pagemap, uint64_t start, uint64_t end);
 
-/* Whether all of [start, end) is mapped by huge entries.  0, HL_SKIP_THP_UNAVAILABLE, or -1: this kernel does not
+/* Whether all of [start, end) is mapped by huge entries.  0, HL_REASON_THP_UNAVAILABLE, or -1: this kernel does not
    tell (before Linux 6.7). */
 int hl_check_huge(int pagemap, uint64_t start, uint64_t end);
 

@@ -221,8 +221,8 @@ static int check_v1(struct group *group, uint64_t total) {
     uint64_t limit;
     if (read_in(group, "/memory.stat", stat, sizeof stat) <= 0 ||
         !hl_find_number(stat, "hierarchical_memory_limit ", &limit))
-        return HL_SKIP_MEMORY_UNKNOWN;
-    return limit < total ? HL_SKIP_MEMORY_LIMIT : 0;
+        return HL_REASON_MEMORY_UNKNOWN;
+    return limit < total ? HL_REASON_MEMORY_LIMIT : 0;
 }
 
 /* The files are missing in groups without the controller, and in the root.  A mount of another group than
@@ -233,18 +233,18 @@ static int check_v2(struct group *group, uint64_t total) {
         int result = read_bytes(group, "/memory.max", &max);
         if ((result != -ENOENT || !exists(group)) &&
             (result != 0 || read_bytes(group, "/memory.high", &high) != 0))
-            return HL_SKIP_MEMORY_UNKNOWN;
+            return HL_REASON_MEMORY_UNKNOWN;
         if (max < total || high < total)
-            return HL_SKIP_MEMORY_LIMIT;
+            return HL_REASON_MEMORY_LIMIT;
     } while (go_up(group));
-    return is_root(group) ? 0 : HL_SKIP_MEMORY_UNKNOWN;
+    return is_root(group) ? 0 : HL_REASON_MEMORY_UNKNOWN;
 }
 
 static int check_groups(const struct hl_roots *roots, uint64_t total) {
     struct group group;
     int found = find_group(&group, roots);
     if (found <= 0)
-        return found == 0 ? 0 : HL_SKIP_MEMORY_UNKNOWN;
+        return found == 0 ? 0 : HL_REASON_MEMORY_UNKNOWN;
     return group.is_v1 ? check_v1(&group, total) : check_v2(&group, total);
 }
 
@@ -289,8 +289,8 @@ static uint64_t read_groups_headroom(const struct hl_roots *roots) {
 static int check_rlimit(int resource) {
     struct rlimit64 limit;
     if (hl_is_error(HL_CALL(__NR_prlimit64, 0, resource, NULL, &limit, 0, 0)))
-        return HL_SKIP_MEMORY_UNKNOWN;
-    return limit.rlim_cur == RLIM64_INFINITY ? 0 : HL_SKIP_MEMORY_LIMIT;
+        return HL_REASON_MEMORY_UNKNOWN;
+    return limit.rlim_cur == RLIM64_INFINITY ? 0 : HL_REASON_MEMORY_LIMIT;
 }
 
 static int check_rlimits(void) {
@@ -303,8 +303,8 @@ bool hl_has_address_limit(void) { return check_rlimits() != 0; }
 static int check_overcommit(const struct hl_roots *roots) {
     uint64_t overcommit;
     if (!read_overcommit(&overcommit, roots))
-        return HL_SKIP_MEMORY_UNKNOWN;
-    return overcommit == 2 ? HL_SKIP_MEMORY_LIMIT : 0;
+        return HL_REASON_MEMORY_UNKNOWN;
+    return overcommit == 2 ? HL_REASON_MEMORY_LIMIT : 0;
 }
 
 /* Whether MEMORY would have too little left.  Several processes may look at the same moment. */
@@ -320,15 +320,15 @@ int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placemen
     if (result == 0)
         result = check_overcommit(roots);
     if (result == 0 && !read_machine(&machine, roots))
-        result = HL_SKIP_MEMORY_UNKNOWN;
+        result = HL_REASON_MEMORY_UNKNOWN;
     if (result == 0)
         result = check_groups(roots, machine.total);
     if (result != 0)
         return result;
     bool restricted = read_nodes(&nodes, roots, placement);
     if (restricted && nodes.total == 0)
-        return HL_SKIP_MEMORY_UNKNOWN;
-    return is_short(&machine, bytes) || (restricted && is_short(&nodes, bytes)) ? HL_SKIP_MEMORY_SHORT : 0;
+        return HL_REASON_MEMORY_UNKNOWN;
+    return is_short(&machine, bytes) || (restricted && is_short(&nodes, bytes)) ? HL_REASON_MEMORY_SHORT : 0;
 }
 
 uint64_t hl_read_memory_headroom(const struct hl_roots *roots, const struct hl_placement *placement) {

@@ -10,13 +10,13 @@
 bool hl_has_address_limit(void);
 
 /* Whether BYTES of private copies may be made although they were not asked for.  0, or
-   HL_SKIP_MEMORY_LIMIT: a limit applies to this process.  RLIMIT_AS or RLIMIT_DATA is finite,
+   HL_REASON_MEMORY_LIMIT: a limit applies to this process.  RLIMIT_AS or RLIMIT_DATA is finite,
    vm.overcommit_memory is 2, or its memory cgroup or an ancestor of that has less than the machine (v1
    memory.limit_in_bytes, v2 memory.max and memory.high).
 
-   HL_SKIP_MEMORY_UNKNOWN: one of these cannot be read, or the ancestors cannot be seen from here.
+   HL_REASON_MEMORY_UNKNOWN: one of these cannot be read, or the ancestors cannot be seen from here.
 
-   HL_SKIP_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available
+   HL_REASON_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available
    (the hugetlb pool is no part of that), or of the usable nodes' if these are not all, or less than the
    copies' own size. */
 int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement, uint64_t bytes);

@@ -188,7 +188,7 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
         return;
     struct hl_work *work = grow_work(context);
     if (work == NULL) {
-        hl_report_dropped(context, object, HL_SKIP_NO_MEMORY);
+        hl_report_dropped(context, object, HL_REASON_NO_MEMORY);
         context->dropped_named = context->dropped_named || selection == HL_SELECTED_BY_NAME;
         return;
     }
@@ -211,8 +211,8 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
         work->object.n_segments = result == 0 ? work->object.n_segments : 0;
         work->plan.n_spans = 0;
     }
-    work->skip = (enum hl_skip)result;
-    work->no_image = HL_SKIP_NO_IMAGE;
+    work->reason = (enum hl_reason)result;
+    work->no_image = HL_REASON_NO_IMAGE;
     hl_clear_maps(&work->maps);
     hl_clear_moves(work);
     if (result == 0 && object->is_image)
@@ -229,9 +229,9 @@ static int read_status(struct hl_context *context) {
         context->probed.filters = context->probed.status.filters;
     context->probed.filters_are_known = true;
     if (context->probed.status.filters == HL_FILTERS_UNKNOWN)
-        return was_known ? HL_SKIP_RESTRICTED : HL_SKIP_NO_PROC;
+        return was_known ? HL_REASON_RESTRICTED : HL_REASON_NO_PROC;
     bool same = context->probed.status.filters == context->probed.filters;
-    return same || context->probed.status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
+    return same || context->probed.status.filters == 0 ? 0 : HL_REASON_RESTRICTED;
 }
 
 int hl_read_process_status(struct hl_context *context) {
@@ -243,8 +243,8 @@ int hl_read_process_status(struct hl_context *context) {
 
 /* Whether a span of KIND waits for new memory. */
 static bool needs_memory(const struct hl_work *work, enum hl_kind kind) {
-    for (unsigned i = 0; i < work->plan.n_spans && work->skip == HL_MOVED; i++)
-        if (work->plan.span[i].kind == kind && work->move[i].skip == HL_MOVED &&
+    for (unsigned i = 0; i < work->plan.n_spans && work->reason == HL_MOVED; i++)
+        if (work->plan.span[i].kind == kind && work->move[i].reason == HL_MOVED &&
             work->move[i].backend == HL_NO_BACKEND)
             return true;
     return false;
@@ -261,7 +261,7 @@ static void skip_data(const struct hl_context *context, struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans && context->probed.status.has_threads && !work->object.is_new;
          i++)
         if (hl_is_writable(&work->plan.span[i]))
-            work->move[i].skip = HL_SKIP_THREADS;
+            work->move[i].reason = HL_REASON_THREADS;
 }
 
 static bool has_data(const struct hl_work *work) {
@@ -279,7 +279,7 @@ static void check_work(struct hl_context *context, struct hl_work *work) {
     } else {
         skip_data(context, work);
         if (backend != HL_BACKEND_IMAGE || has_data(work))
-            work->skip = (enum hl_skip)hl_check_object(context, work);
+            work->reason = (enum hl_reason)hl_check_object(context, work);
     }
 }
 
@@ -294,9 +294,9 @@ static void move_planned(struct hl_context *context) {
     int result = hl_read_process_status(context);
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
-        if (work->skip == HL_MOVED && result != 0)
-            work->skip = (enum hl_skip)result;
-        else if (work->skip == HL_MOVED)
+        if (work->reason == HL_MOVED && result != 0)
+            work->reason = (enum hl_reason)result;
+        else if (work->reason == HL_MOVED)
             check_work(context, work);
     }
     prepare_kind(context, HL_TEXT);
@@ -304,11 +304,11 @@ static void move_planned(struct hl_context *context) {
     prepare_kind(context, HL_DATA);
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
-        if (work->skip == HL_MOVED && is_anything_prepared(work))
-            work->skip = (enum hl_skip)hl_commit_object(context, work);
+        if (work->reason == HL_MOVED && is_anything_prepared(work))
+            work->reason = (enum hl_reason)hl_commit_object(context, work);
     }
     for (size_t i = 0; i < context->n_work && context->config->options.backend == HL_BACKEND_FILE; i++)
-        if (context->work[i].skip == HL_MOVED)
+        if (context->work[i].reason == HL_MOVED)
             hl_collapse_spans(context, &context->work[i]);
     prepare_kind(context, HL_BSS); /* last: advice splits mappings, and commit compares them */
 }
@@ -356,7 +356,7 @@ int hl_end_startup(const struct hl_context *context) {
 static bool is_anything_planned(const struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++) {
         const struct hl_work *work = &context->work[i];
-        for (unsigned j = 0; j < work->plan.n_spans && work->skip == HL_MOVED; j++)
+        for (unsigned j = 0; j < work->plan.n_spans && work->reason == HL_MOVED; j++)
             if (!work->move[j].placed)
                 return true;
     }
@@ -376,7 +376,7 @@ bool hl_is_anything_to_do(const struct hl_context *context) {
         return true;
     for (size_t i = 0; i < context->n_work; i++) {
         const struct hl_work *work = &context->work[i];
-        for (unsigned j = 0; j < work->plan.n_spans && work->skip == HL_MOVED; j++)
+        for (unsigned j = 0; j < work->plan.n_spans && work->reason == HL_MOVED; j++)
             if (!is_out_of_reach(context, work, &work->plan.span[j]))
                 return true;
     }
@@ -385,7 +385,7 @@ bool hl_is_anything_to_do(const struct hl_context *context) {
 
 static bool is_new_one_lost(const struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++)
-        if (context->work[i].skip == HL_SKIP_LOST && context->work[i].object.is_new)
+        if (context->work[i].reason == HL_REASON_LOST && context->work[i].object.is_new)
             return true;
     return false;
 }
@@ -403,7 +403,8 @@ static bool is_refused(const struct hl_context *context, const struct hl_work *w
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         bool counts = work->plan.span[i].kind == HL_TEXT || work->plan.pages[HL_TEXT] == 0;
-        if (counts && work->move[i].backend == HL_NO_BACKEND && work->move[i].skip != HL_SKIP_HUGE_ALREADY)
+        if (counts && work->move[i].backend == HL_NO_BACKEND &&
+            work->move[i].reason != HL_REASON_HUGE_ALREADY)
             return true;
     }
     return false;
@@ -417,7 +418,7 @@ int hl_move_objects(struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++) {
         hl_report_object(context, &context->work[i]);
         context->n_small += hl_is_just_small(&context->work[i]);
-        if (context->work[i].skip == HL_SKIP_LOST && !context->work[i].object.is_new) {
+        if (context->work[i].reason == HL_REASON_LOST && !context->work[i].object.is_new) {
             hl_report_lost(context, &context->work[i]);
             status = 127;
         }
@@ -434,7 +435,7 @@ static void unmap_rest_of(const struct hl_work *work) {
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (work->move[i].skip != HL_SKIP_LOST)
+        if (work->move[i].reason != HL_REASON_LOST)
             continue;
         if (start < span->start)
             hl_munmap(start, span->start - start);
@@ -446,7 +447,7 @@ static void unmap_rest_of(const struct hl_work *work) {
 
 void hl_unmap_rest(const struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++)
-        if (context->work[i].skip == HL_SKIP_LOST && context->work[i].object.is_new)
+        if (context->work[i].reason == HL_REASON_LOST && context->work[i].object.is_new)
             unmap_rest_of(&context->work[i]);
 }
 

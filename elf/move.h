@@ -55,8 +55,8 @@ void hl_note_object(struct hl_context *context, const struct hl_object *object);
    when strict=on demands that the program ends. */
 int hl_end_startup(const struct hl_context *context);
 
-/* Reads CONTEXT's status, unless it holds.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had when
-   this was called first, or it cannot read its status any more, and the features probed then may be gone; or HL_SKIP_NO_PROC: it
+/* Reads CONTEXT's status, unless it holds.  0, or HL_REASON_RESTRICTED: its filters of system calls are not those that it had when
+   this was called first, or it cannot read its status any more, and the features probed then may be gone; or HL_REASON_NO_PROC: it
    never could.
 
    It is called once at the start, even if nothing moves then, and before anything else is done for an object

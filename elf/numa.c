@@ -90,5 +90,5 @@ int hl_bind_memory(const struct hl_placement *placement, uint64_t memory, uint64
         return 0; /* there is no choice, and containers that forbid mbind(2) are mostly like this */
     int mode = placement->numa == HL_NUMA_LOCAL ? MPOL_BIND : MPOL_INTERLEAVE;
     long result = HL_CALL(__NR_mbind, memory, bytes, mode, &usable, HL_NODE_NUMBERS + 1, 0);
-    return hl_is_error(result) && result != -ENOSYS ? HL_SKIP_NUMA : 0; /* ENOSYS: a kernel without NUMA */
+    return hl_is_error(result) && result != -ENOSYS ? HL_REASON_NUMA : 0; /* ENOSYS: a kernel without NUMA */
 }

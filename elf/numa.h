@@ -28,7 +28,7 @@ void hl_read_placement(struct hl_placement *placement, const struct hl_status *s
 enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t node);
 
 /* Gives the new mapping [memory, memory + bytes) the memory policy that numa= asks for; it decides where its
-   pages come from.  0, or HL_SKIP_NUMA. */
+   pages come from.  0, or HL_REASON_NUMA. */
 int hl_bind_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes);
 
 /* Reads one number or range of a list like "0-1,4" at *AT, and the comma behind it.  False at its end. */

@@ -65,7 +65,7 @@ bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (span->kind != kind || work->move[i].skip != HL_MOVED)
+        if (span->kind != kind || work->move[i].reason != HL_MOVED)
             continue;
         bytes += hl_span_bytes(span);
         huge_bytes += read_huge_bytes(context, &work->object, span);
@@ -77,11 +77,11 @@ static int collapse_span(const struct hl_context *context, const struct hl_objec
                          const struct hl_span *span) {
     uint64_t bytes = hl_span_bytes(span);
     if (hl_congruent_bytes(object, span, context->config->geometry.huge_page_bytes) < bytes)
-        return HL_SKIP_FILE_PLACE;
+        return HL_REASON_FILE_PLACE;
     hl_madvise(span->start, bytes, MADV_HUGEPAGE);
     hl_madvise(span->start, bytes, MADV_POPULATE_READ);
     hl_madvise(span->start, bytes, MADV_COLLAPSE);
-    return read_file_huge_bytes(span->start, span->end) >= bytes ? 0 : HL_SKIP_FILE_CACHE;
+    return read_file_huge_bytes(span->start, span->end) >= bytes ? 0 : HL_REASON_FILE_CACHE;
 }
 
 void hl_collapse_spans(const struct hl_context *context, struct hl_work *work) {
@@ -89,10 +89,10 @@ void hl_collapse_spans(const struct hl_context *context, struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];
-        if (hl_is_writable(span) || move->skip != HL_MOVED)
+        if (hl_is_writable(span) || move->reason != HL_MOVED)
             continue;
-        move->skip = (enum hl_skip)(policy != 0 ? policy : collapse_span(context, &work->object, span));
-        if (move->skip == HL_MOVED)
+        move->reason = (enum hl_reason)(policy != 0 ? policy : collapse_span(context, &work->object, span));
+        if (move->reason == HL_MOVED)
             move->backend = HL_FILE;
     }
 }

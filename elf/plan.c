@@ -92,7 +92,7 @@ static void note_sparse(struct planner *p, unsigned first, unsigned last, uint64
     for (unsigned i = first; i < last; i++) {
         const struct hl_segment *segment = &p->object->segment[i];
         if (hl_segment_overlap(segment, start, end) > 0)
-            p->plan->skip[i] = HL_SKIP_SPARSE_TEXT;
+            p->plan->reason[i] = HL_REASON_SPARSE_TEXT;
     }
 }
 
@@ -174,25 +174,25 @@ static void plan_writable(struct planner *p, const struct hl_segment *segment) {
 }
 
 /* Why a segment that no span touches stays. */
-static enum hl_skip explain_segment(const struct planner *p, unsigned index) {
+static enum hl_reason explain_segment(const struct planner *p, unsigned index) {
     const struct hl_segment *segment = &p->object->segment[index];
     const struct hl_options *options = p->options;
     if (!(segment->flags & PF_R))
-        return HL_SKIP_NO_READ;
+        return HL_REASON_NO_READ;
     if ((segment->flags & (PF_W | PF_X)) == (PF_W | PF_X))
-        return HL_SKIP_WRITABLE_TEXT;
+        return HL_REASON_WRITABLE_TEXT;
     if (segment->flags & PF_W) {
         if (segment->file_end == segment->start)
-            return options->bss == HL_BSS_OFF ? HL_SKIP_OPTION_BSS : HL_SKIP_TOO_SMALL;
+            return options->bss == HL_BSS_OFF ? HL_REASON_OPTION_BSS : HL_REASON_TOO_SMALL;
         if (options->data == HL_DATA_OFF)
-            return HL_SKIP_OPTION_DATA;
+            return HL_REASON_OPTION_DATA;
         if (segment->file_end <= p->object->relro_end && segment->first_page >= p->object->relro_start)
-            return HL_SKIP_RELRO;
-        return HL_SKIP_TOO_SMALL;
+            return HL_REASON_RELRO;
+        return HL_REASON_TOO_SMALL;
     }
     if (options->segments == HL_SEGMENTS_TEXT && !(segment->flags & PF_X))
-        return HL_SKIP_OPTION_SEGMENTS;
-    return p->plan->skip[index] != HL_MOVED ? p->plan->skip[index] : HL_SKIP_TOO_SMALL;
+        return HL_REASON_OPTION_SEGMENTS;
+    return p->plan->reason[index] != HL_MOVED ? p->plan->reason[index] : HL_REASON_TOO_SMALL;
 }
 
 static void measure_segments(struct planner *p) {
@@ -206,7 +206,7 @@ static void measure_segments(struct planner *p) {
             if (span->kind == HL_TEXT && !(segment->flags & PF_X))
                 plan->made_executable_bytes += bytes;
         }
-        plan->skip[i] = plan->covered_bytes[i] == 0 ? explain_segment(p, i) : HL_MOVED;
+        plan->reason[i] = plan->covered_bytes[i] == 0 ? explain_segment(p, i) : HL_MOVED;
         if (segment->flags & PF_X) {
             plan->text_bytes += segment->end - segment->start;
             plan->text_covered_bytes += plan->covered_bytes[i];
@@ -217,7 +217,7 @@ static void measure_segments(struct planner *p) {
 static void clear_plan(struct hl_plan *plan) {
     plan->n_spans = 0;
     for (unsigned i = 0; i < HL_SEGMENTS_MAX; i++) {
-        plan->skip[i] = HL_MOVED;
+        plan->reason[i] = HL_MOVED;
         plan->covered_bytes[i] = 0;
     }
     for (unsigned i = 0; i < HL_KINDS; i++)
@@ -226,11 +226,11 @@ static void clear_plan(struct hl_plan *plan) {
 }
 
 /* Why an object without spans stays: its text's reason says most, else the first segment's. */
-static enum hl_skip explain_object(const struct hl_plan *plan, const struct hl_object *object) {
+static enum hl_reason explain_object(const struct hl_plan *plan, const struct hl_object *object) {
     for (unsigned i = 0; i < object->n_segments; i++)
         if (object->segment[i].flags & PF_X)
-            return plan->skip[i];
-    return plan->skip[0];
+            return plan->reason[i];
+    return plan->reason[0];
 }
 
 int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const struct hl_options *options,
@@ -259,8 +259,8 @@ int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const s
     measure_segments(&p);
     if (object->text_relocations) {
         for (unsigned i = 0; i < object->n_segments; i++)
-            plan->skip[i] = HL_SKIP_TEXT_RELOCATIONS;
-        return HL_SKIP_TEXT_RELOCATIONS;
+            plan->reason[i] = HL_REASON_TEXT_RELOCATIONS;
+        return HL_REASON_TEXT_RELOCATIONS;
     }
     return plan->n_spans > 0 ? 0 : explain_object(plan, object);
 }

@@ -84,7 +84,7 @@ int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struc
     hl_set_line(&path, directory.at);
     hl_add_text(&path, "nr_hugepages");
     if (!hl_read_number(path.at, &pool->total_pages))
-        return HL_SKIP_NO_HUGETLB;
+        return HL_REASON_NO_HUGETLB;
     pool->free_pages = read_count(&directory, "free_hugepages");
     pool->reserved_pages = read_count(&directory, "resv_hugepages");
     pool->surplus_pages = read_count(&directory, "surplus_hugepages");

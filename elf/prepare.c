@@ -68,7 +68,7 @@ void hl_clear_moves(struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         struct hl_move *move = &work->move[i];
         move->backend = HL_NO_BACKEND;
-        move->skip = move->no_hugetlb = HL_MOVED;
+        move->reason = move->no_hugetlb = HL_MOVED;
         hl_clear_area(&move->area);
         move->memory = move->aside = 0;
         move->memfd = -1;
@@ -95,7 +95,7 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
     bool by_mremap = kernel->hugetlb_mremap && (!(span->flags & PF_X) || may_execute_written(context));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->config->geometry);
     if (!by_mremap) {
-        int reason = kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
+        int reason = kernel->hugetlb_mremap ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MREMAP;
         if (!may_create_memfd(context) || !may_have_file(hl_span_bytes(span)))
             return reason;
         long fd = hl_create_hugetlb_memfd(&context->config->geometry);
@@ -103,12 +103,12 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
             return reason;
         move->memfd = (int)fd;
         if (hl_is_error(HL_CALL(__NR_ftruncate, fd, hl_span_bytes(span), 0, 0, 0, 0)))
-            return HL_SKIP_POOL_SHORT;
+            return HL_REASON_POOL_SHORT;
         flags = MAP_SHARED | MAP_NORESERVE;
     }
     if (hl_map_file_area(&move->area, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0) !=
         0)
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     move->memory = move->area.start;
     return 0;
 }
@@ -118,12 +118,12 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
 static int map_thp(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
     if (hl_map_area(&move->area, bytes + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     move->memory = hl_round_up(move->area.start + context->config->geometry.page_bytes, huge);
     if (hl_is_error(hl_mprotect(move->memory, bytes, PROT_READ | PROT_WRITE)))
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
-        return HL_SKIP_THP_UNAVAILABLE;
+        return HL_REASON_THP_UNAVAILABLE;
     return 0;
 }
 
@@ -152,7 +152,7 @@ static int prove_thp(const struct hl_move *move, uint64_t bytes) {
         if (result != -EAGAIN)
             break;
     }
-    return HL_SKIP_THP_UNAVAILABLE;
+    return HL_REASON_THP_UNAVAILABLE;
 }
 
 /* Instructions were written as data.  They are flushed here and not in their place, because other threads
@@ -166,12 +166,12 @@ static void flush_text(uint64_t memory, uint64_t bytes) { hl_flush_icache(memory
 static int prepare_span(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                         const struct hl_span *span) {
     if (move->backend == HL_THP && (span->flags & PF_X) && !may_execute_written(context))
-        return HL_SKIP_EXEC_DENIED;
+        return HL_REASON_EXEC_DENIED;
     int result =
         move->backend == HL_HUGETLB ? map_hugetlb(context, move, span) : map_thp(context, move, span);
     if (result == 0 && hl_is_kept_from_children(context, move) &&
         hl_is_error(hl_madvise(move->memory, hl_span_bytes(span), MADV_DONTFORK)))
-        result = HL_SKIP_NO_MEMORY;
+        result = HL_REASON_NO_MEMORY;
     if (result != 0)
         return result;
     if (context->config->options.numa != HL_NUMA_ANY)
@@ -183,7 +183,7 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
     if (result != 0)
         return result;
     if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
-        return span->flags & PF_X ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
+        return span->flags & PF_X ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MEMORY;
     if (span->flags & PF_X)
         flush_text(move->memory, hl_span_bytes(span));
     return 0;
@@ -191,7 +191,7 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
 
 /* Whether span I is of KIND and no reason keeps it yet. */
 static bool is_of_kind(const struct hl_work *work, unsigned i, enum hl_kind kind) {
-    return work->plan.span[i].kind == kind && work->move[i].skip == HL_MOVED;
+    return work->plan.span[i].kind == kind && work->move[i].reason == HL_MOVED;
 }
 
 static uint64_t bytes_of_kind(const struct hl_work *work, enum hl_kind kind) {
@@ -223,15 +223,15 @@ static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
     bool granted = hl_find_hugetlb(context, is_kernel_asked(context) ? needed : 0);
     if (context->probed.kernel.hugetlb_denied)
-        return HL_SKIP_HUGETLB_DENIED;
+        return HL_REASON_HUGETLB_DENIED;
     if (granted)
         return 0;
     if (!context->probed.kernel.hugetlb ||
         hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) != 0)
-        return HL_SKIP_NO_HUGETLB;
+        return HL_REASON_NO_HUGETLB;
     hl_report_pool(context, work, kind, needed, &pool);
     return needed <= hl_pool_available(&pool, context->config->options.reserve_pages) ? 0
-                                                                                      : HL_SKIP_POOL_SHORT;
+                                                                                      : HL_REASON_POOL_SHORT;
 }
 
 /* Writes the byte at ADDRESS, whose page is there, as a debugger would: its protection is no obstacle. */
@@ -265,7 +265,7 @@ static bool takes_breakpoints(const struct hl_context *context, const struct hl_
 static int check_debugger(const struct hl_context *context, const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, HL_TEXT))
-            return takes_breakpoints(context, &work->move[i]) ? 0 : HL_SKIP_DEBUGGER;
+            return takes_breakpoints(context, &work->move[i]) ? 0 : HL_REASON_DEBUGGER;
     return 0;
 }
 
@@ -279,7 +279,7 @@ static int check_thp(struct hl_context *context, const struct hl_work *work, enu
     if (context->config->options.backend != HL_BACKEND_THP)
         return hl_check_memory_limit(&hl_system_roots, find_placement(context), bytes);
     uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, find_placement(context));
-    return 2 * bytes <= headroom ? 0 : HL_SKIP_MEMORY_FULL;
+    return 2 * bytes <= headroom ? 0 : HL_REASON_MEMORY_FULL;
 }
 
 static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
@@ -296,7 +296,7 @@ static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_
         result = check_debugger(context, work);
     if (result != 0)
         free_kind(work, kind);
-    if (result == HL_SKIP_POOL_SHORT)
+    if (result == HL_REASON_POOL_SHORT)
         find_placement(context); /* the report counts the free pages for this process */
     return result;
 }
@@ -309,7 +309,7 @@ static int advise_spans(const struct hl_context *context, struct hl_work *work, 
         if (!is_of_kind(work, i, kind))
             continue;
         if (hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_HUGEPAGE)))
-            result = HL_SKIP_THP_UNAVAILABLE;
+            result = HL_REASON_THP_UNAVAILABLE;
         else
             work->move[i].backend = HL_ADVISED;
     }
@@ -324,41 +324,41 @@ static bool is_left_to_cache(const struct hl_context *context, const struct hl_w
         return false;
     for (unsigned i = 0; kind == HL_RODATA && i < work->plan.n_spans; i++)
         if (work->plan.span[i].kind == HL_TEXT)
-            return work->move[i].skip == HL_SKIP_HUGE_ALREADY;
+            return work->move[i].reason == HL_REASON_HUGE_ALREADY;
     return hl_is_huge_already(context, work, kind);
 }
 
 /* backend=auto got neither: whether the obstacle to thp is reported rather than HUGETLB's reason, whose remedy is backend=thp.
    A memory limit is no obstacle to a user who says that. */
-static bool depends_on_thp(enum hl_skip hugetlb, enum hl_skip thp) {
-    bool leads_to_thp = hugetlb == HL_SKIP_NO_HUGETLB || hugetlb == HL_SKIP_HUGETLB_DENIED ||
-                        hugetlb == HL_SKIP_NO_MREMAP || hugetlb == HL_SKIP_REWRITES_TEXT ||
-                        hugetlb == HL_SKIP_DEBUGGER;
+static bool depends_on_thp(enum hl_reason hugetlb, enum hl_reason thp) {
+    bool leads_to_thp = hugetlb == HL_REASON_NO_HUGETLB || hugetlb == HL_REASON_HUGETLB_DENIED ||
+                        hugetlb == HL_REASON_NO_MREMAP || hugetlb == HL_REASON_REWRITES_TEXT ||
+                        hugetlb == HL_REASON_DEBUGGER;
     bool is_limit =
-        thp == HL_SKIP_MEMORY_LIMIT || thp == HL_SKIP_MEMORY_UNKNOWN || thp == HL_SKIP_MEMORY_SHORT;
+        thp == HL_REASON_MEMORY_LIMIT || thp == HL_REASON_MEMORY_UNKNOWN || thp == HL_REASON_MEMORY_SHORT;
     return leads_to_thp && !is_limit;
 }
 
 /* Tries hugetlb and thp as far as they are WANTED. */
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
-    int result = HL_SKIP_NO_HUGETLB;
+    int result = HL_REASON_NO_HUGETLB;
     if (hl_uses_images(wanted) && is_left_to_cache(context, work, kind))
-        return HL_SKIP_HUGE_ALREADY;
+        return HL_REASON_HUGE_ALREADY;
     if (wanted == HL_BACKEND_IMAGE)
         return work->no_image;
     if (wanted != HL_BACKEND_THP)
         result = kind == HL_TEXT && hl_rewrites_text(context, work)
-                     ? HL_SKIP_REWRITES_TEXT
+                     ? HL_REASON_REWRITES_TEXT
                      : prepare_on(context, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;
     int instead = prepare_on(context, work, kind, HL_THP);
     for (unsigned i = 0; instead == 0 && wanted == HL_BACKEND_AUTO && i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind))
-            work->move[i].no_hugetlb = (enum hl_skip)result;
+            work->move[i].no_hugetlb = (enum hl_reason)result;
     if (instead == 0 || wanted == HL_BACKEND_THP ||
-        depends_on_thp((enum hl_skip)result, (enum hl_skip)instead))
+        depends_on_thp((enum hl_reason)result, (enum hl_reason)instead))
         return instead;
     return result; /* the user can do something about a short pool */
 }
@@ -375,6 +375,6 @@ int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_k
         result = prepare_wanted(context, work, kind, kind == HL_DATA ? HL_BACKEND_THP : options->backend);
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind) && work->move[i].backend == HL_NO_BACKEND)
-            work->move[i].skip = (enum hl_skip)result;
+            work->move[i].reason = (enum hl_reason)result;
     return result;
 }

@@ -11,7 +11,7 @@
 #include "check.h"
 #include "line.h"
 #include "memory-limit.h"
-#include "skip.h"
+#include "reason.h"
 #include "store.h"
 #include "sys.h"
 
@@ -104,9 +104,9 @@ static void add_range(struct hl_line *line, uint64_t start, uint64_t end, uint32
     hl_add_text(line, flags & PF_X ? "x" : "-");
 }
 
-static void add_reason(struct hl_line *line, enum hl_skip skip) {
+static void add_reason(struct hl_line *line, enum hl_reason reason) {
     hl_add_text(line, " stays: ");
-    hl_add_text(line, hl_skip_sentence(skip));
+    hl_add_text(line, hl_reason_sentence(reason));
 }
 
 /* REMEDY may be NULL. */
@@ -122,7 +122,7 @@ static uint64_t count_short_pages(const struct hl_context *context) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < context->n_work; i++)
         for (unsigned j = 0; j < context->work[i].plan.n_spans; j++)
-            if (context->work[i].move[j].skip == HL_SKIP_POOL_SHORT)
+            if (context->work[i].move[j].reason == HL_REASON_POOL_SHORT)
                 bytes += hl_span_bytes(&context->work[i].plan.span[j]);
     return bytes / context->config->geometry.huge_page_bytes;
 }
@@ -193,26 +193,26 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     tell(context, 3, &line);
 }
 
-/* The user's remedy for SKIP that is not in use already; NULL: there is none. */
+/* The user's remedy for REASON that is not in use already; NULL: there is none. */
 static const char *find_remedy(const struct hl_context *context, const struct hl_work *work,
-                               enum hl_kind kind, enum hl_skip skip) {
-    const char *remedy = hl_skip_remedy(skip);
+                               enum hl_kind kind, enum hl_reason reason) {
+    const char *remedy = hl_reason_remedy(reason);
     bool is_hugetlb = context->config->options.backend == HL_BACKEND_HUGETLB;
-    switch (skip) {
-    case HL_SKIP_GAP_OCCUPIED:
+    switch (reason) {
+    case HL_REASON_GAP_OCCUPIED:
         return hl_helps_to_keep_edges(context, work, kind) ? remedy : NULL;
-    case HL_SKIP_EXEC_DENIED:
+    case HL_REASON_EXEC_DENIED:
         return is_hugetlb ? "allow it (MemoryDenyWriteExecute=no)" : remedy;
-    case HL_SKIP_NO_MREMAP:
+    case HL_REASON_NO_MREMAP:
         return is_hugetlb ? "use backend=thp, or Linux 5.16 or newer" : remedy;
-    case HL_SKIP_FILE_PLACE:
+    case HL_REASON_FILE_PLACE:
         return work->object.alignment >= context->config->geometry.huge_page_bytes ? "use backend=hugetlb"
                                                                                    : remedy;
-    case HL_SKIP_MEMORY_FULL:
+    case HL_REASON_MEMORY_FULL:
         return kind == HL_DATA ? "raise the memory limit, or free memory" : remedy;
-    case HL_SKIP_NO_MEMORY:
+    case HL_REASON_NO_MEMORY:
         return hl_has_address_limit() ? remedy : "free memory, or raise vm.max_map_count";
-    case HL_SKIP_THREADS:
+    case HL_REASON_THREADS:
         return context->has_started ? "use hugeld run --via=ldso" : remedy;
     default:
         return remedy;
@@ -220,17 +220,17 @@ static const char *find_remedy(const struct hl_context *context, const struct hl
 }
 
 static void report_failure(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
-                           enum hl_skip skip) {
-    const char *remedy = find_remedy(context, work, kind, skip);
+                           enum hl_reason reason) {
+    const char *remedy = find_remedy(context, work, kind, reason);
     struct hl_line line;
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
-    add_reason(&line, skip);
-    if (skip == HL_SKIP_POOL_SHORT)
+    add_reason(&line, reason);
+    if (reason == HL_REASON_POOL_SHORT)
         add_pool_remedy(&line, context, work->plan.pages[kind]);
     else
         add_remedy(&line, remedy);
-    tell(context, skip == HL_SKIP_HUGE_ALREADY ? 2 : 1, &line);
+    tell(context, reason == HL_REASON_HUGE_ALREADY ? 2 : 1, &line);
 }
 
 /* Reports every kind that was planned and stays: the promise that was not kept. */
@@ -240,10 +240,10 @@ static void report_failures(const struct hl_context *context, const struct hl_wo
         told[kind] = false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         enum hl_kind kind = work->plan.span[i].kind;
-        enum hl_skip skip = work->skip != HL_MOVED ? work->skip : work->move[i].skip;
+        enum hl_reason reason = work->reason != HL_MOVED ? work->reason : work->move[i].reason;
         if (work->move[i].backend != HL_NO_BACKEND || told[kind])
             continue;
-        report_failure(context, work, kind, skip);
+        report_failure(context, work, kind, reason);
         told[kind] = true;
     }
 }
@@ -251,19 +251,19 @@ static void report_failures(const struct hl_context *context, const struct hl_wo
 /* Reports why backend=auto took thp. */
 static void report_stand_ins(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
-    enum hl_skip told[HL_KINDS];
+    enum hl_reason told[HL_KINDS];
     for (unsigned kind = 0; kind < HL_KINDS; kind++)
         told[kind] = HL_MOVED;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         enum hl_kind kind = work->plan.span[i].kind;
-        enum hl_skip skip = work->move[i].no_hugetlb;
-        if (work->move[i].backend != HL_THP || skip == told[kind])
+        enum hl_reason reason = work->move[i].no_hugetlb;
+        if (work->move[i].backend != HL_THP || reason == told[kind])
             continue;
-        told[kind] = skip;
+        told[kind] = reason;
         begin_line(&line, &work->object);
         hl_add_text(&line, hl_kind_name(kind));
         hl_add_text(&line, " is on thp: ");
-        hl_add_text(&line, hl_skip_sentence(skip));
+        hl_add_text(&line, hl_reason_sentence(reason));
         tell(context, 2, &line);
     }
 }
@@ -272,14 +272,14 @@ static void report_stand_ins(const struct hl_context *context, const struct hl_w
    does not fit. */
 static void report_no_image(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
-    bool is_usual = work->no_image == HL_SKIP_NO_IMAGE || work->no_image == HL_SKIP_IMAGE_PLACE;
+    bool is_usual = work->no_image == HL_REASON_NO_IMAGE || work->no_image == HL_REASON_IMAGE_PLACE;
     if (context->config->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 ||
         context->probed.has_no_store || work->no_image == HL_MOVED)
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, "not mapped from an image: ");
-    hl_add_text(&line, hl_skip_sentence(work->no_image));
-    add_remedy(&line, hl_skip_remedy(work->no_image));
+    hl_add_text(&line, hl_reason_sentence(work->no_image));
+    add_remedy(&line, hl_reason_remedy(work->no_image));
     tell(context, is_usual ? 3 : 1, &line);
 }
 
@@ -314,7 +314,7 @@ static void report_summary(const struct hl_context *context, const struct hl_wor
         return; /* reported with its failures */
     if (!any) {
         hl_add_text(&line, "text");
-        add_reason(&line, work->skip);
+        add_reason(&line, work->reason);
     }
     tell(context, hl_is_just_small(work) ? 3 : 2, &line);
 }
@@ -337,11 +337,11 @@ static void report_details(const struct hl_context *context, const struct hl_wor
     }
     for (unsigned i = 0; i < work->object.n_segments; i++) {
         const struct hl_segment *segment = &work->object.segment[i];
-        if (work->plan.skip[i] == HL_MOVED)
+        if (work->plan.reason[i] == HL_MOVED)
             continue;
         begin_line(&line, &work->object);
         add_range(&line, segment->start, segment->end, segment->flags);
-        add_reason(&line, work->plan.skip[i]);
+        add_reason(&line, work->plan.reason[i]);
         tell(context, 3, &line);
     }
 }
@@ -366,18 +366,19 @@ void hl_report_small(const struct hl_context *context) {
     hl_set_line(&line, "hugeld: ");
     hl_add_number(&line, context->n_small);
     hl_add_text(&line, context->n_small == 1 ? " object stays: " : " objects stay: ");
-    hl_add_text(&line, hl_skip_sentence(HL_SKIP_TOO_SMALL));
+    hl_add_text(&line, hl_reason_sentence(HL_REASON_TOO_SMALL));
     hl_add_text(&line, "; verbose=3 names each");
     hl_write_line(context, &line);
 }
 
-void hl_report_dropped(const struct hl_context *context, const struct hl_object *object, enum hl_skip skip) {
+void hl_report_dropped(const struct hl_context *context, const struct hl_object *object,
+                       enum hl_reason reason) {
     struct hl_line line;
     begin_line(&line, object);
     hl_add_text(&line, "text");
-    add_reason(&line, skip);
-    if (skip == HL_SKIP_RESTRICTED)
-        add_remedy(&line, hl_skip_remedy(skip));
+    add_reason(&line, reason);
+    if (reason == HL_REASON_RESTRICTED)
+        add_remedy(&line, hl_reason_remedy(reason));
     if (context->config->options.verbose >= 1 || hl_is_strict(context))
         hl_write_line(context, &line);
 }
@@ -409,11 +410,11 @@ void hl_report_name(const struct hl_context *context, const struct hl_pattern *n
     hl_write_line(context, &line);
 }
 
-void hl_report_unwatched(const struct hl_context *context, enum hl_skip skip) {
+void hl_report_unwatched(const struct hl_context *context, enum hl_reason reason) {
     struct hl_line line;
     hl_set_line(&line, "hugeld: everything that dlopen loads");
-    add_reason(&line, skip);
-    add_remedy(&line, hl_skip_remedy(skip));
+    add_reason(&line, reason);
+    add_remedy(&line, hl_reason_remedy(reason));
     hl_write_line(context, &line);
 }
 
@@ -421,10 +422,10 @@ void hl_report_strict(const struct hl_context *context, const struct hl_work *wo
     struct hl_line line;
     begin_line(&line, &work->object);
     hl_add_text(&line, "text");
-    enum hl_skip skip = work->skip;
-    for (unsigned i = 0; skip == HL_MOVED && i < work->plan.n_spans; i++)
-        skip = work->move[i].skip;
-    add_reason(&line, skip);
+    enum hl_reason reason = work->reason;
+    for (unsigned i = 0; reason == HL_MOVED && i < work->plan.n_spans; i++)
+        reason = work->move[i].reason;
+    add_reason(&line, reason);
     hl_add_text(&line, "; strict=on ends the program");
     hl_write_line(context, &line);
 }
@@ -439,9 +440,9 @@ static void begin_urgent(struct hl_context *context, struct hl_line *line, const
 void hl_report_lost(struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     begin_urgent(context, &line, work);
-    hl_add_text(&line, hl_skip_sentence(HL_SKIP_LOST));
+    hl_add_text(&line, hl_reason_sentence(HL_REASON_LOST));
     hl_add_text(&line, ", so the program ends");
-    add_remedy(&line, hl_skip_remedy(HL_SKIP_LOST));
+    add_remedy(&line, hl_reason_remedy(HL_REASON_LOST));
     hl_write_line(context, &line);
 }
 

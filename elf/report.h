@@ -20,7 +20,8 @@ bool hl_is_wanted(const struct hl_context *context, unsigned verbose);
 void hl_trace_line(const char *line);
 
 /* Says why OBJECT cannot even be planned; from verbose=1. */
-void hl_report_dropped(const struct hl_context *context, const struct hl_object *object, enum hl_skip skip);
+void hl_report_dropped(const struct hl_context *context, const struct hl_object *object,
+                       enum hl_reason reason);
 
 /* Notes which file standard error is; lines are written there as long as it is that. */
 void hl_note_stderr(struct hl_context *context);
@@ -42,11 +43,11 @@ void hl_report_name(const struct hl_context *context, const struct hl_pattern *n
 /* Prints that rolling back did not restore the mappings: a bug, or a kernel's.  Shown at every verbosity. */
 void hl_report_broken(struct hl_context *context, const struct hl_work *work);
 
-/* Prints that the program ends because text of WORK is gone (HL_SKIP_LOST).  Shown at every verbosity. */
+/* Prints that the program ends because text of WORK is gone (HL_REASON_LOST).  Shown at every verbosity. */
 void hl_report_lost(struct hl_context *context, const struct hl_work *work);
 
 /* Prints why objects that come later will stay. */
-void hl_report_unwatched(const struct hl_context *context, enum hl_skip skip);
+void hl_report_unwatched(const struct hl_context *context, enum hl_reason reason);
 
 /* Prints that strict=on ends the program because of WORK. */
 void hl_report_strict(const struct hl_context *context, const struct hl_work *work);

@@ -11,14 +11,14 @@
 
 static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
     if (object->n_segments == HL_SEGMENTS_MAX)
-        return HL_SKIP_MANY_SEGMENTS;
+        return HL_REASON_MANY_SEGMENTS;
     if (ph->p_filesz > ph->p_memsz || ph->p_memsz > ADDRESS_LIMIT || (ph->p_align & (ph->p_align - 1)) != 0)
-        return HL_SKIP_MALFORMED;
+        return HL_REASON_MALFORMED;
     /* The bias of an object that was linked above its load address is "negative": the sum wraps, and that is
      * right. */
     uint64_t start = object->load_bias + ph->p_vaddr;
     if (start > ADDRESS_LIMIT || start + ph->p_memsz > ADDRESS_LIMIT)
-        return HL_SKIP_MALFORMED;
+        return HL_REASON_MALFORMED;
 
     struct hl_segment *segment = &object->segment[object->n_segments];
     segment->start = start;
@@ -29,7 +29,7 @@ static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struc
     segment->offset = hl_round_down(ph->p_offset, geometry->page_bytes);
     segment->flags = ph->p_flags & (PF_R | PF_W | PF_X);
     if (object->n_segments > 0 && segment->first_page < segment[-1].end_page)
-        return HL_SKIP_MALFORMED;
+        return HL_REASON_MALFORMED;
     if (ph->p_align < object->alignment)
         object->alignment = ph->p_align;
     object->n_segments++;
@@ -39,7 +39,7 @@ static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struc
 static int read_relro(struct hl_object *object, const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
     uint64_t start = object->load_bias + ph->p_vaddr;
     if (start > ADDRESS_LIMIT || ph->p_memsz > ADDRESS_LIMIT)
-        return HL_SKIP_MALFORMED;
+        return HL_REASON_MALFORMED;
     start = hl_round_down(start, geometry->page_bytes);
     uint64_t end = hl_round_up(object->load_bias + ph->p_vaddr + ph->p_memsz, geometry->page_bytes);
     if (object->relro_end == 0) {
@@ -70,7 +70,7 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
         if (result != 0)
             return result;
     }
-    return object->n_segments > 0 ? 0 : HL_SKIP_MALFORMED;
+    return object->n_segments > 0 ? 0 : HL_REASON_MALFORMED;
 }
 
 void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,

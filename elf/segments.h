@@ -6,8 +6,8 @@
 #include "hugeld.h"
 
 /* Step 1, read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this machine's byte order
-   and the load bias; fields that these do not determine are false, and file is -1.  0, or HL_SKIP_MALFORMED when the numbers
-   contradict each other or overflow, HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing outside it is read. */
+   and the load bias; fields that these do not determine are false, and file is -1.  0, or HL_REASON_MALFORMED when the numbers
+   contradict each other or overflow, HL_REASON_MANY_SEGMENTS.  PHDR may be hostile; nothing outside it is read. */
 int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
                      const struct hl_geometry *geometry);
 

@@ -30,9 +30,9 @@ int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *
         path.bytes = directory_bytes;
         hl_add_text(&path, "enabled");
         if (hl_read_file(path.at, choice, sizeof choice) <= 0)
-            return HL_SKIP_THP_NEVER;
+            return HL_REASON_THP_NEVER;
     }
     if (is_chosen(choice, "never"))
-        return HL_SKIP_THP_NEVER;
-    return status->thp_disabled ? HL_SKIP_THP_DISABLED : 0;
+        return HL_REASON_THP_NEVER;
+    return status->thp_disabled ? HL_REASON_THP_DISABLED : 0;
 }

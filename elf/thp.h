@@ -5,8 +5,8 @@
 
 #include "status.h"
 
-/* 0 if THP are neither switched off by the administrator (HL_SKIP_THP_NEVER) nor for this process
-   (HL_SKIP_THP_DISABLED). */
+/* 0 if THP are neither switched off by the administrator (HL_REASON_THP_NEVER) nor for this process
+   (HL_REASON_THP_DISABLED). */
 int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *geometry,
                         const struct hl_status *status);
 

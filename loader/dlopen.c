@@ -75,19 +75,19 @@ struct hl_work hl_first_work[HL_FIRST_WORKS];
 /* The environment's bytes may be overwritten (setproctitle).  Its other strings are used at startup alone. */
 static char patterns[65536], store[HL_FOLDER_BYTES];
 
-/* Reads the program headers of MAP from the beginning of its file in memory, through the file MEMORY.  0, HL_SKIP_NO_PROC, or
-   HL_SKIP_MALFORMED: they are not there, or not its own. */
+/* Reads the program headers of MAP from the beginning of its file in memory, through the file MEMORY.  0, HL_REASON_NO_PROC, or
+   HL_REASON_MALFORMED: they are not there, or not its own. */
 static int read_headers(struct dl_phdr_info *info, const struct link_map *map, ElfW(Phdr) * headers,
                         long memory) {
     ElfW(Ehdr) file;
     if (hl_is_error(memory) || hl_pread((int)memory, &file, sizeof file, map->l_addr) != sizeof file)
-        return HL_SKIP_NO_PROC;
+        return HL_REASON_NO_PROC;
     if (!hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *headers ||
         file.e_phnum > HEADERS_MAX)
-        return HL_SKIP_MALFORMED;
+        return HL_REASON_MALFORMED;
     long bytes = (long)(file.e_phnum * sizeof *headers);
     if (hl_pread((int)memory, headers, (size_t)bytes, map->l_addr + file.e_phoff) != bytes)
-        return HL_SKIP_NO_PROC;
+        return HL_REASON_NO_PROC;
     info->dlpi_addr = map->l_addr;
     info->dlpi_name = map->l_name;
     info->dlpi_phdr = headers;
@@ -95,7 +95,7 @@ static int read_headers(struct dl_phdr_info *info, const struct link_map *map, E
     for (unsigned i = 0; i < file.e_phnum; i++)
         if (headers[i].p_type == PT_DYNAMIC && map->l_addr + headers[i].p_vaddr == (uintptr_t)map->l_ld)
             return 0;
-    return HL_SKIP_MALFORMED;
+    return HL_REASON_MALFORMED;
 }
 
 /* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not selected. */
@@ -111,11 +111,11 @@ static bool is_selected(struct hl_object *object, const struct link_map *map) {
 }
 
 /* Prints why watch.first and the objects added after it stay. */
-static void report_dropped_objects(enum hl_skip skip) {
+static void report_dropped_objects(enum hl_reason reason) {
     struct hl_object object;
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
         if (is_selected(&object, map))
-            hl_report_dropped(&watch.context, &object, skip);
+            hl_report_dropped(&watch.context, &object, reason);
 }
 
 /* Moves the selected ones of watch.first and the objects added after it. */
@@ -133,7 +133,7 @@ static void move_objects(void *unused) {
         if (result == 0)
             hl_add_linked(&watch.context, &info, false, map->l_name);
         else
-            hl_report_dropped(&watch.context, &object, (enum hl_skip)result);
+            hl_report_dropped(&watch.context, &object, (enum hl_reason)result);
     }
     if (!hl_is_error(memory))
         hl_close((int)memory);
@@ -180,7 +180,7 @@ static void look_at(struct link_namespace *list) {
     hl_forget_process(&watch.context);
     int result = watch.first != NULL ? hl_read_process_status(&watch.context) : 0;
     if (result != 0)
-        report_dropped_objects((enum hl_skip)result);
+        report_dropped_objects((enum hl_reason)result);
     else if (watch.first != NULL)
         hl_call_on_stack(move_objects, NULL, hl_move_stack + sizeof hl_move_stack);
     list->deleting = false;
@@ -207,13 +207,13 @@ static void notice(void) {
 static int write_jump(uint64_t at) {
     unsigned char jump[HL_JUMP_BYTES];
     if (!hl_is_empty_function((const unsigned char *)at, 16) || !hl_make_jump(jump, at, (uint64_t)notice))
-        return HL_SKIP_NO_NOTICE;
+        return HL_REASON_NO_NOTICE;
     long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
     if (hl_is_error(fd))
-        return HL_SKIP_MEM_DENIED;
+        return HL_REASON_MEM_DENIED;
     long result = hl_pwrite((int)fd, jump, sizeof jump, at);
     hl_close((int)fd);
-    return result == sizeof jump ? 0 : HL_SKIP_MEM_DENIED;
+    return result == sizeof jump ? 0 : HL_REASON_MEM_DENIED;
 }
 
 /* DT_DEBUG of the executable. */
@@ -247,10 +247,10 @@ static int start_watching(const struct hl_context *context) {
     const struct debug *debug = NULL;
     dl_iterate_phdr(find_debug, &debug);
     if (debug == NULL || debug->base.r_brk == 0)
-        return HL_SKIP_NO_NOTICE;
+        return HL_REASON_NO_NOTICE;
     if (context->config->options.objects.bytes > sizeof patterns ||
         context->config->options.store.bytes > sizeof store)
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     watch.debug = debug;
     watch.config = *context->config;
     watch.context = *context;
@@ -262,7 +262,7 @@ static int start_watching(const struct hl_context *context) {
     if (watch.context.probed.status.filters == 0) /* else a filter may kill for fstat */
         hl_note_stderr(&watch.context);
     if (watch.context.probed.status.has_threads) /* another thread could be running r_brk */
-        return HL_SKIP_THREADS;
+        return HL_REASON_THREADS;
     note_options();
     struct link_namespace *base = find_namespace(debug);
     note_last(base);
@@ -274,5 +274,5 @@ void hl_watch_for_objects(const struct hl_context *context) {
         return;
     int result = start_watching(context);
     if (result != 0 && context->config->options.verbose >= 1)
-        hl_report_unwatched(context, (enum hl_skip)result);
+        hl_report_unwatched(context, (enum hl_reason)result);
 }

@@ -76,7 +76,7 @@ static void drop_executable(struct hl_context *context, const char *path) {
     struct hl_pattern pattern;
     struct hl_object object;
     object.path = path;
-    hl_report_dropped(context, &object, HL_SKIP_OWN_ITERATE);
+    hl_report_dropped(context, &object, HL_REASON_OWN_ITERATE);
     while (hl_next_pattern(&patterns, &pattern))
         context->dropped_named = context->dropped_named || (!pattern.excludes && hl_is_name(&pattern));
 }

@@ -10,7 +10,7 @@
 #include "command/base/progress.h"
 #include "elf/kernel.h"
 #include "command/attach/attachment.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/verdict/verdict.h"
 
 #include <errno.h>
@@ -74,41 +74,42 @@ static const struct hl_flag detach_flags[] = {
 
 /* --- results --- */
 
-/* Translates SKIP as hl_attachment has it to a reason of skip.def; HL_MOVED: it is an errno for which there is no reason. */
-static enum hl_skip reason_of(int skip) {
-    switch (skip) {
+/* Translates RESULT, why a text of hl_attachment stays; HL_MOVED: it is an errno for which there is no reason. */
+static enum hl_reason reason_of(int result) {
+    switch (result) {
     case -EPERM:
     case -EACCES:
-        return HL_SKIP_ATTACH_DENIED;
+        return HL_REASON_ATTACH_DENIED;
     case -ESRCH:
     case -ENOENT:
     case -ENODATA:
-        return HL_SKIP_ATTACH_ENDED;
+        return HL_REASON_ATTACH_ENDED;
     case -EFAULT: /* it is not mapped any more */
-        return HL_SKIP_MAPPING_CHANGED;
+        return HL_REASON_MAPPING_CHANGED;
     default:
-        return skip > 0 ? (enum hl_skip)skip : HL_MOVED;
+        return result > 0 ? (enum hl_reason)result : HL_MOVED;
     }
 }
 
-/* SKIP as text, for the file at PATH (NULL: unknown) in the process PID.  Root is told what denies it access. */
-static char *format_reason(int skip, pid_t pid, const char *path) {
-    enum hl_skip reason = reason_of(skip);
-    if (reason == HL_SKIP_ATTACH_DENIED && geteuid() == 0)
+/* The same as text, for the file at PATH (NULL: unknown) in the process PID.  Root is told what denies it access. */
+static char *format_reason(int result, pid_t pid, const char *path) {
+    enum hl_reason reason = reason_of(result);
+    if (reason == HL_REASON_ATTACH_DENIED && geteuid() == 0)
         return hl_xasprintf("%s", hl_explain_denial(pid));
     if (reason == HL_MOVED)
-        return hl_xasprintf("%s", strerror(-skip));
-    return hl_explain_skip(reason, path != NULL ? path : "FILE");
+        return hl_xasprintf("%s", strerror(-result));
+    return hl_explain_reason(reason, path != NULL ? path : "FILE");
 }
 
-static bool is_there_already(const struct request *request, int skip) {
-    return (skip == HL_SKIP_HUGE_ALREADY || skip == HL_SKIP_ATTACH_COPY) && !request->attachment.is_detach;
+static bool is_there_already(const struct request *request, int reason) {
+    return (reason == HL_REASON_HUGE_ALREADY || reason == HL_REASON_ATTACH_COPY) &&
+           !request->attachment.is_detach;
 }
 
 /* Whether only a wildcard selects TEXT, and it cannot move. */
 static bool is_beside_the_point(const struct request *request, const struct hl_attached_text *text) {
-    return (text->skip == HL_SKIP_TOO_SMALL || text->skip == HL_SKIP_ATTACH_DETACHED ||
-            is_there_already(request, text->skip)) &&
+    return (text->reason == HL_REASON_TOO_SMALL || text->reason == HL_REASON_ATTACH_DETACHED ||
+            is_there_already(request, text->reason)) &&
            hl_select_object(request->attachment.options.objects, &text->loaded->object) ==
                HL_SELECTED_BY_WILDCARD;
 }
@@ -132,7 +133,7 @@ static char *explain_too_small(const struct request *request, const struct hl_at
         what = hl_xasprintf("no whole huge page lies inside where it is loaded; best for its next start: %s",
                             commands);
     else
-        what = hl_xasprintf("%s%s", hl_skip_sentence(HL_SKIP_TOO_SMALL),
+        what = hl_xasprintf("%s%s", hl_reason_sentence(HL_REASON_TOO_SMALL),
                             strcmp(request->patterns, "main") == 0 ? "; -p '*' looks at its libraries, too"
                                                                    : "");
     free(commands);
@@ -143,13 +144,14 @@ static char *explain_too_small(const struct request *request, const struct hl_at
 static void print_text(const struct request *request, const struct hl_attachment *attachment,
                        const struct hl_attached_text *text) {
     const char *path = text->loaded->object.path, *would = request->attachment.dry_run ? "would be " : "";
-    bool is_there = is_there_already(request, text->skip);
+    bool is_there = is_there_already(request, text->reason);
     char *what;
     if (text->joined_pages > 0)
         print_joined(request, attachment, text);
-    if (text->skip != 0 && !is_there) {
-        what = text->skip == HL_SKIP_TOO_SMALL ? explain_too_small(request, attachment, text->loaded)
-                                               : format_reason(text->skip, attachment->process.pid, path);
+    if (text->reason != 0 && !is_there) {
+        what = text->reason == HL_REASON_TOO_SMALL
+                   ? explain_too_small(request, attachment, text->loaded)
+                   : format_reason(text->reason, attachment->process.pid, path);
         hl_warn("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
                 text->joined_pages > 0 ? "the rest of the text" : "text", what);
         free(what);
@@ -170,21 +172,21 @@ static void print_text(const struct request *request, const struct hl_attachment
     free(what);
 }
 
-static void set_reason(json_t *json, int skip, pid_t pid, const char *path) {
-    enum hl_skip reason = skip != 0 ? reason_of(skip) : HL_MOVED;
-    char *sentence = skip != 0 ? format_reason(skip, pid, path) : NULL;
-    json_object_set_new(json, "reason", hl_json_text(reason != HL_MOVED ? hl_skip_name(reason) : NULL));
+static void set_reason(json_t *json, int result, pid_t pid, const char *path) {
+    enum hl_reason reason = result != 0 ? reason_of(result) : HL_MOVED;
+    char *sentence = result != 0 ? format_reason(result, pid, path) : NULL;
+    json_object_set_new(json, "reason", hl_json_text(reason != HL_MOVED ? hl_reason_name(reason) : NULL));
     json_object_set_new(json, "sentence", hl_json_text(sentence));
     free(sentence);
 }
 
 static json_t *make_json_text(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
-    json_t *json =
-        json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path", hl_json_text(text->loaded->object.path),
-                  "is_main", text->loaded->object.is_main, "moves", attachment->skip == 0 && text->skip == 0,
-                  "joined_pages", (json_int_t)text->joined_pages, "huge_pages", (json_int_t)text->huge_pages,
-                  "image", hl_json_text(text->image));
-    set_reason(json, text->skip, attachment->process.pid, text->loaded->object.path);
+    json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path",
+                             hl_json_text(text->loaded->object.path), "is_main", text->loaded->object.is_main,
+                             "moves", attachment->reason == 0 && text->reason == 0, "joined_pages",
+                             (json_int_t)text->joined_pages, "huge_pages", (json_int_t)text->huge_pages,
+                             "image", hl_json_text(text->image));
+    set_reason(json, text->reason, attachment->process.pid, text->loaded->object.path);
     return json;
 }
 
@@ -196,16 +198,16 @@ static json_t *make_json(const struct request *request, const struct hl_attachme
                              hl_json_text(attachment->process.name), "dry_run", request->attachment.dry_run,
                              "stopped_us", (json_int_t)attachment->stopped_us, "stopped_threads",
                              (json_int_t)attachment->stopped_threads, "objects", texts);
-    set_reason(json, attachment->skip, attachment->process.pid, attachment->process.executable);
+    set_reason(json, attachment->reason, attachment->process.pid, attachment->process.executable);
     return json;
 }
 
 /* Reports why nothing more can be done with the process. */
 static void say_refused(const struct request *request, const struct hl_attachment *attachment) {
     bool is_joined = false;
-    bool was_there = attachment->skip == -ESRCH && attachment->maps >= 0;
-    if (attachment->n_texts == 0 && attachment->skip < 0 && !was_there) {
-        hl_say_unreadable(attachment->process.pid, attachment->skip);
+    bool was_there = attachment->reason == -ESRCH && attachment->maps >= 0;
+    if (attachment->n_texts == 0 && attachment->reason < 0 && !was_there) {
+        hl_say_unreadable(attachment->process.pid, attachment->reason);
         return;
     }
     for (size_t i = 0; i < attachment->n_texts; i++)
@@ -214,7 +216,7 @@ static void say_refused(const struct request *request, const struct hl_attachmen
             if (!request->json)
                 print_joined(request, attachment, &attachment->text[i]);
         }
-    char *reason = format_reason(attachment->skip, attachment->process.pid, attachment->process.executable);
+    char *reason = format_reason(attachment->reason, attachment->process.pid, attachment->process.executable);
     hl_warn("%d %s: %s stays: %s", attachment->process.pid,
             attachment->process.name != NULL ? attachment->process.name : "?",
             is_joined ? "the rest of the text" : "text", reason);
@@ -223,23 +225,23 @@ static void say_refused(const struct request *request, const struct hl_attachmen
 
 static void report(struct request *request, const struct hl_attachment *attachment) {
     bool done = false;
-    for (size_t i = 0; i < attachment->n_texts && attachment->skip == 0; i++) {
+    for (size_t i = 0; i < attachment->n_texts && attachment->reason == 0; i++) {
         const struct hl_attached_text *text = &attachment->text[i];
-        bool is_there = is_there_already(request, text->skip);
-        done |= text->skip == 0 || is_there;
+        bool is_there = is_there_already(request, text->reason);
+        done |= text->reason == 0 || is_there;
         if (is_beside_the_point(request, text))
             continue;
-        request->failed |= text->skip != 0 && !is_there;
+        request->failed |= text->reason != 0 && !is_there;
         if (!request->json)
             print_text(request, attachment, text);
     }
-    if (attachment->skip != 0)
+    if (attachment->reason != 0)
         say_refused(request, attachment);
     else if (!done && !request->failed)
         hl_warn("%d %s: nothing to do: %s", attachment->process.pid, attachment->process.name,
-                request->attachment.is_detach ? hl_skip_sentence(HL_SKIP_ATTACH_DETACHED)
+                request->attachment.is_detach ? hl_reason_sentence(HL_REASON_ATTACH_DETACHED)
                                               : "no object matching -p contains a whole huge page of text");
-    request->failed |= attachment->skip != 0 || !done;
+    request->failed |= attachment->reason != 0 || !done;
     if (request->json)
         json_array_append_new(request->processes, make_json(request, attachment));
 }

@@ -22,7 +22,7 @@ struct hl_piece_of_text {
 struct hl_attached_text {
     const struct hl_loaded *loaded;
     struct hl_file_state state; /* of its file, as it was planned */
-    int skip;                   /* why it stays: an enum hl_skip, or a negated errno; 0: it can move */
+    int reason;                 /* why it stays: an enum hl_reason, or a negated errno; 0: it can move */
     int file;                   /* the pieces are mapped from this file, */
     bool owns_file;             /* which hl_free_attachment closes, */
     dev_t device;               /* and how maps shows that */
@@ -71,9 +71,9 @@ struct hl_attachment {
     bool takes_running, suspends_filters; /* copied from the request */
     struct hl_process process;
     int maps; /* /proc/PID/maps of the process's memory at the beginning; below 0: it had none, or that cannot be read */
-    int skip;              /* why nothing of it changes: a reason or an errno, as for a text */
-    uint64_t locked_kib;   /* locked memory, read before its regions */
-    enum hl_skip obstacle; /* reason why its text cannot get other huge pages than it has; or HL_MOVED */
+    int reason;              /* why nothing of it changes: a reason or an errno, as for a text */
+    uint64_t locked_kib;     /* locked memory, read before its regions */
+    enum hl_reason obstacle; /* reason why its text cannot get other huge pages than it has; or HL_MOVED */
     size_t n_texts;
     struct hl_attached_text *text; /* one for each object that is selected */
     struct hl_gadgets gadgets;     /* found if anything is to move */
@@ -112,7 +112,7 @@ int hl_compare_attached_text(const struct hl_attachment *attachment, const struc
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now);
 
-/* Carries out the plan.  The skip of each text, and of the process, say why something does not move. */
+/* Carries out the plan.  The reason of each text, and of the process, say why something does not move. */
 void hl_move_attachment(struct hl_attachment *attachment);
 
 #endif

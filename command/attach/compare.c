@@ -68,12 +68,12 @@ static const char *read_file(const struct comparison *c, const struct chunk *chu
 static int compare_chunk(const struct comparison *c, const struct chunk *chunk, char *room, char *there) {
     const char *here = read_file(c, chunk, room);
     if (here == NULL)
-        return HL_SKIP_SOURCE_UNREADABLE;
+        return HL_REASON_SOURCE_UNREADABLE;
     int result = hl_read_thread(c->pid, chunk->at, there, chunk->bytes);
     if (result != 0)
         return result;
     pass_over_offsets(c, chunk, here, there);
-    return memcmp(here, there, chunk->bytes) == 0 ? 0 : HL_SKIP_ATTACH_DIFFERS;
+    return memcmp(here, there, chunk->bytes) == 0 ? 0 : HL_REASON_ATTACH_DIFFERS;
 }
 
 static void *compare_some(void *data) {

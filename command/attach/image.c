@@ -76,7 +76,7 @@ static int check_unit(const struct filling *f, const char *read, uint64_t from, 
         uint64_t end = segment->end_page < from + bytes ? segment->end_page : from + bytes;
         if (start < end && !is_of_file(read + (start - from), end - start, f->loaded->file->fd,
                                        segment->offset + (start - segment->first_page)))
-            return HL_SKIP_ATTACH_DIFFERS;
+            return HL_REASON_ATTACH_DIFFERS;
     }
     return 0;
 }
@@ -84,7 +84,7 @@ static int check_unit(const struct filling *f, const char *read, uint64_t from, 
 static int fill_unit(const struct filling *f, uint64_t done) {
     uint64_t bytes = f->bytes - done < f->unit ? f->bytes - done : f->unit;
     if (madvise(f->at + done, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
-        return HL_SKIP_NO_MEMORY;
+        return HL_REASON_NO_MEMORY;
     int result = hl_read_thread(f->pid, f->from + done, f->at + done, bytes);
     return result != 0 ? result : check_unit(f, f->at + done, f->from + done, bytes);
 }
@@ -120,7 +120,7 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_a
     if (room == MAP_FAILED)
         return -errno;
     char *at = (char *)hl_round_up((uint64_t)room, unit);
-    int result = HL_SKIP_NO_MEMORY;
+    int result = HL_REASON_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
         struct filling filling = {.pid = attachment->process.pid,
                                   .loaded = text->loaded,
@@ -151,7 +151,7 @@ static int write_pieces(const struct hl_attachment *attachment, const struct hl_
     if (result != 0 || is_huge)
         return result;
     result = hl_prove_huge(geometry, out, true, &pages, &small);
-    return result != 0 || small > 0 ? HL_SKIP_THP_UNAVAILABLE : 0;
+    return result != 0 || small > 0 ? HL_REASON_THP_UNAVAILABLE : 0;
 }
 
 /* OUT is complete: *FILE becomes a descriptor for reading it. */
@@ -235,9 +235,9 @@ static bool is_in_use(const struct hl_attachment *attachment, const struct hl_at
 static int write_image(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                        const struct hl_attach_request *request, int *file) {
     if (!is_in_use(attachment, text))
-        return HL_SKIP_ATTACH_UNUSED;
+        return HL_REASON_ATTACH_UNUSED;
     if (!has_memory(text->huge_pages * request->geometry.huge_page_bytes))
-        return HL_SKIP_MEMORY_FULL;
+        return HL_REASON_MEMORY_FULL;
     char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));
     int result = write_own_tmpfs(attachment, text, &request->geometry, name, file);
     if (result < 0)

@@ -68,7 +68,7 @@ struct mover {
     int file;                        /* the process's descriptor of text->file, or -1 */
 };
 
-/* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other
+/* Makes a call.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other
    value: it was not made. */
 static int call(const struct mover *m, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
                 uint64_t d, uint64_t e, uint64_t f) {
@@ -76,7 +76,7 @@ static int call(const struct mover *m, long *result, long number, uint64_t a, ui
     int error = hl_call_in_tracee(m->tracee, result, number, argument);
     if (error != 0)
         return error;
-    return hl_is_error(*result) ? HL_SKIP_ATTACH_CALL : 0;
+    return hl_is_error(*result) ? HL_REASON_ATTACH_CALL : 0;
 }
 
 /* Closes FILE in the process; errors are ignored. */
@@ -176,7 +176,7 @@ static int send_through(const struct mover *m, int number, int file) {
     bool is_sent = sender >= 0 && has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (has_ended)
         free(sending);
-    return is_sent ? 0 : HL_SKIP_ATTACH_DESCRIPTOR;
+    return is_sent ? 0 : HL_REASON_ATTACH_DESCRIPTOR;
 }
 
 static int receive_file(struct mover *m, int socket) {
@@ -194,7 +194,7 @@ static int receive_file(struct mover *m, int socket) {
         return result;
     if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
         passage.control.header.cmsg_type != SCM_RIGHTS)
-        return HL_SKIP_ATTACH_DESCRIPTOR; /* a policy, or a limit, has left out the descriptor */
+        return HL_REASON_ATTACH_DESCRIPTOR; /* a policy, or a limit, has left out the descriptor */
     memcpy(&m->file, CMSG_DATA(&passage.control.header), sizeof m->file);
     return 0;
 }
@@ -205,7 +205,7 @@ static int pass_file(struct mover *m, int file) {
     long made;
     int result = call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->data, 0, 0);
     if (result != 0)
-        return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_ATTACH_DESCRIPTOR : result;
+        return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
     result = hl_read_thread(m->tracee->tid, m->tracee->data, pair, sizeof pair);
     if (result != 0)
         return result;
@@ -214,7 +214,7 @@ static int pass_file(struct mover *m, int file) {
         result = receive_file(m, pair[1]);
     close_in_tracee(m, pair[0]);
     close_in_tracee(m, pair[1]);
-    return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_ATTACH_DESCRIPTOR : result;
+    return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
 }
 
 /* --- the new text, aside --- */
@@ -231,8 +231,8 @@ static int reserve_room(struct mover *m) {
         bytes += hl_round_up(piece_bytes(&m->text->piece[i]), unit) + unit;
     int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                       (uint64_t)-1, 0);
-    if (result == HL_SKIP_ATTACH_CALL)
-        return room == -EAGAIN ? HL_SKIP_ATTACH_LOCKED : HL_SKIP_NO_MEMORY;
+    if (result == HL_REASON_ATTACH_CALL)
+        return room == -EAGAIN ? HL_REASON_ATTACH_LOCKED : HL_REASON_NO_MEMORY;
     if (result != 0)
         return result;
     m->room = (uint64_t)room;
@@ -243,14 +243,14 @@ static int reserve_room(struct mover *m) {
         m->scratch[i] = at + piece->start % unit;
         at = hl_round_up(m->scratch[i] + piece_bytes(piece), unit);
     }
-    return hl_read_locked(&m->attachment->process) < locked_kib + bytes / 1024 ? 0 : HL_SKIP_ATTACH_LOCKED;
+    return hl_read_locked(&m->attachment->process) < locked_kib + bytes / 1024 ? 0 : HL_REASON_ATTACH_LOCKED;
 }
 
 static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at, int more) {
     long mapped;
     int result = call(m, &mapped, SYS_mmap, at, piece_bytes(piece), (uint64_t)piece->prot,
                       (uint64_t)(MAP_PRIVATE | MAP_FIXED | more), (uint64_t)m->file, piece->offset);
-    return result == HL_SKIP_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
+    return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
 /* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as many as the kernel likes). */
@@ -261,9 +261,9 @@ static int prepare_piece(const struct mover *m, unsigned i) {
         return result;
     result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->text->piece[i]), MADV_POPULATE_READ,
                   0, 0, 0);
-    if (result == HL_SKIP_ATTACH_CALL && done == -EINVAL)
+    if (result == HL_REASON_ATTACH_CALL && done == -EINVAL)
         return map_piece(m, &m->text->piece[i], m->scratch[i], MAP_POPULATE);
-    return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_SOURCE_UNREADABLE : result;
+    return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
 }
 
 /* For kernels whose pagemap does not tell. */
@@ -275,7 +275,7 @@ static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t e
     if (result == 0 && again.n_regions == 0)
         result = -ENODATA; /* the process has ended */
     if (result == 0 && (region == NULL || region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
-        result = HL_SKIP_THP_UNAVAILABLE;
+        result = HL_REASON_THP_UNAVAILABLE;
     hl_close_process(&again);
     return result;
 }
@@ -297,7 +297,7 @@ static int check_scratch(const struct mover *m, const struct hl_process *now) {
         uint64_t end = m->scratch[i] + piece_bytes(&m->text->piece[i]);
         if (region == NULL || region->inode != m->text->inode || region->device != m->text->device ||
             region->end < end || region->offset + (m->scratch[i] - region->start) != m->text->piece[i].offset)
-            return HL_SKIP_MAPPING_CHANGED;
+            return HL_REASON_MAPPING_CHANGED;
         if (m->text->is_huge)
             result = check_huge(m, m->scratch[i], end);
     }
@@ -347,7 +347,7 @@ static bool is_mapped(const struct mover *m, uint64_t at) {
 
 /* Maps PIECE where it belongs. */
 static int map_in_place(const struct mover *m, const struct hl_piece_of_text *piece) {
-    int result = HL_SKIP_NO_MEMORY;
+    int result = HL_REASON_NO_MEMORY;
     for (unsigned tries = 0; tries < HL_TRIES && result > 0; tries++)
         result = map_piece(m, piece, piece->start, 0);
     return result;
@@ -362,10 +362,10 @@ static int move_piece(struct mover *m, unsigned i) {
         next = next < piece->end ? next : piece->end;
         int result = call(m, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at, next - at,
                           MREMAP_TO_PLACE, at, 0);
-        if (result == HL_SKIP_ATTACH_CALL && !is_mapped(m, at))
+        if (result == HL_REASON_ATTACH_CALL && !is_mapped(m, at))
             return map_in_place(m, piece); /* the whole piece: the text is gone */
         if (result != 0)
-            return result == HL_SKIP_ATTACH_CALL && moved == -EPERM ? HL_SKIP_SEALED : result;
+            return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
         m->moved_end = next;
         m->gone[i] = next - piece->start;
     }
@@ -437,7 +437,7 @@ static void undo(struct mover *m) {
 static void give_up(struct mover *m, int result) {
     finish(m);
     undo(m);
-    m->text->skip = hl_or_ended(m->attachment, result);
+    m->text->reason = hl_or_ended(m->attachment, result);
 }
 
 /* Why the thread makes no calls any more, or 0. */
@@ -466,7 +466,7 @@ static size_t prepare_texts(struct mover *all, size_t *next, struct hl_attachmen
     size_t n = 0;
     while (n < LIBRARIES_AT_ONCE && *next < attachment->n_texts) {
         struct hl_attached_text *text = &attachment->text[(*next)++];
-        if (text->skip != 0 || text->loaded->object.is_main != is_main)
+        if (text->reason != 0 || text->loaded->object.is_main != is_main)
             continue;
         all[n] = (struct mover){.attachment = attachment, .text = text, .tracee = tracee, .file = -1};
         int result = why_gone(tracee);
@@ -483,8 +483,8 @@ static size_t prepare_texts(struct mover *all, size_t *next, struct hl_attachmen
 /* Notes RESULT for all libraries from the text NEXT on. */
 static void skip_rest(const struct hl_attachment *attachment, size_t next, int result) {
     for (; next < attachment->n_texts; next++)
-        if (attachment->text[next].skip == 0 && !attachment->text[next].loaded->object.is_main)
-            attachment->text[next].skip = result;
+        if (attachment->text[next].reason == 0 && !attachment->text[next].loaded->object.is_main)
+            attachment->text[next].reason = result;
 }
 
 /* The other threads stand still while libraries are replaced, and no longer. */
@@ -502,11 +502,11 @@ static void move_texts(struct hl_attachment *attachment, struct hl_threads *thre
                 give_up(&all[i], result);
         hl_release_others(threads);
         for (size_t i = 0; i < n; i++)
-            if (all[i].text->skip == 0)
+            if (all[i].text->reason == 0)
                 finish(&all[i]);
         if (n_others >= attachment->stopped_threads)
             attachment->stopped_threads = n_others + 1;
-        if (result == HL_SKIP_ATTACH_BUSY) { /* another try would only stop them once more */
+        if (result == HL_REASON_ATTACH_BUSY) { /* another try would only stop them once more */
             skip_rest(attachment, next, result);
             return;
         }
@@ -539,7 +539,7 @@ static int hurry(const struct hl_process *process) {
     int highest = find_highest_priority(process);
     const struct sched_param priority = {highest + 1};
     setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
-    return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_SKIP_ATTACH_REALTIME;
+    return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_REASON_ATTACH_REALTIME;
 }
 
 /* The stack of the process has a limit of its own, but when hugeld makes it grow, the kernel applies hugeld's. */
@@ -558,13 +558,13 @@ static void *work_in_thread(void *data) {
                                  .suspends_filters = attachment->suspends_filters,
                                  .lock = -1};
     struct hl_tracee *tracee = NULL;
-    attachment->skip = hurry(&attachment->process);
+    attachment->reason = hurry(&attachment->process);
     allow_large_stacks();
-    if (attachment->skip == 0 && attachment->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
-        attachment->skip = HL_SKIP_MAP_COUNT;
-    if (attachment->skip == 0)
-        attachment->skip = hl_or_ended(attachment, hl_hold_thread(&threads, &tracee, &attachment->gadgets));
-    if (attachment->skip == 0) {
+    if (attachment->reason == 0 && attachment->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
+        attachment->reason = HL_REASON_MAP_COUNT;
+    if (attachment->reason == 0)
+        attachment->reason = hl_or_ended(attachment, hl_hold_thread(&threads, &tracee, &attachment->gadgets));
+    if (attachment->reason == 0) {
         double stopped_ms = tracee->stopped_ms;
         attachment->stopped_threads = 1;
         move_texts(attachment, &threads, tracee, true);
@@ -583,14 +583,14 @@ void hl_move_attachment(struct hl_attachment *attachment) {
     pthread_t thread;
     bool any = false;
     for (size_t i = 0; i < attachment->n_texts; i++)
-        any |= attachment->text[i].skip == 0;
-    if (attachment->skip != 0 || !any)
+        any |= attachment->text[i].reason == 0;
+    if (attachment->reason != 0 || !any)
         return;
     hl_begin_tracing(&before);
     int error = pthread_create(&thread, NULL, work_in_thread, attachment);
     if (error == 0)
         pthread_join(thread, NULL);
     else
-        attachment->skip = -error;
+        attachment->reason = -error;
     hl_end_tracing(&before);
 }

@@ -45,14 +45,14 @@ static int check_status_line(const char *line) {
     char state;
     if (sscanf(line, "State: %c", &state) == 1) {
         if (state == 'T')
-            return HL_SKIP_ATTACH_STOPPED;
+            return HL_REASON_ATTACH_STOPPED;
         return state == 'Z' || state == 'X' ? -ENODATA : 0;
     }
     if (sscanf(line, "TracerPid: %lu", &number) == 1 && number != 0)
-        return HL_SKIP_ATTACH_TRACED;
+        return HL_REASON_ATTACH_TRACED;
     if (strncmp(line, "x86_Thread_features:", strlen("x86_Thread_features:")) == 0 &&
         strstr(line, "shstk") != NULL)
-        return HL_SKIP_ATTACH_SHADOW_STACK;
+        return HL_REASON_ATTACH_SHADOW_STACK;
     return 0;
 }
 
@@ -70,7 +70,7 @@ static int check_files(const struct hl_process *process) {
         n++;
     }
     closedir(folder);
-    return n + SPARE_FILES <= limit ? 0 : HL_SKIP_ATTACH_FILES;
+    return n + SPARE_FILES <= limit ? 0 : HL_REASON_ATTACH_FILES;
 }
 
 /* Whether the process's status allows an attach. */
@@ -105,15 +105,15 @@ uint64_t hl_read_locked(const struct hl_process *process) {
 static int check_flags(const struct hl_region *region) {
     static const char usual[] = "rd ex mr mw me ac dw sd hg";
     if (region->protection_key != 0)
-        return HL_SKIP_ATTACH_FLAGS;
+        return HL_REASON_ATTACH_FLAGS;
     for (const char *at = region->vm_flags; at[0] != '\0' && at[1] != '\0'; at += at[2] == ' ' ? 3 : 2) {
         char flag[3] = {at[0], at[1], '\0'};
         if (strcmp(flag, "lo") == 0)
-            return HL_SKIP_ATTACH_LOCKED;
+            return HL_REASON_ATTACH_LOCKED;
         if (strcmp(flag, "sl") == 0)
-            return HL_SKIP_SEALED;
+            return HL_REASON_SEALED;
         if (strstr(usual, flag) == NULL)
-            return HL_SKIP_ATTACH_FLAGS;
+            return HL_REASON_ATTACH_FLAGS;
     }
     return 0;
 }
@@ -126,7 +126,7 @@ static int check_region(const struct hl_attachment *attachment, const struct hl_
     if (!is_left && (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
                      region->flags != segment->flags ||
                      region->offset - segment->offset != region->start - segment->first_page))
-        return HL_SKIP_MAPPING_CHANGED;
+        return HL_REASON_MAPPING_CHANGED;
     return check_flags(region);
 }
 
@@ -143,7 +143,7 @@ static int check_span(const struct hl_attachment *attachment, const struct hl_lo
             break;
         }
         if (segment == NULL || region == NULL || segment->file_end < segment->end)
-            return HL_SKIP_GAP_OCCUPIED;
+            return HL_REASON_GAP_OCCUPIED;
         int result = check_region(attachment, loaded, segment, region);
         if (result != 0)
             return result;
@@ -153,7 +153,7 @@ static int check_span(const struct hl_attachment *attachment, const struct hl_lo
         else if (region->start <= span->start && region->end >= span->end)
             huge_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes;
     }
-    return huge_bytes > 0 && huge_bytes >= span->end - span->start ? HL_SKIP_HUGE_ALREADY : 0;
+    return huge_bytes > 0 && huge_bytes >= span->end - span->start ? HL_REASON_HUGE_ALREADY : 0;
 }
 
 static int check_written(const struct hl_attachment *attachment, uint64_t start, uint64_t end,
@@ -166,7 +166,7 @@ static int check_written(const struct hl_attachment *attachment, uint64_t start,
     return result;
 }
 
-/* Adds [start, end) of a span to TEXT's pieces.  0, also if there is nothing to move; HL_SKIP_HUGE_ALREADY; or another reason. */
+/* Adds [start, end) of a span to TEXT's pieces.  0, also if there is nothing to move; HL_REASON_HUGE_ALREADY; or another reason. */
 static int add_piece(const struct hl_attachment *attachment, struct hl_attached_text *text,
                      const struct hl_geometry *geometry, unsigned edges, struct hl_span span) {
     uint64_t base = hl_find_image_base(&text->loaded->object, geometry);
@@ -206,15 +206,15 @@ static int plan_pieces(const struct hl_attachment *attachment, struct hl_attache
         } else {
             part[1].start = part[1].end;
         }
-        for (unsigned j = 0; j < 2 && (result == 0 || result == HL_SKIP_HUGE_ALREADY); j++) {
+        for (unsigned j = 0; j < 2 && (result == 0 || result == HL_REASON_HUGE_ALREADY); j++) {
             result = add_piece(attachment, text, geometry, edges, part[j]);
-            already += result == HL_SKIP_HUGE_ALREADY;
+            already += result == HL_REASON_HUGE_ALREADY;
         }
-        result = result == HL_SKIP_HUGE_ALREADY ? 0 : result;
+        result = result == HL_REASON_HUGE_ALREADY ? 0 : result;
     }
     if (result != 0 || text->n_pieces > 0)
         return result;
-    return already > 0 ? HL_SKIP_HUGE_ALREADY : HL_SKIP_TOO_SMALL;
+    return already > 0 ? HL_REASON_HUGE_ALREADY : HL_REASON_TOO_SMALL;
 }
 
 /* --- the new text --- */
@@ -285,7 +285,7 @@ static int check_address_space(const struct hl_attachment *attachment, const str
     for (unsigned i = 0; i < text->n_pieces; i++)
         room += text->piece[i].end - text->piece[i].start + 2 * geometry->huge_page_bytes;
     bool is_enough = limit == UINT64_MAX || (limit > used && (limit - used) / ROOM_SHARE >= room);
-    return is_enough ? 0 : HL_SKIP_NO_MEMORY;
+    return is_enough ? 0 : HL_REASON_NO_MEMORY;
 }
 
 static int find_source(const struct hl_attachment *attachment, struct hl_attached_text *text,
@@ -323,14 +323,14 @@ static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const st
 static int plan_with_edges(const struct hl_attachment *attachment, struct hl_attached_text *text,
                            const struct hl_attach_request *request, const struct hl_range *joined) {
     int result = plan_pieces(attachment, text, request, joined, HL_EDGES_MERGE);
-    return result == HL_SKIP_GAP_OCCUPIED ? plan_pieces(attachment, text, request, joined, HL_EDGES_SMALL)
-                                          : result;
+    return result == HL_REASON_GAP_OCCUPIED ? plan_pieces(attachment, text, request, joined, HL_EDGES_SMALL)
+                                            : result;
 }
 
 static int plan_attach(const struct hl_attachment *attachment, struct hl_attached_text *text,
                        struct hl_attach_request *request) {
     if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
-        return text->now == HL_NOW_EXECUTED ? HL_SKIP_HUGE_ALREADY : HL_SKIP_ATTACH_COPY;
+        return text->now == HL_NOW_EXECUTED ? HL_REASON_HUGE_ALREADY : HL_REASON_ATTACH_COPY;
     if (attachment->obstacle != HL_MOVED)
         return (int)attachment->obstacle;
     struct hl_range joined = {0, 0};
@@ -389,7 +389,7 @@ static int plan_detach(const struct hl_attachment *attachment, struct hl_attache
                        const struct hl_attach_request *request) {
     const struct hl_loaded *loaded = text->loaded;
     if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
-        return text->now == HL_NOW_EXECUTED ? HL_SKIP_ATTACH_EXECUTED : HL_SKIP_ATTACH_MOVED;
+        return text->now == HL_NOW_EXECUTED ? HL_REASON_ATTACH_EXECUTED : HL_REASON_ATTACH_MOVED;
     text->file = loaded->file->fd;
     text->device = loaded->device;
     text->inode = loaded->inode;
@@ -402,7 +402,7 @@ static int plan_detach(const struct hl_attachment *attachment, struct hl_attache
         if (result != 0)
             return result;
     }
-    return text->n_pieces == 0 ? HL_SKIP_ATTACH_DETACHED : hl_compare_attached_text(attachment, text);
+    return text->n_pieces == 0 ? HL_REASON_ATTACH_DETACHED : hl_compare_attached_text(attachment, text);
 }
 
 /* --- once more --- */
@@ -483,13 +483,13 @@ static int check_flags_again(const struct hl_attachment *attachment, const struc
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];
     if (count_below(&attachment->process, text->piece[0].start) > BELOW_MAX)
-        return hl_read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_SKIP_MAPPING_CHANGED;
+        return hl_read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_REASON_MAPPING_CHANGED;
     for (unsigned i = 0; i < text->n_pieces; i++)
         range[i] = (struct hl_address_range){text->piece[i].start, text->piece[i].end};
     int result = hl_read_some_regions(&now, &attachment->process, range, text->n_pieces);
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
         if (!is_as_planned(attachment, &now, text->piece[i].start, text->piece[i].end))
-            result = HL_SKIP_MAPPING_CHANGED;
+            result = HL_REASON_MAPPING_CHANGED;
     for (size_t i = 0; i < now.n_regions && result == 0; i++)
         result = check_flags(&now.region[i]);
     hl_close_process(&now);
@@ -499,11 +499,11 @@ static int check_flags_again(const struct hl_attachment *attachment, const struc
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now) {
     int result =
-        is_same_file(attachment, text, now) ? check_flags_again(attachment, text) : HL_SKIP_MAPPING_CHANGED;
+        is_same_file(attachment, text, now) ? check_flags_again(attachment, text) : HL_REASON_MAPPING_CHANGED;
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++) {
         const struct hl_piece_of_text *piece = &text->piece[i];
         if (!is_as_planned(attachment, now, piece->start, piece->end))
-            return HL_SKIP_MAPPING_CHANGED;
+            return HL_REASON_MAPPING_CHANGED;
         result = check_written(attachment, piece->start, piece->end, &attachment->geometry);
     }
     return result;
@@ -517,11 +517,11 @@ static void plan_text(struct hl_attachment *attachment, struct hl_attach_request
     *text = (struct hl_attached_text){.loaded = loaded, .file = -1, .back_file = -1};
     text->now = hl_find_now(&attachment->process, loaded, NULL);
     int result = read_state(loaded->file->fd, &text->state);
-    text->skip = result != 0          ? result
-                 : request->is_detach ? plan_detach(attachment, text, request)
-                                      : plan_attach(attachment, text, request);
-    if (text->skip == 0)
-        text->skip = check_address_space(attachment, text, &request->geometry);
+    text->reason = result != 0          ? result
+                   : request->is_detach ? plan_detach(attachment, text, request)
+                                        : plan_attach(attachment, text, request);
+    if (text->reason == 0)
+        text->reason = check_address_space(attachment, text, &request->geometry);
 }
 
 /* Its libraries would not be found either. */
@@ -530,12 +530,12 @@ static int check_class(const struct hl_attachment *attachment) {
     enum hl_elf_problem problem = hl_open_elf(&file, attachment->process.folder, "exe");
     if (problem == HL_ELF_FINE)
         hl_close_elf(&file);
-    return problem == HL_ELF_32_BIT ? HL_SKIP_ATTACH_32_BIT : 0;
+    return problem == HL_ELF_32_BIT ? HL_REASON_ATTACH_32_BIT : 0;
 }
 
 static bool has_text(const struct hl_attachment *attachment, bool is_main) {
     for (size_t i = 0; i < attachment->n_texts; i++)
-        if (attachment->text[i].skip == 0 && attachment->text[i].loaded->object.is_main == is_main)
+        if (attachment->text[i].reason == 0 && attachment->text[i].loaded->object.is_main == is_main)
             return true;
     return false;
 }
@@ -543,7 +543,7 @@ static bool has_text(const struct hl_attachment *attachment, bool is_main) {
 static bool is_replaced(const void *data, const struct hl_region *region) {
     const struct hl_attachment *attachment = data;
     for (size_t i = 0; i < attachment->n_texts; i++)
-        for (unsigned j = 0; attachment->text[i].skip == 0 && j < attachment->text[i].n_pieces; j++)
+        for (unsigned j = 0; attachment->text[i].reason == 0 && j < attachment->text[i].n_pieces; j++)
             if (hl_overlap(region->start, region->end, attachment->text[i].piece[j].start,
                            attachment->text[i].piece[j].end) > 0)
                 return true;
@@ -562,8 +562,8 @@ static int check_threads(struct hl_attachment *attachment, const struct hl_attac
         return result;
     int all = has_libraries ? hl_look_at_threads(&attachment->process, true, request->takes_running) : 0;
     for (size_t i = 0; i < attachment->n_texts; i++)
-        if (attachment->text[i].skip == 0 && !attachment->text[i].loaded->object.is_main)
-            attachment->text[i].skip = all;
+        if (attachment->text[i].reason == 0 && !attachment->text[i].loaded->object.is_main)
+            attachment->text[i].reason = all;
     return has_main && (all != 0 || !has_libraries)
                ? hl_look_at_threads(&attachment->process, false, request->takes_running)
                : 0;
@@ -630,7 +630,7 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
     /* Root can open every file: text that it cannot open belongs to a process that ends. */
     if (request->is_detach && geteuid() != 0 && !has_text(attachment, true) && !has_text(attachment, false) &&
         has_replaced_text(attachment))
-        return HL_SKIP_ATTACH_REPLACED;
+        return HL_REASON_ATTACH_REPLACED;
     return check_threads(attachment, request);
 }
 
@@ -659,12 +659,12 @@ void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_reque
     attachment->suspends_filters = request->suspends_filters;
     attachment->process.folder = attachment->maps = -1;
     attachment->process.pid = pid;
-    attachment->skip = look_at(attachment, request, pid);
-    bool is_whole = attachment->skip == 0 && attachment->n_texts > 0;
+    attachment->reason = look_at(attachment, request, pid);
+    bool is_whole = attachment->reason == 0 && attachment->n_texts > 0;
     for (size_t i = 0; i < attachment->n_texts; i++)
-        is_whole &= attachment->text[i].skip == 0;
+        is_whole &= attachment->text[i].reason == 0;
     if (!is_whole && has_ended(attachment))
-        attachment->skip = -ESRCH;
+        attachment->reason = -ESRCH;
 }
 
 void hl_free_attachment(struct hl_attachment *attachment) {

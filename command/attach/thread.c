@@ -118,7 +118,7 @@ static void judge(struct hl_thread *thread, const struct hl_threads *threads) {
             thread->again = HL_AGAIN_UNKNOWN;
     }
     bool is_fit = thread->again != HL_AGAIN_UNKNOWN || (thread->runs && threads->takes_running);
-    thread->unfit = is_fit ? 0 : HL_SKIP_ATTACH_UNFIT;
+    thread->unfit = is_fit ? 0 : HL_REASON_ATTACH_UNFIT;
 }
 
 /* Looks at the thread's call.  It is not seen if it is none of the program's threads, or has ended. */
@@ -133,9 +133,9 @@ static void look_at(struct hl_thread *thread, const struct hl_threads *threads) 
     thread->has_filter = read_has_filter(process, tid);
     judge(thread, threads);
     if (state == 'T')
-        thread->unfit = HL_SKIP_ATTACH_STOPPED;
+        thread->unfit = HL_REASON_ATTACH_STOPPED;
     else if (state != 'S' && !thread->runs)
-        thread->unfit = HL_SKIP_ATTACH_UNFIT; /* it has just been woken, or waits for a disk */
+        thread->unfit = HL_REASON_ATTACH_UNFIT; /* it has just been woken, or waits for a disk */
 }
 
 /* Looks at the thread once more.  Whether it may be interrupted. */
@@ -222,11 +222,11 @@ int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_ru
     for (double begun = hl_now_ms();; pause_for(PAUSE_NS)) {
         look_at_threads(&threads, true);
         result = find_unfit(&threads, all);
-        if (result != HL_SKIP_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
+        if (result != HL_REASON_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
             break;
     }
     hl_release_threads(&threads);
-    return result == HL_SKIP_ATTACH_UNFIT && all ? HL_SKIP_ATTACH_UNFIT_THREAD : result;
+    return result == HL_REASON_ATTACH_UNFIT && all ? HL_REASON_ATTACH_UNFIT_THREAD : result;
 }
 
 /* Makes the thread ours, and asks it to stop, if it still may be. */
@@ -235,7 +235,7 @@ static int interrupt(struct hl_thread *thread, const struct hl_threads *threads)
     if (tracee->stage != HL_TRACEE_GONE)
         return 0;
     if (!is_fit_still(thread, threads))
-        return thread->is_seen ? HL_SKIP_ATTACH_UNFIT : -ESRCH;
+        return thread->is_seen ? HL_REASON_ATTACH_UNFIT : -ESRCH;
     return hl_interrupt_tracee(tracee, tracee->pid, tracee->tid,
                                thread->again != HL_AGAIN_UNKNOWN ? &thread->call : NULL);
 }
@@ -265,10 +265,10 @@ static int hold(struct hl_thread *thread, const struct hl_threads *threads,
                 const struct hl_gadgets *gadgets) {
     struct hl_process now = {.folder = -1};
     struct hl_tracee *tracee = &thread->tracee;
-    int result = thread->misses < MISSES_MAX ? interrupt(thread, threads) : HL_SKIP_ATTACH_UNFIT;
+    int result = thread->misses < MISSES_MAX ? interrupt(thread, threads) : HL_REASON_ATTACH_UNFIT;
     if (result == 0) {
         result = hl_await_tracee(tracee);
-        thread->misses += result == HL_SKIP_ATTACH_UNFIT;
+        thread->misses += result == HL_REASON_ATTACH_UNFIT;
     }
     if (result == 0 && !is_of_process(threads->process, tracee->tid))
         result = -ESRCH;
@@ -297,7 +297,7 @@ static int lock(struct hl_threads *threads) {
     threads->lock = hl_open_process_file(threads->process, "mem");
     if (threads->lock < 0)
         return threads->lock;
-    return flock(threads->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_SKIP_ATTACH_TRACED;
+    return flock(threads->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_REASON_ATTACH_TRACED;
 }
 
 int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const struct hl_gadgets *gadgets) {
@@ -306,7 +306,7 @@ int hl_hold_thread(struct hl_threads *threads, struct hl_tracee **held, const st
         return result;
     for (double begun = hl_now_ms();; pause_for(PAUSE_NS)) {
         result = hold_first(threads, held, gadgets);
-        if (result != HL_SKIP_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
+        if (result != HL_REASON_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
             return result;
     }
 }
@@ -321,22 +321,22 @@ static int ask_others(const struct hl_threads *threads, const struct hl_tracee *
         if (!is_there(thread, threads) || &thread->tracee == held)
             continue;
         int result = interrupt(thread, threads);
-        *left += result == HL_SKIP_ATTACH_UNFIT;
-        if (result != 0 && result != -ESRCH && result != HL_SKIP_ATTACH_UNFIT)
+        *left += result == HL_REASON_ATTACH_UNFIT;
+        if (result != 0 && result != -ESRCH && result != HL_REASON_ATTACH_UNFIT)
             return result;
     }
     return 0;
 }
 
-/* Adds threads to *LEFT that were about to leave their calls.  RESULT, or if that is 0 the first error; but HL_SKIP_ATTACH_BUSY
+/* Adds threads to *LEFT that were about to leave their calls.  RESULT, or if that is 0 the first error; but HL_REASON_ATTACH_BUSY
    if one is late.  Also after an error it looks at all: one that stands still can be let go before the late ones. */
 static int await_others(const struct hl_threads *threads, size_t *left, int result) {
     for (size_t i = 0; i < threads->n; i++) {
         struct hl_tracee *tracee = &threads->thread[i]->tracee;
         int found = tracee->stage == HL_TRACEE_ASKED ? hl_await_tracee(tracee) : 0;
-        *left += found == HL_SKIP_ATTACH_UNFIT;
-        bool is_error = found != 0 && found != -ESRCH && found != HL_SKIP_ATTACH_UNFIT;
-        if (is_error && (result == 0 || found == HL_SKIP_ATTACH_BUSY))
+        *left += found == HL_REASON_ATTACH_UNFIT;
+        bool is_error = found != 0 && found != -ESRCH && found != HL_REASON_ATTACH_UNFIT;
+        if (is_error && (result == 0 || found == HL_REASON_ATTACH_BUSY))
             result = found;
     }
     return result;
@@ -366,11 +366,11 @@ static int stop_others(struct hl_threads *threads, const struct hl_tracee *held,
         if (standing == 0)
             standing = hl_now_ms();
         if (left > 0 && hl_now_ms() - standing > STANDING_MS)
-            return HL_SKIP_ATTACH_UNFIT_THREAD;
+            return HL_REASON_ATTACH_UNFIT_THREAD;
         if (left > 0)
             pause_for(STANDING_PAUSE_NS);
     }
-    return left > 0 ? HL_SKIP_ATTACH_UNFIT_THREAD : HL_SKIP_ATTACH_BUSY;
+    return left > 0 ? HL_REASON_ATTACH_UNFIT_THREAD : HL_REASON_ATTACH_BUSY;
 }
 
 /* Lets the threads go that stand still, before a late one is waited for.  Threads that have not stopped by then are let go when
@@ -433,7 +433,7 @@ int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *held, uns
 void hl_release_others(struct hl_threads *threads) {
     if (threads->others == NULL)
         return;
-    bool is_late = threads->others->result == HL_SKIP_ATTACH_BUSY;
+    bool is_late = threads->others->result == HL_REASON_ATTACH_BUSY;
     sem_post(&threads->others->may_run);
     if (!is_late)
         join_others(threads);

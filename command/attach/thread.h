@@ -21,7 +21,7 @@ struct hl_threads {
 };
 
 /* Whether the first thread of PROCESS could make calls now, or with ALL whether all of its threads could be stopped; looks for
-   half a second.  Nothing is stopped.  0, HL_SKIP_ATTACH_UNFIT, HL_SKIP_ATTACH_UNFIT_THREAD, HL_SKIP_ATTACH_STOPPED,
+   half a second.  Nothing is stopped.  0, HL_REASON_ATTACH_UNFIT, HL_REASON_ATTACH_UNFIT_THREAD, HL_REASON_ATTACH_STOPPED,
    or -ESRCH. */
 int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_running);
 

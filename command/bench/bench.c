@@ -22,7 +22,7 @@
 #include "command/file/launcher.h"
 #include "command/file/program.h"
 #include "command/verdict/verdict.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,8 +83,8 @@ static const struct hl_flag command_flags[] = {
 
 /* --- conditions on each run --- */
 
-static bool says(const char *line, size_t bytes, enum hl_skip skip) {
-    const char *sentence = hl_skip_sentence(skip);
+static bool says(const char *line, size_t bytes, enum hl_reason reason) {
+    const char *sentence = hl_reason_sentence(reason);
     return memmem(line, bytes, sentence, strlen(sentence)) != NULL;
 }
 
@@ -103,7 +103,7 @@ static char *choose_line(const struct hl_trial *trial) {
                             "program out, or its standard error is redirected");
     while (*line != '\0') { /* wrappers and small children have nothing to move, and lack the libraries */
         size_t bytes = strcspn(line, "\n");
-        if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT) &&
+        if (!says(line, bytes, HL_REASON_TOO_SMALL) && !says(line, bytes, HL_REASON_SPARSE_TEXT) &&
             (is_about_name(first) || !is_about_name(line)))
             first = line;
         line += bytes + (line[bytes] == '\n');

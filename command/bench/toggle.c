@@ -14,7 +14,7 @@
 #include "command/bench/statistics.h"
 #include "elf/kernel.h"
 #include "command/attach/attachment.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/base/subprocess.h"
 
 #include <errno.h>
@@ -49,37 +49,37 @@ static void note_interruption(int number) { interrupted = number; }
 
 /* Why nothing of ATTACHMENT moved; 0: a part did, or was there already. */
 static int find_obstacle(const struct hl_attachment *attachment) {
-    int skip = attachment->skip != 0 ? attachment->skip : HL_SKIP_NO_IMAGE;
-    for (size_t i = 0; i < attachment->n_texts && attachment->skip == 0; i++) {
-        if (attachment->text[i].skip == 0 || attachment->text[i].skip == HL_SKIP_HUGE_ALREADY ||
-            attachment->text[i].skip == HL_SKIP_ATTACH_DETACHED)
+    int reason = attachment->reason != 0 ? attachment->reason : HL_REASON_NO_IMAGE;
+    for (size_t i = 0; i < attachment->n_texts && attachment->reason == 0; i++) {
+        if (attachment->text[i].reason == 0 || attachment->text[i].reason == HL_REASON_HUGE_ALREADY ||
+            attachment->text[i].reason == HL_REASON_ATTACH_DETACHED)
             return 0;
-        skip = attachment->text[i].skip;
+        reason = attachment->text[i].reason;
     }
-    return skip;
+    return reason;
 }
 
 /* Attaches or detaches.  A thread may be in the wrong call at that moment, so it is tried more than once. */
 static bool set(struct toggle *toggle, bool attach) {
-    int skip = 0;
+    int reason = 0;
     toggle->request.is_detach = !attach;
     for (unsigned tries = 0; tries < 5; tries++) {
         struct hl_attachment attachment;
         hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
         hl_move_attachment(&attachment);
-        skip = find_obstacle(&attachment);
+        reason = find_obstacle(&attachment);
         hl_free_attachment(&attachment);
-        if (skip == 0) {
+        if (reason == 0) {
             toggle->is_attached = attach;
             return true;
         }
         nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
     }
-    if (skip < 0)
-        hl_say_unreadable(toggle->pid, skip);
+    if (reason < 0)
+        hl_say_unreadable(toggle->pid, reason);
     else
         hl_warn("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
-                hl_skip_sentence((enum hl_skip)skip));
+                hl_reason_sentence((enum hl_reason)reason));
     return false;
 }
 
@@ -90,7 +90,7 @@ static bool is_attached(struct toggle *toggle) {
     toggle->request.is_detach = toggle->request.dry_run = true;
     hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
     for (size_t i = 0; i < attachment.n_texts; i++)
-        any |= attachment.text[i].skip == 0;
+        any |= attachment.text[i].reason == 0;
     hl_free_attachment(&attachment);
     toggle->request.dry_run = false;
     return any;

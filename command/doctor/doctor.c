@@ -11,7 +11,7 @@
 #include "command/doctor/store.h"
 #include "elf/memory-limit.h"
 #include "command/run/run.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "elf/thp.h"
 #include "command/tlb/tlb.h"
 
@@ -41,7 +41,7 @@ struct machine {
     struct hl_placement placement;
     struct hl_pool pool;
     uint64_t available[HL_NUMA_INTERLEAVE + 1]; /* for each numa= */
-    int pool_skip, thp_skip;
+    int pool_reason, thp_reason;
     uint64_t available_pages, headroom_bytes, max_map_count;
     bool knows_map_count;
     char *library;
@@ -89,14 +89,14 @@ static void examine(struct machine *machine) {
     hl_probe_kernel(&machine->kernel, &machine->geometry, machine->status.filters != 0);
     for (unsigned numa = HL_NUMA_INTERLEAVE + 1; numa-- > 0;) { /* HL_NUMA_ANY comes last and stays */
         hl_read_placement(&machine->placement, &machine->status, numa);
-        machine->pool_skip =
+        machine->pool_reason =
             hl_read_pool(&machine->pool, &hl_system_roots, &machine->geometry, &machine->placement);
-        machine->available[numa] = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;
+        machine->available[numa] = machine->pool_reason == 0 ? hl_pool_available(&machine->pool, 0) : 0;
     }
     machine->available_pages = machine->available[HL_NUMA_ANY];
-    machine->thp_skip = hl_check_thp_policy(&hl_system_roots, &machine->geometry, &machine->status);
-    if (machine->thp_skip == 0)
-        machine->thp_skip = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
+    machine->thp_reason = hl_check_thp_policy(&hl_system_roots, &machine->geometry, &machine->status);
+    if (machine->thp_reason == 0)
+        machine->thp_reason = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     machine->knows_map_count = hl_read_setting("/proc/sys/vm/max_map_count", &machine->max_map_count);
     machine->breakpoints = hl_try_breakpoint(&machine->geometry);
@@ -105,7 +105,7 @@ static void examine(struct machine *machine) {
     examine_stores(machine);
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
                            ((kernel->hugetlb_mremap && kernel->executable_memory) || kernel->hugetlb_memfd);
-    machine->can_thp = machine->thp_skip == 0 && kernel->executable_memory;
+    machine->can_thp = machine->thp_reason == 0 && kernel->executable_memory;
 }
 
 /* Adds a finding and takes SENTENCE over.  REMEDY is NULL if nothing has to be fixed. */
@@ -122,10 +122,10 @@ static void add_finding(struct request *request, const char *name, enum state st
 
 static void find_pool(struct request *request, const struct machine *machine) {
     const struct hl_pool *pool = &machine->pool;
-    if (machine->pool_skip != 0) {
+    if (machine->pool_reason != 0) {
         add_finding(request, "pool", BAD,
-                    hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)machine->pool_skip)),
-                    hl_skip_remedy((enum hl_skip)machine->pool_skip));
+                    hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)machine->pool_reason)),
+                    hl_reason_remedy((enum hl_reason)machine->pool_reason));
         return;
     }
     char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
@@ -166,13 +166,13 @@ static void find_nodes(struct request *request, const struct machine *machine) {
 }
 
 static void find_thp(struct request *request, const struct machine *machine) {
-    if (machine->thp_skip == 0)
+    if (machine->thp_reason == 0)
         add_finding(request, "thp", OK,
                     hl_xasprintf("transparent huge pages stand in where the pool is short"), NULL);
     else
         add_finding(request, "thp", WARN,
-                    hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)machine->thp_skip)),
-                    hl_skip_remedy((enum hl_skip)machine->thp_skip));
+                    hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)machine->thp_reason)),
+                    hl_reason_remedy((enum hl_reason)machine->thp_reason));
 }
 
 static void find_memory(struct request *request, const struct machine *machine) {
@@ -374,9 +374,10 @@ static json_t *make_json(const struct request *request, const struct machine *ma
     json_object_set_new(json, "numa",
                         json_pack("{s:i, s:b}", "local_node", (int)machine->placement.local_node, "binds",
                                   machine->placement.binds));
-    json_object_set_new(json, "thp_skip",
-                        machine->thp_skip == 0 ? json_null()
-                                               : json_string(hl_skip_name((enum hl_skip)machine->thp_skip)));
+    json_object_set_new(json, "thp_reason",
+                        machine->thp_reason == 0
+                            ? json_null()
+                            : json_string(hl_reason_name((enum hl_reason)machine->thp_reason)));
     json_object_set_new(json, "memory_headroom_bytes",
                         machine->headroom_bytes == UINT64_MAX
                             ? json_null()

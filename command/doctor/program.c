@@ -22,7 +22,7 @@
 #include "command/proc/process.h"
 #include "command/run/run.h"
 #include "command/run/start.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/image/store.h"
 
 #include <errno.h>
@@ -175,8 +175,8 @@ static void compare_with_pool(struct hl_needs *needs) {
     uint64_t own = needs->own.pages, reserve = needs->options.reserve_pages;
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, needs->options.numa);
-    int skip = hl_read_pool(&needs->pool, &hl_system_roots, &needs->geometry, &placement);
-    needs->available_pages = skip == 0 ? hl_pool_available(&needs->pool, 0) : 0;
+    int reason = hl_read_pool(&needs->pool, &hl_system_roots, &needs->geometry, &placement);
+    needs->available_pages = reason == 0 ? hl_pool_available(&needs->pool, 0) : 0;
     needs->needed_pages = needs->our_pages_max + (own > reserve ? own : reserve);
     /* By default hugeld leaves reserved pages alone and takes other memory if the pool has too few, so only the program can be
        short of pages. */
@@ -188,7 +188,7 @@ static void compare_with_pool(struct hl_needs *needs) {
         needs->remedy = hl_xasprintf("--own-pages N");
     else if (!needs->enough)
         needs->remedy =
-            skip != 0 ? hl_xasprintf("%s", hl_skip_remedy((enum hl_skip)skip)) : format_remedy(needs);
+            reason != 0 ? hl_xasprintf("%s", hl_reason_remedy((enum hl_reason)reason)) : format_remedy(needs);
 }
 
 /* --- all of it --- */
@@ -389,7 +389,7 @@ static char *explain_room(const struct hl_needs *needs, const struct hl_need *ne
     if (need->verdict.best != HL_WAY_IMAGE || need->verdict.is_made || store->result == -ENOENT)
         return hl_xasprintf("%s", "");
     if (store->result != 0)
-        return hl_xasprintf("; %s", hl_skip_sentence(HL_SKIP_STORE_UNSAFE));
+        return hl_xasprintf("; %s", hl_reason_sentence(HL_REASON_STORE_UNSAFE));
     if (fits_store(needs, need))
         return hl_xasprintf("; %s has room for it", store->path);
     return hl_xasprintf("; %s has no room for it; fix: hugeld share --store=%s remove --unused, or add "
@@ -465,9 +465,9 @@ static json_t *make_json_image(const struct hl_needs *needs, const struct hl_nee
         json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path", hl_json_text(image->path), "used",
                   image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
                   "needed_pages", (json_int_t)image->needed_pages, "fits",
-                  image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
-                  image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
-                  hl_json_text(remedy));
+                  image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "reason",
+                  image->reason != HL_MOVED ? json_string(hl_reason_name(image->reason)) : json_null(),
+                  "remedy", hl_json_text(remedy));
     free(remedy);
     return json;
 }

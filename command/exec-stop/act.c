@@ -76,7 +76,7 @@ static int check_executable(const struct act *act) {
     close(file);
     if (result != 0)
         return result;
-    return hl_is_same_state(&state, &act->plan->file) ? 0 : HL_SKIP_NO_IMAGE;
+    return hl_is_same_state(&state, &act->plan->file) ? 0 : HL_REASON_NO_IMAGE;
 }
 
 /* Whether CODE is at AT, in a file or in the vdso, the only executable memory without a file. */
@@ -100,7 +100,7 @@ static int place_codes(const struct act *act, const struct vector *vector) {
     const struct hl_exec_plan *plan = act->plan;
     struct hl_gadgets code = find_codes(plan, vector);
     if (!has_code(act, code.call, &plan->call) || !has_code(act, code.back, &plan->back))
-        return HL_SKIP_ATTACH_INSTRUCTIONS;
+        return HL_REASON_ATTACH_INSTRUCTIONS;
     act->thread->gadgets = code;
     return 0;
 }
@@ -121,12 +121,12 @@ static int check_piece(const struct act *act, const struct hl_piece_of_text *pie
         const struct hl_region *region = &act->process.region[i];
         uint64_t bytes = hl_overlap(region->start, region->end, piece->start, piece->end);
         if (bytes > 0 && !is_own(act, region, first->device))
-            return HL_SKIP_MAPPING_CHANGED;
+            return HL_REASON_MAPPING_CHANGED;
         own += bytes;
     }
     for (unsigned i = 0; i < act->plan->object.n_segments; i++)
         expected += hl_segment_overlap(&act->plan->object.segment[i], piece->start, piece->end);
-    return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
+    return own == expected ? 0 : HL_REASON_MAPPING_CHANGED;
 }
 
 /* The part of PIECE that lies in SEGMENT; empty where its start is not below its end. */
@@ -180,18 +180,18 @@ static int check_program(const struct act *act) {
         if (bytes == 0 || (region->inode == 0 && hl_is_between_segments(object, region)))
             continue;
         if (!is_own(act, region, first->device) && !is_zeros(act, region))
-            return HL_SKIP_MAPPING_CHANGED;
+            return HL_REASON_MAPPING_CHANGED;
         own += bytes;
     }
     for (unsigned i = 0; i < object->n_segments; i++)
         expected += object->segment[i].end_page - object->segment[i].first_page;
-    return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
+    return own == expected ? 0 : HL_REASON_MAPPING_CHANGED;
 }
 
 /* Checks for anything that would be lost if the whole program moved. */
 static int check_move(const struct act *act) {
     if (!act->plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
-        return HL_SKIP_IMAGE_PLACE;
+        return HL_REASON_IMAGE_PLACE;
     int result = check_program(act);
     if (result == 0)
         result = check_unmodified(act, act->plan->piece, act->plan->n_pieces);
@@ -202,7 +202,7 @@ static int check_move(const struct act *act) {
 static int place(const struct act *act, uint64_t entry) {
     uint64_t bias = entry - act->plan->entry;
     if (bias != 0 && !act->plan->is_position_independent)
-        return HL_SKIP_MAPPING_CHANGED;
+        return HL_REASON_MAPPING_CHANGED;
     hl_shift_exec_plan(act->plan, bias);
     return 0;
 }
@@ -250,11 +250,11 @@ static int keep_branch_protection(const struct act *act) {
         result = hl_read_branch_protection_in(hl_open_process_file(&act->process, "smaps"),
                                               segment->first_page, segment->end_page, &own);
         if (result == 0 && extra >= 0 && own != extra)
-            result = HL_SKIP_MAPPING_CHANGED;
+            result = HL_REASON_MAPPING_CHANGED;
         extra = own;
     }
     if (result != 0 || extra < 0)
-        return result != 0 ? result : HL_SKIP_NO_PROC;
+        return result != 0 ? result : HL_REASON_NO_PROC;
     for (unsigned i = 0; i < plan->n_pieces; i++)
         plan->piece[i].prot |= plan->piece[i].prot & PROT_EXEC ? extra : 0;
     for (unsigned i = 0; i < plan->n_rest; i++)
@@ -280,14 +280,14 @@ static int check(struct act *act) {
     if (result == 0)
         result = placed;
     if (result == 0 && vector.secure != 0)
-        result = HL_SKIP_PRIVILEGED;
+        result = HL_REASON_PRIVILEGED;
     if (result == 0)
         result = keep_branch_protection(act);
     if (result != 0)
         return result;
     result = act->moves ? check_move(act) : check_pieces(act);
-    return result == HL_SKIP_MAPPING_CHANGED && !act->moves && act->plan->may_move ? check_move_instead(act)
-                                                                                   : result;
+    return result == HL_REASON_MAPPING_CHANGED && !act->moves && act->plan->may_move ? check_move_instead(act)
+                                                                                     : result;
 }
 
 /* --- calls --- */
@@ -326,7 +326,7 @@ static int check_opened(const struct act *act) {
         return result;
     return stat.st_dev == act->plan->image_stat.st_dev && stat.st_ino == act->plan->image_stat.st_ino
                ? 0
-               : HL_SKIP_NO_IMAGE;
+               : HL_REASON_NO_IMAGE;
 }
 
 static int map_piece(const struct act *act, const struct hl_piece_of_text *piece, int file, long *mapped) {
@@ -354,8 +354,8 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
                                    (segment->flags & PF_R ? PROT_READ : 0) |
                                        (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0)};
     long mapped;
-    int result = own.start < own.end ? HL_SKIP_ATTACH_CALL : 0;
-    for (unsigned tries = 0; result == HL_SKIP_ATTACH_CALL && tries < HL_TRIES; tries++)
+    int result = own.start < own.end ? HL_REASON_ATTACH_CALL : 0;
+    for (unsigned tries = 0; result == HL_REASON_ATTACH_CALL && tries < HL_TRIES; tries++)
         result = map_piece(act, &own, file, &mapped);
     return result;
 }
@@ -398,7 +398,7 @@ static int restore_piece(const struct act *act, const struct hl_piece_of_text *p
         kill(act->thread->pid, SIGKILL);
         return -ESRCH;
     }
-    return HL_SKIP_ATTACH_CALL;
+    return HL_REASON_ATTACH_CALL;
 }
 
 /* A profiler that was there from the start (perf record) hears of mmap and not of mremap.  So the image's first such page, where
@@ -417,10 +417,10 @@ int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_t
     if (result == 0) {
         result =
             call(&act, &done, SYS_mremap, (uint64_t)at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0);
-        if (result == HL_SKIP_ATTACH_CALL)
+        if (result == HL_REASON_ATTACH_CALL)
             call(&act, &done, SYS_munmap, (uint64_t)at, bytes, 0, 0, 0, 0);
     }
-    if (result == HL_SKIP_ATTACH_CALL) /* a store on the pool before Linux 5.16; RLIMIT_AS */
+    if (result == HL_REASON_ATTACH_CALL) /* a store on the pool before Linux 5.16; RLIMIT_AS */
         result =
             call(&act, &done, SYS_mmap, to, bytes, prot, MAP_PRIVATE | MAP_FIXED, number, header->offset);
     return result;
@@ -431,7 +431,7 @@ static int map_or_restore(const struct act *act, const struct hl_piece_of_text *
     const struct hl_piece_of_text *header = &act->plan->header;
     long mapped;
     int result = map_piece(act, piece, act->file, &mapped);
-    if (result == HL_SKIP_ATTACH_CALL) {
+    if (result == HL_REASON_ATTACH_CALL) {
         bool is_refused = mapped == -EPERM || mapped == -EACCES; /* before anything is unmapped */
         int left = is_refused ? 0 : restore_piece(act, piece);
         return left < 0 ? left : hl_explain_mapping(mapped);
@@ -439,7 +439,7 @@ static int map_or_restore(const struct act *act, const struct hl_piece_of_text *
     if (result == 0 && header->start >= piece->start && header->start < piece->end)
         result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);
     /* If the image's first such page is there still, the only damage is that debuggers see its headers instead of the file's. */
-    return result == HL_SKIP_ATTACH_CALL ? restore_piece(act, header) : result;
+    return result == HL_REASON_ATTACH_CALL ? restore_piece(act, header) : result;
 }
 
 /* Text first. */

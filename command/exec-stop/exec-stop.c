@@ -17,7 +17,7 @@
 #include "command/base/basics.h"
 #include "command/file/remedy.h"
 #include "command/image/find.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "elf/sys.h"
 
 #include <errno.h>
@@ -98,7 +98,7 @@ static void tell(const struct hl_exec_plan *plan, int result) {
                 plan->image_path);
     else if (result != 0 && (refuses || plan->verbose >= 1))
         hl_warn("%s: not on its image: %s; %s", plan->executable,
-                result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result),
+                result > 0 ? hl_reason_sentence((enum hl_reason)result) : strerror(-result),
                 refuses ? "strict=on, so it does not run; run it without strict=on"
                         : "it runs on small pages");
     free(text);
@@ -178,14 +178,14 @@ static bool has_room(void) {
 /* The reason why this process gets no helper, whatever program it executes. */
 static int check_self(const struct hl_status *status) {
     if (status->filters != 0) /* a filter sees our calls, and may kill for them */
-        return HL_SKIP_RUN_FILTER;
+        return HL_REASON_RUN_FILTER;
     if (status->is_traced)
-        return HL_SKIP_ATTACH_TRACED;
+        return HL_REASON_ATTACH_TRACED;
     if (!is_in_proc())
-        return HL_SKIP_NO_PROC;
+        return HL_REASON_NO_PROC;
     if (!has_room())
-        return HL_SKIP_NO_MEMORY;
-    return has_other_children() ? HL_SKIP_ATTACH_DENIED : 0;
+        return HL_REASON_NO_MEMORY;
+    return has_other_children() ? HL_REASON_ATTACH_DENIED : 0;
 }
 
 /* The helper's stack, above a guard.  NULL: there is no memory for it. */
@@ -247,15 +247,15 @@ void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
 
 static char *explain(int result, const char *executable) {
     if (result == -EPERM || result == -EACCES)
-        result = HL_SKIP_ATTACH_DENIED;
+        result = HL_REASON_ATTACH_DENIED;
     return result < 0 ? hl_xasprintf("%s", strerror(-result))
-                      : hl_explain_skip((enum hl_skip)result, executable);
+                      : hl_explain_reason((enum hl_reason)result, executable);
 }
 
 /* Whether RESULT is to be reported although no image was opened: no process here would use one. */
 static bool is_refusal(int result) {
-    return result == HL_SKIP_STORE_UNSAFE || result == HL_SKIP_STORE_FOREIGN ||
-           result == HL_SKIP_STORE_FILE_SYSTEM || result == HL_SKIP_THP_DISABLED;
+    return result == HL_REASON_STORE_UNSAFE || result == HL_REASON_STORE_FOREIGN ||
+           result == HL_REASON_STORE_FILE_SYSTEM || result == HL_REASON_THP_DISABLED;
 }
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,

@@ -87,7 +87,7 @@ int hl_seize_exec_thread(pid_t pid);
 int hl_await_exec_stop(struct hl_exec_thread *thread);
 /* Prepares the thread to make calls, and to begin its program even if we are killed. */
 int hl_arm_exec_thread(struct hl_exec_thread *thread);
-/* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; else it was
+/* Makes a call.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT is the negated errno; else it was
    not made. */
 int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
                            const uint64_t argument[6]);
@@ -114,7 +114,7 @@ int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread 
 bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region);
 
 /* Maps text in the huge page with the headers with the file's own headers, from the image FILE, over the image's first such
-   page.  0, or the result of a call; HL_SKIP_ATTACH_CALL: it is not there. */
+   page.  0, or the result of a call; HL_REASON_ATTACH_CALL: it is not there. */
 int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                                uint64_t distance, int file);
 

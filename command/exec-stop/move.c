@@ -77,7 +77,7 @@ static int find_place(struct move *move) {
             down = skew + hl_round_up(all.end - region->start - skew, huge);
     }
     if (down >= all.start)
-        return HL_SKIP_IMAGE_PLACE;
+        return HL_REASON_IMAGE_PLACE;
     move->distance = -down;
     return 0;
 }
@@ -108,13 +108,13 @@ static int plan_vector(struct move *move) {
     ssize_t bytes = read(file, move->vector, sizeof move->vector);
     close(file);
     if (bytes <= 0 || bytes == sizeof move->vector)
-        return HL_SKIP_MAPPING_CHANGED;
+        return HL_REASON_MAPPING_CHANGED;
     move->vector_bytes = (size_t)bytes;
     int result = find_vector(move);
     if (result == 0)
         result = hl_read_thread(move->thread->pid, move->vector_at, move->old_vector, move->vector_bytes);
     if (result == 0 && memcmp(move->vector, move->old_vector, move->vector_bytes) != 0)
-        result = HL_SKIP_MAPPING_CHANGED;
+        result = HL_REASON_MAPPING_CHANGED;
     for (size_t i = 0; i + 1 < move->vector_bytes / sizeof *move->vector; i += 2)
         if (move->vector[i] == AT_PHDR || move->vector[i] == AT_ENTRY)
             move->vector[i + 1] += move->distance;
@@ -133,7 +133,7 @@ static int read_fields(const struct move *move, uint64_t field[FIELDS]) {
     text[bytes > 0 ? bytes : 0] = '\0';
     char *at = strrchr(text, ')');
     if (at == NULL || strlen(at) < 4)
-        return HL_SKIP_NO_PROC;
+        return HL_REASON_NO_PROC;
     at += 3; /* behind the state, which is field 3 */
     for (unsigned i = 4; i < FIELDS; i++)
         field[i] = strtoull(at, &at, 10);
@@ -147,7 +147,7 @@ static int plan_map(struct move *move) {
     if (result != 0)
         return result;
     if (field[CODE] < move->program.start || field[CODE] >= move->program.end)
-        return HL_SKIP_MAPPING_CHANGED;
+        return HL_REASON_MAPPING_CHANGED;
     move->map = (struct prctl_mm_map){.start_code = field[CODE] + move->distance,
                                       .end_code = field[CODE + 1] + move->distance,
                                       .start_data = field[DATA] + move->distance,
@@ -204,7 +204,7 @@ static int map_anew(const struct move *move, const struct hl_piece_of_text *piec
     int result =
         call(move, &mapped, SYS_mmap, piece->start + move->distance, piece->end - piece->start,
              (uint64_t)piece->prot, MAP_PRIVATE | MAP_FIXED_NOREPLACE, (uint64_t)move->file, piece->offset);
-    return result == HL_SKIP_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
+    return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
 static int map_all_anew(const struct move *move) {

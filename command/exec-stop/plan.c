@@ -166,7 +166,7 @@ static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file)
     char *path = hl_read_interpreter(file);
     bool found = (path != NULL && find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
     free(path);
-    return found ? 0 : HL_SKIP_ATTACH_INSTRUCTIONS;
+    return found ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
 }
 
 /* --- the pieces --- */
@@ -263,7 +263,7 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
         if (span->flags & PF_W)
             continue;
         if (has_zeros(plan, span) || span->end - source.base > (uint64_t)plan->image_stat.st_size)
-            return HL_SKIP_IMAGE_MISMATCH;
+            return HL_REASON_IMAGE_MISMATCH;
         if (span->flags & PF_X)
             add_text(plan, &source, span);
         else
@@ -271,22 +271,22 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
         *(span->kind == HL_TEXT ? &plan->text_pages : &plan->rodata_pages) += hl_span_bytes(span) / huge;
     }
     if (result == 0 && plan->n_pieces == 0)
-        result = HL_SKIP_TOO_SMALL;
+        result = HL_REASON_TOO_SMALL;
     if (result == 0)
         plan_move(plan, &source);
     if (result == 0 && !plan->may_move && hl_gets_any_address(file, &plan->geometry))
-        result = HL_SKIP_IMAGE_PLACE;
+        result = HL_REASON_IMAGE_PLACE;
     return result;
 }
 
 static int check_file(const struct hl_exec_plan *plan, const struct hl_elf_file *file) {
     if (!hl_is_native(file))
-        return HL_SKIP_FOREIGN;
+        return HL_REASON_FOREIGN;
     if (hl_has_privileges(file)) /* the kernel gives none to a program that is traced */
-        return HL_SKIP_PRIVILEGED;
+        return HL_REASON_PRIVILEGED;
     for (unsigned i = 0; i < plan->object.n_segments; i++)
         if ((plan->object.segment[i].flags & (PF_W | PF_X)) == (PF_W | PF_X))
-            return HL_SKIP_WRITABLE_TEXT;
+            return HL_REASON_WRITABLE_TEXT;
     return 0;
 }
 
@@ -294,16 +294,16 @@ static int open_image(struct hl_exec_plan *plan, const struct hl_elf_file *file,
                       const struct hl_options *options) {
     int result = hl_read_file_state(&plan->file, file->fd);
     long image =
-        result == 0 ? hl_open_image_as(&plan->status, &plan->file, options) : -HL_SKIP_SOURCE_UNREADABLE;
+        result == 0 ? hl_open_image_as(&plan->status, &plan->file, options) : -HL_REASON_SOURCE_UNREADABLE;
     if (image < 0)
         return (int)-image;
     plan->image = (int)image;
     plan->image_path = hl_find_file_path(plan->image);
     if (plan->image_path == NULL || strlen(plan->image_path) >= HL_EXEC_DATA_BYTES ||
         fstat(plan->image, &plan->image_stat) != 0)
-        return HL_SKIP_NO_IMAGE;
+        return HL_REASON_NO_IMAGE;
     result = hl_check_image(&plan->object, plan->image, &plan->geometry);
-    return result == 0 && hl_is_noexec(plan->image) ? HL_SKIP_STORE_NOEXEC : result;
+    return result == 0 && hl_is_noexec(plan->image) ? HL_REASON_STORE_NOEXEC : result;
 }
 
 static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,

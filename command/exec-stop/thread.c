@@ -120,7 +120,7 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread) {
     if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
         result = -errno;
     if (result == 0 && hl_runs_32_bit(&registers))
-        result = HL_SKIP_ATTACH_32_BIT;
+        result = HL_REASON_ATTACH_32_BIT;
     if (result != 0)
         return result;
     thread->registers = registers;
@@ -158,7 +158,7 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
     if (error == 0)
         error = hl_read_registers(thread->pid, &registers);
     *result = error == 0 ? hl_get_result(&registers) : -1;
-    return error != 0 ? error : hl_is_error(*result) ? HL_SKIP_ATTACH_CALL : 0;
+    return error != 0 ? error : hl_is_error(*result) ? HL_REASON_ATTACH_CALL : 0;
 }
 
 void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {

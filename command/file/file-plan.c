@@ -27,14 +27,14 @@ uint64_t hl_count_pages(const struct hl_plan *plan) {
 }
 
 static void plan_at(struct hl_file_plan *file_plan, const struct hl_options *options, uint64_t load_bias) {
-    file_plan->skip =
+    file_plan->reason =
         hl_load_object(&file_plan->object, file_plan->file, file_plan->path, load_bias, &file_plan->geometry);
-    if (file_plan->skip != 0) {
+    if (file_plan->reason != 0) {
         memset(&file_plan->plan, 0, sizeof file_plan->plan);
         file_plan->object.n_segments = 0;
         return;
     }
-    file_plan->skip = hl_plan_object(&file_plan->plan, &file_plan->object, options, &file_plan->geometry);
+    file_plan->reason = hl_plan_object(&file_plan->plan, &file_plan->object, options, &file_plan->geometry);
 }
 
 void hl_plan_file(struct hl_file_plan *file_plan, const char *path, const struct hl_elf_file *file,

@@ -13,7 +13,7 @@ struct hl_file_plan {
     struct hl_geometry geometry;
     struct hl_object object; /* n_segments is 0 if its headers were refused */
     struct hl_plan plan;
-    int skip; /* why the whole object stays, or 0 */
+    int reason; /* why the whole object stays, or 0 */
 };
 
 /* Over all load addresses. */

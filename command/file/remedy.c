@@ -6,25 +6,25 @@
 #include "command/file/remedy.h"
 #include "command/base/basics.h"
 #include "elf/plan.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Each is for segments with that flag.  A part that the option would move stays for the reason SKIP; HL_MOVED: it lies outside
+/* Each is for segments with that flag.  A part that the option would move stays for REASON; HL_MOVED: it lies outside
    whole huge pages. */
 static const struct {
     const char *option;
     uint32_t flag;
-    enum hl_skip skip;
+    enum hl_reason reason;
 } settings[] = {
     {"edges=merge", PF_X, HL_MOVED},
-    {"sparse_text=on", PF_X, HL_SKIP_SPARSE_TEXT},
-    {"segments=text+rodata", PF_R, HL_SKIP_OPTION_SEGMENTS},
-    {"sparse_text=on", PF_R, HL_SKIP_SPARSE_TEXT},
-    {"data=thp", PF_W, HL_SKIP_OPTION_DATA},
-    {"bss=thp", PF_W, HL_SKIP_OPTION_BSS},
+    {"sparse_text=on", PF_X, HL_REASON_SPARSE_TEXT},
+    {"segments=text+rodata", PF_R, HL_REASON_OPTION_SEGMENTS},
+    {"sparse_text=on", PF_R, HL_REASON_SPARSE_TEXT},
+    {"data=thp", PF_W, HL_REASON_OPTION_DATA},
+    {"bss=thp", PF_W, HL_REASON_OPTION_BSS},
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -39,12 +39,12 @@ char *hl_name_file(const char *remedy, const char *path) {
     return named;
 }
 
-char *hl_explain_skip(enum hl_skip skip, const char *path) {
-    const char *remedy = hl_skip_remedy(skip);
+char *hl_explain_reason(enum hl_reason reason, const char *path) {
+    const char *remedy = hl_reason_remedy(reason);
     if (remedy == NULL)
-        return hl_xasprintf("%s", hl_skip_sentence(skip));
+        return hl_xasprintf("%s", hl_reason_sentence(reason));
     char *named = hl_name_file(remedy, path);
-    char *text = hl_xasprintf("%s; %s", hl_skip_sentence(skip), named);
+    char *text = hl_xasprintf("%s; %s", hl_reason_sentence(reason), named);
     free(named);
     return text;
 }
@@ -67,13 +67,13 @@ static bool is_in_span(const struct hl_plan *plan, uint64_t at) {
 
 /* Whether an option alone keeps the rest of segment I from huge pages. */
 static bool is_of_option(const struct hl_plan *plan, unsigned i) {
-    switch (plan->skip[i]) {
+    switch (plan->reason[i]) {
     case HL_MOVED:
-    case HL_SKIP_TOO_SMALL:
-    case HL_SKIP_SPARSE_TEXT:
-    case HL_SKIP_OPTION_SEGMENTS:
-    case HL_SKIP_OPTION_DATA:
-    case HL_SKIP_OPTION_BSS:
+    case HL_REASON_TOO_SMALL:
+    case HL_REASON_SPARSE_TEXT:
+    case HL_REASON_OPTION_SEGMENTS:
+    case HL_REASON_OPTION_DATA:
+    case HL_REASON_OPTION_BSS:
         return true;
     default:
         return false;
@@ -98,16 +98,16 @@ static void explain_part(struct hl_part *part, const struct alternatives *all) {
         if (!(object->segment[part->segment].flags & settings[i].flag) ||
             !is_in_span(&all->with[i], part->start))
             continue;
-        part->skip = settings[i].skip;
+        part->reason = settings[i].reason;
         part->option = settings[i].option;
     }
     if (!is_open)
-        part->skip = all->plan->skip[part->segment];
+        part->reason = all->plan->reason[part->segment];
     else if (part->option == NULL && part->start >= object->relro_start && part->start < object->relro_end)
-        part->skip = HL_SKIP_RELRO;
+        part->reason = HL_REASON_RELRO;
     else if (part->option == NULL && !has_whole_page(all, part->segment))
-        part->skip = HL_SKIP_TOO_SMALL;
-    part->reason = part->skip == HL_MOVED ? "outside whole huge pages" : hl_skip_sentence(part->skip);
+        part->reason = HL_REASON_TOO_SMALL;
+    part->sentence = part->reason == HL_MOVED ? "outside whole huge pages" : hl_reason_sentence(part->reason);
 }
 
 static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
@@ -208,19 +208,19 @@ static char *try_remedies(const struct hl_file_plan *file_plan, unsigned i,
                : NULL;
 }
 
-static char *copy_remedy(enum hl_skip skip) {
-    const char *remedy = hl_skip_remedy(skip);
+static char *copy_remedy(enum hl_reason reason) {
+    const char *remedy = hl_reason_remedy(reason);
     return remedy != NULL ? hl_xasprintf("%s", remedy) : NULL;
 }
 
 char *hl_find_remedy(const struct hl_file_plan *file_plan, unsigned i, const struct hl_options *options) {
     return is_of_option(&file_plan->plan, i) ? try_remedies(file_plan, i, options)
-                                             : copy_remedy(file_plan->plan.skip[i]);
+                                             : copy_remedy(file_plan->plan.reason[i]);
 }
 
 char *hl_find_object_remedy(const struct hl_file_plan *file_plan, const struct hl_options *options) {
-    for (unsigned i = 0; file_plan->skip != 0 && i < file_plan->object.n_segments; i++)
+    for (unsigned i = 0; file_plan->reason != 0 && i < file_plan->object.n_segments; i++)
         if (file_plan->object.segment[i].flags & PF_X)
             return hl_find_remedy(file_plan, i, options);
-    return copy_remedy((enum hl_skip)file_plan->skip);
+    return copy_remedy((enum hl_reason)file_plan->reason);
 }

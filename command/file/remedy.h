@@ -5,19 +5,19 @@
 
 #include "command/file/file-plan.h"
 
-/* REMEDY of skip.def with PATH, quoted for a shell, in the place of FILE; the caller frees it. */
+/* REMEDY of reason.def with PATH, quoted for a shell, in the place of FILE; the caller frees it. */
 char *hl_name_file(const char *remedy, const char *path);
 
-/* The sentence of SKIP in skip.def, with its remedy if it has one and PATH in the place of FILE; the caller frees it. */
-char *hl_explain_skip(enum hl_skip skip, const char *path);
+/* The sentence of REASON in reason.def, with its remedy if it has one and PATH in the place of FILE; the caller frees it. */
+char *hl_explain_reason(enum hl_reason reason, const char *path);
 
 /* A part of a segment that is planned as one: to be moved, or to stay for one reason. */
 struct hl_part {
     uint64_t start, end;
     unsigned segment;
-    enum hl_skip skip;  /* why it stays; HL_MOVED if it is moved, or lies outside whole huge pages */
-    const char *reason; /* the same in words; NULL: it is moved; static */
-    const char *option; /* the option that would move it, "sparse_text=on"; or NULL; static */
+    enum hl_reason reason; /* why it stays; HL_MOVED if it is moved, or lies outside whole huge pages */
+    const char *sentence;  /* the same in words; NULL: it is moved; static */
+    const char *option;    /* the option that would move it, "sparse_text=on"; or NULL; static */
 };
 
 /* Lists the parts of all segments of OBJECT, in the order of addresses, for PLAN, which was made with OPTIONS.  Returns their

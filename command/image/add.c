@@ -13,7 +13,7 @@
 #include "elf/memory-limit.h"
 #include "command/file/remedy.h"
 #include "elf/image.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/image/store.h"
 #include "elf/sys.h"
 
@@ -61,14 +61,14 @@ static bool fail(struct job *job, enum hl_share_result result, char *sentence) {
     return false;
 }
 
-static bool refuse(struct job *job, enum hl_skip skip) {
+static bool refuse(struct job *job, enum hl_reason reason) {
     bool gains_nothing =
-        skip == HL_SKIP_TOO_SMALL || skip == HL_SKIP_SPARSE_TEXT || skip == HL_SKIP_IMAGE_USELESS;
-    job->outcome->reason = hl_skip_name(skip);
+        reason == HL_REASON_TOO_SMALL || reason == HL_REASON_SPARSE_TEXT || reason == HL_REASON_IMAGE_USELESS;
+    job->outcome->reason = hl_reason_name(reason);
     return fail(job, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
-                gains_nothing && skip != HL_SKIP_IMAGE_USELESS
-                    ? hl_xasprintf("%s", hl_skip_sentence(skip))
-                    : hl_explain_skip(skip, job->outcome->path != NULL ? job->outcome->path : "FILE"));
+                gains_nothing && reason != HL_REASON_IMAGE_USELESS
+                    ? hl_xasprintf("%s", hl_reason_sentence(reason))
+                    : hl_explain_reason(reason, job->outcome->path != NULL ? job->outcome->path : "FILE"));
 }
 
 /* --- the file --- */
@@ -105,7 +105,7 @@ static bool check_file(struct job *job) {
     if (!hl_is_native(file))
         return fail(job, HL_SHARE_NOTHING, hl_xasprintf("it is for another machine"));
     if (hl_has_privileges(file))
-        return refuse(job, HL_SKIP_PRIVILEGED);
+        return refuse(job, HL_REASON_PRIVILEGED);
     job->outcome->path = hl_find_file_path(file->fd);
     if (job->outcome->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
         return fail(job, HL_SHARE_FAILED, hl_xasprintf("it has been removed or replaced; name it again"));
@@ -121,7 +121,7 @@ static bool has_enough_text(struct job *job) {
     struct hl_object object;
     if (hl_load_object(&object, job->file, "", 0, &job->store->geometry) != 0)
         return true; /* the plan says what is wrong */
-    return hl_has_enough_text(&object, &job->store->geometry) || refuse(job, HL_SKIP_SPARSE_TEXT);
+    return hl_has_enough_text(&object, &job->store->geometry) || refuse(job, HL_REASON_SPARSE_TEXT);
 }
 
 /* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */
@@ -250,18 +250,18 @@ static bool check_room(struct job *job) {
     struct hl_placement placement;
     if (needed >
         2 * job->image.huge_pages * store->geometry.huge_page_bytes * (job->n_nodes > 0 ? job->n_nodes : 1))
-        return refuse(job, HL_SKIP_TOO_SPARSE);
+        return refuse(job, HL_REASON_TOO_SPARSE);
     if (((job->flags & HL_ADD_WHEN_CALM) && !is_calm(job)) ||
         ((job->flags & HL_ADD_UNATTENDED) && !leaves_margin(job, needed)))
         return false;
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (job->flags & HL_ADD_UNASKED) {
-        int skip = hl_check_memory_limit(&hl_system_roots, &placement, needed);
-        if (skip != 0)
+        int reason = hl_check_memory_limit(&hl_system_roots, &placement, needed);
+        if (reason != 0)
             return fail(job, HL_SHARE_FAILED,
                         hl_xasprintf("%s; run hugeld share add outside of the limit",
-                                     hl_skip_sentence((enum hl_skip)skip)));
+                                     hl_reason_sentence((enum hl_reason)reason)));
         make_room(job, needed, hl_read_memory_headroom(&hl_system_roots, &placement));
     }
     if (needed > hl_store_room(store))
@@ -302,7 +302,7 @@ static int create_file(int folder, const char *name, bool *named) {
 
 static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
-        return refuse(job, (enum hl_skip)result);
+        return refuse(job, (enum hl_reason)result);
     if (result == -ENOSPC || result == -EDQUOT)
         return fail(job, HL_SHARE_FAILED,
                     hl_xasprintf("the store is full; remove unused images: hugeld share remove --unused, or "
@@ -544,7 +544,7 @@ static bool add_in_place(struct job *job) {
     int result = hl_look_in_place(&place, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
-            refuse(job, (enum hl_skip)result);
+            refuse(job, (enum hl_reason)result);
         else if (forced)
             fail(job, HL_SHARE_FAILED,
                  hl_xasprintf("its pages cannot be looked at: %s; run it as root", strerror(-result)));
@@ -677,11 +677,11 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
     bool reaches = note_reach(&job);
     result = hl_plan_image(&job.image, file, &store->geometry);
     if (result > 0)
-        refuse(&job, (enum hl_skip)result);
+        refuse(&job, (enum hl_reason)result);
     else if (result < 0)
         fail_to_write(&job, result);
     else if (!reaches)
-        refuse(&job, HL_SKIP_IMAGE_USELESS);
+        refuse(&job, HL_REASON_IMAGE_USELESS);
     else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && await_age(&job) && is_unchanged(&job) &&
              !give_new_key(&job) && job.outcome->sentence == NULL && check_room(&job))
         make_image(&job);

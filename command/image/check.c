@@ -7,7 +7,7 @@
 #include "command/image/image.h"
 #include "command/image/in-place.h"
 #include "command/proc/process.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/image/store.h"
 
 #include <errno.h>
@@ -124,7 +124,7 @@ static int check_digest(const struct hl_store_item *item, int image, char **prob
     return result;
 }
 
-/* The same, and whether its bytes are the file's: HL_SKIP_IMAGE_MISMATCH if not.  Both are read in full. */
+/* The same, and whether its bytes are the file's: HL_REASON_IMAGE_MISMATCH if not.  Both are read in full. */
 static int check_bytes(const struct expected *expected, const struct hl_store_item *item, int image,
                        char **problem) {
     int result = check_digest(item, image, problem);
@@ -147,7 +147,7 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
     if (result == 0 && problem == NULL)
         result = hl_prove_huge(&expected->store->geometry, image, expected->how & HL_CHECK_REPAIRS, &pages,
                                &small);
-    else if (result == HL_SKIP_IMAGE_MISMATCH)
+    else if (result == HL_REASON_IMAGE_MISMATCH)
         problem = hl_xasprintf("its bytes are not those that the file has now");
     *fault = problem == NULL && small > 0                 ? HL_FAULT_SMALL
              : result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN
@@ -156,7 +156,7 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
         problem = hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
     else if (problem == NULL && result != 0)
         problem = hl_xasprintf("it cannot be read: %s",
-                               result < 0 ? strerror(-result) : hl_skip_sentence((enum hl_skip)result));
+                               result < 0 ? strerror(-result) : hl_reason_sentence((enum hl_reason)result));
     close(image);
     return problem;
 }
@@ -200,7 +200,7 @@ static char *check_in_place(const struct hl_store *store, const struct hl_store_
     hl_measure_store_item(store, &measured);
     if (measured.not_in_place != HL_MOVED)
         return hl_xasprintf("the file that is there now cannot be in place: %s",
-                            hl_skip_sentence(measured.not_in_place));
+                            hl_reason_sentence(measured.not_in_place));
     *fault = HL_FAULT_SMALL;
     if (has_new_key(item))
         return hl_xasprintf(
@@ -215,7 +215,7 @@ static void measure_in_place(const struct hl_store *store, struct hl_store_item 
                              const struct hl_elf_file *file) {
     struct hl_place place;
     int result = hl_look_in_place(&place, file, &store->geometry);
-    item->not_in_place = result > 0 ? (enum hl_skip)result : HL_MOVED;
+    item->not_in_place = result > 0 ? (enum hl_reason)result : HL_MOVED;
     if (result != 0 && result != -EPERM)
         return;
     if (result == 0) {
@@ -288,7 +288,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
     } else {
         *fault = result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
         problem = hl_xasprintf("it cannot be made again: %s",
-                               result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result));
+                               result > 0 ? hl_reason_sentence((enum hl_reason)result) : strerror(-result));
     }
     hl_close_elf(&file);
     return problem;

@@ -8,7 +8,7 @@
 #include "command/image/layout.h"
 #include "elf/plan.h"
 #include "command/file/remedy.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "elf/status.h"
 #include "command/image/store.h"
 
@@ -54,7 +54,7 @@ long hl_open_image_as(const struct hl_status *status, const struct hl_file_state
     config.options = name_store(options, &path);
     context.probed.status = *status;
     struct hl_stores stores;
-    long image = -HL_SKIP_NO_IMAGE;
+    long image = -HL_REASON_NO_IMAGE;
     context.probed.has_no_store = false;
     if (hl_open_stores(&stores, &context)) {
         image = hl_open_image(&stores, &context, state);
@@ -90,12 +90,12 @@ bool hl_is_noexec(int file) {
 }
 
 /* Why the open IMAGE would not be mapped; HL_MOVED: it would, as far as the address is known. */
-static enum hl_skip check_image(const struct hl_file_plan *file_plan, int image, bool knows_address) {
+static enum hl_reason check_image(const struct hl_file_plan *file_plan, int image, bool knows_address) {
     struct hl_object object = file_plan->object;
     if (!knows_address && hl_gets_any_address(file_plan->file, &file_plan->geometry))
         hl_load_object(&object, file_plan->file, file_plan->path, 0, &file_plan->geometry);
     int result = hl_check_image(&object, image, &file_plan->geometry);
-    return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : (enum hl_skip)result;
+    return result == 0 && hl_is_noexec(image) ? HL_REASON_STORE_NOEXEC : (enum hl_reason)result;
 }
 
 /* Whether `hugeld share add` would take FILE into the store that this user fills. */
@@ -111,27 +111,27 @@ static bool is_eligible(const struct hl_elf_file *file, const struct hl_options 
     return is;
 }
 
-enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file,
-                               const struct hl_options *options, const struct hl_geometry *geometry,
-                               uint64_t *pages) {
+enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file *file,
+                                 const struct hl_options *options, const struct hl_geometry *geometry,
+                                 uint64_t *pages) {
     struct hl_image image;
     struct hl_reach reach;
     *pages = 0;
-    int result = hl_has_privileges(file) ? HL_SKIP_PRIVILEGED : hl_plan_image(&image, file, geometry);
+    int result = hl_has_privileges(file) ? HL_REASON_PRIVILEGED : hl_plan_image(&image, file, geometry);
     if (result != 0)
-        return (enum hl_skip)result;
+        return (enum hl_reason)result;
     if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
-        result = HL_SKIP_IMAGE_USELESS;
+        result = HL_REASON_IMAGE_USELESS;
     else if (reach.text_bytes < find_least_text_bytes(geometry))
-        result = HL_SKIP_SPARSE_TEXT;
-    else if (skip == HL_SKIP_STORE_FOREIGN) /* no image of any file can be used */
-        result = skip;
+        result = HL_REASON_SPARSE_TEXT;
+    else if (reason == HL_REASON_STORE_FOREIGN) /* no image of any file can be used */
+        result = reason;
     else if (!is_eligible(file, options))
-        result = HL_SKIP_IMAGE_INELIGIBLE;
+        result = HL_REASON_IMAGE_INELIGIBLE;
     else
         *pages = image.huge_pages;
     hl_free_image(&image);
-    return result != 0 ? (enum hl_skip)result : skip;
+    return result != 0 ? (enum hl_reason)result : reason;
 }
 
 void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,
@@ -139,28 +139,28 @@ void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file
     struct hl_file_state state, image_state;
     bool is_anywhere = !knows_address && hl_gets_any_address(file_plan->file, &file_plan->geometry);
     struct hl_options all = hl_options_for_image(options);
-    *found = (struct hl_found_image){.skip = (enum hl_skip)file_plan->skip};
+    *found = (struct hl_found_image){.reason = (enum hl_reason)file_plan->reason};
     if (file_plan->object.n_segments == 0 || !hl_is_native(file_plan->file))
         return;
     found->is_placed_anywhere = is_anywhere && strcmp(hl_elf_type(file_plan->file), "pie") == 0;
     hl_plan_object(&found->plan, &file_plan->object, &all, &file_plan->geometry);
     long image = hl_read_file_state(&state, file_plan->file->fd) == 0 ? hl_open_image_of(&state, options)
-                                                                      : -HL_SKIP_NO_IMAGE;
+                                                                      : -HL_REASON_NO_IMAGE;
     if (image < 0) {
-        found->skip = hl_consider_image((enum hl_skip) - image, file_plan->file, options,
-                                        &file_plan->geometry, &found->needed_pages);
+        found->reason = hl_consider_image((enum hl_reason) - image, file_plan->file, options,
+                                          &file_plan->geometry, &found->needed_pages);
         return;
     }
     found->path = hl_find_file_path((int)image);
     if (found->path == NULL)
         found->path = hl_xasprintf("?");
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
-    found->skip =
-        found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(file_plan, (int)image, knows_address);
+    found->reason =
+        found->is_placed_anywhere ? HL_REASON_IMAGE_PLACE : check_image(file_plan, (int)image, knows_address);
     found->is_unwanted = !hl_uses_images(options->backend);
     if (found->is_unwanted)
-        found->skip = HL_MOVED;
-    else if (found->skip == HL_MOVED)
+        found->reason = HL_MOVED;
+    else if (found->reason == HL_MOVED)
         found->use = is_anywhere ? HL_IMAGE_DEPENDS : HL_IMAGE_USED;
     close((int)image);
 }
@@ -174,7 +174,7 @@ char *hl_format_image_remedy(const struct hl_found_image *found, const char *pat
     if (found->is_unwanted)
         return hl_xasprintf("set backend=image");
     /* An image is laid out anew, regardless of edges= and of how the file was linked. */
-    bool has_remedy = found->skip != HL_MOVED && found->skip != HL_SKIP_TOO_SMALL;
-    const char *remedy = has_remedy ? hl_skip_remedy(found->skip) : NULL;
+    bool has_remedy = found->reason != HL_MOVED && found->reason != HL_REASON_TOO_SMALL;
+    const char *remedy = has_remedy ? hl_reason_remedy(found->reason) : NULL;
     return remedy != NULL ? hl_name_file(remedy, path) : NULL;
 }

@@ -14,7 +14,7 @@ enum hl_image_use {
 
 struct hl_found_image {
     enum hl_image_use use;
-    enum hl_skip skip;       /* why it is not used; HL_MOVED: it is, or it depends, or backend= takes none */
+    enum hl_reason reason;   /* why it is not used; HL_MOVED: it is, or it depends, or backend= takes none */
     bool is_unwanted;        /* backend= takes none */
     char *path;              /* the image; NULL: none that may be used */
     uint64_t bytes;          /* its length */
@@ -32,11 +32,11 @@ long hl_open_image_of(const struct hl_file_state *state, const struct hl_options
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options);
 
-/* For FILE, for which no image was found with OPTIONS because of SKIP: returns SKIP if this user can make a useful image, which
+/* For FILE, for which no image was found with OPTIONS because of REASON: returns REASON if this user can make a useful image, which
    needs *PAGES of a store; else the reason against one. */
-enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file,
-                               const struct hl_options *options, const struct hl_geometry *geometry,
-                               uint64_t *pages);
+enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file *file,
+                                 const struct hl_options *options, const struct hl_geometry *geometry,
+                                 uint64_t *pages);
 
 /* The offset of the second huge page with headers, which are FILE's, in the open IMAGE (image/layout.c); HEADER is the address of
    the ELF header, modulo a huge page.  0: there is none. */

@@ -11,7 +11,7 @@
 #include "command/base/flags.h"
 #include "elf/kernel.h"
 #include "command/file/remedy.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -44,7 +44,7 @@ static int compare_bytes(const struct writer *w, const char *with, size_t bytes,
         n = bytes - done < CHUNK_BYTES ? bytes - done : CHUNK_BYTES;
         if (!hl_read_exactly(w->out, offset + done, w->chunk + CHUNK_BYTES, n) ||
             memcmp(w->chunk + CHUNK_BYTES, with + done, n) != 0)
-            return HL_SKIP_IMAGE_MISMATCH;
+            return HL_REASON_IMAGE_MISMATCH;
     }
     return 0;
 }
@@ -112,7 +112,7 @@ static int write_piece(const struct writer *w, const struct hl_piece *piece) {
         if (piece->from == HL_TRAPS)
             make_traps(w->chunk, bytes, w->image->trap, to);
         else if (!hl_read_exactly(w->from, piece->from + done, w->chunk, bytes))
-            return HL_SKIP_SOURCE_UNREADABLE;
+            return HL_REASON_SOURCE_UNREADABLE;
         lay_headers_over(w, to, bytes);
         result = write_bytes(w, w->chunk, bytes, to);
     }
@@ -152,7 +152,7 @@ int hl_compare_written(const struct hl_image *image, const struct hl_elf_file *f
     struct stat stat;
     if (fstat(out, &stat) != 0)
         return -errno;
-    return (uint64_t)stat.st_size == image->bytes ? visit_image(&w) : HL_SKIP_IMAGE_MISMATCH;
+    return (uint64_t)stat.st_size == image->bytes ? visit_image(&w) : HL_REASON_IMAGE_MISMATCH;
 }
 
 /* Finds accidents and no forgery: a user who can write to an image can write its digest, too.  So no cryptographic digest is needed
@@ -264,7 +264,7 @@ static bool write_out(const struct request *request, const struct hl_image *imag
     if (result == 0 && rename(name, request->out) != 0)
         result = -errno;
     if (result > 0)
-        hl_warn("%s: no image: %s", request->file, hl_skip_sentence((enum hl_skip)result));
+        hl_warn("%s: no image: %s", request->file, hl_reason_sentence((enum hl_reason)result));
     else if (result < 0)
         hl_warn("%s: cannot be written: %s", request->out, strerror(-result));
     else
@@ -280,12 +280,13 @@ static bool make_image(const struct request *request, const struct hl_elf_file *
     struct hl_image image;
     if (!check_out(request, file))
         return false;
-    int skip = hl_plan_image(&image, file, &request->geometry);
-    if (skip != 0) {
-        char *reason = skip == HL_SKIP_TOO_SMALL ? hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_TOO_SMALL))
-                                                 : hl_explain_skip((enum hl_skip)skip, request->file);
-        hl_warn("%s: no image: %s", request->file, reason);
-        free(reason);
+    int reason = hl_plan_image(&image, file, &request->geometry);
+    if (reason != 0) {
+        char *sentence = reason == HL_REASON_TOO_SMALL
+                             ? hl_xasprintf("%s", hl_reason_sentence(HL_REASON_TOO_SMALL))
+                             : hl_explain_reason((enum hl_reason)reason, request->file);
+        hl_warn("%s: no image: %s", request->file, sentence);
+        free(sentence);
         return false;
     }
     bool done = write_out(request, &image, file);

@@ -31,7 +31,7 @@
 #include "elf/memory-limit.h"
 #include "command/file/file-plan.h"
 #include "command/file/remedy.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/image/store.h"
 #include "elf/thp.h"
 
@@ -167,13 +167,13 @@ static int find_chunks(struct hl_place *place, const struct hl_elf_file *file,
         if (is_executable(&object.segment[i]))
             place->text_bytes += object.segment[i].file_end - object.segment[i].start;
     if (!has_large_text(&object, geometry->huge_page_bytes))
-        return HL_SKIP_TOO_SMALL;
+        return HL_REASON_TOO_SMALL;
     if (hl_gets_any_address(file, geometry) && !hl_try_load_bias(&bias, file, &object, geometry))
-        return HL_SKIP_FILE_PLACE;
+        return HL_REASON_FILE_PLACE;
     for (unsigned i = 0; i < object.n_segments; i++)
         if (is_executable(&object.segment[i]))
             add_chunks(place, &object.segment[i], bias, geometry->page_bytes);
-    return place->n_chunks > 0 ? 0 : HL_SKIP_FILE_PLACE;
+    return place->n_chunks > 0 ? 0 : HL_REASON_FILE_PLACE;
 }
 
 /* --- looking --- */
@@ -701,7 +701,7 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
     hl_read_status(&status, &hl_system_roots);
     int policy = hl_check_thp_policy(&hl_system_roots, &geometry, &status);
     if (policy != 0)
-        return hl_explain_skip((enum hl_skip)policy, path);
+        return hl_explain_reason((enum hl_reason)policy, path);
     if (!is_real_root())
         return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
                             "processes map the file; run it there");

@@ -38,7 +38,7 @@ struct hl_placer {
 void hl_free_placer(struct hl_placer *placer);
 
 /* Finds the parts of FILE's text that can be on huge pages of the page cache, and which of these are on them now.  Reads nothing
-   from the disk and changes nothing.  0; HL_SKIP_FILE_PLACE or HL_SKIP_TOO_SMALL if there are none; another enum hl_skip if its
+   from the disk and changes nothing.  0; HL_REASON_FILE_PLACE or HL_REASON_TOO_SMALL if there are none; another enum hl_reason if its
    headers are malformed; -EPERM: the kernel tells only the file's owner which pages are cached; or another negated errno.  After 0
    and -EPERM the caller frees PLACE; after -EPERM only is_huge is missing from it. */
 int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,

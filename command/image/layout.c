@@ -89,16 +89,16 @@ static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometr
     return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
 }
 
-/* Reads and checks the program headers and the object's segments: 0, or an hl_skip. */
+/* Reads and checks the program headers and the object's segments: 0, or an hl_reason. */
 static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
     struct hl_options options;
     struct hl_plan plan;
     const uint16_t one = 1;
     if (header->e_ident[EI_DATA] != (*(const uint8_t *)&one == 1 ? ELFDATA2LSB : ELFDATA2MSB))
-        return HL_SKIP_FOREIGN;
+        return HL_REASON_FOREIGN;
     if (header->e_phentsize != sizeof(Elf64_Phdr))
-        return HL_SKIP_MALFORMED;
+        return HL_REASON_MALFORMED;
     int result = hl_load_object(&p->object, p->file, "", 0, p->geometry);
     if (result != 0)
         return result;
@@ -106,11 +106,11 @@ static int read_object(struct planner *p) {
         const Elf64_Phdr *ph = &p->file->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
             (ph->p_offset - ph->p_vaddr) % p->geometry->page_bytes != 0)
-            return HL_SKIP_MALFORMED;
+            return HL_REASON_MALFORMED;
         if (ph->p_type == PT_LOAD && ph->p_memsz == 0 && !maps_nothing(ph, p->geometry))
-            return HL_SKIP_MALFORMED;
+            return HL_REASON_MALFORMED;
         if (ph->p_type != PT_LOAD && ph->p_filesz > 0 && !is_inside(p, ph->p_offset, ph->p_filesz))
-            return HL_SKIP_SOURCE_UNREADABLE;
+            return HL_REASON_SOURCE_UNREADABLE;
     }
     hl_default_options(&options);
     hl_set_image_options(&options);
@@ -128,17 +128,17 @@ static int read_sections(struct planner *p) {
         !is_inside(p, header->e_shoff, 0) ||
         image->shnum > (p->file_bytes - header->e_shoff) / sizeof(Elf64_Shdr)) {
         image->shnum = 0;
-        return header->e_shoff == 0 ? HL_SKIP_MALFORMED : HL_SKIP_SOURCE_UNREADABLE;
+        return header->e_shoff == 0 ? HL_REASON_MALFORMED : HL_REASON_SOURCE_UNREADABLE;
     }
     if (header->e_shentsize != sizeof(Elf64_Shdr))
-        return HL_SKIP_MALFORMED;
+        return HL_REASON_MALFORMED;
     image->shdr = hl_xmalloc(image->shnum * sizeof *image->shdr);
     for (size_t i = 0; i < image->shnum; i++) {
         Elf64_Shdr *sh = &image->shdr[i];
         if (gelf_getshdr(elf_getscn(p->elf, i), sh) == NULL)
-            return HL_SKIP_SOURCE_UNREADABLE;
+            return HL_REASON_SOURCE_UNREADABLE;
         if (sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && !is_inside(p, sh->sh_offset, sh->sh_size))
-            return HL_SKIP_SOURCE_UNREADABLE;
+            return HL_REASON_SOURCE_UNREADABLE;
     }
     return 0;
 }
@@ -178,7 +178,7 @@ static int look_for_data(struct planner *p) {
         unnamed += range->start > at ? range->start - at : 0;
         int data = unnamed > UNNAMED_MAX ? 1 : has_data(p, at, range->start);
         if (data != 0)
-            return data > 0 ? HL_SKIP_APPENDED_DATA : HL_SKIP_SOURCE_UNREADABLE;
+            return data > 0 ? HL_REASON_APPENDED_DATA : HL_REASON_SOURCE_UNREADABLE;
         at = range->end > at ? range->end : at;
     }
     return 0;
@@ -293,7 +293,7 @@ static int check_original(struct planner *p) {
     add_range(p, header->e_phoff, p->file->phnum * sizeof(Elf64_Phdr));
     if (p->image->shnum > 0)
         add_range(p, header->e_shoff, p->image->shnum * sizeof(Elf64_Shdr));
-    return has_payload(p) ? HL_SKIP_APPENDED_DATA : look_for_data(p);
+    return has_payload(p) ? HL_REASON_APPENDED_DATA : look_for_data(p);
 }
 
 /* --- the loaded part --- */
@@ -323,7 +323,7 @@ static int place_segments(struct planner *p) {
         const struct hl_segment *segment = &p->object.segment[i];
         uint64_t to = in_image(p, segment->start), bytes = segment->file_end - segment->start;
         if (bytes > 0 && (to > longest || bytes > longest - to))
-            return HL_SKIP_TOO_SPARSE;
+            return HL_REASON_TOO_SPARSE;
         if (bytes > 0)
             add_piece(p, to, bytes, file_start(segment));
         /* The kernel maps the page in which a segment begins, even if nothing of it is in the file. */
@@ -483,7 +483,7 @@ static int append_extents(struct planner *p) {
         /* Sections that overlap would be in the image more than once each. */
         p->appended_bytes += extent->bytes;
         if (p->appended_bytes > p->file_bytes)
-            return HL_SKIP_MALFORMED;
+            return HL_REASON_MALFORMED;
         add_piece(p, to, extent->bytes, extent->from);
     }
     return 0;
@@ -595,7 +595,7 @@ static int plan(struct planner *p) {
         return result;
     choose_base(p);
     if (strcmp(hl_elf_type(p->file), "pie") == 0 && has_moved_headers(p))
-        return HL_SKIP_MOVED_HEADERS;
+        return HL_REASON_MOVED_HEADERS;
     result = place_segments(p);
     if (result != 0)
         return result;

@@ -32,7 +32,7 @@ struct hl_image {
 };
 
 /* Plans the image of FILE, whose headers may be hostile; reads FILE and changes nothing.  0, or the reason why there can be no
-   image (enum hl_skip): then there is nothing to free. */
+   image (enum hl_reason): then there is nothing to free. */
 int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 void hl_free_image(struct hl_image *image);
 
@@ -44,7 +44,7 @@ struct hl_reach {
     uint64_t executed_bytes; /* if the image is executed; 0 for a library */
 };
 
-/* 0, or an enum hl_skip if its headers are malformed. */
+/* 0, or an enum hl_reason if its headers are malformed. */
 int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
 #endif

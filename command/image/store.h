@@ -109,7 +109,7 @@ struct hl_store_item {
     /* From hl_measure_store_item. */
     uint64_t pages;                       /* that should be huge */
     uint64_t text_bytes, text_huge_bytes; /* of the text, and of the text on huge pages; 0 of 0: not known */
-    enum hl_skip
+    enum hl_reason
         not_in_place; /* why a file that is to be in place never can be; HL_MOVED: it can, or this is not
                          known */
 };
@@ -207,7 +207,7 @@ struct hl_add_outcome {
     bool is_to_be_executed;               /* text_huge_bytes are reached by executing the image itself */
     uint64_t text_other_bytes;            /* the same by the other way, mapping or executing it: no more than
                                              text_huge_bytes */
-    const char *reason;                   /* of skip.def, or NULL */
+    const char *reason;                   /* of reason.def, or NULL */
     char *sentence;     /* why not, and the remedy, also if only a part of the file is in place; or NULL */
     char *not_in_place; /* why it is an image although it could be in place; or NULL */
     bool is_too_young;  /* this is why not, and HL_ADD_UNASKED does not wait */

@@ -15,7 +15,7 @@
 #include "command/image/layout.h"
 #include "command/image/rows.h"
 #include "command/run/mount.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -52,9 +52,9 @@ static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_f
 static int compare_headers(const struct hl_elf_file *file, int image) {
     struct hl_elf_file laid_out;
     char *path = hl_xasprintf("/proc/self/fd/%d", image);
-    int result = HL_SKIP_IMAGE_MISMATCH;
+    int result = HL_REASON_IMAGE_MISMATCH;
     if (hl_open_elf(&laid_out, AT_FDCWD, path) == HL_ELF_FINE) {
-        result = have_same_headers(file, &laid_out) ? 0 : HL_SKIP_IMAGE_MISMATCH;
+        result = have_same_headers(file, &laid_out) ? 0 : HL_REASON_IMAGE_MISMATCH;
         hl_close_elf(&laid_out);
     }
     free(path);
@@ -71,7 +71,7 @@ static int check_image(const struct hl_elf_file *file, const char *path, int ima
         result = hl_check_image(&object, image, &geometry);
     if (result == 0)
         result = compare_headers(file, image);
-    return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : result;
+    return result == 0 && hl_is_noexec(image) ? HL_REASON_STORE_NOEXEC : result;
 }
 
 /* Opens the image of the open FILE.  A descriptor, or the negated reason why there is none. */
@@ -79,16 +79,16 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
     struct hl_file_state state;
     struct hl_status status;
     if (hl_has_privileges(file)) /* the image would be executed without them */
-        return -HL_SKIP_PRIVILEGED;
+        return -HL_REASON_PRIVILEGED;
     if (hl_read_file_state(&state, file->fd) != 0)
-        return -HL_SKIP_SOURCE_UNREADABLE;
+        return -HL_REASON_SOURCE_UNREADABLE;
     hl_read_status(&status, &hl_system_roots);
     long image = hl_open_image_as(&status, &state, options);
     if (image < 0) {
         struct hl_geometry geometry;
         uint64_t pages;
         read_geometry(&geometry);
-        return -(long)hl_consider_image((enum hl_skip) - image, file, options, &geometry, &pages);
+        return -(long)hl_consider_image((enum hl_reason) - image, file, options, &geometry, &pages);
     }
     int result = check_image(file, path, (int)image);
     if (result != 0) {
@@ -112,7 +112,7 @@ static char *open_image(int *image, const struct hl_elf_file *file, const char *
     long found = find_image(file, path, options);
     *image = (int)found;
     if (found < 0)
-        return hl_explain_skip((enum hl_skip) - found, path);
+        return hl_explain_reason((enum hl_reason) - found, path);
     if (is_of_use(file))
         return NULL;
     close(*image);

@@ -30,7 +30,7 @@
 #include "command/run/start.h"
 #include "command/file/file-plan.h"
 #include "command/tlb/jump-costs.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/verdict/verdict.h"
 
 #include <errno.h>
@@ -179,7 +179,7 @@ static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
     bool others = hl_selects_other_objects(patterns);
     const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_is_privileged(program))
-        plan->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+        plan->no_image = hl_xasprintf("%s", hl_reason_sentence(HL_REASON_PRIVILEGED));
     else if (is_start_unknown(target))
         plan->no_image = explain_unknown(program, target);
     else if (!hl_read_program(target->program))
@@ -269,7 +269,7 @@ static const char *explain_never(const struct hl_options *options, struct hl_pro
         hl_plan_file(&file_plan, last->executable, &last->file, options, 0);
         hl_measure_starts(&starts, &file_plan, options);
     }
-    return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
+    return starts.pages_max == 0 ? hl_reason_sentence(HL_REASON_TOO_SMALL) : NULL;
 }
 
 /* For a program of which no part is shared. */

@@ -5,7 +5,7 @@
 #include "command/file/elf-file.h"
 #include "command/image/in-place.h"
 #include "elf/kernel.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static void examine(struct hl_observed_file *file, const struct hl_elf_file *elf
         file->obstacle = hl_explain_not_in_place(elf, file->path, file->possible_bytes - file->huge_bytes);
         hl_free_place(&place);
     } else if (result > 0) {
-        file->obstacle = hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)result));
+        file->obstacle = hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)result));
     } else {
         file->obstacle = hl_xasprintf("%s", strerror(-result));
     }

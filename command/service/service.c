@@ -20,7 +20,7 @@
 #include "command/service/observe.h"
 #include "command/service/service.h"
 #include "command/image/store.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -167,11 +167,11 @@ static char *explain_text(int file) {
         return hl_xasprintf("%s%s", problem != HL_ELF_UNREADABLE ? "it " : "",
                             hl_elf_problem_sentence(problem));
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    int skip = hl_find_reach(&reach, &elf, &geometry);
+    int reason = hl_find_reach(&reach, &elf, &geometry);
     hl_close_elf(&elf);
-    if (skip == 0 && reach.mapped_bytes + reach.executed_bytes == 0)
-        skip = HL_SKIP_TOO_SMALL;
-    return skip != 0 ? hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)skip)) : NULL;
+    if (reason == 0 && reach.mapped_bytes + reach.executed_bytes == 0)
+        reason = HL_REASON_TOO_SMALL;
+    return reason != 0 ? hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)reason)) : NULL;
 }
 
 /* Why the file at PATH is in no store; NULL: it is in the store of ITEMS, or would be.  The caller frees it. */

@@ -62,7 +62,7 @@ void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_part *pa
                 continue;
             next = find_border(drawing, n_huge, at, part->end);
             hl_add_stretch(drawing, at, next, HL_MARK_SMALL, 0,
-                           part->reason != NULL ? part->reason : drawing->why_not_moved);
+                           part->sentence != NULL ? part->sentence : drawing->why_not_moved);
         }
     }
 }

@@ -18,7 +18,7 @@
 #include "command/file/program.h"
 #include "command/file/remedy.h"
 #include "elf/rewrites.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/verdict/verdict.h"
 
 #include <errno.h>
@@ -49,8 +49,8 @@ struct request {
     struct hl_options options;
     pid_t pid; /* 0: none */
     struct hl_process process;
-    enum hl_skip obstacle; /* of PROCESS */
-    json_t *files;         /* NULL: print text */
+    enum hl_reason obstacle; /* of PROCESS */
+    json_t *files;           /* NULL: print text */
     bool json, failed;
     struct hl_list paths; /* the named files */
 };
@@ -105,7 +105,7 @@ static void print_span(const struct hl_file_plan *report, const struct hl_span *
 static uint64_t count_alike(const struct parts *parts, const struct hl_part *part) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < parts->n; i++)
-        if (parts->part[i].segment == part->segment && parts->part[i].reason == part->reason &&
+        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence &&
             parts->part[i].option == part->option)
             bytes += parts->part[i].end - parts->part[i].start;
     return bytes;
@@ -114,10 +114,10 @@ static uint64_t count_alike(const struct parts *parts, const struct hl_part *par
 static bool is_first_alike(const struct parts *parts, size_t index) {
     const struct hl_part *part = &parts->part[index];
     for (size_t i = 0; i < index; i++)
-        if (parts->part[i].segment == part->segment && parts->part[i].reason == part->reason &&
+        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence &&
             parts->part[i].option == part->option)
             return false;
-    return part->reason != NULL;
+    return part->sentence != NULL;
 }
 
 /* The remedy for PART, or NULL; the caller frees it.  If an option helps another part of its segment, nothing else is proposed. */
@@ -145,7 +145,7 @@ static void print_segments(const struct hl_file_plan *report, const struct parts
                            ? hl_xasprintf("%s", "")
                            : hl_xasprintf("%" PRIu64 " of %" PRIu64 " KiB: ", to_kib(small), to_kib(bytes));
         hl_print("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64 " stays: %s%s%s", part->segment,
-                 hl_flags_text(segment->flags), segment->start, segment->end, amount, part->reason, remedy);
+                 hl_flags_text(segment->flags), segment->start, segment->end, amount, part->sentence, remedy);
         free(amount);
         free(remedy);
         free(found);
@@ -200,8 +200,8 @@ static void draw_plan(const struct hl_file_plan *report, const struct parts *par
 /* Whether to print why there is no image and none can be made: if the verdict does not say it, and the file is not just too small,
    as most are. */
 static bool is_lack_worth_a_line(const struct hl_found_image *image, const struct hl_verdict *verdict) {
-    return image->path == NULL && verdict->image_skip != HL_MOVED && image->skip != HL_MOVED &&
-           image->skip != HL_SKIP_TOO_SMALL && image->skip != HL_SKIP_SPARSE_TEXT;
+    return image->path == NULL && verdict->image_reason != HL_MOVED && image->reason != HL_MOVED &&
+           image->reason != HL_REASON_TOO_SMALL && image->reason != HL_REASON_SPARSE_TEXT;
 }
 
 static void print_image(const struct hl_file_plan *report, const struct hl_found_image *image,
@@ -210,7 +210,7 @@ static void print_image(const struct hl_file_plan *report, const struct hl_found
     char *remedy = hl_format_image_remedy(image, report->path), *help = format_remedy(remedy);
     uint64_t kib = report->geometry.huge_page_bytes / 1024;
     if (is_lack_worth_a_line(image, verdict))
-        hl_print("  image: %s%s", hl_skip_sentence(image->skip), help);
+        hl_print("  image: %s%s", hl_reason_sentence(image->reason), help);
     else if (image->use == HL_IMAGE_USED)
         hl_print("  image: text and read-only data are mapped from %s, of which all processes share one copy",
                  image->path);
@@ -220,11 +220,11 @@ static void print_image(const struct hl_file_plan *report, const struct hl_found
                  image->path, kib, range->starts);
     else if (image->is_unwanted)
         hl_print("  image: %s is not used with backend=%s%s", image->path, backend_value(options), help);
-    else if (image->is_placed_anywhere && image->skip == HL_SKIP_IMAGE_PLACE)
+    else if (image->is_placed_anywhere && image->reason == HL_REASON_IMAGE_PLACE)
         hl_print("  image: %s, on which it begins where hugeld run%s starts it", image->path,
                  verdict->is_to_be_executed ? " --via=image" : "");
     else if (image->path != NULL)
-        hl_print("  image: %s is not used: %s%s", image->path, hl_skip_sentence(image->skip), help);
+        hl_print("  image: %s is not used: %s%s", image->path, hl_reason_sentence(image->reason), help);
     free(help);
     free(remedy);
 }
@@ -290,17 +290,18 @@ static void print_report(const struct hl_file_plan *report, const struct hl_foun
         print_plan(report, range, address);
     if (is_planned)
         print_parts(report, parts, options);
-    if (report->skip != 0 && report->object.n_segments == 0) {
-        char *remedy = format_remedy(hl_skip_remedy((enum hl_skip)report->skip));
-        hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);
+    if (report->reason != 0 && report->object.n_segments == 0) {
+        char *remedy = format_remedy(hl_reason_remedy((enum hl_reason)report->reason));
+        hl_print("    stays: %s%s", hl_reason_sentence((enum hl_reason)report->reason), remedy);
         free(remedy);
     }
 }
 
-/* Adds SKIP and its sentence, null if there is no obstacle, and REMEDY, which may be NULL. */
-static void add_json_skip(json_t *to, enum hl_skip skip, const char *remedy) {
-    json_object_set_new(to, "skip", skip == HL_MOVED ? json_null() : json_string(hl_skip_name(skip)));
-    json_object_set_new(to, "sentence", skip == HL_MOVED ? json_null() : json_string(hl_skip_sentence(skip)));
+/* Adds REASON and its sentence, null if there is no obstacle, and REMEDY, which may be NULL. */
+static void add_json_reason(json_t *to, enum hl_reason reason, const char *remedy) {
+    json_object_set_new(to, "reason", reason == HL_MOVED ? json_null() : json_string(hl_reason_name(reason)));
+    json_object_set_new(to, "sentence",
+                        reason == HL_MOVED ? json_null() : json_string(hl_reason_sentence(reason)));
     json_object_set_new(to, "remedy", hl_json_text(remedy));
 }
 
@@ -318,17 +319,17 @@ static json_t *make_json_spans(const struct hl_file_plan *report) {
 }
 
 /* Why segment I stays: the reason of most of its bytes; HL_MOVED: some of it is moved. */
-static enum hl_skip find_skip(const struct hl_file_plan *report, const struct parts *parts, unsigned i) {
-    enum hl_skip skip = report->plan.skip[i];
+static enum hl_reason find_reason(const struct hl_file_plan *report, const struct parts *parts, unsigned i) {
+    enum hl_reason reason = report->plan.reason[i];
     uint64_t most = 0;
-    for (size_t j = 0; j < parts->n && report->plan.skip[i] != HL_MOVED; j++) {
+    for (size_t j = 0; j < parts->n && report->plan.reason[i] != HL_MOVED; j++) {
         uint64_t bytes = count_alike(parts, &parts->part[j]);
-        if (parts->part[j].segment != i || parts->part[j].skip == HL_MOVED || bytes <= most)
+        if (parts->part[j].segment != i || parts->part[j].reason == HL_MOVED || bytes <= most)
             continue;
         most = bytes;
-        skip = parts->part[j].skip;
+        reason = parts->part[j].reason;
     }
-    return skip;
+    return reason;
 }
 
 static json_t *make_json_segments(const struct hl_file_plan *report, const struct parts *parts,
@@ -340,7 +341,7 @@ static json_t *make_json_segments(const struct hl_file_plan *report, const struc
                                 hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
                                 "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
         char *remedy = hl_find_remedy(report, i, options);
-        add_json_skip(row, find_skip(report, parts, i), remedy);
+        add_json_reason(row, find_reason(report, parts, i), remedy);
         free(remedy);
         json_array_append_new(segments, row);
     }
@@ -364,7 +365,7 @@ static json_t *make_json_image(const struct hl_file_plan *report, const struct h
         image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
         "needed_pages", (json_int_t)image->needed_pages, "pages", (json_int_t)hl_count_pages(&image->plan),
         "text_share", hl_json_share(image->plan.text_covered_bytes, image->plan.text_bytes));
-    add_json_skip(json, image->skip, remedy);
+    add_json_reason(json, image->reason, remedy);
     free(remedy);
     return json;
 }
@@ -381,7 +382,7 @@ static json_t *make_json(const struct hl_file_plan *report, const struct hl_foun
                   hl_json_share(plan->text_covered_bytes, plan->text_bytes), "made_executable_bytes",
                   (json_int_t)plan->made_executable_bytes);
     char *remedy = hl_find_object_remedy(report, options);
-    add_json_skip(json_plan, (enum hl_skip)report->skip, remedy);
+    add_json_reason(json_plan, (enum hl_reason)report->reason, remedy);
     free(remedy);
     json_object_set_new(json_plan, "spans", make_json_spans(report));
     json_object_set_new(json_plan, "segments", make_json_segments(report, parts, options));

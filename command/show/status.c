@@ -22,7 +22,7 @@
 #include "command/run/ldso.h"
 #include "elf/plan.h"
 #include "command/proc/process.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "command/image/store.h"
 #include "command/verdict/verdict.h"
 
@@ -268,7 +268,7 @@ static char *read_options(const struct hl_process *process, struct hl_options *o
 /* Judges the objects of interest, as if started with the process's own options. */
 static void judge(struct picture *picture) {
     struct hl_options options;
-    enum hl_skip obstacle = hl_find_obstacle(&picture->process);
+    enum hl_reason obstacle = hl_find_obstacle(&picture->process);
     char *text = read_options(&picture->process, &options);
     for (size_t i = 0; i < picture->n_tallies; i++)
         if (is_of_interest(&picture->tally[i]))
@@ -457,7 +457,7 @@ static char *explain_plain(const struct hl_process *process, const struct hl_ver
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason != NULL)
         why = hl_xasprintf("hugeld cannot move it: %s", verdict->plain_reason);
     else if (verdict->best == HL_WAY_NOTHING)
-        why = hl_xasprintf("%s", hl_skip_sentence(verdict->skip));
+        why = hl_xasprintf("%s", hl_reason_sentence(verdict->reason));
     else if (verdict->is_gone)
         why = hl_xasprintf(
             "its file is not found by its path from here: it was removed or replaced, or is in another "
@@ -466,9 +466,9 @@ static char *explain_plain(const struct hl_process *process, const struct hl_ver
         why = hl_xasprintf("outside of the huge pages of its file, or not touched yet");
     else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)
         why = hl_xasprintf("its file is kept in place; start it anew");
-    else if (verdict->image_skip == HL_SKIP_STORE_FOREIGN)
+    else if (verdict->image_reason == HL_REASON_STORE_FOREIGN)
         why = hl_xasprintf("could be on huge pages: %s; not on an image, because %s", commands,
-                           hl_skip_sentence(verdict->image_skip));
+                           hl_reason_sentence(verdict->image_reason));
     else
         why = hl_xasprintf("could be on huge pages: %s", commands);
     free(commands);
@@ -481,7 +481,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
     const struct hl_verdict *verdict = &tally->verdict;
     bool preloaded = is_preloaded(process);
     if (verdict->obstacle != HL_MOVED && verdict->now == HL_NOW_SMALL)
-        return hl_explain_skip(verdict->obstacle, object->path);
+        return hl_explain_reason(verdict->obstacle, object->path);
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
         return hl_xasprintf(
             "kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
@@ -544,7 +544,7 @@ static const char *explain_small(const struct hl_verdict *verdict) {
         return "";
     if (!verdict->has_image)
         return "; no image, not attached";
-    return verdict->image_skip == HL_MOVED ? "; not attached to its image" : "; not attached";
+    return verdict->image_reason == HL_MOVED ? "; not attached to its image" : "; not attached";
 }
 
 static void print_verdict(const struct hl_verdict *verdict) {
@@ -552,7 +552,7 @@ static void print_verdict(const struct hl_verdict *verdict) {
     char *now = hl_describe_now(verdict);
     hl_print(
         "    now: %s%s%s%s%s", now, explain_small(verdict), is_disabled ? "; " : "",
-        is_disabled ? hl_skip_sentence(verdict->obstacle) : "",
+        is_disabled ? hl_reason_sentence(verdict->obstacle) : "",
         verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
             ? "; no whole huge page of text lies in the image; start it with hugeld run without --via=image"
             : "");

@@ -6,7 +6,7 @@
 #include "command/survey/survey.h"
 #include "elf/kernel.h"
 #include "command/file/program.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -171,7 +171,7 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
         enum hl_elf_problem problem = hl_open_elf(&file, process.folder, "exe");
         prospects->plain_reason = hl_explain_plain_file(problem, &file);
         hl_close_elf(&file);
-        enum hl_skip obstacle = hl_find_obstacle(&process);
+        enum hl_reason obstacle = hl_find_obstacle(&process);
         for (size_t i = 0; i < process.n_loaded; i++) {
             double hot = hot_of(program, &process.loaded[i]);
             const struct hl_loaded *loaded = &process.loaded[i];
@@ -249,8 +249,8 @@ static char *explain_nothing(const struct prospects *prospects) {
             most = &prospects->prospect[i];
     if (most == NULL)
         return hl_xasprintf("its text belongs to no file that can be planned");
-    enum hl_skip skip = most->verdict.skip != HL_MOVED ? most->verdict.skip : HL_SKIP_TOO_SMALL;
-    return hl_xasprintf("%s: %s", hl_base_name(most->verdict.path), hl_skip_sentence(skip));
+    enum hl_reason reason = most->verdict.reason != HL_MOVED ? most->verdict.reason : HL_REASON_TOO_SMALL;
+    return hl_xasprintf("%s: %s", hl_base_name(most->verdict.path), hl_reason_sentence(reason));
 }
 
 /* Whether the paths in the commands lead to the files that the process has. */

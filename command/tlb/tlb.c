@@ -76,8 +76,8 @@ static const char *map_hugetlb(struct session *session, struct memory *memory, u
     struct hl_pool pool;
     uint64_t huge = session->geometry.huge_page_bytes;
     hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
-    int skip = hl_read_pool(&pool, &hl_system_roots, &session->geometry, &placement);
-    uint64_t free_pages = skip == 0 ? hl_subtract(hl_pool_available(&pool, 0), hl_pool_growth(&pool)) : 0;
+    int reason = hl_read_pool(&pool, &hl_system_roots, &session->geometry, &placement);
+    uint64_t free_pages = reason == 0 ? hl_subtract(hl_pool_available(&pool, 0), hl_pool_growth(&pool)) : 0;
     bytes = bytes < free_pages / 2 * huge ? bytes : free_pages / 2 * huge;
     if (bytes == 0)
         return "the pool has no two pages to spare";

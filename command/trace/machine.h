@@ -58,7 +58,7 @@ struct hl_tracee_state {
 
 /* ptrace(2).  0, or a negated errno. */
 int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data);
-/* The general registers; a 32-bit thread has others: HL_SKIP_ATTACH_32_BIT. */
+/* The general registers; a 32-bit thread has others: HL_REASON_ATTACH_32_BIT. */
 int hl_read_registers(pid_t tid, struct user_regs_struct *registers);
 int hl_write_registers(pid_t tid, struct user_regs_struct *registers);
 /* The result of reading or writing BYTES, of which DONE were transferred (or -1, and errno).  0, or a negated errno. */
@@ -68,7 +68,7 @@ int hl_check_transfer(ssize_t done, size_t bytes);
 int hl_open_memory(struct hl_tracee *tracee);
 void hl_close_memory(struct hl_tracee *tracee);
 
-/* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_ATTACH_BUSY; or -ESRCH. */
+/* Waits for its next stop.  0: *STATUS is waitpid's; HL_REASON_ATTACH_BUSY; or -ESRCH. */
 int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us);
 /* The same for a thread that was asked to stop, and so has left its call: if it only waits for a processor, it gets until five
    seconds after it was asked. */

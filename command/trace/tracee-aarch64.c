@@ -61,9 +61,9 @@ const struct hl_code hl_back_codes[HL_BACK_CODES] = {{8, "\x68\x11\x80\xd2\x01\0
 /* Whether sigreturn writes POR_EL0 even if the frame has no record of it, as some kernels do (Linux 6.12 and later). */
 static bool has_overlays(void) { return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0; }
 
-int hl_check_attach_machine(void) { return has_overlays() ? HL_SKIP_ATTACH_STATE : 0; }
+int hl_check_attach_machine(void) { return has_overlays() ? HL_REASON_ATTACH_STATE : 0; }
 
-int hl_check_exec_stop_machine(void) { return has_overlays() ? HL_SKIP_EXEC_OVERLAYS : 0; }
+int hl_check_exec_stop_machine(void) { return has_overlays() ? HL_REASON_EXEC_OVERLAYS : 0; }
 
 /* --- the thread's call --- */
 
@@ -162,7 +162,7 @@ static int give_way(struct hl_tracee *tracee, int status, struct user_regs_struc
     if (ended != NULL && signal != 0 && hl_catches(tracee, signal))
         hl_write_registers(tracee->tid, ended);
     return let_go_on(tracee, (uintptr_t)signal,
-                     hl_is_event(status) ? HL_SKIP_ATTACH_STOPPED : HL_SKIP_ATTACH_UNFIT);
+                     hl_is_event(status) ? HL_REASON_ATTACH_STOPPED : HL_REASON_ATTACH_UNFIT);
 }
 
 /* Whether the thread is at the stop OP of a call, and at an entry, whether the call is its own: *NUMBER. */
@@ -197,7 +197,7 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
     if (result == 0 && status >> 8 != (SIGTRAP | 0x80))
         return give_way(tracee, status, ended);
     if (result == 0 && !is_at(tracee, PTRACE_SYSCALL_INFO_ENTRY, &number))
-        return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+        return let_go_on(tracee, 0, HL_REASON_ATTACH_UNFIT);
     if (number == SYS_restart_syscall)
         put_rest_back(tracee);
     if (result == 0)
@@ -217,29 +217,29 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
     int64_t error = -(int64_t)registers->regs[0];
     bool can_begin = error == HL_RESTART_SYS || error == HL_RESTART_NOINTR || error == HL_RESTART_NOHAND ||
                      error == HL_RESTART_BLOCK || (error == EINTR && number == tracee->call.number);
-    return can_begin ? 0 : let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+    return can_begin ? 0 : let_go_on(tracee, 0, HL_REASON_ATTACH_UNFIT);
 }
 
 int hl_settle_stop(struct hl_tracee *tracee) {
     struct user_regs_struct registers, again;
     if (hl_read_registers(tracee->tid, &registers) != 0)
-        return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+        return let_go_on(tracee, 0, HL_REASON_ATTACH_UNFIT);
     if (!is_where_seen(tracee, &registers)) {
         if (registers.regs[8] == SYS_restart_syscall && /* in the same sleep, or the next one */
             memcmp(registers.regs, tracee->call.argument, sizeof tracee->call.argument) == 0)
             put_rest_back(tracee);
-        return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+        return let_go_on(tracee, 0, HL_REASON_ATTACH_UNFIT);
     }
     bool ended = has_ended(tracee, &registers);
     if (!ended && !begins_again(tracee, &registers))
-        return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+        return let_go_on(tracee, 0, HL_REASON_ATTACH_UNFIT);
     again = registers;
     if (ended) {
         again.pc -= INSTRUCTION_BYTES;
         again.regs[0] = tracee->call.argument[0];
     }
     if (ended && hl_write_registers(tracee->tid, &again) != 0)
-        return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+        return let_go_on(tracee, 0, HL_REASON_ATTACH_UNFIT);
     tracee->seen.seventh = registers.regs[7];
     int result = enter_again(tracee, &again, ended ? &registers : NULL);
     if (result == 0 && (int64_t)again.regs[0] == -HL_RESTART_BLOCK)
@@ -285,9 +285,9 @@ int hl_read_frame_state(struct hl_tracee *tracee) {
     read_head(tracee, STREAMING_VECTORS_SET, &streaming, sizeof streaming);
     read_head(tracee, MATRIX_SET, &matrix, sizeof matrix);
     if (control_stack[0] != 0)
-        return HL_SKIP_ATTACH_SHADOW_STACK;
+        return HL_REASON_ATTACH_SHADOW_STACK;
     if ((streaming.flags & VECTORS_ARE_SCALABLE) || matrix.bytes > sizeof matrix)
-        return HL_SKIP_ATTACH_STATE;
+        return HL_REASON_ATTACH_STATE;
     int result = hl_trace(tracee->tid, PTRACE_GETREGSET, NT_PRFPREG, (uintptr_t)&data);
     if (result != 0)
         return result;

@@ -114,7 +114,7 @@ static int read_xsave(struct hl_tracee *tracee) {
     memcpy(&features, state->vectors + XSAVE_SOFTWARE_AT, sizeof features);
     memcpy(&used, state->vectors + XSAVE_HEADER_AT, sizeof used);
     if (used & AMX_FEATURES)
-        return HL_SKIP_ATTACH_AMX;
+        return HL_REASON_ATTACH_AMX;
     features &= ~AMX_FEATURES;
     size_t bytes = frame_xsave_bytes(features);
     if (bytes > data.iov_len)
@@ -176,7 +176,7 @@ static int abort_critical_section(const struct hl_tracee *tracee, struct user_re
     if (is_in_system_call(registers))
         return 0; /* then there is no critical section */
     if (result < 0)
-        return HL_SKIP_ATTACH_RSEQ;
+        return HL_REASON_ATTACH_RSEQ;
     if (rseq.rseq_abi_pointer == 0 ||
         hl_read_thread(tracee->tid, rseq.rseq_abi_pointer + 8, &at, sizeof at) != 0 || at == 0)
         return 0;

@@ -181,7 +181,7 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
         if (any.call != 0 && any.back != 0)
             return 0;
     }
-    return HL_SKIP_ATTACH_INSTRUCTIONS;
+    return HL_REASON_ATTACH_INSTRUCTIONS;
 }
 
 /* --- stopping --- */
@@ -207,7 +207,7 @@ int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
         if (tid != 0 && !(tid < 0 && errno == EINTR))
             break;
         if (waited_us >= (double)patience_us)
-            return HL_SKIP_ATTACH_BUSY;
+            return HL_REASON_ATTACH_BUSY;
         if (waited_us < SPIN_US)
             sched_yield();
         else
@@ -257,7 +257,7 @@ static bool is_coming(const struct hl_tracee *tracee) {
 
 int hl_await_late_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     int result = hl_await_stop(tracee, status, patience_us);
-    while (result == HL_SKIP_ATTACH_BUSY && (hl_now_ms() - tracee->asked_ms) * 1e3 < (double)ENTER_US &&
+    while (result == HL_REASON_ATTACH_BUSY && (hl_now_ms() - tracee->asked_ms) * 1e3 < (double)ENTER_US &&
            is_coming(tracee))
         result = hl_await_stop(tracee, status, LATE_US);
     return result;
@@ -284,7 +284,7 @@ static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
         if (result != 0 || is_our_stop(status))
             return result;
         if (hl_is_event(status))
-            return HL_SKIP_ATTACH_STOPPED;
+            return HL_REASON_ATTACH_STOPPED;
         tracee->ran_handler |= hl_catches(tracee, WSTOPSIG(status));
         result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
         if (result != 0)
@@ -295,7 +295,7 @@ static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
 /* Why the thread cannot be traced: it may have ended just now, or have a tracer. */
 static int find_denial(const struct hl_tracee *tracee) {
     pid_t tracer = hl_find_tracer(tracee->pid, tracee->tid);
-    return tracer < 0 ? -ESRCH : tracer > 0 ? HL_SKIP_ATTACH_TRACED : -EPERM;
+    return tracer < 0 ? -ESRCH : tracer > 0 ? HL_REASON_ATTACH_TRACED : -EPERM;
 }
 
 /* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers; and
@@ -334,7 +334,7 @@ void hl_end_tracing(const struct hl_tracing *before) {
 
 static int seize(const struct hl_tracee *tracee) {
     sigset_t clock;
-    volatile int result = HL_SKIP_ATTACH_BUSY;
+    volatile int result = HL_REASON_ATTACH_BUSY;
     sigemptyset(&clock);
     sigaddset(&clock, SIGALRM);
     ticks = 0;
@@ -352,7 +352,7 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
         tracee->call = *call;
         tracee->rest = hl_find_rest(call);
     }
-    int result = call == NULL && !HL_STOPS_RUNNING ? HL_SKIP_ATTACH_UNFIT : seize(tracee);
+    int result = call == NULL && !HL_STOPS_RUNNING ? HL_REASON_ATTACH_UNFIT : seize(tracee);
     if (result == -EPERM)
         return find_denial(tracee);
     if (result == 0)
@@ -372,7 +372,7 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
 int hl_read_registers(pid_t tid, struct user_regs_struct *registers) {
     struct iovec data = {registers, sizeof *registers};
     int result = hl_trace(tid, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
-    return result == 0 && data.iov_len != sizeof *registers ? HL_SKIP_ATTACH_32_BIT : result;
+    return result == 0 && data.iov_len != sizeof *registers ? HL_REASON_ATTACH_32_BIT : result;
 }
 
 int hl_write_registers(pid_t tid, struct user_regs_struct *registers) {
@@ -386,7 +386,7 @@ static int await_tracee(struct hl_tracee *tracee, bool is_last) {
         tracee->stage = HL_TRACEE_STOPPED;
         tracee->stopped_ms = hl_now_ms();
         result = hl_settle_stop(tracee);
-    } else if (result == HL_SKIP_ATTACH_STOPPED) { /* it stays stopped */
+    } else if (result == HL_REASON_ATTACH_STOPPED) { /* it stays stopped */
         hl_trace(tracee->tid, PTRACE_DETACH, 0, 0);
         tracee->stage = HL_TRACEE_GONE;
     }
@@ -492,7 +492,7 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
     size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
     state->low = find_room(tracee, process, taken);
     if (state->low == 0)
-        return HL_SKIP_ATTACH_STACK;
+        return HL_REASON_ATTACH_STACK;
     state->high = state->low + taken;
     state->stack = state->high - frame_bytes;
     tracee->data = state->high - bytes;
@@ -527,10 +527,10 @@ static bool has_filter(pid_t pid, pid_t tid) {
 /* Why we cannot suspend filters; ERROR is the kernel's. */
 static int explain_filter(int error) {
     if (error == -EINVAL)
-        return HL_SKIP_ATTACH_FILTER_KERNEL;
+        return HL_REASON_ATTACH_FILTER_KERNEL;
     if (!hl_has_capability(CAP_SYS_ADMIN))
-        return HL_SKIP_ATTACH_FILTER;
-    return has_filter(getpid(), getpid()) ? HL_SKIP_ATTACH_FILTER_OWN : HL_SKIP_ATTACH_FILTER_NAMESPACE;
+        return HL_REASON_ATTACH_FILTER;
+    return has_filter(getpid(), getpid()) ? HL_REASON_ATTACH_FILTER_OWN : HL_REASON_ATTACH_FILTER_NAMESPACE;
 }
 
 /* Suspends the present filters, and those that another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the
@@ -542,7 +542,7 @@ static int pass_filter(struct hl_tracee *tracee, bool suspends) {
     tracee->state->suspends = error == 0;
     return error == 0 || !has_filter(tracee->pid, tracee->tid) ? 0
            : suspends                                          ? explain_filter(error)
-                                                               : HL_SKIP_ATTACH_FILTER;
+                                                               : HL_REASON_ATTACH_FILTER;
 }
 
 /* Whether the kernel tells which call a thread is about to make (Linux 5.3). */
@@ -561,13 +561,13 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
     if (result == 0)
         result = hl_trace(tracee->tid, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
     if (result == 0 && hl_runs_32_bit(&state->registers))
-        result = HL_SKIP_ATTACH_32_BIT;
+        result = HL_REASON_ATTACH_32_BIT;
     if (result == 0 && !tells_calls(tracee))
-        result = HL_SKIP_ATTACH_KERNEL;
+        result = HL_REASON_ATTACH_KERNEL;
     if (result == 0 && dispatches_calls(tracee))
-        result = HL_SKIP_ATTACH_DISPATCH;
+        result = HL_REASON_ATTACH_DISPATCH;
     if (result == 0 && !are_there(gadgets, tracee, process))
-        result = HL_SKIP_MAPPING_CHANGED;
+        result = HL_REASON_MAPPING_CHANGED;
     if (result == 0)
         result = pass_filter(tracee, suspends);
     if (result == 0)
@@ -613,7 +613,7 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
         result = hl_trace(tracee->tid, PTRACE_SYSCALL, 0, (uintptr_t)signal);
         if (result == 0)
             result = hl_await_stop(tracee, &status, patience_us);
-        bool is_late = result == HL_SKIP_ATTACH_BUSY;
+        bool is_late = result == HL_REASON_ATTACH_BUSY;
         if (is_late)
             result = await_instead(tracee, &status);
         if (result != 0)
@@ -623,12 +623,12 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
         if (in_call)
             return 0;
         if (is_late && hl_is_event(status))
-            return HL_SKIP_ATTACH_FROZEN;
+            return HL_REASON_ATTACH_FROZEN;
         /* A stop for all threads of the process takes effect when this one is let go. */
         signal = hl_is_event(status) ? 0 : WSTOPSIG(status);
         if (signal != 0 && signal != SIGSTOP) {
             hold_signal(tracee);
-            result = signal == SIGSYS ? HL_SKIP_ATTACH_DISPATCH : HL_SKIP_ATTACH_SIGNAL;
+            result = signal == SIGSYS ? HL_REASON_ATTACH_DISPATCH : HL_REASON_ATTACH_SIGNAL;
         }
     }
     if (result == -ESRCH)
@@ -652,7 +652,7 @@ int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint
     if (error == 0 && !makes_call(tracee, &r)) {
         if (tracee->state->suspends) /* a filter would have seen this call, so it is not made */
             hl_cancel_call(tracee);
-        return HL_SKIP_ATTACH_TAMPERED;
+        return HL_REASON_ATTACH_TAMPERED;
     }
     if (error == 0)
         error = run_to_call(tracee, CALL_US);
@@ -668,9 +668,9 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
     if (tracee->stage < HL_TRACEE_ARMED)
         return -ESRCH;
     if (!tracee->state->suspends && has_filter(tracee->pid, tracee->tid))
-        return HL_SKIP_ATTACH_FILTER; /* another thread has just set it for all */
+        return HL_REASON_ATTACH_FILTER; /* another thread has just set it for all */
     int error = hl_make_call(tracee, result, number, argument);
-    if (error == HL_SKIP_ATTACH_TAMPERED || error == HL_SKIP_ATTACH_FROZEN) {
+    if (error == HL_REASON_ATTACH_TAMPERED || error == HL_REASON_ATTACH_FROZEN) {
         tracee->let_go = error;
         hl_release_tracee(tracee);
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* One thread of another process, stopped by ptrace(2), that makes system calls for us.
 
-   Results are 0, a reason (enum hl_skip) or a negated errno; -ESRCH: the thread is gone (it ended, or another
+   Results are 0, a reason (enum hl_reason) or a negated errno; -ESRCH: the thread is gone (it ended, or another
    one executed a program).  All functions for one tracee are called by the same thread, and when that ends, in
    whichever way, the kernel lets go of what it has stopped.  They are called between hl_begin_tracing and
    hl_end_tracing. */
@@ -57,13 +57,13 @@ struct hl_tracee {
     } seen;
 };
 
-/* Whether processes can be changed as they run with this processor: 0, or HL_SKIP_ATTACH_STATE. */
+/* Whether processes can be changed as they run with this processor: 0, or HL_REASON_ATTACH_STATE. */
 int hl_check_attach_machine(void);
-/* Whether a program can be changed at its exec stop with this processor: 0, or HL_SKIP_EXEC_OVERLAYS. */
+/* Whether a program can be changed at its exec stop with this processor: 0, or HL_REASON_EXEC_OVERLAYS. */
 int hl_check_exec_stop_machine(void);
 
 /* Finds the instructions in PROCESS.  AVOID: regions for which this is true are used only if no others have them.  0,
-   HL_SKIP_ATTACH_INSTRUCTIONS, or -ESRCH. */
+   HL_REASON_ATTACH_INSTRUCTIONS, or -ESRCH. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
 
@@ -83,11 +83,11 @@ void hl_begin_tracing(struct hl_tracing *before);
 void hl_end_tracing(const struct hl_tracing *before);
 
 /* Traces the thread TID of PID, which it does not notice, and asks it to stop.  CALL: the call in which it sleeps; NULL: it
-   runs.  0, HL_SKIP_ATTACH_TRACED, HL_SKIP_ATTACH_BUSY (its process executes a program, and that takes long), or a negated
+   runs.  0, HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated
    errno. */
 int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call);
 
-/* Waits until it has stopped.  0, HL_SKIP_ATTACH_STOPPED, HL_SKIP_ATTACH_BUSY (not in time), or a negated errno. */
+/* Waits until it has stopped.  0, HL_REASON_ATTACH_STOPPED, HL_REASON_ATTACH_BUSY (not in time), or a negated errno. */
 int hl_await_tracee(struct hl_tracee *tracee);
 
 /* Prepares the stopped thread for calls.  PROCESS has the present mappings of GADGETS and of [stack].  SUSPENDS: a filter of its
@@ -96,16 +96,16 @@ int hl_await_tracee(struct hl_tracee *tracee);
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends);
 
-/* Makes a system call.  0: *RESULT is its result.  HL_SKIP_ATTACH_TAMPERED: the thread was about to make another call, and did
-   not make it if a filter is suspended; HL_SKIP_ATTACH_FROZEN: its control group is frozen, and it made none.  After both it has
+/* Makes a system call.  0: *RESULT is its result.  HL_REASON_ATTACH_TAMPERED: the thread was about to make another call, and did
+   not make it if a filter is suspended; HL_REASON_ATTACH_FROZEN: its control group is frozen, and it made none.  After both it has
    been let go. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
 
 /* The reason for ERROR, a negated errno of mapping a file that a thread may have to execute. */
 static inline int hl_explain_mapping(long error) {
-    return error == -EPERM    ? HL_SKIP_STORE_NOEXEC
-           : error == -EACCES ? HL_SKIP_EXEC_DENIED
-                              : HL_SKIP_NO_MEMORY;
+    return error == -EPERM    ? HL_REASON_STORE_NOEXEC
+           : error == -EACCES ? HL_REASON_EXEC_DENIED
+                              : HL_REASON_NO_MEMORY;
 }
 
 /* Reads the memory of the thread TID, as far as the thread itself could read it.  0, or a negated errno. */

@@ -108,8 +108,8 @@ static void consider_image(struct judging *judging, bool *is_there) {
     struct hl_reach reach;
     hl_find_image(&found, &file_plan, judging->options, judging->is_known);
     bool can_be = found.path != NULL || found.needed_pages > 0;
-    bool is_refused = found.path != NULL && found.skip != HL_MOVED && found.skip != HL_SKIP_IMAGE_PLACE;
-    verdict->image_skip = can_be && !is_refused ? HL_MOVED : found.skip;
+    bool is_refused = found.path != NULL && found.reason != HL_MOVED && found.reason != HL_REASON_IMAGE_PLACE;
+    verdict->image_reason = can_be && !is_refused ? HL_MOVED : found.reason;
     *is_there = found.path != NULL;
     verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_exec_stop_machine() != 0;
     if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &file_plan.geometry) == 0) {
@@ -120,7 +120,7 @@ static void consider_image(struct judging *judging, bool *is_there) {
         verdict->pages[HL_WAY_IMAGE] =
             found.path != NULL ? count_huge_pages(&file_plan.geometry, found.bytes) : found.needed_pages;
         if (verdict->covered[HL_WAY_IMAGE] == 0)
-            verdict->image_skip = HL_SKIP_IMAGE_USELESS;
+            verdict->image_reason = HL_REASON_IMAGE_USELESS;
     }
     hl_free_found_image(&found);
 }
@@ -132,7 +132,7 @@ static void consider_place(struct judging *judging, bool is_kept) {
     struct hl_geometry geometry = find_file_geometry(judging);
     char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
     int result =
-        hl_is_native(judging->file) ? hl_look_in_place(&place, judging->file, &geometry) : HL_SKIP_FOREIGN;
+        hl_is_native(judging->file) ? hl_look_in_place(&place, judging->file, &geometry) : HL_REASON_FOREIGN;
     if (result == 0 || result == -EPERM) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
         if (!is_kept)
@@ -177,14 +177,14 @@ static void choose(struct hl_verdict *verdict, enum hl_way made) {
 }
 
 /* Why no text of FILE_PLAN's object moves; HL_MOVED: it does. */
-static enum hl_skip find_skip(const struct hl_file_plan *file_plan) {
-    if (file_plan->skip != 0)
-        return (enum hl_skip)file_plan->skip;
+static enum hl_reason find_reason(const struct hl_file_plan *file_plan) {
+    if (file_plan->reason != 0)
+        return (enum hl_reason)file_plan->reason;
     for (unsigned i = 0; i < file_plan->object.n_segments; i++)
         if (file_plan->object.segment[i].flags & PF_X && file_plan->plan.covered_bytes[i] == 0 &&
-            file_plan->plan.skip[i] != HL_MOVED)
-            return file_plan->plan.skip[i];
-    return HL_SKIP_TOO_SMALL;
+            file_plan->plan.reason[i] != HL_MOVED)
+            return file_plan->plan.reason[i];
+    return HL_REASON_TOO_SMALL;
 }
 
 void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
@@ -220,8 +220,8 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason == NULL)
-        verdict->skip =
-            verdict->image_skip == HL_SKIP_SPARSE_TEXT ? HL_SKIP_SPARSE_TEXT : find_skip(&judging.file_plan);
+        verdict->reason = verdict->image_reason == HL_REASON_SPARSE_TEXT ? HL_REASON_SPARSE_TEXT
+                                                                         : find_reason(&judging.file_plan);
 }
 
 /* The bytes of text of FILE at PATH.  Only its headers are read: reading the padding to judge an image would cache it in small
@@ -294,17 +294,17 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
 
 /* Linux maps no file by huge entries into a process with PR_SET_THP_DISABLE, and MADV_COLLAPSE is EINVAL; huge entries that it
    had before stay (6.18). */
-enum hl_skip hl_find_obstacle(const struct hl_process *process) {
+enum hl_reason hl_find_obstacle(const struct hl_process *process) {
     char line[1024];
     unsigned long number;
-    enum hl_skip skip = HL_MOVED;
+    enum hl_reason reason = HL_MOVED;
     FILE *status = hl_open_text(process->folder, "status");
-    while (status != NULL && skip == HL_MOVED && fgets(line, sizeof line, status) != NULL)
+    while (status != NULL && reason == HL_MOVED && fgets(line, sizeof line, status) != NULL)
         if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0)
-            skip = HL_SKIP_ATTACH_THP_DISABLED;
+            reason = HL_REASON_ATTACH_THP_DISABLED;
     if (status != NULL)
         fclose(status);
-    return skip;
+    return reason;
 }
 
 /* LOADED's file is the image itself; other ways for the original are not considered. */
@@ -326,7 +326,7 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
     if (verdict->covered[HL_WAY_IMAGE] > 0)
         return;
     verdict->best = HL_WAY_NOTHING;
-    verdict->skip = HL_SKIP_IMAGE_USELESS;
+    verdict->reason = HL_REASON_IMAGE_USELESS;
 }
 
 bool hl_is_elsewhere(const struct hl_loaded *loaded) {
@@ -347,7 +347,7 @@ static bool is_program_here(const struct hl_process *process) {
 }
 
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
-                     const struct hl_loaded *loaded, enum hl_skip obstacle,
+                     const struct hl_loaded *loaded, enum hl_reason obstacle,
                      const struct hl_options *options) {
     if (loaded->is_image)
         judge_image(verdict, loaded);
@@ -378,7 +378,7 @@ void hl_set_program(struct hl_verdict *verdict, const char *executable) {
 /* --- in words --- */
 
 const char *hl_explain_nothing(const struct hl_verdict *verdict) {
-    return verdict->plain_reason != NULL ? verdict->plain_reason : hl_skip_sentence(verdict->skip);
+    return verdict->plain_reason != NULL ? verdict->plain_reason : hl_reason_sentence(verdict->reason);
 }
 
 /* "an image, 98.1 % of its text on 6 huge pages for all processes together"; the caller frees it. */
@@ -393,7 +393,7 @@ static char *describe(const struct hl_verdict *verdict) {
     char *add = hl_xasprintf("hugeld share add"), *own = hl_default_store(), *why = NULL;
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     hl_add_word(&add, verdict->path);
-    why = !is_shared && verdict->image_skip == HL_SKIP_IMAGE_INELIGIBLE
+    why = !is_shared && verdict->image_reason == HL_REASON_IMAGE_INELIGIBLE
               ? hl_xasprintf(" (no image can be made of it: '%s' says why)", add)
           : needs_store ? hl_xasprintf(" (root can make it, or a user with XDG_RUNTIME_DIR set)")
                         : hl_xasprintf("%s", "");
@@ -502,7 +502,7 @@ json_t *hl_json_verdict(const struct hl_verdict *verdict) {
             json_array_append_new(parts, json_string(now_names[now]));
     json_object_set_new(json, "now_parts", parts);
     json_object_set_new(json, "obstacle",
-                        verdict->obstacle != HL_MOVED ? json_string(hl_skip_name(verdict->obstacle))
+                        verdict->obstacle != HL_MOVED ? json_string(hl_reason_name(verdict->obstacle))
                                                       : json_null());
     free(words);
     free(commands);

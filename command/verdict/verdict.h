@@ -7,7 +7,7 @@
 #include "command/file/elf-file.h"
 #include "command/proc/process.h"
 #include "command/image/store.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 struct hl_verdict {
     char *path;
@@ -25,12 +25,12 @@ struct hl_verdict {
     bool is_gone;             /* the file that a process has loaded is not found by its path from here */
     bool is_to_be_executed;   /* the image helps only where it is executed itself (--via=image) */
     const char *plain_reason; /* why nothing can be preloaded; or NULL */
-    enum hl_skip skip;        /* why BEST is HL_WAY_NOTHING; HL_MOVED: plain_reason says why */
-    enum hl_skip
-        image_skip; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
+    enum hl_reason reason;    /* why BEST is HL_WAY_NOTHING; HL_MOVED: plain_reason says why */
+    enum hl_reason
+        image_reason; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
     enum hl_now now;
-    unsigned now_parts;    /* the bit 1 << of each enum hl_now in which a part of the process's text is */
-    enum hl_skip obstacle; /* reason why its text cannot get other huge pages than it has; or HL_MOVED */
+    unsigned now_parts;      /* the bit 1 << of each enum hl_now in which a part of the process's text is */
+    enum hl_reason obstacle; /* reason why its text cannot get other huge pages than it has; or HL_MOVED */
 };
 
 /* Judges FILE at PATH, an executable (IS_MAIN) or a library, as it would be started by this user with OPTIONS.  VERDICT is
@@ -46,7 +46,8 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
 
 /* The same for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
-                     const struct hl_loaded *loaded, enum hl_skip obstacle, const struct hl_options *options);
+                     const struct hl_loaded *loaded, enum hl_reason obstacle,
+                     const struct hl_options *options);
 
 /* Whether the path of LOADED leads to another file from here, as a path of another mount namespace may, or to none; no image's
    does.  If a file system on the way may not answer, it is not asked, and the result is false. */
@@ -60,8 +61,8 @@ void hl_set_program(struct hl_verdict *verdict, const char *executable);
    bit 1 << of each; it may be NULL. */
 enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts);
 
-/* The reason why PROCESS cannot get its text onto huge pages: HL_SKIP_ATTACH_THP_DISABLED, or HL_MOVED. */
-enum hl_skip hl_find_obstacle(const struct hl_process *process);
+/* The reason why PROCESS cannot get its text onto huge pages: HL_REASON_ATTACH_THP_DISABLED, or HL_MOVED. */
+enum hl_reason hl_find_obstacle(const struct hl_process *process);
 
 /* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
 char *hl_describe_now(const struct hl_verdict *verdict);

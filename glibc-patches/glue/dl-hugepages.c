@@ -260,7 +260,7 @@ move_object (const struct link_map *l, enum hl_selection selection)
   void *stack = hl_make_room (context);
   if (stack == NULL || !hl_call_on_stack (move_added, &task, stack))
     {
-      hl_report_dropped (context, object, HL_SKIP_NO_MEMORY);
+      hl_report_dropped (context, object, HL_REASON_NO_MEMORY);
       if (hl_is_strict (context) && selection == HL_SELECTED_BY_NAME)
 	task.status = 127;
     }
@@ -382,12 +382,12 @@ try_mapping (int fd)
       hl_munmap (at, page);
       return 0;
     }
-  return (at == -EINVAL ? HL_SKIP_IMAGE_PLACE
-	  : at == -EPERM ? HL_SKIP_STORE_NOEXEC : HL_SKIP_EXEC_DENIED);
+  return (at == -EINVAL ? HL_REASON_IMAGE_PLACE
+	  : at == -EPERM ? HL_REASON_STORE_NOEXEC : HL_REASON_EXEC_DENIED);
 }
 
 /* Return 0 if TO is an image of FD, whose first LENGTH bytes are START, and
-   can be mapped in its place; HL_SKIP_IMAGE_PLACE if only the core can do
+   can be mapped in its place; HL_REASON_IMAGE_PLACE if only the core can do
    that.  */
 static int
 check_image (struct comparison *c, int to, int fd, const char *start,
@@ -403,14 +403,14 @@ check_image (struct comparison *c, int to, int fd, const char *start,
       || !read_headers (laid_out, to, length)
       || !is_same_file (original, laid_out, is_main)
       || hl_read_file_state (&state, to) != 0)
-    return HL_SKIP_IMAGE_MISMATCH;
+    return HL_REASON_IMAGE_MISMATCH;
   int result = hl_compare_image (&original->object, &laid_out->object,
 				 state.bytes, &context->config->geometry);
   if (result == 0
       && (laid_out->object.segment[0].first_page
 	  & (context->config->geometry.huge_page_bytes - 1)) != 0)
     /* glibc would put its first page on a boundary.  */
-    result = HL_SKIP_IMAGE_PLACE;
+    result = HL_REASON_IMAGE_PLACE;
   return result != 0 ? result : try_mapping (to);
 }
 
@@ -517,7 +517,7 @@ find_image (int fd, bool *has_store)
 {
   struct hl_file_state state;
   struct hl_stores stores;
-  long int to = -HL_SKIP_NO_IMAGE;
+  long int to = -HL_REASON_NO_IMAGE;
   *has_store = hl_open_stores (&stores, context);
   if (!*has_store)
     return to;
@@ -563,14 +563,14 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
     }
   struct hl_area area;
   struct comparison *c = NULL;
-  int result = HL_SKIP_NO_MEMORY;
+  int result = HL_REASON_NO_MEMORY;
   if (hl_map_area (&area, sizeof *c, PROT_READ | PROT_WRITE, 0) == 0)
     {
       c = (struct comparison *) area.start;
       result = check_image (c, to, fd, start, length,
 			    (mode & __RTLD_OPENEXEC) != 0);
     }
-  mapped->is_for_core = result == HL_SKIP_IMAGE_PLACE;
+  mapped->is_for_core = result == HL_REASON_IMAGE_PLACE;
   mapped->no_image = mapped->is_for_core ? HL_MOVED : result;
   mapped->is_image = result == 0;
   if (mapped->is_image)
@@ -625,7 +625,7 @@ _dl_hugepages_report_libc (const struct link_map *l)
     return;
   hl_note_stderr (context);
   hl_report_dropped (context, describe (l, l->l_name, false),
-		     HL_SKIP_OTHER_LIBC);
+		     HL_REASON_OTHER_LIBC);
   if (hl_is_strict (context))
     _exit (127);
 }

@@ -35,7 +35,7 @@ struct dl_hugepages_object
   /* There is one, but it cannot be mapped page by page: the core brings it
      into place, for which the object must begin on a boundary.  */
   bool is_for_core;
-  /* Its image was looked for in vain, and this is why (enum hl_skip); or
+  /* Its image was looked for in vain, and this is why (enum hl_reason); or
      zero.  */
   int no_image;
 };

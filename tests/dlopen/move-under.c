@@ -11,7 +11,7 @@
    wrong counts results that differ from the same functions' earlier ones, computed by each thread over
    rounds of calls and reads; through counts backtraces that went through the DSO. */
 #include "../../elf/move.h"
-#include "../../elf/skip.h"
+#include "../../elf/reason.h"
 
 #include "../churn.h"
 
@@ -145,7 +145,7 @@ static void move_and_return(struct hl_context *context, int fd) {
     const struct hl_work *work = &context->work[0];
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         if (!work->move[i].placed)
-            fail(hl_skip_name(work->skip != HL_MOVED ? work->skip : work->move[i].skip));
+            fail(hl_reason_name(work->reason != HL_MOVED ? work->reason : work->move[i].reason));
         map_file(&work->plan.span[i], fd);
     }
     hl_end(context);

@@ -17,7 +17,7 @@ static void plan_file(const struct hl_elf_file *file, const char *path) {
     options.segments = HL_SEGMENTS_ALL;
     options.bss = HL_BSS_THP;
     hl_plan_file(&file_plan, path, file, &options, hl_is_position_independent(file) ? T_HUGE : 0);
-    assert_int_equal(file_plan.skip == 0, file_plan.plan.n_spans > 0);
+    assert_int_equal(file_plan.reason == 0, file_plan.plan.n_spans > 0);
     if (file_plan.object.n_segments == 0)
         return;
     check_spans(&file_plan.plan, &file_plan.object);

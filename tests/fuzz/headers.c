@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     t_take(&input, phdr, n * sizeof phdr[0]);
 
     int result = hl_read_segments(&object, phdr, n, bias, &t_geometry);
-    assert_true(result == 0 || result == HL_SKIP_MALFORMED || result == HL_SKIP_MANY_SEGMENTS);
+    assert_true(result == 0 || result == HL_REASON_MALFORMED || result == HL_REASON_MANY_SEGMENTS);
     if (result != 0)
         return 0;
     check_object(&object);
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     object.is_new = chosen.is_new;
     object.text_relocations = chosen.text_relocations;
     result = hl_plan_object(&plan, &object, &options, &t_geometry);
-    assert_true(result >= 0 && result < HL_SKIP_COUNT);
+    assert_true(result >= 0 && result < HL_REASON_COUNT);
     assert_int_equal(result == 0, plan.n_spans > 0);
     check_spans(&plan, &object);
     check_numbers(&plan, &object);

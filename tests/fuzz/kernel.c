@@ -93,8 +93,8 @@ static size_t count_nowhere(const char *text) {
 }
 
 static void check_seen(const struct seen *seen, char *const *text) {
-    assert_true(seen->maps_result == 0 || seen->maps_result == HL_SKIP_NO_PROC ||
-                seen->maps_result == HL_SKIP_NO_MEMORY);
+    assert_true(seen->maps_result == 0 || seen->maps_result == HL_REASON_NO_PROC ||
+                seen->maps_result == HL_REASON_NO_MEMORY);
     if (seen->maps_result == 0) {
         assert_true(seen->maps.n + count_nowhere(text[0]) >= count_lines(text[0]));
         assert_true(hl_same_maps(&seen->maps, &seen->maps, 0, UINT64_MAX));
@@ -105,8 +105,9 @@ static void check_seen(const struct seen *seen, char *const *text) {
     assert_true(seen->pool.n_nodes <= HL_NODES_MAX);
     for (unsigned i = 1; i < seen->pool.n_nodes; i++)
         assert_true(seen->pool.node[i].use <= HL_NODE_NOT_LOCAL);
-    assert_true(seen->memory_limit == 0 || seen->memory_limit == HL_SKIP_MEMORY_LIMIT ||
-                seen->memory_limit == HL_SKIP_MEMORY_UNKNOWN || seen->memory_limit == HL_SKIP_MEMORY_SHORT);
+    assert_true(seen->memory_limit == 0 || seen->memory_limit == HL_REASON_MEMORY_LIMIT ||
+                seen->memory_limit == HL_REASON_MEMORY_UNKNOWN ||
+                seen->memory_limit == HL_REASON_MEMORY_SHORT);
     if (seen->pool_result == 0)
         assert_true(seen->available <= seen->pool.free_pages + seen->pool.overcommit_pages);
 }

@@ -254,13 +254,13 @@ def test_report_lines(builder, store, library):
 def test_inspect(builder, store):
     app = builder.executable("nopie")
     before = store.inspect(app)["image"]
-    assert (before["path"], before["bytes"], before["used"], before["skip"]) == (None, None, False, "no-image")
+    assert (before["path"], before["bytes"], before["used"], before["reason"]) == (None, None, False, "no-image")
     assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld share add {app}")
     image = store.add(app)
     after = store.inspect(app, options="segments=text,sparse_text=off")
     assert after["image"]["path"] == image and after["image"]["used"] is True
     assert after["image"]["bytes"] == int(store.done("stat", "-c", "%s", image))
-    assert after["image"]["skip"] is after["image"]["remedy"] is None
+    assert after["image"]["reason"] is after["image"]["remedy"] is None
     # From an image read-only data and pages with little text move as well.
     assert {s["kind"] for s in after["plan"]["spans"]} == {"text", "rodata"}
     assert after["plan"]["pages"] == after["image"]["pages"] == 6
@@ -273,12 +273,12 @@ def test_inspect_without_use_for_it(builder, store):
     app = builder.executable("nopie")
     image = store.add(app)
     told = store.inspect(app, options="backend=thp")
-    assert told["image"]["path"] == image and told["image"]["used"] is False and told["image"]["skip"] is None
+    assert told["image"]["path"] == image and told["image"]["used"] is False and told["image"]["reason"] is None
     assert told["image"]["remedy"] == "set backend=image"
     assert "is not used with backend=thp" in store.hugeld("inspect", "-o", store.options("backend=thp"), app).stdout
     tiny = builder.tiny()
     told = store.inspect(tiny)["image"]
-    assert (told["skip"], told["remedy"]) == ("too-small", None)
+    assert (told["reason"], told["remedy"]) == ("too-small", None)
     assert "image" not in store.hugeld("inspect", "-o", store.options(), tiny).stdout
 
 
@@ -286,7 +286,7 @@ def test_inspect_pie(builder, store, library, pause_library):
     app = builder.executable("pie")
     store.add(app)
     told = store.inspect(app)["image"]
-    assert told["used"] is False and told["skip"] == "image-place" and "--via=image" in told["remedy"]
+    assert told["used"] is False and told["reason"] == "image-place" and "--via=image" in told["remedy"]
     env = helpers.preload(library, pause_library, options="data=off", patterns="")
     with helpers.paused([*store.inside, app], env, app.name) as process:
         told = store.inspect(app, "--pid", process.pid)
@@ -337,7 +337,7 @@ def test_reasons(builder, store, tmp_path, library, how, reason):
     result = store.call(app, env=helpers.preload(library, options=store.options("verbose=1")))
     if spoil_root_owner:
         store.done("chown", "0", store.path)
-    assert (told["used"], told["skip"]) == (False, reason) and told["remedy"]
+    assert (told["used"], told["reason"]) == (False, reason) and told["remedy"]
     assert f"text stays: {told['sentence']}" in result.stderr
 
 
@@ -400,7 +400,7 @@ def test_doctor_of_program(builder, store, pool):
 
     told, text = ask(0)  # hugeld takes other memory
     [main] = told["objects"]
-    assert main["image"]["used"] is False and main["image"]["fits"] is True and main["image"]["skip"] == "no-image"
+    assert main["image"]["used"] is False and main["image"]["fits"] is True and main["image"]["reason"] == "no-image"
     assert told["store"] == str(store.path) and told["our_pages_max"] > 0 == told["image_pages"]
     command, run = main["verdict"]["commands"].split(", then ")
     assert command in text and run in text and f"{store.path} has room for it" in text

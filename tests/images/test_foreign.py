@@ -141,7 +141,7 @@ def test_status_and_inspect(inside, fixed):
     finally:
         helpers.end_process(process)
     [file] = json.loads(inside("/run/bin/hugeld", "inspect", "--json", fixed).stdout)["files"]
-    assert (file["image"]["skip"], file["image"]["sentence"], file["image"]["remedy"]) == ("store-foreign", FOREIGN, REMEDY)
+    assert (file["image"]["reason"], file["image"]["sentence"], file["image"]["remedy"]) == ("store-foreign", FOREIGN, REMEDY)
 
 
 @TRIES_THE_POOL

@@ -64,8 +64,8 @@ def test_every_option_is_explained():
 
 
 def test_every_reason_is_explained():
-    table = (helpers.ROOT / "elf/skip.def").read_text()
-    reasons = re.findall(r'^SKIP\(\w+, "([\w-]+)",(.+?)"\)$', table, re.M | re.S)
+    table = (helpers.ROOT / "elf/reason.def").read_text()
+    reasons = re.findall(r'^REASON\(\w+, "([\w-]+)",(.+?)"\)$', table, re.M | re.S)
     assert len(reasons) > 30
     text = render("hugeld.7").partition("DIAGNOSTICS")[2]
     for reason, rest in reasons:

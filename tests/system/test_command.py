@@ -333,7 +333,7 @@ def test_run_32_bit_program(tmp_path):
 
 
 def check_plan(file):
-    keys = {"load_bias", "load_bias_of", "pages", "text_share", "made_executable_bytes", "skip", "spans", "segments"}
+    keys = {"load_bias", "load_bias_of", "pages", "text_share", "made_executable_bytes", "reason", "spans", "segments"}
     assert keys <= set(file["plan"])
     before = 0
     for span in file["plan"]["spans"]:
@@ -433,9 +433,9 @@ def test_inspect_words(builder):
 
 def test_inspect_why_not(builder):
     [file] = hugeld_json("inspect", builder.tiny())["files"]
-    assert (file["plan"]["skip"], file["plan"]["remedy"]) == ("too-small", None) and file["plan"]["sentence"]
+    assert (file["plan"]["reason"], file["plan"]["remedy"]) == ("too-small", None) and file["plan"]["sentence"]
     [file] = hugeld_json("inspect", builder.with_library("dso-textrel")[1][0])["files"]
-    assert file["plan"]["skip"] == "text-relocations"
+    assert file["plan"]["reason"] == "text-relocations"
     [file] = hugeld_json("inspect", builder.tiny("-static"))["files"]
     assert file["static"] is True
 

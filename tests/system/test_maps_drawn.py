@@ -122,7 +122,7 @@ def test_no_option_is_blamed_for_what_it_would_not_move(builder):
         text = helpers.hugeld("inspect", "-o", options, app).stdout
         assert "segments=text leaves" not in text and "no whole huge page lies inside" in text
         [file] = helpers.hugeld_json("inspect", "-o", options, app)["files"]
-        assert {s["skip"] for s in file["plan"]["segments"] if "w" not in s["flags"]} == {"too-small"}
+        assert {s["reason"] for s in file["plan"]["segments"] if "w" not in s["flags"]} == {"too-small"}
 
 
 def test_status_and_inspect_give_the_same_reasons(builder, pause_library):

@@ -122,5 +122,5 @@ def test_doctor(memory_group, thp):
     """Its answer about thp agrees with a program's default."""
     told = helpers.hugeld_json("doctor")
     limited = helpers.run([*memory_group(1 << 30), helpers.HUGELD, "doctor"])
-    assert told["thp_skip"] is None and told["usable"]["thp"]
+    assert told["thp_reason"] is None and told["usable"]["thp"]
     assert LIMIT in limited.stdout and limited.stdout.rstrip().endswith("thp no")

@@ -96,7 +96,7 @@ def test_sparse_text(builder, prove, pool):
     for value, pages in (("off", 4), ("on", 5)):
         assert prove([app], {app.name: ("text",)}, options=options + value).pages == pages
     [file] = helpers.hugeld_json("inspect", "-o", options + "off", tiny)["files"]
-    assert file["plan"]["skip"] == "sparse-text" and "sparse_text=on" in file["plan"]["remedy"]
+    assert file["plan"]["reason"] == "sparse-text" and "sparse_text=on" in file["plan"]["remedy"]
     assert "KiB: too little text to be" in helpers.hugeld("inspect", "-o", options + "off", app).stdout
 
 

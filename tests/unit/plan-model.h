@@ -123,7 +123,7 @@ static void check_numbers(const struct hl_plan *plan, const struct hl_object *ob
                 made_executable += bytes;
         }
         assert_int_equal(plan->covered_bytes[i], covered);
-        assert_int_equal(plan->skip[i] == HL_MOVED, covered > 0);
+        assert_int_equal(plan->reason[i] == HL_MOVED, covered > 0);
         if (segment->flags & PF_X) {
             text += segment->end - segment->start;
             covered_text += covered;

@@ -88,7 +88,7 @@ static void test_own_flags(void **state) {
     assert_int_equal(hl_check_flags(start, start + page), 0);
     assert_int_equal(madvise(at + page, page, MADV_DONTFORK), 0);
     assert_int_equal(hl_check_flags(start, start + page), 0);
-    assert_int_equal(hl_check_flags(start, start + 2 * page), HL_SKIP_MAPPED_SPECIALLY);
+    assert_int_equal(hl_check_flags(start, start + 2 * page), HL_REASON_MAPPED_SPECIALLY);
     assert_int_equal(munmap(at, 2 * page), 0);
 }
 

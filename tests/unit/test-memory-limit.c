@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 
 #include "elf/memory-limit.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -231,13 +231,13 @@ static void test_endless_paths(void **state) {
                           {"proc/self/cgroup", text},
                           {CGROUP "a/memory.max", "41943040\n"}};
     assert_int_equal(headroom_of(deep, 5), 40 * MIB);
-    assert_int_equal(limit_of(deep, 5, 0), HL_SKIP_MEMORY_UNKNOWN);
+    assert_int_equal(limit_of(deep, 5, 0), HL_REASON_MEMORY_UNKNOWN);
     memset(text + 3, '/', 4087);
     assert_int_equal(headroom_of(deep, 4), 1024 * MIB);
     assert_int_equal(limit_of(deep, 4, 0), 0);
     memset(text + 3, 'a', 4087);
     assert_int_equal(headroom_of(deep, 4), 1024 * MIB);
-    assert_int_equal(limit_of(deep, 4, 0), HL_SKIP_MEMORY_UNKNOWN);
+    assert_int_equal(limit_of(deep, 4, 0), HL_REASON_MEMORY_UNKNOWN);
     free(text);
 }
 
@@ -255,21 +255,21 @@ static void test_limits(void **state) {
         int result;
         uint64_t bytes;
     } row[] = {
-        {"nothing can be read", {{NULL, NULL}}, HL_SKIP_MEMORY_UNKNOWN, 0},
+        {"nothing can be read", {{NULL, NULL}}, HL_REASON_MEMORY_UNKNOWN, 0},
         {"no groups in this kernel", {MACHINE}, 0, 0},
         {"overcommit is allowed", {MEMINFO, {"proc/sys/vm/overcommit_memory", "1\n"}}, 0, 0},
         {"overcommit is forbidden",
          {MEMINFO, {"proc/sys/vm/overcommit_memory", "2\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
-        {"overcommit cannot be read", {MEMINFO}, HL_SKIP_MEMORY_UNKNOWN, 0},
+        {"overcommit cannot be read", {MEMINFO}, HL_REASON_MEMORY_UNKNOWN, 0},
         {"no MemAvailable (before Linux 3.14)",
          {{"proc/meminfo", "MemTotal: 4194304 kB\n"}, {"proc/sys/vm/overcommit_memory", "0\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"no MemTotal",
          {{"proc/meminfo", "MemAvailable: 4194304 kB\n"}, {"proc/sys/vm/overcommit_memory", "0\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
 
         {"v2: the root", {MACHINE, ROOT, {"proc/self/cgroup", "0::/\n"}}, 0, 0},
@@ -289,7 +289,7 @@ static void test_limits(void **state) {
           {"proc/self/cgroup", "0::/a\n"},
           {CGROUP "a/memory.max", "4294963200\n"},
           {CGROUP "a/memory.high", "max\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
         {"v2: max is all that the machine has",
          {MACHINE,
@@ -305,7 +305,7 @@ static void test_limits(void **state) {
           {"proc/self/cgroup", "0::/a\n"},
           {CGROUP "a/memory.max", "max\n"},
           {CGROUP "a/memory.high", "4294963200\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
         {"v2: max of an ancestor",
          {MACHINE,
@@ -316,7 +316,7 @@ static void test_limits(void **state) {
           {CGROUP "a/b/memory.max", "max\n"},
           {CGROUP "a/b/memory.high", "max\n"},
           {CGROUP "a/b/c/cgroup.controllers", "\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
         {"v2: the controller does not reach the group",
          {MACHINE,
@@ -329,17 +329,17 @@ static void test_limits(void **state) {
          0},
         {"v2: the group is not there",
          {MACHINE, ROOT, {"proc/self/cgroup", "0::/a\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"v2: the group has been removed",
          {MACHINE, ROOT, {"proc/self/cgroup", "0::/a (deleted)\n"}, {CGROUP "a/cgroup.controllers", "\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"v2: outside the namespace",
          {MACHINE, ROOT, {"proc/self/cgroup", "0::/../a\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
-        {"v2: not mounted", {MACHINE, {"proc/self/cgroup", "0::/\n"}}, HL_SKIP_MEMORY_UNKNOWN, 0},
+        {"v2: not mounted", {MACHINE, {"proc/self/cgroup", "0::/\n"}}, HL_REASON_MEMORY_UNKNOWN, 0},
         {"v2: a container without a limit, in which one cannot see the ancestors'",
          {MACHINE,
           ROOT,
@@ -347,11 +347,11 @@ static void test_limits(void **state) {
           {CGROUP "cgroup.events", "populated 1\nfrozen 0\n"},
           {CGROUP "memory.max", "max\n"},
           {CGROUP "memory.high", "max\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"v2: the same, where the controller does not reach it",
          {MACHINE, ROOT, {"proc/self/cgroup", "0::/\n"}, {CGROUP "cgroup.events", "populated 1\nfrozen 0\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"v2: a container with a limit",
          {MACHINE,
@@ -360,7 +360,7 @@ static void test_limits(void **state) {
           {CGROUP "cgroup.events", "populated 1\nfrozen 0\n"},
           {CGROUP "memory.max", "104857600\n"},
           {CGROUP "memory.high", "max\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
         {"v2: rubbish",
          {MACHINE,
@@ -368,11 +368,11 @@ static void test_limits(void **state) {
           {"proc/self/cgroup", "0::/a\n"},
           {CGROUP "a/memory.max", "rubbish\n"},
           {CGROUP "a/memory.high", "max\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"v2: no memory.high",
          {MACHINE, ROOT, {"proc/self/cgroup", "0::/a\n"}, {CGROUP "a/memory.max", "max\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
 
         {"v1: no limit",
@@ -386,7 +386,7 @@ static void test_limits(void **state) {
          {MACHINE,
           {"proc/self/cgroup", "5:cpu:/x\n4:memory:/a\n0::/\n"},
           {CGROUP "memory/a/memory.stat", "cache 0\nhierarchical_memory_limit 104857600\ntotal_cache 0\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
         {"v1: all that the machine has",
          {MACHINE,
@@ -398,17 +398,17 @@ static void test_limits(void **state) {
          {MACHINE,
           {"proc/self/cgroup", "4:cpuset,memory:/a\n"},
           {CGROUP "memory/a/memory.stat", "hierarchical_memory_limit 104857600\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
         {"v1: the group is not there, as in a container that sees the names of outside",
          {MACHINE,
           {"proc/self/cgroup", "4:memory:/docker/a\n"},
           {CGROUP "memory/memory.stat", "hierarchical_memory_limit " NO_LIMIT_V1}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"v1: memory.stat does not say it",
          {MACHINE, {"proc/self/cgroup", "4:memory:/a\n"}, {CGROUP "memory/a/memory.stat", "cache 0\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
         {"v1 of other controllers, and v2",
          {MACHINE,
@@ -416,12 +416,12 @@ static void test_limits(void **state) {
           {CGROUP "unified/cgroup.controllers", "memory\n"},
           {CGROUP "unified/a/memory.max", "104857600\n"},
           {CGROUP "unified/a/memory.high", "max\n"}},
-         HL_SKIP_MEMORY_LIMIT,
+         HL_REASON_MEMORY_LIMIT,
          0},
         {"v1 of other controllers alone", {MACHINE, {"proc/self/cgroup", "5:cpu:/x\n"}}, 0, 0},
         {"a list of groups that cannot be read",
          {MACHINE, {"proc/self/cgroup/is-a-folder", "\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
 
         {"short: a quarter remains",
@@ -432,7 +432,7 @@ static void test_limits(void **state) {
         {"short: less than a quarter remains",
          {{"proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 1064960 kB\n"},
           {"proc/sys/vm/overcommit_memory", "0\n"}},
-         HL_SKIP_MEMORY_SHORT,
+         HL_REASON_MEMORY_SHORT,
          18 * MIB},
         {"short: a pool takes most of the machine",
          {{"proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 278528 kB\nHugetlb: 3145728 kB\n"},
@@ -442,20 +442,20 @@ static void test_limits(void **state) {
         {"short: less than a quarter of what a pool leaves",
          {{"proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 278528 kB\nHugetlb: 3145728 kB\n"},
           {"proc/sys/vm/overcommit_memory", "0\n"}},
-         HL_SKIP_MEMORY_SHORT,
+         HL_REASON_MEMORY_SHORT,
          18 * MIB},
         {"short: less than the copies' size remains",
          {{"proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\n"},
           {"proc/sys/vm/overcommit_memory", "0\n"}},
-         HL_SKIP_MEMORY_SHORT,
+         HL_REASON_MEMORY_SHORT,
          2050 * MIB},
-        {"short: more than there is", {MACHINE}, HL_SKIP_MEMORY_SHORT, UINT64_MAX},
+        {"short: more than there is", {MACHINE}, HL_REASON_MEMORY_SHORT, UINT64_MAX},
         {"short: the node, and not the machine",
          {MACHINE,
           {"proc/thread-self/status", "Mems_allowed_list:\t1\n"},
           {NODES "online", "0-1\n"},
           {NODES "node1/meminfo", "Node 1 MemTotal: 2097152 kB\nNode 1 MemFree:  10240 kB\n"}},
-         HL_SKIP_MEMORY_SHORT,
+         HL_REASON_MEMORY_SHORT,
          0},
         {"a node with enough",
          {MACHINE,
@@ -466,13 +466,13 @@ static void test_limits(void **state) {
          0},
         {"a node that cannot be read",
          {MACHINE, {"proc/thread-self/status", "Mems_allowed_list:\t1\n"}, {NODES "online", "0-1\n"}},
-         HL_SKIP_MEMORY_UNKNOWN,
+         HL_REASON_MEMORY_UNKNOWN,
          0},
     };
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         int result = limit_of(row[i].file, T_COUNT(row[i].file), row[i].bytes);
         if (result != row[i].result)
-            fail_msg("%s: %s", row[i].name, result > 0 ? hl_skip_name((enum hl_skip)result) : "no limit");
+            fail_msg("%s: %s", row[i].name, result > 0 ? hl_reason_name((enum hl_reason)result) : "no limit");
     }
 }
 
@@ -488,7 +488,7 @@ static void test_resource_limits(void **state) {
         assert_int_equal(setrlimit(resources[i], &limit), 0);
         int result = limit_of(unlimited, 2, 0);
         assert_int_equal(setrlimit(resources[i], &before), 0);
-        assert_int_equal(result, HL_SKIP_MEMORY_LIMIT);
+        assert_int_equal(result, HL_REASON_MEMORY_LIMIT);
         assert_int_equal(limit_of(unlimited, 2, 0), 0);
     }
 }
@@ -508,7 +508,7 @@ static void test_resource_limits_refused(void **state) {
         if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
             prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
             _exit(77);
-        _exit(limit_of(unlimited, 2, 0) == HL_SKIP_MEMORY_UNKNOWN ? 0 : 1);
+        _exit(limit_of(unlimited, 2, 0) == HL_REASON_MEMORY_UNKNOWN ? 0 : 1);
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);

@@ -7,7 +7,7 @@
    are then checked on their own, so that a mistake made twice does not pass. */
 #include "elf/plan.h"
 #include "elf/segments.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include "elf/load-address.h"
 #include "unit.h"
@@ -145,7 +145,7 @@ static void check_plan(struct hl_plan *plan, const struct hl_object *object,
                        const struct hl_options *options) {
     int result = hl_plan_object(plan, object, options, &t_geometry);
     assert_int_equal(result == 0, plan->n_spans > 0);
-    assert_true(result >= 0 && result < HL_SKIP_COUNT);
+    assert_true(result >= 0 && result < HL_REASON_COUNT);
     check_spans(plan, object);
     check_numbers(plan, object);
     check_against_model(plan, object, options);
@@ -297,7 +297,7 @@ static void test_spans_of_cc1plus(void **state) {
         assert_int_equal(plan.span[i].kind, wanted[i].kind);
     }
     assert_int_equal(plan.made_executable_bytes, (0x6578b0 - 0x600000) + (0x1c00000 - 0x1b8b000));
-    assert_int_equal(plan.skip[3], HL_SKIP_TOO_SMALL);
+    assert_int_equal(plan.reason[3], HL_REASON_TOO_SMALL);
 }
 
 /* Linked at 2 MiB: covered to the last byte, out into the gaps, not into the next segment nor past the end.
@@ -336,7 +336,7 @@ static void test_holes_of_node(void **state) {
     assert_int_equal(plan.span[1].start, 0xa00000);
     assert_int_equal(plan.span[1].end, 0x2600000); /* 497 bytes of text are behind it */
     assert_int_equal(text_share(&plan), 100);
-    assert_int_equal(plan.skip[5], HL_SKIP_TOO_SMALL);
+    assert_int_equal(plan.reason[5], HL_REASON_TOO_SMALL);
 }
 
 /* Debian 12's libicudata and libXdmcp (linked at 2 MiB, as once was usual): a page for a few bytes of text.
@@ -360,19 +360,19 @@ static void test_sparse_text(void **state) {
         struct hl_options off = options_of("segments=text"), on = options_of("segments=text,sparse_text=on");
         unsigned text = i == 0 ? 1 : 0;
         read_binary(&object, both[i], 0);
-        assert_int_equal(hl_plan_object(&plan, &object, &off, &t_geometry), HL_SKIP_SPARSE_TEXT);
+        assert_int_equal(hl_plan_object(&plan, &object, &off, &t_geometry), HL_REASON_SPARSE_TEXT);
         assert_int_equal(plan.n_spans, 0);
-        assert_int_equal(plan.skip[text], HL_SKIP_SPARSE_TEXT);
-        assert_int_equal(plan.skip[1 - text], i == 0 ? HL_SKIP_OPTION_SEGMENTS : HL_SKIP_TOO_SMALL);
+        assert_int_equal(plan.reason[text], HL_REASON_SPARSE_TEXT);
+        assert_int_equal(plan.reason[1 - text], i == 0 ? HL_REASON_OPTION_SEGMENTS : HL_REASON_TOO_SMALL);
         assert_int_equal(hl_plan_object(&plan, &object, &on, &t_geometry), 0);
         assert_int_equal(plan.pages[HL_TEXT], 1);
-        assert_int_equal(plan.skip[text], HL_MOVED);
+        assert_int_equal(plan.reason[text], HL_MOVED);
     }
     struct hl_options all = options_of("");
     read_binary(&object, &icudata, 0);
     assert_int_equal(hl_plan_object(&plan, &object, &all, &t_geometry), 0);
     assert_int_equal(plan.pages[HL_RODATA], 13);
-    assert_int_equal(plan.skip[1], HL_SKIP_SPARSE_TEXT);
+    assert_int_equal(plan.reason[1], HL_REASON_SPARSE_TEXT);
     assert_int_equal(plan.made_executable_bytes, 0);
 }
 
@@ -388,7 +388,7 @@ static void test_least_text(void **state) {
         read_binary(&object, &binary, 0);
         assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
         assert_int_equal(plan.pages[HL_TEXT], bytes < T_HUGE / 32 ? 1 : 2);
-        assert_int_equal(plan.skip[0], HL_MOVED);
+        assert_int_equal(plan.reason[0], HL_MOVED);
     }
 }
 
@@ -405,7 +405,7 @@ static void test_data_outside_relro(void **state) {
     options = options_of("data=off");
     hl_plan_object(&plan, &object, &options, &t_geometry);
     assert_int_equal(plan.pages[HL_DATA], 0);
-    assert_int_equal(plan.skip[1], HL_SKIP_OPTION_DATA);
+    assert_int_equal(plan.reason[1], HL_REASON_OPTION_DATA);
 }
 
 static void test_bss(void **state) {
@@ -441,36 +441,36 @@ static void test_reasons(void **state) {
         struct binary binary;
         const char *options;
         int whole;
-        enum hl_skip skip[3];
+        enum hl_reason reason[3];
     } row[] = {
         {{"tiny", {{0, 0x1000, 0x1000, R}, {0x1000, 0x1000, 0x1000, RX}, {0x2000, 9, 9, RW}}, 0, 0},
          "",
-         HL_SKIP_TOO_SMALL,
-         {HL_SKIP_TOO_SMALL, HL_SKIP_TOO_SMALL, HL_SKIP_TOO_SMALL}},
+         HL_REASON_TOO_SMALL,
+         {HL_REASON_TOO_SMALL, HL_REASON_TOO_SMALL, HL_REASON_TOO_SMALL}},
         {{"no PF_R", {{0, 0x1000, 0x1000, R}, {0x1000, 0x900000, 0x900000, PF_X}}, 0, 0},
          "",
-         HL_SKIP_NO_READ,
-         {HL_SKIP_TOO_SMALL, HL_SKIP_NO_READ}},
+         HL_REASON_NO_READ,
+         {HL_REASON_TOO_SMALL, HL_REASON_NO_READ}},
         {{"RWX", {{0, 0x1000, 0x1000, R}, {0x1000, 0x900000, 0x900000, RWX}}, 0, 0},
          "",
-         HL_SKIP_WRITABLE_TEXT,
-         {HL_SKIP_TOO_SMALL, HL_SKIP_WRITABLE_TEXT}},
+         HL_REASON_WRITABLE_TEXT,
+         {HL_REASON_TOO_SMALL, HL_REASON_WRITABLE_TEXT}},
         {{"rodata", {{0, 0x900000, 0x900000, R}, {0x900000, 0x1000, 0x1000, RX}, {0x901000, 9, 9, RW}}, 0, 0},
          "segments=text",
-         HL_SKIP_TOO_SMALL,
-         {HL_SKIP_OPTION_SEGMENTS, HL_SKIP_TOO_SMALL, HL_SKIP_TOO_SMALL}},
+         HL_REASON_TOO_SMALL,
+         {HL_REASON_OPTION_SEGMENTS, HL_REASON_TOO_SMALL, HL_REASON_TOO_SMALL}},
         {{"data", {{0, 0x1000, 0x1000, RX}, {0x1000, 0x900000, 0x900000, RW}}, 0, 0},
          "data=off",
-         HL_SKIP_TOO_SMALL,
-         {HL_SKIP_TOO_SMALL, HL_SKIP_OPTION_DATA}},
+         HL_REASON_TOO_SMALL,
+         {HL_REASON_TOO_SMALL, HL_REASON_OPTION_DATA}},
         {{"bss", {{0, 0x1000, 0x1000, RX}, {0x1000, 0, 0x900000, RW}}, 0, 0},
          "",
-         HL_SKIP_TOO_SMALL,
-         {HL_SKIP_TOO_SMALL, HL_SKIP_OPTION_BSS}},
+         HL_REASON_TOO_SMALL,
+         {HL_REASON_TOO_SMALL, HL_REASON_OPTION_BSS}},
         {{"relro", {{0, 0x1000, 0x1000, RX}, {0x1000, 0x900000, 0x900000, RW}}, 0x1000, 0x900000},
          "",
-         HL_SKIP_TOO_SMALL,
-         {HL_SKIP_TOO_SMALL, HL_SKIP_RELRO}},
+         HL_REASON_TOO_SMALL,
+         {HL_REASON_TOO_SMALL, HL_REASON_RELRO}},
     };
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_object object;
@@ -480,8 +480,8 @@ static void test_reasons(void **state) {
         if (hl_plan_object(&plan, &object, &options, &t_geometry) != row[i].whole && plan.n_spans == 0)
             fail_msg("%s: not the reason of the whole", row[i].binary.name);
         for (unsigned j = 0; j < object.n_segments; j++)
-            if (plan.skip[j] != row[i].skip[j])
-                fail_msg("%s: segment %u: %s", row[i].binary.name, j, hl_skip_name(plan.skip[j]));
+            if (plan.reason[j] != row[i].reason[j])
+                fail_msg("%s: segment %u: %s", row[i].binary.name, j, hl_reason_name(plan.reason[j]));
     }
 }
 
@@ -492,9 +492,9 @@ static void test_text_relocations(void **state) {
     struct hl_options options = options_of("");
     read_binary(&object, &cc1plus, 0);
     object.text_relocations = true;
-    assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), HL_SKIP_TEXT_RELOCATIONS);
+    assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), HL_REASON_TEXT_RELOCATIONS);
     assert_int_equal(plan.n_spans, 0);
-    assert_int_equal(plan.skip[1], HL_SKIP_TEXT_RELOCATIONS);
+    assert_int_equal(plan.reason[1], HL_REASON_TEXT_RELOCATIONS);
 }
 
 /* 32 segments of one huge page each, alternating: the most spans that a real table can ask for. */

@@ -276,11 +276,11 @@ static void test_place_memory(void **state) {
         {3, 0, HL_NUMA_ANY, 0, 0, PREFERS_NOTHING},
         {3, 0, HL_NUMA_INTERLEAVE, 0, 0, INTERLEAVE},
         {3, 0, HL_NUMA_LOCAL, 0, 0, BIND},
-        {3, 0, HL_NUMA_LOCAL, 900, HL_SKIP_NUMA, PREFERS_NOTHING},
+        {3, 0, HL_NUMA_LOCAL, 900, HL_REASON_NUMA, PREFERS_NOTHING},
         {3, 1, HL_NUMA_INTERLEAVE, 0, 0, INTERLEAVE},
         {1, 0, HL_NUMA_INTERLEAVE, 0, 0, PREFERS_NOTHING}, /* one node: there is no choice */
         {1, 0, HL_NUMA_LOCAL, 0, 0, PREFERS_NOTHING},
-        {1, 0, HL_NUMA_LOCAL, 1, HL_SKIP_NUMA, PREFERS_NOTHING}, /* the CPU's node is not in the cpuset */
+        {1, 0, HL_NUMA_LOCAL, 1, HL_REASON_NUMA, PREFERS_NOTHING}, /* the CPU's node is not in the cpuset */
     };
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_placement placement;
@@ -309,7 +309,7 @@ static void test_missing_files(void **state) {
     struct hl_placement placement;
     t_read_placement(&placement, &tree);
     memset(&pool, 0xa5, sizeof pool);
-    assert_int_equal(hl_read_pool(&pool, &tree.roots, &t_geometry, &placement), HL_SKIP_NO_HUGETLB);
+    assert_int_equal(hl_read_pool(&pool, &tree.roots, &t_geometry, &placement), HL_REASON_NO_HUGETLB);
     assert_int_equal(
         pool.total_pages + pool.free_pages + pool.reserved_pages + pool.surplus_pages + pool.n_nodes, 0);
     assert_int_equal(hl_pool_available(&pool, 0), 0);
@@ -328,7 +328,7 @@ static void test_missing_files(void **state) {
 
     /* Another size of page is another pool. */
     assert_int_equal(hl_read_pool(&pool, &tree.roots, &(struct hl_geometry){T_PAGE, 32 << 20}, &placement),
-                     HL_SKIP_NO_HUGETLB);
+                     HL_REASON_NO_HUGETLB);
     t_remove_tree(&tree);
 }
 

@@ -3,7 +3,7 @@
    round them without looking. */
 #include "elf/plan.h"
 #include "elf/segments.h"
-#include "elf/skip.h"
+#include "elf/reason.h"
 
 #include "unit.h"
 
@@ -49,7 +49,7 @@ static void test_refused(void **state) {
     };
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_object object;
-        if (read_headers(&object, row[i].phdr, 3, 0) != HL_SKIP_MALFORMED)
+        if (read_headers(&object, row[i].phdr, 3, 0) != HL_REASON_MALFORMED)
             fail_msg("%s: not refused", row[i].name);
     }
 }
@@ -57,7 +57,7 @@ static void test_refused(void **state) {
 static void test_no_headers(void **state) {
     (void)state;
     struct hl_object object;
-    assert_int_equal(read_headers(&object, NULL, 0, 0), HL_SKIP_MALFORMED);
+    assert_int_equal(read_headers(&object, NULL, 0, 0), HL_REASON_MALFORMED);
 }
 
 static void test_fields(void **state) {
@@ -122,7 +122,7 @@ static void test_many_segments(void **state) {
     struct hl_object object;
     assert_int_equal(read_headers(&object, phdr, HL_SEGMENTS_MAX, 0), 0);
     assert_int_equal(object.n_segments, HL_SEGMENTS_MAX);
-    assert_int_equal(read_headers(&object, phdr, HL_SEGMENTS_MAX + 1, 0), HL_SKIP_MANY_SEGMENTS);
+    assert_int_equal(read_headers(&object, phdr, HL_SEGMENTS_MAX + 1, 0), HL_REASON_MANY_SEGMENTS);
 }
 
 static void test_65535_headers(void **state) {
@@ -137,7 +137,7 @@ static void test_65535_headers(void **state) {
     assert_int_equal(object.segment[0].start, 0x1000);
     for (unsigned i = 0; i < 65535; i++)
         phdr[i] = (Elf64_Phdr)LOAD(i * T_PAGE, 1, 1);
-    assert_int_equal(read_headers(&object, phdr, 65535, 0), HL_SKIP_MANY_SEGMENTS);
+    assert_int_equal(read_headers(&object, phdr, 65535, 0), HL_REASON_MANY_SEGMENTS);
     free(phdr);
 }
 
@@ -165,7 +165,7 @@ static void test_wild_numbers(void **state) {
         options.edges = (unsigned)(t_random(&seed) % 2);
         int result =
             read_headers(&object, phdr, 1 + t_random(&seed) % 4, wild[t_random(&seed) % T_COUNT(wild)]);
-        assert_true(result == 0 || result == HL_SKIP_MALFORMED);
+        assert_true(result == 0 || result == HL_REASON_MALFORMED);
         if (result != 0)
             continue;
         accepted++;
@@ -223,14 +223,14 @@ static void test_dynamic_section(void **state) {
 /* The words that people and scripts read: there, different, and fit for a line. */
 static void test_reasons_have_words(void **state) {
     (void)state;
-    for (int i = 1; i < HL_SKIP_COUNT; i++) {
-        assert_true(strlen(hl_skip_name(i)) > 2);
-        assert_true(strlen(hl_skip_sentence(i)) > 5);
-        assert_true(hl_skip_remedy(i) == NULL || strlen(hl_skip_remedy(i)) > 4);
-        assert_null(strpbrk(hl_skip_name(i), " \n_ABCDEFGHIJKLMNOPQRSTUVWXYZ"));
-        assert_null(strchr(hl_skip_sentence(i), '\n'));
+    for (int i = 1; i < HL_REASON_COUNT; i++) {
+        assert_true(strlen(hl_reason_name(i)) > 2);
+        assert_true(strlen(hl_reason_sentence(i)) > 5);
+        assert_true(hl_reason_remedy(i) == NULL || strlen(hl_reason_remedy(i)) > 4);
+        assert_null(strpbrk(hl_reason_name(i), " \n_ABCDEFGHIJKLMNOPQRSTUVWXYZ"));
+        assert_null(strchr(hl_reason_sentence(i), '\n'));
         for (int j = 1; j < i; j++)
-            assert_string_not_equal(hl_skip_name(i), hl_skip_name(j));
+            assert_string_not_equal(hl_reason_name(i), hl_reason_name(j));
     }
 }
 

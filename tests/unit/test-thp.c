@@ -3,7 +3,7 @@
  * process's. */
 #include "tree.h"
 
-#include "elf/skip.h"
+#include "elf/reason.h"
 #include "elf/thp.h"
 
 #define THP "sys/kernel/mm/transparent_hugepage/"
@@ -22,13 +22,13 @@ static void test_thp_policy(void **state) {
     } row[] = {
         {"[always] madvise never\n", NULL, 0},
         {"always [madvise] never\n", NULL, 0},
-        {"always madvise [never]\n", NULL, HL_SKIP_THP_NEVER},
-        {NULL, NULL, HL_SKIP_THP_NEVER}, /* a kernel without them */
-        {"", NULL, HL_SKIP_THP_NEVER},
+        {"always madvise [never]\n", NULL, HL_REASON_THP_NEVER},
+        {NULL, NULL, HL_REASON_THP_NEVER}, /* a kernel without them */
+        {"", NULL, HL_REASON_THP_NEVER},
         {"always [madvise] never\n", "always [inherit] madvise never\n", 0},
-        {"always madvise [never]\n", "always [inherit] madvise never\n", HL_SKIP_THP_NEVER},
+        {"always madvise [never]\n", "always [inherit] madvise never\n", HL_REASON_THP_NEVER},
         {"always madvise [never]\n", "always inherit [madvise] never\n", 0},
-        {"[always] madvise never\n", "always inherit madvise [never]\n", HL_SKIP_THP_NEVER},
+        {"[always] madvise never\n", "always inherit madvise [never]\n", HL_REASON_THP_NEVER},
     };
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct t_tree tree;
@@ -39,7 +39,7 @@ static void test_thp_policy(void **state) {
             t_write(&tree, THP "hugepages-2048kB/enabled", row[i].sized);
         int result = policy_of(&tree);
         if (result != row[i].result)
-            fail_msg("row %u: %s", i, result > 0 ? hl_skip_name((enum hl_skip)result) : "allowed");
+            fail_msg("row %u: %s", i, result > 0 ? hl_reason_name((enum hl_reason)result) : "allowed");
         t_remove_tree(&tree);
     }
 }
@@ -50,7 +50,7 @@ static void test_thp_disabled_for_process(void **state) {
         const char *status;
         int result;
     } row[] = {
-        {"THP_enabled:\t0\n", HL_SKIP_THP_DISABLED},
+        {"THP_enabled:\t0\n", HL_REASON_THP_DISABLED},
         {"Threads:\t1\nTHP_enabled:\t1\n", 0},
         {"Threads:\t1\n", 0}, /* Linux before 5.0 */
     };
