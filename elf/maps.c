@@ -26,20 +26,7 @@ struct scan_region {
 #define SCAN_HUGE 64
 _Static_assert(sizeof(struct scan) == 0x60, "its size is in the request");
 
-/* PROCMAP_QUERY of <linux/fs.h>, Linux 6.11. */
-struct query {
-    uint64_t size, flags, address;
-    uint64_t start, end, vma_flags, page_bytes, offset, inode;
-    uint32_t major, minor, name_bytes, build_id_bytes;
-    uint64_t name, build_id;
-};
-#define QUERY_REQUEST 0xc0686611 /* _IOWR('f', 17, struct query) */
-#define QUERY_READABLE 1
-#define QUERY_WRITABLE 2
-#define QUERY_EXECUTABLE 4
-#define QUERY_SHARED 8
-#define QUERY_THIS_OR_NEXT 16
-_Static_assert(sizeof(struct query) == 0x68, "its size is in the request");
+_Static_assert(sizeof(struct hl_mapping_query) == 0x68, "its size is in the request");
 
 /* A longer name is read from maps. */
 #define NAME_BYTES 512
@@ -104,16 +91,16 @@ void hl_clear_maps(struct hl_maps *maps) {
     hl_clear_area(&maps->area);
 }
 
-static void note_answer(struct hl_mapping *m, const struct query *query, const char *name) {
+static void note_answer(struct hl_mapping *m, const struct hl_mapping_query *query, const char *name) {
     m->start = query->start;
     m->end = query->end;
     m->offset = query->offset;
     m->device = (uint64_t)query->major << 32 | query->minor;
     m->inode = query->inode;
-    m->prot = (query->vma_flags & QUERY_READABLE ? PROT_READ : 0) |
-              (query->vma_flags & QUERY_WRITABLE ? PROT_WRITE : 0) |
-              (query->vma_flags & QUERY_EXECUTABLE ? PROT_EXEC : 0);
-    m->shared = (query->vma_flags & QUERY_SHARED) != 0;
+    m->prot = (query->flags & HL_QUERY_READABLE ? PROT_READ : 0) |
+              (query->flags & HL_QUERY_WRITABLE ? PROT_WRITE : 0) |
+              (query->flags & HL_QUERY_EXECUTABLE ? PROT_EXEC : 0);
+    m->shared = (query->flags & HL_QUERY_SHARED) != 0;
     m->name =
         hash_bytes(name, name + (query->name_bytes > 0 ? query->name_bytes - 1 : 0)); /* it is terminated */
 }
@@ -121,18 +108,18 @@ static void note_answer(struct hl_mapping *m, const struct query *query, const c
 /* Asks the kernel for each mapping of [start, end) through the open FILE, maps.  0; a reason; or a negated errno if the kernel
    does not tell.  It cannot be that nothing is mapped at START or above (ENOENT): the stack is. */
 static int query_maps(struct hl_maps *maps, int file, uint64_t start, uint64_t end) {
-    struct query query = {0};
+    struct hl_mapping_query query = {0};
     char name[NAME_BYTES];
     for (unsigned i = 0; i < sizeof name; i++)
         name[i] = '\0'; /* valgrind does not know of this call's writes */
     for (; start < end; start = query.end) {
         query.size = sizeof query;
-        query.flags = QUERY_THIS_OR_NEXT;
+        query.query_flags = HL_QUERY_OR_NEXT;
         query.address = start;
         query.name = (uint64_t)(uintptr_t)name;
         query.name_bytes = sizeof name;
         query.build_id = query.build_id_bytes = 0;
-        long result = hl_ioctl(file, QUERY_REQUEST, &query);
+        long result = hl_ioctl(file, HL_MAPPING_QUERY, &query);
         if (result != 0 || query.end <= start)
             return result < 0 ? (int)result : -EINVAL;
         if (query.start >= end)

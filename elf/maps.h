@@ -14,6 +14,21 @@ struct hl_mapping {
     bool shared;
 };
 
+/* PROCMAP_QUERY of <linux/fs.h>, Linux 6.11, which asks an open /proc/PID/maps for one mapping. */
+struct hl_mapping_query {
+    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
+    uint32_t major, minor, name_bytes, build_id_bytes;
+    uint64_t name, build_id;
+};
+#define HL_MAPPING_QUERY 0xc0686611 /* _IOWR('f', 17, struct hl_mapping_query) */
+enum {
+    HL_QUERY_READABLE = 1,
+    HL_QUERY_WRITABLE = 2,
+    HL_QUERY_EXECUTABLE = 4,
+    HL_QUERY_SHARED = 8,
+    HL_QUERY_OR_NEXT = 16
+};
+
 /* Enough for an object, with some to spare. */
 #define HL_MAPPINGS_FEW 16
 

@@ -39,25 +39,6 @@ pid_t hl_next_process(DIR **proc) {
     return pid;
 }
 
-size_t hl_find_named(pid_t **pids, const char *name) {
-    DIR *proc = NULL;
-    size_t n = 0;
-    *pids = NULL;
-    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
-        struct hl_process process = {0};
-        if (pid == getpid() || hl_open_process(&process, pid) != 0)
-            continue;
-        if (has_name(&process, name)) {
-            *pids = hl_xrealloc(*pids, (n + 1) * sizeof **pids);
-            (*pids)[n++] = pid;
-        }
-        hl_close_process(&process);
-    }
-    if (n == 0)
-        hl_warn("%s: no process has this name; ps -e lists all", name);
-    return n;
-}
-
 void hl_add_threads(pid_t **tids, size_t *n, pid_t pid) {
     char *path = hl_xasprintf("/proc/%d/task", pid);
     DIR *folder = opendir(path);
@@ -88,17 +69,34 @@ void hl_add_pid(struct hl_pids *pids, pid_t pid) {
     pids->pid[pids->n++] = pid;
 }
 
+size_t hl_add_named(struct hl_pids *pids, const char *name) {
+    DIR *proc = NULL;
+    size_t n = 0;
+    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
+        struct hl_process process = {0};
+        if (pid == getpid() || hl_open_process(&process, pid) != 0)
+            continue;
+        if (has_name(&process, name)) {
+            hl_add_pid(pids, pid);
+            n++;
+        }
+        hl_close_process(&process);
+    }
+    if (n == 0)
+        hl_warn("%s: no process has this name; ps -e lists all", name);
+    return n;
+}
+
 int hl_add_processes(struct hl_pids *pids, const char *text, const char *command) {
-    pid_t pid = hl_parse_pid(text), *named = NULL;
+    pid_t pid = hl_parse_pid(text);
     if (pid == 0 && hl_is_number(text)) {
         hl_warn("%s: '%s' is not a process ID; give a number as ps prints it, or a name", command, text);
         return -EINVAL;
     }
-    size_t n = pid != 0 ? 1 : hl_find_named(&named, text);
-    for (size_t i = 0; i < n; i++)
-        hl_add_pid(pids, pid != 0 ? pid : named[i]);
-    free(named);
-    return (int)n;
+    if (pid == 0)
+        return (int)hl_add_named(pids, text);
+    hl_add_pid(pids, pid);
+    return 1;
 }
 
 void hl_add_children(struct hl_pids *pids) {

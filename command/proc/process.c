@@ -6,6 +6,7 @@
    ESRCH and never two processes in one answer. */
 #include "command/proc/process.h"
 #include "command/base/basics.h"
+#include "elf/maps.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -92,10 +92,6 @@ void hl_close_process(struct hl_process *process);
    no more can be read; *PROC is NULL again.  A caller that stops before that closes it. */
 pid_t hl_next_process(DIR **proc);
 
-/* Lists the processes with this name (comm, or the base name of the executable), except this one.  Returns their number, and *PIDS,
-   which the caller frees.  If there are none, it prints a message. */
-size_t hl_find_named(pid_t **pids, const char *name);
-
 /* Adds the threads that PID has now to the *N of *TIDS, which the caller frees. */
 void hl_add_threads(pid_t **tids, size_t *n, pid_t pid);
 
@@ -105,6 +101,9 @@ struct hl_pids {
     pid_t *pid;
 };
 void hl_add_pid(struct hl_pids *pids, pid_t pid);
+/* Adds the processes with this NAME (comm, or the base name of the executable), except this one.  Returns how many.  If there are
+   none, it prints a message. */
+size_t hl_add_named(struct hl_pids *pids, const char *name);
 /* Adds the process with the ID TEXT, or those with the name TEXT.  Returns how many; -EINVAL, after one line of COMMAND's: it is
    neither. */
 int hl_add_processes(struct hl_pids *pids, const char *text, const char *command);
@@ -188,21 +187,6 @@ int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometr
    any user can run, or the handler of a userfaultfd (VmFlags "um", "ui").  The files of the objects found by hl_find_loaded could
    be opened; others must be in memory.  True also if this user may not look at map_files: then the process is the user's own. */
 bool hl_answers(const struct hl_process *process, const struct hl_region *region);
-
-/* PROCMAP_QUERY of <linux/fs.h>, Linux 6.11, which asks an open /proc/PID/maps for one mapping. */
-struct hl_mapping_query {
-    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
-    uint32_t major, minor, name_bytes, build_id_bytes;
-    uint64_t name, build_id;
-};
-#define HL_MAPPING_QUERY _IOWR('f', 17, struct hl_mapping_query)
-enum {
-    HL_QUERY_READABLE = 1,
-    HL_QUERY_WRITABLE = 2,
-    HL_QUERY_EXECUTABLE = 4,
-    HL_QUERY_SHARED = 8,
-    HL_QUERY_OR_NEXT = 16
-};
 
 /* The value of the variable NAME in the environment that PROCESS was started with; NULL if there is none or it may not be read.
    The caller owns it. */

@@ -668,11 +668,11 @@ static int report_huge(struct request *request) {
 }
 
 static void report_named(struct request *request, const char *name) {
-    pid_t *pids;
-    size_t n = hl_find_named(&pids, name);
-    for (size_t i = 0; i < n; i++)
-        report_pid(request, pids[i]);
-    free(pids);
+    struct hl_pids pids = {0};
+    hl_add_named(&pids, name);
+    for (size_t i = 0; i < pids.n; i++)
+        report_pid(request, pids.pid[i]);
+    free(pids.pid);
 }
 
 /* The exit code for wrong use, or 0. */

@@ -13,6 +13,7 @@
    Processes of one program share their pages.  Referenced says how many, and not which; so the largest number among them is
    taken for each file, and other pages that another process executes are not counted. */
 #include "command/survey/watch.h"
+#include "command/base/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -111,7 +112,7 @@ static void look_at_all(struct hl_watch *watch) {
     for (size_t i = 0; i < watch->n; i++) {
         look_at(watch, &watch->process[i]);
         if (watch->filter->child == 0)
-            hl_tell_progress(watch, "%zu of %zu processes read", i + 1, watch->n);
+            hl_show_progress(0, "%zu of %zu processes read", i + 1, watch->n);
     }
 }
 
@@ -123,7 +124,7 @@ void hl_watch_exactly(struct hl_watch *watch, double seconds) {
     if (watch->code == 0 && watch->filter->pid != 0 && watch->n == 0 && watch->survey->too_large == 0)
         hl_refuse_process(watch);
     while (watch->code == 0 && (rest = end - hl_now_ms()) > 0) {
-        hl_tell_progress(watch, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
+        hl_show_progress(0, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
         if (watch->filter->child != 0 && hl_has_child_ended(watch->filter))
             break;
         poll(NULL, 0, (int)(rest < LOOK_MS ? rest : LOOK_MS) + 1);

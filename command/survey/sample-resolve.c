@@ -9,6 +9,7 @@
 #include "command/base/common.h"
 #include "command/proc/process.h"
 #include "command/proc/reading.h"
+#include "elf/maps.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,6 +5,7 @@
    are counted; everything else follows from these counts at the end.  The number of pages that were executed without a sample is
    estimated from the pages with just one or two. */
 #include "command/survey/watch.h"
+#include "command/base/progress.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -295,7 +296,7 @@ static void sample_window(struct tally *tally, struct hl_sampler *sampler, doubl
     double end = hl_now_ms() + seconds * 1e3, rest;
     int result = 0;
     while (result == 0 && (rest = end - hl_now_ms()) > 0) {
-        hl_tell_progress(watch, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
+        hl_show_progress(0, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
         if (watch->filter->child != 0 && hl_has_child_ended(watch->filter))
             break;
         result = hl_read_samples(sampler, fmin(rest, LOOK_MS), count_sample, tally);

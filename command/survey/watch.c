@@ -13,16 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The time between two lines of progress on a terminal. */
-#define PROGRESS_MS 100
-
-void hl_tell_progress(struct hl_watch *watch, const char *format, size_t done, size_t all) {
-    if (hl_now_ms() - watch->told_ms < PROGRESS_MS)
-        return;
-    watch->told_ms = hl_now_ms();
-    hl_show_progress(0, format, done, all);
-}
-
 /* --- which processes --- */
 
 bool hl_is_owner_wanted(const struct hl_watch *watch, uid_t owner) {
@@ -128,7 +118,7 @@ void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, 
         else
             consider_process(watch, &process, &usage, begin);
         hl_close_process(&process);
-        hl_tell_progress(watch, "%zu processes found", watch->n, 0);
+        hl_show_progress(0, "%zu processes found", watch->n);
     }
     if (proc != NULL) {
         closedir(proc);

@@ -23,12 +23,8 @@ struct hl_watch {
     const struct hl_survey_filter *filter;
     size_t n;
     struct hl_watched *process;
-    double told_ms;
     int code; /* 0, or the exit code: one line was printed */
 };
-
-/* Prints "N of ALL WHAT", on a terminal only, and not too often. */
-void hl_tell_progress(struct hl_watch *watch, const char *format, size_t done, size_t all);
 
 /* Prints why the process of filter->pid is not watched, and sets watch->code. */
 void hl_refuse_process(struct hl_watch *watch);
