@@ -228,7 +228,8 @@ def test_lost_samples(calls, words):
     """A window that has lost more than one in a hundred decides nothing, and says so."""
     with running([calls, FOREVER]) as [process]:
         look_at = helpers.start([helpers.HUGELD, "survey", *words, "--seconds", "5", "--pid", process.pid])
-        helpers.wait_until(lambda: samples_open(look_at.pid))
+        # Each processor has a ring, which is opened first, and the process an event there.
+        helpers.wait_until(lambda: len(helpers.descriptors(look_at.pid, "perf_event")) == 2 * os.cpu_count())
         look_at.send_signal(signal.SIGSTOP)
         enough = ticks(process.pid) + 50 * os.cpu_count() + 20  # in hundredths; the ring of a processor holds 41
         helpers.wait_until(lambda: ticks(process.pid) > enough, helpers.PATIENCE)
@@ -241,10 +242,6 @@ def test_lost_samples(calls, words):
         assert all(p["advice"]["way"] == "nothing" and not p["advice"]["commands"] for p in answer["programs"])
     else:
         assert "decides nothing" in stdout and "hugeld run" not in stdout
-
-
-def samples_open(pid):
-    return bool(helpers.descriptors(pid, "perf_event"))
 
 
 # --- whom they are of ---
