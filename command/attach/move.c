@@ -50,9 +50,11 @@
 #define PAGES_AT_ONCE 4
 /* How many libraries are replaced in one stop of all threads: until then each holds a descriptor and its room. */
 #define LIBRARIES_AT_ONCE 4
-/* The stack of the process that sends a descriptor, and its time limit. */
+/* The stack of the process that sends a descriptor, its time limit, and the pause between two looks.  The processor is not yielded
+   instead (trace/tracee.c says why). */
 #define SENDER_BYTES 32768
 #define SENDER_MS 1000.0
+#define SENDER_PAUSE_NS 50000
 /* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the room. */
 #define SPARE_MAPPINGS 64
 
@@ -153,14 +155,34 @@ static int send_in_process(void *data) {
 
 /* 0, or -ETIMEDOUT; then the sender goes on until it can end. */
 static int await_sender(pid_t sender, int *status) {
-    for (double begun = hl_now_ms(); waitpid(sender, status, __WALL | __WNOTHREAD | WNOHANG) == 0;) {
-        if (hl_now_ms() - begun > SENDER_MS) {
+    for (double begun = hl_now_ms();;) {
+        bool was_late = hl_now_ms() - begun > SENDER_MS; /* before the look, which may be the last */
+        if (waitpid(sender, status, __WALL | __WNOTHREAD | WNOHANG) != 0)
+            return 0;
+        if (was_late) {
             kill(sender, SIGKILL);
             return -ETIMEDOUT;
         }
-        sched_yield();
+        nanosleep(&(struct timespec){0, SENDER_PAUSE_NS}, NULL);
     }
-    return 0;
+}
+
+/* Begins the sender on this thread's processor, where it runs as soon as this thread sleeps.  On another one, on which many threads
+   compute, it may wait for a second: the weight of a group of threads (autogroup, cgroup) is where most of the group ran. */
+static pid_t begin_sender(struct sending *sending) {
+    cpu_set_t before, here;
+    int processor = sched_getcpu();
+    bool is_held =
+        processor >= 0 && processor < CPU_SETSIZE && sched_getaffinity(0, sizeof before, &before) == 0;
+    CPU_ZERO(&here);
+    if (is_held) {
+        CPU_SET(processor, &here);
+        is_held = sched_setaffinity(0, sizeof here, &here) == 0;
+    }
+    pid_t sender = clone(send_in_process, sending->stack + sizeof sending->stack, CLONE_VM, sending);
+    if (is_held)
+        sched_setaffinity(0, sizeof before, &before);
+    return sender;
 }
 
 /* Sends FILE through the process's own end NUMBER of its pair.  Another thread of the process may have put another file there;
@@ -171,7 +193,7 @@ static int send_through(const struct mover *m, int number, int file) {
     sending->number = number;
     sending->file = file;
     int status = -1;
-    pid_t sender = clone(send_in_process, sending->stack + sizeof sending->stack, CLONE_VM, sending);
+    pid_t sender = begin_sender(sending);
     bool has_ended = sender < 0 || await_sender(sender, &status) == 0;
     bool is_sent = sender >= 0 && has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (has_ended)

@@ -36,7 +36,6 @@
 #include <inttypes.h>
 #include <linux/capability.h>
 #include <pthread.h>
-#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -57,7 +56,8 @@
 #endif
 
 /* A stop within this time is waited for on the processor: falling asleep takes as long.  After that the thread may be waiting
-   for this processor. */
+   for this processor.  It is not yielded meanwhile (sched_yield): where other threads compute, Linux 6.18 gives it back after
+   milliseconds only, and the stopped threads would wait for that. */
 #define SPIN_US 20
 /* The pause between two looks if no signal says that the thread has stopped. */
 #define PAUSE_NS 1000000L
@@ -208,9 +208,7 @@ int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
             break;
         if (waited_us >= (double)patience_us)
             return HL_REASON_ATTACH_BUSY;
-        if (waited_us < SPIN_US)
-            sched_yield();
-        else
+        if (waited_us >= SPIN_US)
             await_change();
     }
     tracee->stage = HL_TRACEE_GONE;
