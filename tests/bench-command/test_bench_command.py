@@ -498,5 +498,5 @@ def test_bench_page_that_cannot_be_written(bench):
 def test_bench_progress(worker, pool):
     """The progress is shown on a terminal, and gone at the end."""
     pool(16)
-    shown = helpers.shown_on_terminal([helpers.HUGELD, "bench", "-n", "6", worker, "spin", "1", "1"])
+    shown = helpers.shown_on_terminal([helpers.HUGELD, "bench", "-n", "6", worker, "spin", "60", "60"])  # a line is shown for a tenth of a second
     assert "pair 1 of 6" in shown and "pair 6 of 6" in shown and shown.endswith("\r\x1b[K")
