@@ -314,6 +314,19 @@ def insist(command, *arguments):
     succeed(attaching.ask(command, *arguments, moment="try again(?!, raise its limit)"))
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+def test_turns_on_a_busy_machine(targets, plain_output, tmp_path):
+    """hugeld keeps its processor while a thread stops, and the process that sends a descriptor begins there. Each could wait for another
+    processor for long, and so would the thread."""
+    library, all_of_them = attaching.compile_preloaded(tmp_path, "turns.c"), len(os.sched_getaffinity(0))
+    with attaching.running(targets["exec"], "futex") as target:
+        attaching.wait_in_call(target.pid)
+        result = helpers.run([helpers.COMMAND, "attach", target.pid], helpers.environment(LD_PRELOAD=library))
+        assert result.stderr.splitlines() == ["may run on 1", "has begun on 1", f"may run on {all_of_them}"], result
+        assert succeed(result) and target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain_output
+
+
 @pytest.mark.parametrize("mode", [*[pytest.param(m, marks=pytest.mark.check_all(ci=True)) for m in ("signals", "memory")],
                                   pytest.param("every_eintr", marks=pytest.mark.check_all)])
 def test_many_times(targets, plain_output, mode):
