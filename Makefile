@@ -210,7 +210,7 @@ check-all:
 	@$(MAKE) -j2 all unit-tests
 	@glibc-patches/build -d $B/ldso
 	@tests/ldso/suite trixie -- sh -euc 'tools/install-packages build ldso && make ldso'
-	@tools/with-pool 1024 -- $(PYTEST) -n $(if $(SAMPLE),4,2) --dist loadgroup $(TESTS)
+	@tools/with-pool 1024 -- $(PYTEST) -n $(if $(SAMPLE),3,2) --dist loadgroup $(TESTS)
 
 check-fuzz:
 	@tools/install-packages build sanitizers fuzz
