@@ -205,7 +205,8 @@ def alternative_cell(found, name):
     way = next((way for way in found["ways"] if way["name"] == name), None)
     if way is None:
         return found["absent"].get(name, NOTHING)
-    return f"{with_interval(result_of(way))}, {memory_of(found, name)} MiB, {result_of(way, 'start')[3]:+.2g} ms"
+    start = result_of(way, "start")
+    return f"{with_interval(result_of(way))}, {memory_of(found, name)} MiB, {f'{start[3]:+.2g}' if start else NOTHING} ms"
 
 
 def alternatives_table(groups):

@@ -93,7 +93,7 @@ def test_a_program_and_its_ways():
 
 def test_what_others_do_and_what_cannot_be_done():
     start = {"start_values": [9.0] * 12, "start_pair": [7.0] * 12}
-    found = experiment("calls", way("plain-again", 1), way("mapped", 0.8, **start), way("libhugetlbfs", 0.7, needs="relinked", **start),
+    found = experiment("calls", way("plain-again", 1), way("mapped", 0.8), way("libhugetlbfs", 0.7, needs="relinked", **start),
                        absent={}, memory={"plain": 32, "libhugetlbfs": 66})
     stock = experiment("stock", way("mapped", 0.9, **start), way("libhugetlbfs", 1.1, **start), absent={"bolt": "cannot rewrite the stock binary"})
     other = experiment("other", way("bolt", 0.7, needs="a profile", **start), absent={})
@@ -102,6 +102,7 @@ def test_what_others_do_and_what_cannot_be_done():
     rows = {row[0]: row[1:] for row in rows}
     assert head[1] == "calls, a run of 0.1 s; plain 32 MiB" and list(rows) == ["image", "libhugetlbfs", "bolt"]
     assert rows["libhugetlbfs"][0].startswith("**0.700 [") and rows["libhugetlbfs"][0].endswith("**, 66 MiB, +2 ms")
+    assert rows["image"][0].endswith("**, – MiB, – ms")
     assert (rows["image"][-1], rows["libhugetlbfs"][-1]) == ("as it is", "relinked, or as it is")
     assert rows["bolt"][:2] == ["–", "cannot rewrite the stock binary"] and rows["bolt"][-1] == "a profile"
     table = report.table(stock)

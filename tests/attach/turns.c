@@ -25,6 +25,6 @@ int clone(int (*function)(void *), void *stack, int flags, void *data, ...) {
     cpu_set_t set;
     int result = real(function, stack, flags, data);
     fprintf(stderr, "has begun on %d\n",
-            sched_getaffinity(result, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1);
+            sched_getaffinity(result, sizeof set, &set) == 0 ? CPU_COUNT(&set) : -1);
     return result;
 }
