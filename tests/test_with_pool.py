@@ -5,12 +5,13 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 
 import pytest
 
+import helpers
+from hugepages import NR_HUGEPAGES as SETTING, free_pages
+
 WITH_POOL = pathlib.Path(__file__).resolve().parents[1] / "tools/with-pool"
-SETTING = pathlib.Path("/proc/sys/vm/nr_hugepages")
 
 
 def read_pool():
@@ -20,22 +21,16 @@ def read_pool():
 @pytest.fixture(autouse=True)
 def previous(pool):
     """The pool before the test, to which it must return."""
-    pool.will_change()
     value = read_pool()
     yield value
-    deadline = time.monotonic() + 30
-    while read_pool() != value and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert read_pool() == value
+    helpers.wait_until(lambda: read_pool() == value, what="the pool's size before")
 
 
 @pytest.fixture
 def command(previous):
     """The command line that wants two pages more than are free now, and its environment."""
-    free = int(next(line.split()[1] for line in open("/proc/meminfo") if line.startswith("HugePages_Free")))
-    # The fixture pool holds the lock, so this one must not wait for it.
-    env = {"WITH_POOL_OUTERMOST": str(previous), **os.environ}
-    return lambda *argv: ([WITH_POOL, str(free + 2), "--", *argv], env)
+    env = {name: value for name, value in os.environ.items() if name != "WITH_POOL_OUTERMOST"}
+    return lambda *argv: ([WITH_POOL, str(free_pages() + 2), "--", *argv], env)
 
 
 def run(command, *argv):
