@@ -29,6 +29,7 @@ import machine  # noqa: E402
 import programs  # noqa: E402
 import uprobes  # noqa: E402
 from hugepages import NR_HUGEPAGES, WANTED, compact_memory, count_free_huge_pages, drop_file_pages, free_pages, pool_counts  # noqa: E402
+from progress import Progress  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
 from strict import fail_if_skipped  # noqa: E402
@@ -54,8 +55,11 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_sessionstart(session):
-    """In CI, memory is full of files that were built before; later nothing is dropped, since other tests look at such pages."""
-    if os.environ.get("T_SAMPLE") == "ci" and not hasattr(session.config, "workerinput") and not IS_GUEST:
+    """Only one process prints. In CI, memory is full of files that were built before; later nothing is dropped, since other tests look at such pages."""
+    if hasattr(session.config, "workerinput"):
+        return
+    session.config.pluginmanager.register(Progress(session.config.pluginmanager.getplugin("terminalreporter")))
+    if os.environ.get("T_SAMPLE") == "ci" and not IS_GUEST:
         drop_file_pages()
 
 
