@@ -17,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import typing
 
 import pytest
@@ -73,10 +74,15 @@ def sample(cases):
         yield best
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     config.addinivalue_line("markers", "check_all(ci=False): left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
                                        "programs is")
     config.addinivalue_line("markers", "guest: changes a setting of the whole machine, or needs its pool, so it runs only in a guest")
+    config.own_folder = None
+    if not config.option.basetemp:  # pytest's own folder is of all runs on this machine, and each one that begins closes it to other users
+        config.own_folder = tempfile.mkdtemp(prefix="pytest-hugeld-")
+        config.option.basetemp = os.path.join(config.own_folder, "pytest")
     config.machine = None
     if not IS_GUEST and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
         config.machine = machine.enter()
@@ -85,6 +91,8 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     if config.machine:
         config.machine.leave()
+    if config.own_folder:
+        shutil.rmtree(config.own_folder, ignore_errors=True)
 
 
 def is_left_out(item):
@@ -240,7 +248,7 @@ def compile_shared(source, output):
 def base_is_open(tmp_path_factory):
     """A test opens its own folder to other users, and need not know how many are above it: a worker of xdist has one more."""
     base = tmp_path_factory.getbasetemp()
-    for folder in base, *(parent for parent in base.parents if parent.name.startswith("pytest-")):
+    for folder in base, *(parent for parent in base.parents if parent.name.startswith("pytest")):
         folder.chmod(0o755)
 
 
