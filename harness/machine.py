@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A machine of its own for each test process: a pool of huge pages that is a limit of a cgroup (version 2), counters in /sys that
-say the same (counters.c), and a /run and /dev/shm without another's store.  Tests beside it, and other programs of this machine, take
-none of its pages and change none of its numbers.
+say the same (counters.c), and a /run, /tmp and /dev/shm without another's store or perf maps.  Tests beside it, and other programs of
+this machine, take none of its pages and change none of its numbers and files.
 
 It needs root and the controller hugetlb.  The pages come from the real pool, which tools/with-pool fills before."""
 
@@ -10,10 +10,8 @@ import ctypes
 import errno
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -79,9 +77,8 @@ def leave_mounts():
     mount("--make-rprivate", "/")
 
 
-def start_counters(group):
+def start_counters(group, folder):
     """Mounts the counters of GROUP over those of the machine.  The process that serves them."""
-    folder = pathlib.Path(tempfile.mkdtemp())
     program, files = folder / "counters", folder / "files"
     files.mkdir()
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], check=True, capture_output=True, text=True).stdout.split()
@@ -95,12 +92,12 @@ def start_counters(group):
         for file in counters.iterdir():
             if (files / file.name).exists():
                 mount("--bind", files / file.name, file)
-    return server, folder
+    return server
 
 
-def empty_run():
-    """/run and /dev/shm are new, without a store; everything else in /run is there."""
-    folder = pathlib.Path(tempfile.mkdtemp())
+def replace_run(folder):
+    """/run has no store of hugeld's, and all else that is there."""
+    folder.mkdir()
     mount("-t", "tmpfs", "-o", "mode=755", "none", folder)
     for entry in pathlib.Path("/run").iterdir():
         there = folder / entry.name
@@ -110,30 +107,41 @@ def empty_run():
             there.mkdir() if entry.is_dir() else there.touch()
             mount("--rbind", entry, there)
     mount("--move", folder, "/run")
-    folder.rmdir()
-    mount("-t", "tmpfs", "-o", "mode=1777,nosuid,nodev", "none", "/dev/shm")
+
+
+def replace_tmp(folder, keep):
+    """/tmp is FOLDER, with those of the folders KEEP that lie in /tmp."""
+    folder.mkdir()
+    folder.chmod(0o1777)
+    for path in keep:
+        if path.is_relative_to("/tmp") and path.exists():
+            there = folder / path.relative_to("/tmp")
+            there.mkdir(parents=True, exist_ok=True)
+            mount("--rbind", path, there)
+    mount("--rbind", folder, "/tmp")
 
 
 class Machine:
-    def __init__(self, root):
+    def __init__(self, root, folder, keep):
         self.root, self.group = root, make_group(root)
         leave_mounts()
-        self.server, self.folder = start_counters(self.group)
-        empty_run()
+        self.server = start_counters(self.group, folder)
+        replace_run(folder / "run")
+        mount("-t", "tmpfs", "-o", "mode=1777,nosuid,nodev", "none", "/dev/shm")
+        replace_tmp(folder / "tmp", keep)
         (self.group / "main" / "cgroup.procs").write_text(str(os.getpid()))
 
     def leave(self):
         (self.root / "cgroup.procs").write_text(str(os.getpid()))
         self.server.kill()
         self.server.wait()
-        subprocess.run(["umount", "-l", self.folder / "files"], check=False)
         remove_group(self.group)
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def enter():
-    """The Machine that this process has from here on, or None where it cannot have one."""
+def enter(folder, keep):
+    """The Machine that this process has from here on, or None where it cannot have one.  FOLDER is empty, and for it; of the folders
+    KEEP those in /tmp are still there."""
     if os.geteuid() != 0 or not COUNTERS.exists():
         return None
     root = find_controller()
-    return Machine(root) if root else None
+    return Machine(root, folder, keep) if root else None

@@ -30,6 +30,7 @@ import machine  # noqa: E402
 import programs  # noqa: E402
 import uprobes  # noqa: E402
 from hugepages import NR_HUGEPAGES, WANTED, compact_memory, count_free_huge_pages, drop_file_pages, free_pages, pool_counts  # noqa: E402
+from installed import cache_folder  # noqa: E402
 from progress import Progress  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
@@ -79,13 +80,16 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "check_all(ci=False): left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
                                        "programs is")
     config.addinivalue_line("markers", "guest: changes a setting of the whole machine, or needs its pool, so it runs only in a guest")
-    config.own_folder = None
+    config.own_folder = config.machine = None
     if not config.option.basetemp:  # pytest's own folder is of all runs on this machine, and each one that begins closes it to other users
         config.own_folder = tempfile.mkdtemp(prefix="pytest-hugeld-")
         config.option.basetemp = os.path.join(config.own_folder, "pytest")
-    config.machine = None
     if not IS_GUEST and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
-        config.machine = machine.enter()
+        folder = pathlib.Path(f"{config.option.basetemp}-machine")
+        folder.mkdir()
+        config.machine = machine.enter(folder, [helpers.ROOT, helpers.BUILD, cache_folder()])
+        if config.machine:
+            config.option.basetemp = "/tmp/pytest"
 
 
 def pytest_unconfigure(config):
