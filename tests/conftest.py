@@ -39,7 +39,6 @@ from strict import fail_if_skipped  # noqa: E402
 NR_HUGEPAGES = pool_watch.NR_HUGEPAGES
 WATCH = pool_watch.Watch()
 SYSTEM_STORE = "/run/hugeld"
-FAILED = os.environ.pop("T_FAILED", None)  # a pytest that a test runs must not write to it
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -280,12 +279,8 @@ def pytest_report_header():
     return f"hugeld: {helpers.BUILD}, Linux {kernel}, pool {total} pages, {free} free, {reserved} reserved"
 
 
-def pytest_terminal_summary(terminalreporter, exitstatus):
-    """The measurements of the tests in all workers; and, after a whole run without an error outside of tests, the names of those
-    that failed, in the file T_FAILED."""
-    if FAILED and exitstatus == pytest.ExitCode.TESTS_FAILED and not terminalreporter.stats.get("error"):
-        failed = [re.sub(r"@\w+$", "", report.nodeid) for report in terminalreporter.stats.get("failed", [])]  # xdist's group is behind it
-        pathlib.Path(FAILED).write_text("".join(f"{name}\n" for name in failed))
+def pytest_terminal_summary(terminalreporter):
+    """The measurements of the tests in all workers."""
     reports = [report for found in terminalreporter.stats.values() for report in found if getattr(report, "when", "") == "teardown"]
     figures = [figure for report in reports for figure in report.user_properties]
     for title in dict.fromkeys(title for title, _ in figures):
