@@ -973,7 +973,7 @@ def test_doctor_multihit(root, tmp_path, kernel, said):
         assert (finding["state"], "nx_huge_pages" in (finding["remedy"] or "")) in (("warn", True), ("ok", False))
 
 
-def test_doctor_tlb_of_a_store(root):
+def test_doctor_tlb_of_a_store(root, thp):
     """Its file has no name, and ends with doctor; a store that is full is no reason for a signal."""
     script = """
         mount -t tmpfs none /run && mkdir -m 755 /run/hugeld && mount -t tmpfs -o mode=755,huge=always,size=$1 none /run/hugeld &&
