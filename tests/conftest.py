@@ -317,7 +317,7 @@ def prove(library, empty_library, pause_library):
     ALWAYS=False: at some load addresses nothing is planned.  COUNTED=False: the pool may grow by the pages that moved."""
 
     def run(argv, moved, patterns=None, options="", backend="hugetlb", by_command=False, name=None, same=None,
-            work=None, always=True, counted=True, timeout=60, **changes):
+            work=None, always=True, counted=True, timeout=helpers.PATIENCE, **changes):
         name = name or os.path.basename(os.path.realpath(argv[0]))
         finish = work or (lambda process: process.finish())
         env = helpers.preload(empty_library, pause_library, **changes)

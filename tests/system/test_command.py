@@ -1019,7 +1019,7 @@ def test_program_begins_without_the_command(tmp_path):
                                        "status --keep-only"])
 def test_service_options(arguments):
     """An option that would have no effect is refused: nothing begins, and nothing is undone."""
-    result = helpers.run([helpers.HUGELD, "service", *arguments.split()], timeout=10)
+    result = helpers.run([helpers.HUGELD, "service", *arguments.split()])
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
 
 
