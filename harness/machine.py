@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """A machine of its own for each test process: a pool of huge pages that is a limit of a cgroup (version 2), counters in /sys that
-say the same (counters.c), and a /run and /dev/shm without another's store.  Tests beside it, and other programs of this machine, take
-none of its pages and change none of its numbers.
+say the same (counters.c), a /run and /dev/shm without another's store, and a /tmp without another's maps for perf.  Tests beside it,
+and other programs of this machine, take none of its pages and change none of its numbers.
 
 It needs root and the controller hugetlb.  The pages come from the real pool, which tools/with-pool fills before."""
 
@@ -114,10 +114,21 @@ def empty_run():
     mount("-t", "tmpfs", "-o", "mode=1777,nosuid,nodev", "none", "/dev/shm")
 
 
+def empty_tmp(kept):
+    """/tmp is new, a folder in KEPT; of the old one only KEPT is there.  Returns where KEPT is mounted for that."""
+    new = pathlib.Path(tempfile.mkdtemp(prefix="tmp-", dir=kept))
+    new.chmod(0o1777)
+    (new / kept.name).mkdir()
+    mount("--bind", kept, new / kept.name)
+    mount("--rbind", new, "/tmp")
+    return new / kept.name
+
+
 class Machine:
-    def __init__(self, root):
+    def __init__(self, root, kept):
         self.root, self.group = root, make_group(root)
         leave_mounts()
+        self.kept = empty_tmp(kept) if kept.parent == pathlib.Path("/tmp") else None
         self.server, self.folder = start_counters(self.group)
         empty_run()
         (self.group / "main" / "cgroup.procs").write_text(str(os.getpid()))
@@ -129,11 +140,14 @@ class Machine:
         subprocess.run(["umount", "-l", self.folder / "files"], check=False)
         remove_group(self.group)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self.kept:
+            subprocess.run(["umount", "-l", "/tmp"], check=False)
+            subprocess.run(["umount", "-l", self.kept], check=False)
 
 
-def enter():
-    """The Machine that this process has from here on, or None where it cannot have one."""
+def enter(kept):
+    """The Machine that this process has from here on, with the folder KEPT, or None where it cannot have one."""
     if os.geteuid() != 0 or not COUNTERS.exists():
         return None
     root = find_controller()
-    return Machine(root) if root else None
+    return Machine(root, kept) if root else None

@@ -85,7 +85,7 @@ def pytest_configure(config):
         config.option.basetemp = os.path.join(config.own_folder, "pytest")
     config.machine = None
     if not IS_GUEST and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
-        config.machine = machine.enter()
+        config.machine = machine.enter(next(path for path in pathlib.Path(config.option.basetemp).parents if path.name.startswith("pytest-")))
 
 
 def pytest_unconfigure(config):
