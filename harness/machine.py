@@ -128,7 +128,7 @@ class Machine:
     def __init__(self, root, kept):
         self.root, self.group = root, make_group(root)
         leave_mounts()
-        self.kept = empty_tmp(kept) if kept.parent == pathlib.Path("/tmp") else None
+        self.kept = empty_tmp(kept) if kept and kept.parent == pathlib.Path("/tmp") else None
         self.server, self.folder = start_counters(self.group)
         empty_run()
         (self.group / "main" / "cgroup.procs").write_text(str(os.getpid()))
@@ -146,7 +146,7 @@ class Machine:
 
 
 def enter(kept):
-    """The Machine that this process has from here on, with the folder KEPT, or None where it cannot have one."""
+    """The Machine that this process has from here on, with the folder KEPT of pytest, or None where it cannot have one."""
     if os.geteuid() != 0 or not COUNTERS.exists():
         return None
     root = find_controller()

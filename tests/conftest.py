@@ -85,7 +85,8 @@ def pytest_configure(config):
         config.option.basetemp = os.path.join(config.own_folder, "pytest")
     config.machine = None
     if not IS_GUEST and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
-        config.machine = machine.enter(next(path for path in pathlib.Path(config.option.basetemp).parents if path.name.startswith("pytest-")))
+        folders = pathlib.Path(config.option.basetemp).parents
+        config.machine = machine.enter(next((folder for folder in folders if folder.name.startswith("pytest-hugeld-")), None))
 
 
 def pytest_unconfigure(config):
