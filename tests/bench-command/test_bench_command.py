@@ -53,6 +53,20 @@ def bench_json(bench):
     return run
 
 
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory):
+    library = tmp_path_factory.mktemp("clock") / "clock.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, HERE / "clock.c"], check=True, timeout=60)
+    return library
+
+
+@pytest.fixture
+def by_clock(clock, tmp_path):
+    """The environment in which wall times are those of `worker pass`, to the millisecond."""
+    (tmp_path / "time").touch()
+    return helpers.environment(LD_PRELOAD=clock, CLOCK=tmp_path / "time")
+
+
 def one_line(result, status, *words):
     lines = [line for line in result.stderr.splitlines() if "so far" not in line]
     assert result.returncode == status and len(lines) == 1 and lines[0].startswith("hugeld: "), result.stderr
@@ -174,31 +188,34 @@ def test_compare_what_is_no_pair(text):
 # --- verdicts ---
 
 
-def test_bench_faster(bench_json):
-    answer = bench_json("spin", "200", "10")
+def test_bench_faster(bench_json, by_clock):
+    answer = bench_json("pass", "200", "10", env=by_clock)
     assert answer["verdict"] == "faster" and answer["sentence"].startswith("faster in 6 pairs: ")
-    assert answer["ratio"]["wall"]["ratio"] < 0.9
+    assert answer["ratio"]["wall"] == {"ratio": 0.05, "low": 0.05, "high": 0.05}
 
 
 @pytest.mark.check_all
-def test_bench_slower(bench_json):
-    answer = bench_json("spin", "10", "100")
-    assert answer["verdict"] == "slower" and answer["ratio"]["wall"]["low"] > 1
+def test_bench_slower(bench_json, by_clock):
+    answer = bench_json("pass", "10", "100", env=by_clock)
+    assert answer["verdict"] == "slower" and answer["ratio"]["wall"] == {"ratio": 10, "low": 10, "high": 10}
 
 
-def test_bench_sides_take_turns(bench_json, tmp_path):
+def test_bench_sides_take_turns(bench_json, by_clock, tmp_path):
     """A program whose every second run is slow: a side that always went first would look faster."""
-    answer = bench_json("turns", tmp_path / "runs", n=12)
+    answer = bench_json("turns", tmp_path / "runs", n=12, env=by_clock)
     assert (tmp_path / "runs").stat().st_size == 2 * 12 + 4  # and four to warm up
     assert answer["verdict"] == "no difference" and "no difference seen in 12 pairs" in answer["sentence"]
+    assert sorted(answer["runs"]["plain"]["wall_ms"]) == sorted(answer["runs"]["huge"]["wall_ms"]) == 6 * [4] + 6 * [16]
 
 
 @pytest.mark.check_all
 def test_bench_at_once(bench_json):
-    """Each run shares its time with the other side's; a second input reads from its beginning."""
-    answer = bench_json("spin", "100", "10", options=["--at-once"])
-    assert answer["method"] == "at once" and answer["verdict"] == "faster" and answer["output"] == "same"
-    assert answer["ratio"]["wall"]["ratio"] < 0.9
+    """Each run shares its time with the other side's, and is counted for its own side; a second input reads from its beginning."""
+    answer = bench_json("spin", "200", "10", options=["--at-once"])
+    assert answer["method"] == "at once" and answer["output"] == "same" and answer["pairs"] == 6
+    plain, huge = ([user + system for user, system in zip(runs["user_ms"], runs["system_ms"])]
+                   for runs in (answer["runs"][side] for side in ("plain", "huge")))
+    assert max(huge) < 150 < min(plain)  # ms of processor time
 
 
 def test_bench_at_once_uses_two_processors(bench_json, tmp_path):
@@ -231,14 +248,13 @@ def test_bench_input_is_read_by_both(bench, tmp_path):
 
 
 @pytest.mark.check_all
-def test_bench_precision(bench_json, bench):
-    answer = bench_json("spin", "20", "10", options=["--precision=50%"], n=40)
-    assert answer["precision"] == 50 and answer["restless"] is None and answer["pairs"] < 40
-    wall = answer["ratio"]["wall"]
-    assert (wall["high"] - wall["low"]) / wall["ratio"] <= 1
-    answer = bench_json("spin", "3", "2", options=["--precision", "0.01"], n=7)
+def test_bench_precision(bench_json, bench, by_clock, tmp_path):
+    answer = bench_json("pass", "20", "10", options=["--precision=50%"], n=40, env=by_clock)
+    assert answer["precision"] == 50 and answer["restless"] is None and answer["pairs"] == 6
+    words = "turns", tmp_path / "runs"
+    answer = bench_json(*words, options=["--precision", "0.01"], n=7, env=by_clock)
     assert answer["pairs"] == 7 and "restless for 0.01 %" in answer["restless"] and "--at-once" in answer["restless"]
-    assert "restless" in bench("spin", "3", "2", options=["--precision", "0.01"], n=7).stdout
+    assert "restless" in bench(*words, options=["--precision", "0.01"], n=7, env=by_clock).stdout
 
 
 # --- checks ---
@@ -463,8 +479,8 @@ def test_bench_json_schema(bench_json):
 
 
 @pytest.mark.check_all
-def test_bench_table(bench):
-    result = bench("spin", "200", "10")
+def test_bench_table(bench, by_clock):
+    result = bench("pass", "200", "10", env=by_clock)
     lines = result.stdout.splitlines()
     assert "huge pages reach the TLB" in lines[0]
     assert result.returncode == 0 and lines[-1].startswith("faster in 6 pairs: on huge pages of private copies it takes 0.")

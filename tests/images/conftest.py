@@ -1,47 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 import collections
 import glob
-import pathlib
 import shutil
 
 import pytest
-from _pytest import runner
 
 import helpers
 from hugepages import put_memory_together
 from worlds import World
 
 
-TRIES = 3
-
-
-def reclaims_by_itself():
-    """Whether this machine takes idle pages of files away all the time (DAMON), also huge ones just after they were made."""
-    for state in pathlib.Path("/sys/kernel/mm/damon/admin/kdamonds").glob("*/state"):
-        try:
-            if state.read_text().strip() == "on":
-                return True
-        except OSError:  # EBUSY: it is being used
-            return True
-    return False
-
-
 @pytest.fixture(autouse=True)
 def huge_memory():
     put_memory_together()
-
-
-def pytest_runtest_protocol(item, nextitem):
-    """On such a machine, putting a file in place may fail twice; an error of hugeld's fails a third time, too."""
-    if item.path.name != "test_in_place.py" or not reclaims_by_itself():
-        return None
-    for left in reversed(range(TRIES)):
-        reports = runner.runtestprotocol(item, nextitem=nextitem, log=False)
-        if left == 0 or not any(report.failed for report in reports):
-            break
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    return True
 
 
 @pytest.fixture(scope="module")

@@ -740,7 +740,7 @@ def await_new(world, store=SYSTEM):
     "moved away", "made writable", "removed"))])
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
-    pause = ["-e", f"inject={call}:delay_enter=1500000:when=1"]
+    pause = ["-e", f"inject={call}:delay_enter=4000000:when=1"]
     adding = helpers.start(world.command("/run/bin/hugeld", "share", "add", APP, strace=pause))
     try:
         await_new(world)
@@ -1025,7 +1025,7 @@ def test_waits_for_another(world):
     try:
         await_new(world)
         result = world.share("refresh")
-        assert result.returncode == 0 and adding.poll() is not None, "it did not wait"
+        assert result.returncode == 0 and len(world.left()) == 1 and ".new" not in world.left(), "it did not wait"
         stdout, stderr = adding.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(adding)
@@ -1069,7 +1069,7 @@ def test_full_for_real(world):
     """The room vanishes after it was looked at."""
     world.add("--size=32M", APP)
     world.share("remove", APP)
-    pause = ["-e", "inject=fallocate:delay_enter=1000000:when=1"]
+    pause = ["-e", "inject=fallocate:delay_enter=4000000:when=1"]
     adding = helpers.start(world.command("/run/bin/hugeld", "share", "add", APP, strace=pause))
     try:
         await_new(world)

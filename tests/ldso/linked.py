@@ -49,13 +49,13 @@ class Linked:
     def environment(self, patterns, options, preloaded=(), **changes):
         return helpers.preload(*preloaded, patterns=patterns, options=options or None, **changes)
 
-    def run(self, argv, patterns, options="", way=by_run, timeout=60, **changes):
+    def run(self, argv, patterns, options="", way=by_run, timeout=helpers.PATIENCE, **changes):
         """Runs ARGV to its end."""
         env = self.environment(patterns, options, **changes)
         return helpers.run(way(self.ldso, patterns, options, argv), env, timeout)
 
     @contextlib.contextmanager
-    def paused(self, argv, patterns, options="", way=by_run, name=None, timeout=60, **changes):
+    def paused(self, argv, patterns, options="", way=by_run, name=None, timeout=helpers.PATIENCE, **changes):
         """ARGV, stopped before main."""
         env = self.environment(patterns, options, [self.pause], **changes)
         name = name or os.path.basename(self.ldso if way is by_command else argv[0])

@@ -121,7 +121,7 @@ def cc1plus(source):
         pytest.skip("cc1plus is not installed (g++)")
     preprocessed = source.with_suffix(".ii")
     assert helpers.run(["g++", "-E", source, "-o", preprocessed]).returncode == 0
-    return Program("cc1plus", [compiler, "-quiet", "-O2", preprocessed, "-o", "/dev/null"], ("cc1plus",), None, finish, drift=0.03)
+    return Program("cc1plus", [compiler, "-quiet", "-O2", preprocessed, "-o", "/dev/null"], ("cc1plus",), None, finish)
 
 
 @pytest.fixture(scope="session")
@@ -173,7 +173,7 @@ def mariadbd(shared_folder):
         assert process.returncode == 0, stderr
         return stderr
 
-    return Program("mariadbd", argv, ("mariadbd",), None, work, drift=0.1)
+    return Program("mariadbd", argv, ("mariadbd",), None, work)
 
 
 @pytest.fixture

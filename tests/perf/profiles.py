@@ -38,7 +38,6 @@ class Program(typing.NamedTuple):
     work: typing.Optional[typing.Callable] = None  # work(process): does the recorded work, ends; its output on stderr
     frequency: int = 4999
     folder: typing.Optional[pathlib.Path] = None  # where it runs
-    drift: float = 0  # how much of all samples any function may have more or less in another run
 
 
 # --- recording ---
@@ -282,12 +281,6 @@ def judge(figure, what, plain, moved, placed, map_):
     return leaves.plain
 
 
-def profile(samples, belongs, callers=False):
-    """Samples by name of the innermost function, or calls by name of the caller, of those frames that BELONG."""
-    frames = (f for s in samples for f in (s[1:] if callers else s[:1]))
-    return collections.Counter(f.name for f in frames if belongs(f))
-
-
 def reaches_start(sample):
     """Whether the chain goes back to libc's call of main."""
     return any(f.name.startswith("__libc_start") for f in sample)
@@ -308,36 +301,3 @@ def from_deep_leaf(samples):
 def share(samples, is_so):
     assert samples
     return sum(map(is_so, samples)) / len(samples)
-
-
-def differences(plain, moved, drift=0, functions=20, sigmas=6, slack=0.3):
-    """{name: shares} of the functions whose shares of two profiles differ by more than chance and noise would let them: SIGMAS standard
-    deviations, SLACK of the share (huge pages are there to shift time) and DRIFT of everything: a server does more of
-    this or of that in another run (one per cent of the samples, and five, were both seen for one function of mariadbd).
-    Only the most frequent FUNCTIONS of each."""
-    total, moved_total = sum(plain.values()), sum(moved.values())
-    names = {n for counter in (plain, moved) for n, _ in counter.most_common(functions)}
-    found = {}
-    for name in names:
-        a, b = plain[name] / total, moved[name] / moved_total
-        both = (plain[name] + moved[name]) / (total + moved_total)
-        deviation = (both * (1 - both) * (1 / total + 1 / moved_total)) ** 0.5
-        if abs(a - b) > sigmas * deviation + slack * both + drift:
-            found[name] = (a, b)
-    return found
-
-
-def differ_each_time(compare):
-    """The results of COMPARE(), {name: shares}, in three pairs of recordings.  A name that is wrong is wrong each time; a machine
-    whose processor is away for a while at one instruction is not."""
-    found = compare()
-    for _ in range(2 if found else 0):
-        again = compare()
-        found = {key: found[key] + again[key] for key in found.keys() & again}
-    return found
-
-
-def shifted(counter):
-    """The profile of a map in which each function has its neighbour's name."""
-    names = sorted(counter)
-    return collections.Counter(dict(zip(names, (counter[n] for n in names[1:] + names[:1]))))

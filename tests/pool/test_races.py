@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -23,7 +22,7 @@ TEXT, RODATA = 5, 1
 APP = TEXT + RODATA
 PROCESSES = 200
 
-SHORT = "text stays: the huge page pool cannot serve it"
+MOVED, SHORT = "text 5 pages hugetlb", "text stays: the huge page pool cannot serve it"
 
 
 @pytest.fixture
@@ -59,10 +58,15 @@ def collect(processes):
     """[(returncode, stdout)], and everything they said on stderr."""
     results, errors = [], []
     for process in processes:
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
         results.append((process.returncode, stdout))
         errors.append(stderr)
     return results, errors
+
+
+def say(app, library):
+    """What one run of APP says of its moves."""
+    return helpers.run_preloaded([app], options="backend=hugetlb,verbose=2", library=library).stderr
 
 
 def text_and_rodata(pid):
@@ -84,21 +88,22 @@ def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, e
                               LD_HUGEPAGES_OPTIONS=f"backend={backend},data=off")
     with waiting(gate, [app], PROCESSES, env) as (processes, release):
         release()
-        helpers.wait_until(lambda: all(helpers.state_of(p.pid) in "TZ" for p in processes), 120, "all stopping")
+        helpers.wait_until(lambda: all(helpers.state_of(p.pid) in "TZ" for p in processes), helpers.PATIENCE, "all stopping")
         assert all(helpers.state_of(p.pid) == "T" for p in processes)
         got = [text_and_rodata(p.pid) for p in processes]
         taken = sum(text + rodata for text, rodata, _ in got)
         assert {(text, rodata) for text, rodata, _ in got} <= {(TEXT, RODATA), (TEXT, 0), (0, RODATA), (0, 0)}
         assert free_pages() == free - taken, "pages are neither in the pool nor in a process"
         served = sum(text == TEXT for text, _, _ in got)
-        # Those that fail take pages from each other for a moment: how many are served is chance.
-        assert taken > 0 and served <= free // TEXT, collections.Counter(got)
+        # Those that fail take pages from each other for a moment: how many are served is chance, and it may be none.
+        assert served <= free // TEXT, collections.Counter(got)
         if backend == "auto":
             assert any(on_thp for _, _, on_thp in got)
         for process in processes:
             os.kill(process.pid, signal.SIGCONT)
         results, _ = collect(processes)
     assert set(results) == {expected}
+    assert MOVED in say(app, library)
 
 
 @pytest.mark.parametrize("backend", [pytest.param("hugetlb", marks=pytest.mark.check_all(ci=True)), pytest.param("auto", marks=pytest.mark.check_all)])
@@ -113,6 +118,7 @@ def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
     assert set(results) == {expected}
     for error in errors:  # how many are served is chance, and it may be none
         assert re.search(r"text 5 pages (hugetlb|thp)", error) or SHORT in error, error
+    assert MOVED in say(app, library)
 
 
 @pytest.mark.check_all
@@ -130,8 +136,8 @@ def test_storm(builder, gate, thief, library, pool, thp, expected):
         results, errors = collect(processes)
     assert set(results) == {(plain.returncode, plain.stdout)}
     said = "".join(errors)
-    assert len(re.findall("text (?:5 pages hugetlb|stays: )", said)) == 24 * 9
-    assert "text 5 pages hugetlb" in said and SHORT in said
+    assert said.count(MOVED) + said.count(SHORT) == 24 * 9  # how many are served is chance
+    assert MOVED in say(app, library)
 
 
 @contextlib.contextmanager
@@ -150,15 +156,12 @@ def test_thief(builder, thief, library, pool, expected):
     """Programs start one after the other while the pool is full and empty by turns, a thousand times a second."""
     pool(APP)
     app = builder.executable("nopie")
-    said = collections.Counter()
     with stealing(thief, APP):
-        end = time.monotonic() + 30
-        while sum(said.values()) < 60 or (len(said) < 2 and time.monotonic() < end):
+        for _ in range(60):
             result = helpers.run_preloaded([app], options="backend=hugetlb,verbose=2", library=library)
             assert (result.returncode, result.stdout) == expected, result.stderr
-            said["moved" if "text 5 pages hugetlb" in result.stderr else "short"] += 1
-            assert "text 5 pages hugetlb" in result.stderr or SHORT in result.stderr
-    assert said["moved"] and said["short"], said
+            assert (MOVED in result.stderr) != (SHORT in result.stderr), result.stderr  # which of them is chance
+    assert MOVED in say(app, library)
 
 
 # The rungs of the filling ladder: those above one are taken away.
@@ -185,7 +188,7 @@ def test_theft_after_the_check(builder, thief, library, pool, expected, rung, ed
         with start_and_end([thief, 16 - left, "hold"], stdin=subprocess.PIPE) as taker:
             assert int(taker.stdout.readline()) == 16 - left
             os.kill(process.pid, signal.SIGCONT)
-            stdout, stderr = process.communicate(timeout=60)
+            stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     assert (process.returncode, stdout) == expected
     assert SHORT in stderr and "text 3 pages" not in stderr and "text 5 pages" not in stderr, stderr
     assert ("rodata 1 page hugetlb" in stderr) == (left >= RODATA), stderr

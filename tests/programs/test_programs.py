@@ -90,7 +90,7 @@ class Run:
 
     def look(self, process):
         """Every process that has one of the objects has it on huge pages.  One that has just been started gets time."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + helpers.SOON
         while self.prefix:
             try:
                 self.pages = self.count_pages(process)

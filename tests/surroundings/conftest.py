@@ -34,7 +34,7 @@ def surround(library, empty_library, pause_library):
     is the caller's to judge."""
 
     def run(argv, moved, first=(), prefix=(), plain_prefix=None, patterns=None, options="", backend="hugetlb",
-            route="", same=same_but_stderr, preload=True, repair=lambda: None, intact=None, timeout=60, **changes):
+            route="", same=same_but_stderr, preload=True, repair=lambda: None, intact=None, timeout=helpers.PATIENCE, **changes):
         name = os.path.basename(argv[0])
         plain_prefix = prefix if plain_prefix is None else plain_prefix
 

@@ -22,13 +22,12 @@ import helpers
 from calls import build_calls
 from hugepages import compact_memory
 from pagecache import scatter
+from pressure import CALM, waiting
 from smaps import read_smaps
 from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, replace_text, running, write_configuration
 
 
-CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
-WAITING = CALM.replace("avg10=0.00", "avg10=60.00").replace("total=0", "total=100000000000")
 OBSERVES = ["window = 4", "interval = 8", "act = yes", "delay = 0", "canary = 0"]
 ACTS = ["window = 4", "interval = 600", "act = yes", "delay = 0"]
 SWITCH = "run/hugeld-service/stop"
@@ -144,7 +143,8 @@ def test_acts(acting, program, tmp_path):
         began = time.monotonic()
         service.configure()
         acts = huge_or_skip(service)
-        assert time.monotonic() - began > 10 or joins(program)
+        if not joins(program):
+            assert time.monotonic() - began > 10
         assert acts["kept_bytes"] == acts["huge"] * helpers.HUGE and acts["lost"] == 0
         line = service.lines_until("put in place in")[-1]
         assert re.fullmatch(rf"hugeld: service: {re.escape(str(program))}: bytes (\d+) to (\d+) put in place in \d+\.\d ms, "
@@ -230,7 +230,7 @@ def test_gates(acting, program, tmp_path, what, words):
     if what in ("io", "memory"):
         if not os.path.exists("/proc/pressure"):
             pytest.skip("this kernel has no pressure information")
-        file.write_text(WAITING.replace("total=1", "total=9"))
+        file.touch()
         covers = [(file, f"/proc/pressure/{what}")]
     if what == "meminfo":
         file.write_text("MemTotal: 1000000 kB\nMemFree: 10 kB\nMemAvailable: 149999 kB\n")
@@ -246,7 +246,7 @@ def test_gates(acting, program, tmp_path, what, words):
         covers, lines = [(file, "/etc/machine-id")], ["canary = 99"]
     if what == "canary":
         lines = ["canary = 0"]
-    busy = stalled(file) if what == "io" else contextlib.nullcontext()
+    busy = waiting(file) if what in ("io", "memory") else contextlib.nullcontext()
     with acting(covers=covers) as service, busy:
         if what == "isolated":
             file.write_text("1\n")  # after it was observed, on any processor
@@ -286,18 +286,6 @@ def test_canary_is_drawn(acting, tmp_path):
         service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
 
 
-@contextlib.contextmanager
-def stalled(path):
-    """PATH, as in /proc/pressure, says that something waits all the time."""
-    script = ("import os, sys, time\nos.nice(-20)\nf = os.open(sys.argv[1], os.O_RDWR)\nat = os.pread(f, 4096, 0).index(b'total=') + 6\n"
-              "while True: os.pwrite(f, b'%012d' % (time.monotonic_ns() // 1000), at); time.sleep(0.01)")
-    process = helpers.start([sys.executable, "-c", script, path])
-    try:
-        yield
-    finally:
-        helpers.end_process(process)
-
-
 HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of the configured one
 
 
@@ -333,37 +321,45 @@ def test_delay_after_a_change(acting, program):
         assert time.monotonic() - changed > seconds - 1, service.said  # it counts whole seconds
 
 
+class Traced:
+    """A service under strace, which writes down when each huge page was put in place.  The service begins to rest after that line, and
+    the next line follows its rest, so the time between two is at least the rest, however busy the machine is."""
+
+    def __init__(self, trace, *options):
+        self.trace = trace
+        self.prefix = ["strace", "-D", "-f", "-qq", "-ttt", "-s", "300", "-o", trace, "-e", "trace=mincore,write", *options]
+
+    def times(self):
+        return [float(at) for at in re.findall(r"^\d+ +([\d.]+) write\(2, .*put in place", self.trace.read_text(), re.M)]
+
+    def rest(self):
+        """The seconds between the first two acts."""
+        helpers.wait_until(lambda: len(self.times()) > 1, ACTED, "a second act")
+        return self.times()[1] - self.times()[0]
+
+
 @pytest.mark.check_all
-def test_rate(acting, program):
+def test_rate(acting, program, tmp_path):
     """The rate is the most huge pages in a minute."""
-    with acting("rate = 2") as service:
-        began = time.monotonic()
+    traced = Traced(tmp_path / "trace")
+    with acting("rate = 6", prefix=traced.prefix) as service:
         service.configure()
         huge_or_skip(service)
-        time.sleep(8)
-        found = service.service.look()["acts"]["huge"], huge_bytes(program)
-        assert found == (1, helpers.HUGE) or time.monotonic() - began > 30
+        assert traced.rest() >= 10, traced.trace.read_text()
 
 
 @pytest.mark.check_all
 def test_rests(acting, program, six, tmp_path):
     """After each act it does nothing for twenty times as long, at any rate."""
-    other, trace = program.with_suffix(".other"), tmp_path / "trace"
+    other, traced = program.with_suffix(".other"), Traced(tmp_path / "trace", "-e", "inject=mincore:delay_exit=100000")
     shutil.copy(six, other)
     scatter(other)
-    slow = ["strace", "-D", "-f", "-qq", "-ttt", "-s", "300", "-o", trace, "-e", "trace=mincore,write",
-            "-e", "inject=mincore:delay_exit=100000"]
-
-    def times():
-        return [float(at) for at in re.findall(r"^\d+ +([\d.]+) write\(2, .*put in place", trace.read_text(), re.M)]
-
     try:
-        with acting(f"eligible = {other}", "rate = 60", prefix=slow) as service:
+        with acting(f"eligible = {other}", "rate = 60", prefix=traced.prefix) as service:
             with running([str(other), FOREVER]):
                 service.service.wait_for(other, 30)
             service.configure()
-            helpers.wait_until(lambda: len(times()) > 1, ACTED, "a second act")
-            assert times()[1] - times()[0] > 5, trace.read_text()
+            assert traced.rest() > 5, traced.trace.read_text()
     finally:
         other.unlink()
 
@@ -405,39 +401,52 @@ def test_clock(acting, program, tmp_path, clock, behind):
         assert huge_bytes(program) >= helpers.HUGE
 
 
+class Forward:
+    """A service whose clock the test moves forward, but never by as much as the service has to wait: how long a wait took at least is
+    then the same on a busy machine."""
+
+    def __init__(self, clock, file):
+        self.file, self.prefix = file, ["env", f"LD_PRELOAD={clock}", f"FORWARD={file}"]
+        file.write_text("0")
+
+    def go(self, seconds):
+        replace_text(self.file, str(seconds))
+
+
 @pytest.mark.check_all
 def test_more_and_more_seldom(acting, program, tmp_path, clock):
-    """An act in vain is tried again after one minute, and then after two."""
-    forward = tmp_path / "forward"
-    forward.write_text("0")
-    with acting(prefix=["env", f"LD_PRELOAD={clock}", f"FORWARD={forward}"]) as service, mapped_by_many(program):
+    """An act in vain is tried again after one minute, and then after two, however often something may be done."""
+    forward = Forward(clock, tmp_path / "forward")
+    with acting("rate = 60", prefix=forward.prefix) as service, mapped_by_many(program):
+        began = time.monotonic()
         service.configure()
-        service.wait(lambda acts: acts["failed"] == 1)
-        for seconds, failed in ((20, 1), (70, 2), (140, 2), (200, 3)):  # the time of the steps themselves comes to that
-            replace_text(forward, str(seconds))
+        service.wait(lambda acts: acts["failed"] > 0)
+        for seconds, failed in ((45, 2), (45 + 105, 3)):
+            forward.go(seconds)
             service.configure()
-            if failed > service.service.look()["acts"]["failed"]:
-                service.wait(lambda acts, n=failed: acts["failed"] == n)
-            time.sleep(2)
-            assert service.service.look()["acts"]["failed"] == failed
+            service.wait(lambda acts, n=failed: acts["failed"] >= n)
+            assert time.monotonic() - began >= 15 * (failed - 1)
 
 
 @pytest.mark.check_all
-def test_lost(acting, program):
+def test_lost(acting, program, tmp_path, clock):
     """A file that was dropped again is left alone, for a minute at first."""
-    with acting() as service:
+    forward = Forward(clock, tmp_path / "forward")
+    with acting(prefix=forward.prefix) as service:
         service.configure()
         huge_or_skip(service)
         done = service.wait(lambda acts: acts["huge"] == 2)
         service.configure("canary = 0")
+        began = time.monotonic()
         scatter(program)
         write_configuration(service.service.configuration, program, lines=[*OBSERVES, "canary = 100"])
         service.service.process.send_signal(signal.SIGHUP)
         with running([str(program), FOREVER]):
             acts = service.wait(lambda acts: acts["lost"] > 0)
-            began = time.monotonic()
-            after = service.service.next_windows(2)["acts"]
-            assert all(after[key] == done[key] for key in ("huge", "failed")) or time.monotonic() - began > 50
+            forward.go(30)
+            service.service.process.send_signal(signal.SIGHUP)
+            service.wait(lambda acts: acts["huge"] + acts["failed"] > done["huge"] + done["failed"])
+            assert time.monotonic() - began >= 30
         assert acts["kept_bytes"] == 0 or acts["huge"] > acts["lost"]
 
 
@@ -526,8 +535,9 @@ def test_mappings_of_a_user(acting, program):
             assert "to look takes too long" in service.lines_until("not put in place")[-1]
         before = helpers.ticks(service.service.process.pid)
         assert before - began < os.sysconf("SC_CLK_TCK")  # of a processor: how long it waits for one is the machine's
+        slept = time.monotonic()
         time.sleep(10)
-        assert helpers.ticks(service.service.process.pid) - before < 0.2 * 10 * os.sysconf("SC_CLK_TCK")
+        assert helpers.ticks(service.service.process.pid) - before < 0.2 * (time.monotonic() - slept) * os.sysconf("SC_CLK_TCK")
 
 
 # Executes a loop at OFFSET of FILE for as long as it lives.
@@ -605,19 +615,6 @@ def test_unmounted(observe, program, tmp_path, roots_folder):
         if is_mounted:
             helpers.run(["umount", folder])
         folder.rmdir()
-
-
-@pytest.mark.check_all
-def test_fails(acting, program):
-    """An act in vain is not tried again at once, however often something may be done."""
-    with acting("rate = 60", prefix=replaced({"fadvise64": (0, None)})) as service:
-        service.configure()
-        acts = service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
-        if acts["huge"] > 0:
-            pytest.skip("this kernel joins pages, and reads no file anew")
-        began = time.monotonic()
-        time.sleep(5)
-        assert service.service.look()["acts"]["failed"] == 1 or time.monotonic() - began > 50
 
 
 @pytest.mark.check_all

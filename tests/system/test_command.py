@@ -973,7 +973,7 @@ def test_doctor_multihit(root, tmp_path, kernel, said):
         assert (finding["state"], "nx_huge_pages" in (finding["remedy"] or "")) in (("warn", True), ("ok", False))
 
 
-def test_doctor_tlb_of_a_store(root):
+def test_doctor_tlb_of_a_store(root, thp):
     """Its file has no name, and ends with doctor; a store that is full is no reason for a signal."""
     script = """
         mount -t tmpfs none /run && mkdir -m 755 /run/hugeld && mount -t tmpfs -o mode=755,huge=always,size=$1 none /run/hugeld &&
@@ -1019,7 +1019,7 @@ def test_program_begins_without_the_command(tmp_path):
                                        "status --keep-only"])
 def test_service_options(arguments):
     """An option that would have no effect is refused: nothing begins, and nothing is undone."""
-    result = helpers.run([helpers.HUGELD, "service", *arguments.split()], timeout=10)
+    result = helpers.run([helpers.HUGELD, "service", *arguments.split()])
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
 
 

@@ -61,7 +61,7 @@ def compare(library, empty_library, pause_library, early):
 
     PREFIX: a command that becomes ARGV; LIBRARIES: more to preload."""
 
-    def run(argv, moved, before="", prefix=(), libraries=(), options="", backend="hugetlb", timeout=60):
+    def run(argv, moved, before="", prefix=(), libraries=(), options="", backend="hugetlb", timeout=helpers.PATIENCE):
         name = pathlib.Path(argv[0]).name
 
         def stopped(hugeld):
