@@ -142,6 +142,8 @@ def expected_bytes(object_, file, start, end, gap, is_exact):
 
 def check_bytes(image, span, is_exact):
     """Every byte of SPAN, text or read-only data, is as in the object's file; for IS_EXACT, see expected_bytes."""
+    if not image.pid:
+        return
     object_ = next(o for o in image.objects if o.start <= span.start < o.end)
     if is_image(object_.path):
         object_ = object_at(origin_of(object_.path), object_.bias)
@@ -192,24 +194,26 @@ def without_header(mappings, start, most=PAGE):
 def check_span(image, span, backend, forked=False):
     """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else, and text and read-only
     data have the right bytes.  FORKED: children were alive, so writing to data has taken small pages."""
-    if image.pid and span.kind in ("text", "rodata"):
-        check_bytes(image, span, backend == "image")
     inside = [m for m in image.mappings if m.end > span.start and m.start < span.end]
-    if backend == "image" and span.kind in ("text", "rodata"):
+    is_read_only = span.kind in ("text", "rodata")
+    if backend == "image" and is_read_only:
         inside, start_ = without_header(inside, span.start)
+        check_bytes(image, dataclasses.replace(span, end=start_), False)
         span = dataclasses.replace(span, start=start_)
+    if is_read_only:
+        check_bytes(image, span, backend == "image")
     where = f"{span} on {backend}: {inside}"
     assert pieces(inside, span.start, span.end) == [(span.start, span.end, span.permissions)], where
     if backend == "hugetlb":
         assert all(m.is_hugetlb and m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.hugetlb_bytes for m in inside) == span.end - span.start, where
-    elif backend == "image" and span.kind in ("text", "rodata"):
+    elif backend == "image" and is_read_only:
         assert all(is_image(m.name) and (m.start - m.offset) % HUGE == 0 and m.kb["Anonymous"] == 0 for m in inside), where
         for mapping in inside:  # one that the patched linker made may reach further, with its segment
             small_bytes = (mapping.kb["Rss"] - mapping.kb["ShmemPmdMapped"]) * 1024
             small_bytes -= -mapping.start % HUGE
             assert small_bytes <= max(0, span.start - mapping.start) + max(0, mapping.end - span.end), where
-    elif span.kind in ("text", "rodata"):
+    elif is_read_only:
         assert all(m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.thp_bytes for m in inside) == span.end - span.start, where
         assert sum(m.kb["Rss"] for m in inside) * 1024 == span.end - span.start, where
