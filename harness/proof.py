@@ -94,6 +94,7 @@ class Image:
     descriptors: list
     pid: int = 0  # 0: it has gone on meanwhile, and its bytes are not compared
     data: dict = dataclasses.field(default_factory=dict)  # by object's name: (address, bytes) of data that could move
+    contents: dict = dataclasses.field(default_factory=dict)  # by object's name: the file with its bytes, if that is another one
 
     def find(self, name):
         return next(o for o in self.objects if o.name == name)
@@ -147,7 +148,7 @@ def check_bytes(image, span, is_exact):
     object_ = next(o for o in image.objects if o.start <= span.start < o.end)
     if is_image(object_.path):
         object_ = object_at(origin_of(object_.path), object_.bias)
-    with open(object_.path, "rb") as file:
+    with open(image.contents.get(object_.name, object_.path), "rb") as file:
         for start_ in range(span.start, span.end, HUGE):
             end = min(span.end, start_ + HUGE)
             found = read_memory(image.pid, start_, end)

@@ -49,8 +49,8 @@ def test_changed_text(builder, nodes, library, pause_library, first, swap, actio
     script = f"write:{IN_TEXT:x}" + (f",advise:{IN_TEXT:x}:{helpers.PAGE:x}:{MADV_PAGEOUT:x}" if "swap" in action else "")
     env = helpers.preload(pause_library, library, first, options="backend=hugetlb,verbose=1", T_FIRST=script)
     with helpers.paused([app], env, app.name) as process:
-        assert page_entry(process.pid, at) & (PRESENT | SWAPPED) == (SWAPPED if "swap" in action else PRESENT)
         assert not any(m.is_hugetlb for m in read_smaps(process.pid))
+        assert page_entry(process.pid, at) & (PRESENT | SWAPPED) == (SWAPPED if "swap" in action else PRESENT)
         returncode, stdout, stderr = process.finish()
     assert (returncode, stdout) == (plain.returncode, plain.stdout)
     assert "text stays: it was changed in memory" in stderr
