@@ -1,18 +1,30 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Proves that the planned memory of a process is on huge pages, and that everything else is as without hugeld.
+"""Proves that the planned memory of a process is on huge pages and has the right bytes, and that everything else is as
+without hugeld.
 
 The proof reads smaps itself and never asks `hugeld status`; the plan comes from `hugeld inspect --pid`, and the planner
 is proved by tests/unit.  A libhugeld.so that does nothing fails every test that calls check_memory().
+
+Text and read-only data are compared with the file, byte by byte, and so are the gaps between segments, which hold trap
+instructions where they can be executed and zeros elsewhere (check_bytes).  Writable data is compared with the plain run's
+(check_data): a word that differs has to be an address, of the same place in the same object, or outside all objects both
+times; where exactly such an address leads to is not compared.
 """
 
+import array
+import bisect
 import collections
 import dataclasses
 import os
+import platform
 
 from helpers import HUGE, LIBRARY, PAGE, hugeld_json
-from objects import read_objects
+from objects import PF_W, object_at, origin_of, page_down, page_up, read_objects
 from smaps import pieces, read_smaps
 from stores import is_image
+
+# The instructions that gaps in text are filled with: int3, or brk #0.
+TRAP = {"x86_64": b"\xcc", "aarch64": bytes.fromhex("000020d4")}[platform.machine()]
 
 
 @dataclasses.dataclass
@@ -80,14 +92,94 @@ class Image:
     mappings: list
     objects: list
     descriptors: list
+    pid: int = 0  # 0: it has gone on meanwhile, and its bytes are not compared
+    data: dict = dataclasses.field(default_factory=dict)  # by object's name: (address, bytes) of data that could move
+    contents: dict = dataclasses.field(default_factory=dict)  # by object's name: the file with its bytes, if that is another one
 
     def find(self, name):
         return next(o for o in self.objects if o.name == name)
 
 
+def read_memory(pid, start, end):
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        found = os.pread(memory.fileno(), end - start, start)
+    assert len(found) == end - start, f"only {len(found)} bytes can be read at {start:#x}"
+    return found
+
+
+def read_data(pid, object_):
+    """The initialised writable data of OBJECT_, if it is large enough for a huge page."""
+    for load in object_.loads:
+        if load.flags & PF_W and load.file_bytes >= HUGE:
+            start_ = object_.bias + load.vaddr
+            return start_, read_memory(pid, start_, start_ + load.file_bytes)
+    return 0, b""
+
+
 def read_image(pid):
     mappings = read_smaps(pid)
-    return Image(mappings, read_objects(pid, mappings), sorted(os.listdir(f"/proc/{pid}/fd"), key=int))
+    objects = read_objects(pid, mappings)
+    data = {o.name: read_data(pid, o) for o in objects}
+    return Image(mappings, objects, sorted(os.listdir(f"/proc/{pid}/fd"), key=int), pid, data)
+
+
+def expected_bytes(object_, file, start, end, gap, is_exact):
+    """What [start, end) of OBJECT_ holds: the FILE's bytes, zeros behind its end, and GAP again and again between segments.
+    A mapped segment has all of its pages from the file; IS_EXACT: an image has no bytes but the segment's own."""
+    expected = bytearray(gap * ((end - start) // len(gap)))
+    for load in object_.loads:
+        first, file_end = object_.bias + load.vaddr, object_.bias + load.vaddr + load.file_bytes
+        last = max(file_end, first + load.memory_bytes)
+        if not is_exact:
+            first, last = page_down(first), page_up(last)
+            file_end = last if load.memory_bytes <= load.file_bytes else file_end
+        a, b = max(start, first), min(end, last)
+        if a < b:
+            offset = load.offset + a - (object_.bias + load.vaddr)
+            found = os.pread(file.fileno(), max(0, min(b, file_end) - a), offset)
+            expected[a - start:b - start] = found.ljust(b - a, b"\0")
+    return expected
+
+
+def check_bytes(image, span, is_exact):
+    """Every byte of SPAN, text or read-only data, is as in the object's file; for IS_EXACT, see expected_bytes."""
+    if not image.pid:
+        return
+    object_ = next(o for o in image.objects if o.start <= span.start < o.end)
+    if is_image(object_.path):
+        object_ = object_at(origin_of(object_.path), object_.bias)
+    with open(image.contents.get(object_.name, object_.path), "rb") as file:
+        for start_ in range(span.start, span.end, HUGE):
+            end = min(span.end, start_ + HUGE)
+            found = read_memory(image.pid, start_, end)
+            wanted = expected_bytes(object_, file, start_, end, TRAP if span.kind == "text" else b"\0", is_exact)
+            if found != wanted:
+                at = next(i for i in range(end - start_) if found[i] != wanted[i])
+                count = sum(map(int.__ne__, found, wanted))
+                raise AssertionError(f"{span} of {object_.path}: {count} bytes of the huge page at {start_:#x} are wrong, the first "
+                                     f"at {start_ + at:#x}: {found[at:at + 16].hex()}, not {wanted[at:at + 16].hex()}")
+
+
+def place_of(image, word):
+    """(object, offset) for an address in one; "" for another one that is mapped; any other WORD itself."""
+    for o in image.objects:
+        if o.start <= word <= o.end:
+            return o.name, word - o.start
+    i = bisect.bisect_right(image.mappings, word, key=lambda m: m.start) - 1
+    return "" if i >= 0 and word <= image.mappings[i].end else word
+
+
+def check_data(image, plain, name, span):
+    """The moved SPAN of writable data of the object NAME has the plain run's bytes, but for addresses."""
+    words = []
+    for run in (image, plain):
+        begin, data = run.data[name]
+        at = span.start - image.find(name).bias + run.find(name).bias - begin
+        words.append(array.array("Q", data[at:at + span.end - span.start]))
+    assert len(words[0]) * 8 == len(words[1]) * 8 == span.end - span.start, f"{span}: not read as a whole"
+    for i, (here, there) in enumerate(zip(*words)):
+        assert here == there or place_of(image, here) == place_of(plain, there), \
+            f"{span} of {name}: {here:#x} at {span.start + 8 * i:#x}, without hugeld {there:#x}"
 
 
 def without_header(mappings, start, most=PAGE):
@@ -101,24 +193,28 @@ def without_header(mappings, start, most=PAGE):
 
 
 def check_span(image, span, backend, forked=False):
-    """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else.  FORKED: children
-    were alive, so writing to data has taken small pages."""
+    """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else, and text and read-only
+    data have the right bytes.  FORKED: children were alive, so writing to data has taken small pages."""
     inside = [m for m in image.mappings if m.end > span.start and m.start < span.end]
-    if backend == "image" and span.kind in ("text", "rodata"):
+    is_read_only = span.kind in ("text", "rodata")
+    if backend == "image" and is_read_only:
         inside, start_ = without_header(inside, span.start)
+        check_bytes(image, dataclasses.replace(span, end=start_), False)
         span = dataclasses.replace(span, start=start_)
+    if is_read_only:
+        check_bytes(image, span, backend == "image")
     where = f"{span} on {backend}: {inside}"
     assert pieces(inside, span.start, span.end) == [(span.start, span.end, span.permissions)], where
     if backend == "hugetlb":
         assert all(m.is_hugetlb and m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.hugetlb_bytes for m in inside) == span.end - span.start, where
-    elif backend == "image" and span.kind in ("text", "rodata"):
+    elif backend == "image" and is_read_only:
         assert all(is_image(m.name) and (m.start - m.offset) % HUGE == 0 and m.kb["Anonymous"] == 0 for m in inside), where
         for mapping in inside:  # one that the patched linker made may reach further, with its segment
             small_bytes = (mapping.kb["Rss"] - mapping.kb["ShmemPmdMapped"]) * 1024
             small_bytes -= -mapping.start % HUGE
             assert small_bytes <= max(0, span.start - mapping.start) + max(0, mapping.end - span.end), where
-    elif span.kind in ("text", "rodata"):
+    elif is_read_only:
         assert all(m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.thp_bytes for m in inside) == span.end - span.start, where
         assert sum(m.kb["Rss"] for m in inside) * 1024 == span.end - span.start, where
@@ -163,6 +259,8 @@ def check_memory(image, plain, plans, moved, backend="hugetlb", always=True, for
         for span in spans:
             chosen = backend if span.kind in ("text", "rodata") else "thp"
             check_span(image, span, chosen, forked)
+            if span.kind == "data" and image.pid:
+                check_data(image, plain, object_.name, span)
             if chosen == "hugetlb":
                 hugetlb.append(span)
         moved_spans += spans

@@ -23,7 +23,8 @@
    program calls the number MARK when it wants to be looked at.  For each line are written, as "name bytes",
    newline, that many bytes, newline:
 
-     smaps, fds, mask   at each mark
+     smaps, fds         at each mark
+     bytes, mask        the same; "start-end sum" of each read-only mapping of a huge page or more: a sum of its bytes
      pid                which it was
      calls              "number:detail" of each call of MODULE's; the detail tells kinds of mmap and so on
      trespasses         see below; none if empty
@@ -60,6 +61,7 @@
 #endif
 
 #define MARK 4711
+#define HUGE_BYTES ((word)2 << 20)
 #define SECONDS 60
 #define FAULTS_MAX 8
 #define RANGES_MAX 16
@@ -167,11 +169,45 @@ static void put_mask(pid_t pid) {
     close(fd);
 }
 
+/* A sum of the words in [start, end) that depends on their order; 0: they cannot be read. */
+static word sum_bytes(int memory, word start, word end) {
+    static word buffer[1 << 16];
+    word sum = 1;
+    for (ssize_t n; start < end; start += (word)n) {
+        size_t part = end - start < sizeof buffer ? end - start : sizeof buffer;
+        n = pread(memory, buffer, part, (off_t)start);
+        if (n <= 0)
+            return 0;
+        for (size_t i = 0; i < (size_t)n / sizeof *buffer; i++)
+            sum = (sum ^ buffer[i]) * 0x100000001b3;
+    }
+    return sum;
+}
+
+static void put_bytes(pid_t pid) {
+    char line[4096], sums[4096] = "", permissions[8];
+    int memory = open_of(pid, "mem"), fd = open_of(pid, "maps");
+    FILE *maps = fdopen(fd, "r");
+    word start, end;
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        size_t used = strlen(sums);
+        if (sscanf(line, "%llx-%llx %7s", &start, &end, permissions) == 3 && permissions[0] == 'r' &&
+            permissions[1] == '-' && end - start >= HUGE_BYTES)
+            snprintf(sums + used, sizeof sums - used, "%llx-%llx %llx\n", start, end,
+                     sum_bytes(memory, start, end));
+    }
+    if (maps != NULL)
+        fclose(maps);
+    close(memory);
+    put("bytes", sums, strlen(sums));
+}
+
 static void look_at(pid_t pid) {
     int fd = open_of(pid, "smaps");
     put_file("smaps", fd);
     close(fd);
     put_descriptors(pid);
+    put_bytes(pid);
     put_mask(pid);
 }
 

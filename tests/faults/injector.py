@@ -57,6 +57,7 @@ class Look:
 
     smaps: str
     fds: str
+    sums: frozenset  # (range, sum of the bytes) of its large read-only mappings, as text
     mask: str
 
     @property
@@ -109,7 +110,7 @@ class Injector:
                 break
             last[name] = text
             if name == "mask":
-                looks.append(Look(last["smaps"], last["fds"], text))
+                looks.append(Look(last["smaps"], last["fds"], frozenset(last["bytes"].splitlines()), text))
         for name in ("perf", ".perf"):  # perf_map=on; a rename that only seemed to succeed leaves the unfinished map
             for path in glob.glob(f"/tmp/{name}-{last['pid']}.*"):
                 os.unlink(path)
@@ -238,6 +239,13 @@ def compare(look, plain, spans, may_lose=False):
 def base_names(mappings):
     """The address at which each file begins."""
     return {m.name: m.start for m in reversed(mappings) if m.name.startswith("/") and not m.is_hugetlb}
+
+
+def wrong_bytes(look, good, spans):
+    """The error, as text, if the bytes of a read-only one of the moved SPANS are not those of the GOOD run, or ''."""
+    wanted, found = (dict(line.split() for line in one.sums) for one in (good, look))
+    names = [f"{s.start:x}-{s.end:x}" for s in spans if "w" not in s.permissions]
+    return "; ".join(f"other bytes: {n}" for n in names if n in wanted and n in found and wanted[n] != found[n])
 
 
 def compare_elsewhere(look, plain, told, may_lose=False):

@@ -77,6 +77,8 @@ class Sweep:
             if isinstance(moved[i], str) and self.setting.module == "ld.so":
                 elsewhere = injector.compare_elsewhere(look, before, outcome.err, may_lose)
                 moved[i] = moved[i] if elsewhere is None else elsewhere
+            if not isinstance(moved[i], str):
+                moved[i] = injector.wrong_bytes(look, self.good.looks[i], moved[i]) or moved[i]
         wrong = [m for m in moved if isinstance(m, str)]
         silenced = any(f.call in SPEAKING for f in faults)
         if not wrong and not silenced:

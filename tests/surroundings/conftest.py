@@ -30,11 +30,12 @@ def surround(library, empty_library, pause_library):
     FIRST: libraries whose constructors run before libhugeld.so's; PREFIX: a command that becomes ARGV, PLAIN_PREFIX the
     same for the plain run if it differs; PRELOAD: false if libraries come in some other way than LD_PRELOAD;
     ROUTE: the beginning of the name of a text span's mapping; REPAIR: called when the program has stopped, before a process
-    reads its files; INTACT: where to read the plan of an executable that is not PIE and cannot be read.  Standard error
-    is the caller's to judge."""
+    reads its files; INTACT: where to read the plan of an executable that is not PIE and cannot be read; CONTENTS: the
+    file with the bytes of the program, if that is another one.  Standard error is the caller's to judge."""
 
     def run(argv, moved, first=(), prefix=(), plain_prefix=None, patterns=None, options="", backend="hugetlb",
-            route="", same=same_but_stderr, preload=True, repair=lambda: None, intact=None, timeout=helpers.PATIENCE, **changes):
+            route="", same=same_but_stderr, preload=True, repair=lambda: None, intact=None,
+            contents=None, timeout=helpers.PATIENCE, **changes):
         name = os.path.basename(argv[0])
         plain_prefix = prefix if plain_prefix is None else plain_prefix
 
@@ -50,6 +51,8 @@ def surround(library, empty_library, pause_library):
         with helpers.paused([*prefix, *argv], env, name, timeout) as process:
             repair()
             image = read_image(process.pid)
+            if contents:
+                image.contents[name] = contents
             paths = [o.path for o in image.objects if o.name in moved]
             if intact:
                 plans = {intact.name: plan_file(intact, options)}

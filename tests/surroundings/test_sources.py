@@ -129,9 +129,10 @@ def test_not_what_the_executable_is(surround, pool, thp, sum_program, first, tmp
     base = min(h.vaddr for h in read_headers(program) if h.type == PT_LOAD)
     at, offset = text.vaddr + helpers.HUGE & -helpers.PAGE, text.offset + helpers.HUGE & -helpers.PAGE
     image = bytearray(program.read_bytes())
-    image[offset:offset + helpers.HUGE] = image[offset + 1024:offset + 1024 + helpers.HUGE]  # each function is its neighbour's
+    distance = helpers.PAGE if other == "place" else 1024  # each function is its neighbour's
+    image[offset:offset + helpers.HUGE] = image[offset + distance:offset + distance + helpers.HUGE]
     copy.write_bytes(image)
     action = f"file:{at - base:x}:{helpers.HUGE:x}:{offset + (helpers.PAGE if other == 'place' else 0):x}"
     outcome = surround([program], {program.name: ALL}, first=[first], options=f"backend={backend},verbose=1", backend=backend,
-                       T_FIRST=action, T_FILE=copy if other == "file" else program)
+                       contents=copy, T_FIRST=action, T_FILE=copy if other == "file" else program)
     assert outcome.stderr == "" and outcome.stdout != helpers.run([program]).stdout

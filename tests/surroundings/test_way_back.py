@@ -79,6 +79,15 @@ def test_changed_before(sum_program, surround, pool, thp, first, change, backend
     assert (f"text stays: {reason}" in outcome.stderr) if reason else outcome.stderr == ""
 
 
+def test_written_under_a_filter(sum_program, surround, pool, first, confine):
+    """A filter may kill for ioctl(2), so pagemap is read instead, as before Linux 6.7."""
+    pool(64)
+    action, reason = CHANGES["written"]
+    outcome = surround([sum_program()], {}, first=[first], prefix=confine("deny=acct"), options="backend=hugetlb,verbose=1",
+                       T_FIRST=action)
+    assert f"text stays: {reason}" in outcome.stderr
+
+
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
 @pytest.mark.parametrize("variant", ["six", "hole"])
 def test_hole_in_use(sum_program, surround, first, route, variant, before):

@@ -52,6 +52,7 @@ def python_library():
 
 # The files that prebuild.py compiles, and how.
 SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/stop-at.c", "surroundings/poke.c",
+           "surroundings/first.c", "churn.h",
            "images/*.c", "images/test_exec_stop.py", "attach/*.[ch]", "attach/conftest.py", "attach/attaching.py",
            "writable/*.[ch]", "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py",
            "vm/systemd/service.c", "vm/systemd/conftest.py", "../harness/calls.c", "../harness/text.S")

@@ -30,7 +30,7 @@ attach = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
 exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 acted = load(HERE / "guest" / "test_vm_service.py", "acted")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
-program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at
+program, early, under, stop_at, first = writable.program, writable.early, guest.under, guest.stop_at, guest.first
 service, pie_service, targets, steps = systemd.service, systemd.pie_service, attach.targets, attach.steps
 
 
@@ -39,7 +39,7 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, program, early, under, stop_at, service, pie_service, targets,
+def test_build(builder, pause_library, empty_library, program, early, under, stop_at, first, service, pie_service, targets,
                steps, tmp_path_factory):
     for variant in programs.EXECUTABLES:
         builder.executable(variant)

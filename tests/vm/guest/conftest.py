@@ -34,6 +34,14 @@ def stop_at(builder):
     return lambda call, n, command: [program, call, n, command]
 
 
+@pytest.fixture(scope="session")
+def first(builder):
+    """A library whose constructor runs before libhugeld.so's and follows T_FIRST."""
+    source = HERE.parents[1] / "surroundings" / "first.c"
+    return builder.once("first", lambda folder: builder.compile(
+        folder / "first.so", source, "-shared", "-fPIC", "-Wl,-z,initfirst", "-pthread"))
+
+
 # --- nodes ---
 
 
