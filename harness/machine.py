@@ -16,6 +16,8 @@ import subprocess
 import tempfile
 import time
 
+import helpers
+
 HERE = pathlib.Path(__file__).resolve().parent
 COUNTERS = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 PAGES = 128  # of a test that does not say how many
@@ -114,21 +116,23 @@ def empty_run():
     mount("-t", "tmpfs", "-o", "mode=1777,nosuid,nodev", "none", "/dev/shm")
 
 
-def empty_tmp(kept):
-    """/tmp is new, a folder in KEPT; of the old one only KEPT is there.  Returns where KEPT is mounted for that."""
-    new = pathlib.Path(tempfile.mkdtemp(prefix="tmp-", dir=kept))
+def empty_tmp(folder, *paths):
+    """/tmp is new, a folder in FOLDER; of the old one it has what FOLDER and PATHS are in.  Returns where that is mounted first."""
+    new = pathlib.Path(tempfile.mkdtemp(prefix="tmp-", dir=folder))
     new.chmod(0o1777)
-    (new / kept.name).mkdir()
-    mount("--bind", kept, new / kept.name)
+    kept = {new / path.parts[2] for path in (folder, *paths) if path.parts[:2] == ("/", "tmp")}
+    for place in kept:
+        place.mkdir()
+        mount("--bind", pathlib.Path("/tmp", place.name), place)
     mount("--rbind", new, "/tmp")
-    return new / kept.name
+    return kept
 
 
 class Machine:
-    def __init__(self, root, kept):
+    def __init__(self, root, folder):
         self.root, self.group = root, make_group(root)
         leave_mounts()
-        self.kept = empty_tmp(kept) if kept and kept.parent == pathlib.Path("/tmp") else None
+        self.kept = empty_tmp(folder, pathlib.Path.cwd(), helpers.ROOT, helpers.BUILD) if folder else ()
         self.server, self.folder = start_counters(self.group)
         empty_run()
         (self.group / "main" / "cgroup.procs").write_text(str(os.getpid()))
@@ -140,14 +144,13 @@ class Machine:
         subprocess.run(["umount", "-l", self.folder / "files"], check=False)
         remove_group(self.group)
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.kept:
-            subprocess.run(["umount", "-l", "/tmp"], check=False)
-            subprocess.run(["umount", "-l", self.kept], check=False)
+        for place in ("/tmp", *self.kept) if self.kept else ():
+            subprocess.run(["umount", "-l", place], check=False)
 
 
-def enter(kept):
-    """The Machine that this process has from here on, with the folder KEPT of pytest, or None where it cannot have one."""
+def enter(folder):
+    """The Machine that this process has from here on, or None where it cannot have one.  Its /tmp is in FOLDER, if there is one."""
     if os.geteuid() != 0 or not COUNTERS.exists():
         return None
     root = find_controller()
-    return Machine(root, kept) if root else None
+    return Machine(root, folder) if root else None
