@@ -87,7 +87,7 @@ def pytest_configure(config):
     if not IS_GUEST and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
         folder = pathlib.Path(f"{config.option.basetemp}-machine")
         folder.mkdir()
-        config.machine = machine.enter(folder, [helpers.ROOT, helpers.BUILD, cache_folder()])
+        config.machine = machine.enter(folder, [pathlib.Path.cwd(), helpers.ROOT, helpers.BUILD, cache_folder()])
         if config.machine:
             config.option.basetemp = "/tmp/pytest"
 

@@ -2,7 +2,7 @@
 """perf attached to a process whose text has moved: with a map its names are the plain ones, frame by frame in the same
 recording; without a map there are none."""
 
-import os
+import shutil
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_names(program, start_stopped, folder, pool, figure):
     pool(128)
     with start_stopped(program, OPTIONS) as process:
         own = folder / "own.map"
-        os.rename(process.map, own)
+        shutil.move(process.map, own)
         profiles.write_map(process.pid, "--no-demangle")
         with profiles.attached(process.pid, folder / "moved.data", frequency=program.frequency):
             program.work(process)
@@ -30,7 +30,7 @@ def test_names(program, start_stopped, folder, pool, figure):
 
     # The process reads its own files only.
     paths = {p.path for p in placed}
-    os.rename(own, map_)
+    shutil.move(own, map_)
     by_own, as_file_alone = profiles.read(folder / "moved.data"), profiles.read(folder / "file.data", alone=paths)
     profiles.judge(figure, f"{program.name}, the process's own map", as_file_alone, by_own, placed, map_)
 
