@@ -143,8 +143,6 @@ def expected_bytes(object_, file, start, end, gap, is_exact):
 
 def check_bytes(image, span, is_exact):
     """Every byte of SPAN, text or read-only data, is as in the object's file; for IS_EXACT, see expected_bytes."""
-    if not image.pid:
-        return
     object_ = next(o for o in image.objects if o.start <= span.start < o.end)
     if is_image(object_.path):
         object_ = object_at(origin_of(object_.path), object_.bias)
@@ -196,13 +194,10 @@ def check_span(image, span, backend, forked=False):
     """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else, and text and read-only
     data have the right bytes.  FORKED: children were alive, so writing to data has taken small pages."""
     inside = [m for m in image.mappings if m.end > span.start and m.start < span.end]
-    is_read_only = span.kind in ("text", "rodata")
+    is_read_only, whole = span.kind in ("text", "rodata"), span
     if backend == "image" and is_read_only:
         inside, start_ = without_header(inside, span.start)
-        check_bytes(image, dataclasses.replace(span, end=start_), False)
         span = dataclasses.replace(span, start=start_)
-    if is_read_only:
-        check_bytes(image, span, backend == "image")
     where = f"{span} on {backend}: {inside}"
     assert pieces(inside, span.start, span.end) == [(span.start, span.end, span.permissions)], where
     if backend == "hugetlb":
@@ -222,6 +217,15 @@ def check_span(image, span, backend, forked=False):
     else:  # data: it may have become one mapping with .bss
         assert all(m.inode == 0 for m in inside), where
         assert forked or sum(m.thp_bytes for m in inside) >= span.end - span.start, where
+    if is_read_only and image.pid:
+        first = next(m for m in image.mappings if m.end > whole.start)
+        if is_image(first.name) and first.offset == 0:  # ld.so has mapped the image itself, and so its headers
+            span = dataclasses.replace(span, start=span.start + PAGE)
+            with open(first.name, "rb") as file:
+                assert file.read(PAGE) == read_memory(image.pid, whole.start, span.start), f"the headers of {where}"
+        else:
+            check_bytes(image, dataclasses.replace(whole, end=span.start), False)
+        check_bytes(image, span, backend == "image")
 
 
 def guards(image, object_):

@@ -4,7 +4,7 @@ and the process is killed before each.
 
 The calls are those of a good run, in libhugeld.so or in the core's part of ld.so, so that new code is covered by itself,
 and each fails with its errors in errnos.py.  After any fault, the program prints the same as without hugeld and exits with
-its own status; each span is on huge pages or exactly as in the plain run, as are all other mappings, descriptors and
+its own status; each span is on huge pages, with the bytes of the good run, or exactly as in the plain run, as are all other mappings, descriptors and
 blocked signals; and the reason is told.
 
 T_FAULTS=all tries every errno and every pair, which takes hours.  Without it each call has one errno, by turns, and of the
