@@ -86,6 +86,7 @@ def pytest_configure(config):
         config.option.basetemp = os.path.join(config.own_folder, "pytest")
     if not IS_GUEST and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
         folder = pathlib.Path(f"{config.option.basetemp}-machine")
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier run with the same --basetemp
         folder.mkdir()
         config.machine = machine.enter(folder, [pathlib.Path.cwd(), helpers.ROOT, helpers.BUILD, cache_folder()])
         if config.machine:
