@@ -51,8 +51,7 @@ def python_library():
 
 
 # The files that prebuild.py compiles, and how.
-SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/stop-at.c", "surroundings/poke.c",
-           "surroundings/first.c", "churn.h",
+SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/*.[ch]", "surroundings/conftest.py", "churn.h",
            "images/*.c", "images/test_exec_stop.py", "attach/*.[ch]", "attach/conftest.py", "attach/attaching.py",
            "writable/*.[ch]", "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py",
            "vm/systemd/service.c", "vm/systemd/conftest.py", "../harness/calls.c", "../harness/text.S")
@@ -69,6 +68,11 @@ def programs_key():
     return key.hexdigest()[:16]
 
 
+def compile_modules(root):
+    """Byte code for the tests and what they import, which takes an emulated processor long."""
+    run([PYTHON, "-m", "compileall", "-q", "-j2", "--invalidation-mode", "unchecked-hash", "-s", root.folder, root.inside("/hugeld")])
+
+
 def build_programs(folder):
     """Everything that the tests compile, by this machine's compiler; kept in the build folder."""
     kept = BUILD / "vm" / f"programs-{programs_key()}"
@@ -79,7 +83,7 @@ def build_programs(folder):
     argv = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", folder / "t",
             HERE / "prebuild.py"]
     with new_folder(kept) as new:
-        result = subprocess.run([str(a) for a in argv], env={**os.environ, "T_PREBUILT": str(new)},
+        result = subprocess.run([str(a) for a in argv], env={**os.environ, "T_PREBUILT": str(new), "T_VM": "1"},
                                 capture_output=True, text=True, check=False)
         if result.returncode != 0:
             raise Unavailable(f"prebuild.py: {result.stdout[-2000:]}{result.stderr[-2000:]}")
@@ -127,10 +131,12 @@ def make_root(folder):
         raise Unavailable("the patched linker is not built: make ldso")
     root.add(BUILD / "ldso" / "ld.so", at="/hugeld/build/ldso/ld.so", libraries=False)
     root.add_tree(programs, at="/programs")
+    root.add_tree(folder.parent / "cases", at="/hugeld/cases")
+    compile_modules(root)
     add_policies(root)
     root.write("/usr/bin/gcc", GCC, 0o755)
-    for name in ("ld.lld",):
-        root.write(f"/usr/bin/{name}", "", 0o755)
+    for name in ("/usr/bin/ld.lld", "/usr/include/seccomp.h"):  # tests look whether they are there
+        root.write(name, "", 0o755)
     return root
 
 
@@ -162,27 +168,10 @@ def guest(name, *suites, image=make_image, words=(), **changes):
                  **changes)
 
 
-FILE_SYSTEMS = {"disks": [XFS], "modules": MODULES}
-
-# Tests that depend little on the kernel and take minutes, as patterns of vm_choice.py.  The guest called newest has all of it, and
-# 5.10, at the other end, all but the clock.
-CLOCK = "vm/guest/test_vm_service.py::test_(suspended|clock_is_set|changed_in_the_future).*"
-SWEEPS = "images/test_exec_stop.py::test_(helper_killed|call_fails).*,vm/guest/test_vm_yama.py::.*"
-
-# The tests that a sample leaves to the oldest kernel and the newest: nodes, limits, a short pool, faults, the ways of filling,
-# overlayfs and writable data are the same between.
-ENDS = (r"vm/guest/test_vm_(nodes|theft|limits|survey|replicas)\.py::.*,writable/.*,system/test_(pool_short|faults)\.py::.*,"
-        r"system/test_moving\.py::test_(bss|data|exceptions_through_moved_text).*,"
-        r"vm/guest/test_vm_ladder\.py::test_(hugetlb|thp|library|page_missing|writable_data).*,"
-        r"vm/guest/test_vm_service\.py::test_(overlay|mapped_through_overlays|mapped_by_many|paranoid).*")
-MIDDLE = {"leave": f"{CLOCK},{SWEEPS}", "leave_in_sample": f"{CLOCK},{SWEEPS},{ENDS}"}
-
-# The newest kernel's sample leaves to the oldest how a rule or a cpuset chooses nodes, but for two tests that look where pages are.
-NODES = r"vm/guest/test_vm_nodes\.py::(?!test_(held|thp)\[).*"
+FILE_SYSTEMS = {"disks": [XFS], "modules": MODULES, "tests": "amd64"}
 
 GUESTS = [
-    guest("5.10", "bullseye", "bullseye-security", leave=CLOCK, **FILE_SYSTEMS),
-    guest("6.1", "bookworm", "bookworm-security", **MIDDLE, **FILE_SYSTEMS),
-    guest("6.12", "trixie", "trixie-security", **MIDDLE, words=["security=selinux"], **FILE_SYSTEMS),
-    guest("newest", "sid", "trixie-backports", leave_in_sample=NODES, **FILE_SYSTEMS),
+    guest("6.1", "bookworm", "bookworm-security", **FILE_SYSTEMS),
+    guest("newest", "sid", "trixie-backports", words=["security=selinux"], **FILE_SYSTEMS),
+    guest("6.12", "trixie", "trixie-security", **FILE_SYSTEMS),
 ]

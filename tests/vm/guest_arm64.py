@@ -13,7 +13,7 @@ import shutil
 import subprocess
 
 from archive import Archive, Unavailable, run
-from guest_amd64 import LEAVE, MODULES, PYTEST, PYTHON, XFS, make_xfs
+from guest_amd64 import LEAVE, MODULES, PYTEST, PYTHON, XFS, compile_modules, make_xfs
 from image import Root
 from machine import Guest
 
@@ -21,6 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TESTS = HERE.parent
 ROOT = TESTS.parent
 BUILD = pathlib.Path(os.environ.get("B", ROOT / "build")) / "arm64"
+HUGE_16K = 32 << 20  # the huge page of a kernel with pages of 16 KiB
 CROSS = "aarch64-linux-gnu-"
 LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
 
@@ -93,7 +94,7 @@ def build_programs(folder, tree, huge_bytes, chosen):
     argv = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", folder / "t",
             HERE / "arm64" / "prebuild.py", "-k", chosen]
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "B": str(BUILD), "T_PREBUILT": str(programs),
-           "T_HUGE_BYTES": str(huge_bytes), "T_TREE": str(tree)}
+           "T_HUGE_BYTES": str(huge_bytes), "T_TREE": str(tree), "T_VM": "1"}
     result = subprocess.run([str(a) for a in argv], env=env, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise Unavailable(f"arm64/prebuild.py: {result.stdout[-2000:]}{result.stderr[-2000:]}")
@@ -177,6 +178,8 @@ def make_root(folder, tree, commands, huge_bytes, linker, chosen):
     for name in ("attach", "system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
     root.add_tree(build_programs(folder, tree, huge_bytes, chosen), at="/programs")
+    root.add_tree(folder.parent / "cases", at="/hugeld/cases")
+    compile_modules(root)
     make_xfs(folder)
     run(["tar", "-C", folder, "-S", "--format=gnu", "-cf", root.inside(f"/hugeld/{XFS}.tar"), XFS])
     root.write("/usr/bin/gcc", GCC, 0o755)
@@ -228,25 +231,26 @@ def make_image_sid(folder):
 
 def make_image_16k(folder):
     commands = {**COMMANDS, "llc": "usr/lib/llvm-14/bin/llc"}
-    return make_image_of(folder, [PROGRAM_PACKAGES, LLVM_PACKAGES], commands, 32 << 20)
+    return make_image_of(folder, [PROGRAM_PACKAGES, LLVM_PACKAGES], commands, HUGE_16K)
 
 
-def guest(name, package, image, *suites, **changes):
+def guest(name, package, image, *suites, tests="arm64", **changes):
     # The architected algorithm of pointer authentication takes most of the emulator's time, and nothing needs it.
     return Guest(name, "arm64", list(suites), package,
                  ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"], image,
-                 initramfs=True, console="ttyAMA0", results="ttyAMA0", modules=(*MODULES, "loop"), **changes)
+                 initramfs=True, console="ttyAMA0", results="ttyAMA0", modules=(*MODULES, "loop"), tests=tests, **changes)
+
+
+def guest_16k(name, *suites, **changes):
+    return guest(name, "linux-image-arm64-16k", make_image_16k, *suites, memory="1536M", huge_bytes=HUGE_16K, **changes)
 
 
 GUESTS = [
-    guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security", leave="arm64_[ai]*.py",
-          leave_in_sample="arm64_[aeil]*.py"),
-    guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security", takes_long=True),
-    guest("6.12-arm64-16k", "linux-image-arm64-16k", make_image_16k, "trixie", "trixie-security", memory="1536M"),
-    guest("newest-arm64-16k", "linux-image-arm64-16k", make_image_16k, "sid", memory="1536M", in_all=False),
+    guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security"),
+    guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security"),
+    guest_16k("6.12-arm64-16k", "trixie", "trixie-security"),
+    guest_16k("newest-arm64-16k", "sid", is_usual=False),
     # Building glibc takes minutes.
-    guest("6.12-arm64-trixie", "linux-image-arm64", make_image_trixie, *LIBC_SUITES["trixie"], words=["hugeld.files=arm64_linker.py"],
-          in_all=False),
-    guest("newest-arm64-sid", "linux-image-arm64", make_image_sid, *LIBC_SUITES["sid"], words=["hugeld.files=arm64_*.py"],
-          in_all=False),
+    guest("6.12-arm64-trixie", "linux-image-arm64", make_image_trixie, *LIBC_SUITES["trixie"], tests="arm64-linker", is_usual=False),
+    guest("newest-arm64-sid", "linux-image-arm64", make_image_sid, *LIBC_SUITES["sid"], tests="arm64-libc", is_usual=False),
 ]

@@ -113,7 +113,7 @@ def make_image(folder):
 
 # The postgres of doc/databases.md leaves 537 pages alone.
 GUESTS = [
-    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M", takes_long=True,
+    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M", tests="systemd",
                       disks=[SECOND, guest_amd64.XFS], modules=guest_amd64.MODULES,
                       words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"]),
 ]

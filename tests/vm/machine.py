@@ -50,14 +50,11 @@ class Guest:
     disks: typing.Sequence[str] = ()  # files beside the image, which a test mounts: /dev/nvme0n2 and so on
     modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk, or in the initramfs (vmguest.load_modules)
     words: typing.Sequence[str] = ()  # more for the kernel's command line
-    in_all: bool = True  # False: only when it is named, or with --all
-    # The tests left out then, because another guest has them and they take long: arm64: a pattern for files; amd64: those of
-    # vm_choice.py.
-    leave: str = ""
-    leave_in_sample: str = ""  # the same with --sample, instead
-    takes_long: bool = False  # it begins before those that do not
+    tests: str = ""  # the kind of its tests (table.toml)
+    huge_bytes: int = 2 << 20  # the size of its huge page
+    is_usual: bool = True  # False: only when it is named
     native: str = ""  # the machine (uname -m) on which KVM can run it
-    limit: int = 1800  # seconds: several times its time on an idle machine
+    limit: int = 3600  # seconds: several times its time on an idle machine
 
 
 class Result(typing.NamedTuple):
@@ -83,7 +80,7 @@ def add_modules(image, kernel):
     return both
 
 
-def qemu_command(guest, kernel, image, accelerator, arguments, serial):
+def qemu_command(guest, kernel, image, accelerator, serial, arguments=()):
     if shutil.which(guest.qemu[0]) is None:
         raise Unavailable(f"{guest.qemu[0]} is not installed")
     nodes = []
@@ -102,7 +99,7 @@ def qemu_command(guest, kernel, image, accelerator, arguments, serial):
             disk += ["-drive", f"file={file},format=raw,if=none,id=disk{number},snapshot=on",
                      "-device", f"nvme-ns,drive=disk{number},bus=disks,nsid={number}"]
     words += [*guest.words, f"console={guest.console}", "quiet", "panic=-1", "mitigations=off",
-             "nokaslr", f"hugeld.results={guest.results}", *arguments]
+             "nokaslr", f"hugeld.results={guest.results}", f"hugeld.cases={guest.name}", *arguments]
     emulator = guest.qemu if accelerator != "kvm" else ["host" if a.startswith("max") else a for a in guest.qemu]
     return [*emulator, "-accel", accelerator, "-smp", "2", "-m", f"{megabytes}M", *nodes, "-nodefaults",
             "-no-user-config", "-display", "none", "-no-reboot", *serial, "-kernel", str(kernel),
@@ -179,18 +176,18 @@ class Lines:
 EMULATED_INT3 = "Oops: int3: 0000"
 
 
-def boot(guest, kernel, image, folder, arguments=()):
+def boot(guest, kernel, image, folder):
     """Boots GUEST and gives its results one by one; console.log, results.log and qemu.log stay in FOLDER."""
     left = accelerators(guest)
     left += [left[-1]] * (BOOTS - len(left))
     while left:
         accelerator, *left = left
-        begun = yield from boot_with(accelerator, guest, kernel, image, folder, arguments, not left)
+        begun = yield from boot_with(accelerator, guest, kernel, image, folder, not left)
         if begun:
             return
 
 
-def boot_with(accelerator, guest, kernel, image, folder, arguments, is_last):
+def boot_with(accelerator, guest, kernel, image, folder, is_last):
     """False if the guest did not begin, and should be tried again unless this IS_LAST."""
     console = folder / "console.log"
     ports = ["-monitor", "stdio", "-serial", f"file:{console}"]
@@ -198,7 +195,7 @@ def boot_with(accelerator, guest, kernel, image, folder, arguments, is_last):
     if guest.results != guest.console:
         ports += ["-serial", f"file:{folder}/results.log"]
         output = Output(folder / "results.log")
-    command = qemu_command(guest, kernel, image, accelerator, arguments, ports)
+    command = qemu_command(guest, kernel, image, accelerator, ports)
     lines, start, heard, why = Lines(), time.monotonic(), 0, None
     said_by_qemu = Output(folder / "qemu.log")
     with open(folder / "qemu.log", "a") as log:

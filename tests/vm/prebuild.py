@@ -13,7 +13,7 @@ import pytest
 import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path += [str(HERE / "guest"), str(HERE.parent / "attach")]  # vmguest, attaching
+sys.path += [str(HERE / "guest"), str(HERE.parent / "attach"), str(HERE.parent / "surroundings")]  # vmguest, attaching, docker
 WORDS = 6 * 2**17  # 6 MiB of writable data
 
 
@@ -24,6 +24,7 @@ def load(path, name):
     return module
 
 
+surroundings = load(HERE.parent / "surroundings" / "conftest.py", "surroundings_conftest")
 writable = load(HERE.parent / "writable" / "conftest.py", "writable_conftest")
 guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
 attach = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
@@ -31,6 +32,7 @@ exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 acted = load(HERE / "guest" / "test_vm_service.py", "acted")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at, first = writable.program, writable.early, guest.under, guest.stop_at, guest.first
+tool, confine = surroundings.tool, surroundings.confine
 service, pie_service, targets, steps = systemd.service, systemd.pie_service, attach.targets, attach.steps
 
 
@@ -39,7 +41,7 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, program, early, under, stop_at, first, service, pie_service, targets,
+def test_build(builder, pause_library, empty_library, confine, program, early, under, stop_at, first, service, pie_service, targets,
                steps, tmp_path_factory):
     for variant in programs.EXECUTABLES:
         builder.executable(variant)

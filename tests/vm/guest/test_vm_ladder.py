@@ -8,7 +8,7 @@ import pytest
 
 import helpers
 from smaps import read_smaps
-from vmguest import ALL, RODATA, SHORT, can_move_hugetlb
+from vmguest import ALL, RODATA, SHORT
 
 USERFAULTFD, PROCESS_VM_READV = {"x86_64": (323, 310), "aarch64": (282, 270)}[platform.machine()]
 POPULATE_READ, POPULATE_WRITE = 22, 23
@@ -65,10 +65,10 @@ def test_writable_data(builder, row, nodes, thp):
 
 
 def test_way_in(builder, nodes, library, pause_library):
-    """Anonymous pages by mremap where the kernel moves them, else a memfd."""
+    """Anonymous pages, by mremap."""
     nodes(64, 0)
     app = builder.executable("nopie")
     with helpers.paused([app], helpers.preload(library, pause_library, options="backend=hugetlb"), app.name) as process:
         names = {m.name for m in read_smaps(process.pid) if m.is_hugetlb}
     [name] = names
-    assert name.startswith("/anon_hugepage" if can_move_hugetlb() else "/memfd:hugeld")
+    assert name.startswith("/anon_hugepage")

@@ -2,13 +2,14 @@
 """pytest's side of a guest: writes the results as machine.py says, and fails every test during which
 the kernel complained or any process died of a signal that a lost page causes."""
 
-import base64
 import collections
 import os
 import pathlib
 import re
 
 import pytest
+
+import vmguest
 
 # With kernel.print-fatal-signals the kernel tells of every process that died of SIGILL, SIGTRAP, SIGBUS or SIGSEGV.
 BAD = re.compile(r"BUG:|WARNING:|Oops|unexpected fatal signal (?:4|5|7|11)\.|segfault at")
@@ -52,30 +53,13 @@ def kernel_is_quiet(kernel_log):
     assert not bad, bad
 
 
-def words():
-    return dict(word.partition("=")[::2] for word in pathlib.Path("/proc/cmdline").read_text().split())
-
-
-def text_of(name):
-    """The text that run's word() has encoded, or nothing."""
-    return base64.b64decode(words().get(name, "")).decode()
-
-
-def pytest_configure(config):
+def pytest_configure():
     say("begin", os.uname().release)
-    config.option.keyword = text_of("hugeld.tests") or config.option.keyword
 
 
-def name_of(nodeid):
-    return nodeid.replace("tests/", "", 1)
-
-
-@pytest.hookimpl(trylast=True)  # of the tests chosen by any rule
-def pytest_collection_modifyitems(config, items):
-    names = text_of("hugeld.named").splitlines()
-    if names:
-        config.hook.pytest_deselected(items=[item for item in items if name_of(item.nodeid) not in names])
-        items[:] = [item for item in items if name_of(item.nodeid) in names]
+def pytest_runtest_setup(item):
+    if "[mdwe-" in item.nodeid and not vmguest.knows_mdwe():
+        vmguest.absent("no PR_SET_MDWE")
 
 
 reports = collections.defaultdict(list)
@@ -89,7 +73,7 @@ def pytest_runtest_logreport(report):
 
 def tell(nodeid, phases):
     seconds = f"{sum(r.duration for r in phases):.2f}"
-    name = name_of(nodeid)
+    name = nodeid.replace("tests/", "", 1)
     failed = [r for r in phases if r.failed]
     skipped = [r for r in phases if r.skipped]
     if failed:
@@ -107,8 +91,6 @@ def tell(nodeid, phases):
 
 
 def pytest_sessionfinish(exitstatus):
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        say("FAILED", "guest", 0, "no test is called so")
-    elif exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # and each said so
+    if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):  # and each said so
         say("FAILED", "guest", 0, f"pytest ended with {exitstatus}: console.log")
     say("end", 0)

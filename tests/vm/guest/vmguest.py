@@ -5,7 +5,6 @@ import collections
 import ctypes
 import functools
 import lzma
-import mmap
 import pathlib
 import platform
 import re
@@ -14,16 +13,11 @@ import typing
 
 import pytest
 
-import helpers
-
 NODES = (0, 1)
 MODULES = pathlib.Path("/modules.tar")  # of a guest whose root is an initramfs; of others it is a disk
-MAP_NORESERVE, MAP_HUGETLB = 0x4000, 0x40000
-MREMAP_MAYMOVE, MREMAP_FIXED = 1, 2
+MAP_HUGETLB = 0x40000
 MPOL_BIND = 2
 libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
-FAILED = ctypes.c_void_p(-1).value
 
 ALL = ("text", "rodata")
 TEXT, RODATA = 5, 1  # app-nopie: text on 5 pages, read-only data on 1
@@ -33,32 +27,9 @@ SHORT = "text stays: the huge page pool cannot serve it"
 # --- the kernel's abilities: tried, never told from its version ---
 
 
-def map_memory(size, flags):
-    flags |= mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    return libc.mmap(None, ctypes.c_size_t(size), 0, flags, -1, ctypes.c_long(0))
-
-
-@functools.cache
-def can_move_hugetlb():
-    """mremap(2) of hugetlb pages."""
-    huge, scratch = map_memory(helpers.HUGE, MAP_NORESERVE | MAP_HUGETLB), map_memory(2 * helpers.HUGE, 0)
-    assert FAILED not in (huge, scratch)
-    to = -(-scratch // helpers.HUGE) * helpers.HUGE
-    size = ctypes.c_size_t(helpers.HUGE)
-    moved = libc.mremap(ctypes.c_void_p(huge), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, ctypes.c_void_p(to)) != FAILED
-    for address, length in ((scratch, 2 * helpers.HUGE), (huge, 0 if moved else helpers.HUGE)):
-        libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length))
-    return moved
-
-
 def knows_mdwe():
     """prctl(2)'s PR_SET_MDWE; asked by PR_GET_MDWE."""
     return libc.prctl(66, 0, 0, 0, 0) != -1
-
-
-def knows_collapse():
-    """madvise(2)'s MADV_COLLAPSE; the advice is checked before a length of 0."""
-    return libc.madvise(None, 0, 25) == 0
 
 
 def absent(reason):
