@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
