@@ -9,7 +9,7 @@
 # make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: with the series for upstream; SUITE=machines: other
 #                  machines' glibc comes out the same with the patches; SUITE='trixie sid': builds and tests the linker there
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
-# make lint    compilers, analysers, formatting
+# make lint    compilers, analysers, formatting; LINT=all: the slow analyser reads all files, not only the changed ones
 # make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
 # make install, make uninstall    DESTDIR= and the folders of ./configure
 # make dist    build/hugeld-VERSION.tar.gz, the same bytes from the same commit
@@ -242,7 +242,7 @@ check-rfc:
 
 lint:
 	@tools/install-packages build check lint
-	@tools/lint
+	@tools/lint $(LINT)
 
 bench:
 	@tools/install-packages build bench ldso

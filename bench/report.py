@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""RESULTS.md, the page of all tables, and the table of the README, from the JSON that was measured.  No number is written by hand."""
+"""RESULTS.md, the page of all tables, and the tables of the README, from the JSON that was measured.  No number is written by hand."""
 
 import json
 import math
@@ -333,14 +333,19 @@ def render_tables(data, path):
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
-def find(groups, identifier, name):
-    """The result of the way NAME; IDENTIFIER ends with :cpu where processor time is meant."""
-    identifier, _, kind = identifier.partition(":")
+def find_way(groups, identifier, name):
+    """The experiment IDENTIFIER and its way NAME, if it has a result; or None, None."""
     for found in (e for group in groups.values() for e in group if e["id"] == identifier):
         for way in found["ways"]:
             if way["name"] == name and "result" in way:
-                return result_of(way, "cpu_result" if kind else "result")
-    return None
+                return found, way
+    return None, None
+
+
+def find(groups, identifier, name):
+    """The result of the way NAME, or None."""
+    _, way = find_way(groups, identifier, name)
+    return way and result_of(way)
 
 
 def in_words(result, of="the time"):
@@ -357,11 +362,11 @@ MORE_ROWS = [
     ("twenty small C files compiled, in place", "service-build-large", "in-place"),
     ("the C++ compiler from an image, by `hugeld run`", "run-cc1plus-large", "run"),
     ("`rustc` from images, by `hugeld run`", "run-rustc-large", "run"),
-    ("`git --version` by `hugeld run`, which has no image", "run-git", "run"),
+    ("`git --version` by `hugeld run`, which has no image, over an empty preloaded library", "run-git", "run"),
     ("Chromium `--dump-dom`, image executed", "image-chromium", "executed"),
     ("eight `cc1plus` at once on two processors, from an image", "image-many", "mapped"),
     ("the same, with the image executed", "image-many", "executed"),
-    ("the same, with private copies", "many", "hugetlb"),
+    ("the same, with private copies", "image-many", "private"),
     ("random calls over 128 MiB of text, from an image", "image-calls", "mapped"),
     ("the same, with a private copy", "calls-128-disk", "hugetlb"),
     ("random reads over 1 GiB of `.bss`, `bss=thp`", "arrays-walk", "bss-thp"),
@@ -379,37 +384,27 @@ MORE_ADDED = [
 ]
 
 
-README_TOP = [
-    ("Chromium `--dump-dom`, its image executed", "image-chromium", "executed"),
-    ("random calls over 128 MiB of text, with a private copy", "calls-128-disk", "hugetlb"),
-    ("the C++ compiler (`cc1plus`) on two lines, in place", "service-start-large", "in-place"),
-    ("the same from an image, by `hugeld run`", "run-cc1plus-large", "run"),
-    ("`rustc` of one function, its libraries from images, by `hugeld run`", "run-rustc-large", "run"),
-    ("the same with private copies, by `hugeld run --copy`", "image-rustc", "private"),
-    ("`git --version` by `hugeld run`, which has no image: the command itself", "run-git", "run"),
-    ("PostgreSQL, `pgbench -S`, its image executed: the server's processor time", "postgres:cpu", "executed"),
-    ("memory of ten processes with 32 MiB of text, from an image", "image-memory", "mapped"),
-    ("eight C++ compilers at once on two processors, from an image", "image-many", "mapped"),
-    ("the same with a private copy in each process", "many", "hugetlb"),
+# (program, how hugeld runs it, experiment, way) of README's tables, the most useful gain first.
+README_ROWS = [
+    ("Chromium, `--dump-dom`", "image, executed", "image-chromium", "executed"),
+    ("clang on seven files", "image", "more-clang-tree", "mapped"),
+    ("rustc, a run of 0.2 s", "images of its libraries", "program-rustc", "mapped"),
+    ("node, `-e 0`", "image", "image-node", "mapped"),
+    ("the C++ compiler on two lines", "in place", "service-start-large", "in-place"),
+    ("PostgreSQL, `pgbench -S`, one transaction", "image, executed", "postgres", "executed"),
+    ("MariaDB, one point select", "image, executed", "mariadb", "executed"),
+    ("the C++ compiler on two lines", "image, by `hugeld run`", "run-cc1plus-large", "run"),
+    ("overhead of `hugeld run` when it does nothing: `git --version` over an empty preloaded library", "nothing", "run-git", "run"),
+    ("memory of ten processes with 32 MiB of text", "image", "image-memory", "mapped"),
+    ("rustc of one function", "private copies", "image-rustc", "private"),
 ]
-
-
-def twin(identifier):
-    """The same experiment with the plain program's file in single pages; IDENTIFIER, if it has no such twin."""
-    return identifier.removesuffix("-large") + "-scattered"
+README_HEAD = ["| program | hugeld uses | without hugeld | with hugeld | with / without [95 % interval] |", "| --- | --- | --- | --- | --- |"]
 
 
 def cell_of(result, identifier):
     """RESULT in words; a loss is marked."""
     of = "the memory" if "memory" in identifier else "the time"
     return ("**slower:** " if of == "the time" and is_clear(result) and result[0] > 1 else "") + in_words(result, of) if result else ""
-
-
-def row_of(groups, what, identifier, name):
-    """[a line of README's table], or nothing: WHAT was measured of the way NAME, for both states of the plain program's file where
-    both are known."""
-    results = [find(groups, one, name) for one in (identifier, twin(identifier) if ":" not in identifier else "")]
-    return [f"| {what} | {' | '.join(cell_of(result, identifier) for result in results)} |"] if results[0] else []
 
 
 def more_figures(groups):
@@ -424,14 +419,27 @@ def more_figures(groups):
     return ["## More figures", "", "| measured | of the plain program, or added to it |", "| --- | --- |", *lines, ""] if lines else []
 
 
-HEADS = ["| measured | of the plain program | of the same, its file in single pages |", "| --- | --- | --- |"]
+def readme_row(found, way, program, uses):
+    base = way["base_median"] if "base_median" in way else next(one["median"] for one in found["ways"] if one["name"] == way["base"])
+    medians = " | ".join(f"{show(median)} {found['unit']}" for median in (base, way["median"]))
+    return f"| {program} | {uses} | {medians} | {with_interval(result_of(way))} |"
+
+
+def readme_tables(groups):
+    """The gains, and below them the rest: what got slower or larger, and where no difference was seen."""
+    gains, losses = [], []
+    for program, uses, identifier, name in README_ROWS:
+        found, way = find_way(groups, identifier, name)
+        if way:
+            result = result_of(way)
+            (gains if is_clear(result) and result[0] < 1 else losses).append(readme_row(found, way, program, uses))
+    return [*README_HEAD, *gains, "", "No gain, or a loss:", "", *README_HEAD, *losses]
 
 
 def write_readme(data, path):
-    """The table between comments; the page stays as it is where there are none."""
-    lines = [*HEADS, *(line for row in README_TOP for line in row_of(data["groups"], *row))]
+    """The tables between comments; the page stays as it is where there are none."""
     block = re.compile(re.escape(TOP) + ".*?" + re.escape(END), re.S)
-    path.write_text(block.sub(lambda _: "\n".join([TOP, *lines, END]), path.read_text()))
+    path.write_text(block.sub(lambda _: "\n".join([TOP, *readme_tables(data["groups"]), END]), path.read_text()))
 
 
 def not_yet_measured(names, runs, this):

@@ -3,6 +3,7 @@
 
 import pytest
 
+import helpers
 import report
 
 
@@ -119,15 +120,29 @@ def test_single_pages_are_left_to_the_long_page():
     assert sum(line.startswith("| cc1plus") for line in lines) == 1
 
 
-def test_the_table_of_the_readme(tmp_path):
+def test_the_tables_of_the_readme(tmp_path):
+    """Gains in the first table, losses and what shows no difference in the second, whatever the order of the rows says."""
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{report.TOP}\nold\n{report.END}\nafter\n")
-    one = {**experiment("cc1plus", way("run", 0.9)), "id": "run-cc1plus-large"}
-    twin = {**experiment("cc1plus", way("run", 0.8)), "id": "run-cc1plus-scattered"}
-    many = {**experiment("many", way("hugetlb", 1.1)), "id": "many"}
-    groups = {"run": [one, twin], "many": [many]}
+    groups = {"image": [{**experiment("chromium", way("executed", 1.1)), "id": "image-chromium"},
+                        {**experiment("node", way("mapped", 0.9)), "id": "image-node"}],
+              "more": [{**experiment("clang", way("mapped", 1)), "id": "more-clang-tree"}]}
     report.write_readme({"groups": groups}, readme)
-    text = readme.read_text()
-    assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
-    assert text.count("\n|") == 4 and "by `hugeld run` | 0.90 of the time [" in text and "| 0.80 of the time [" in text
-    assert "**slower:** 1.10" in text and "| the same, with private copies | **slower:** 1.10" in "\n".join(report.more_figures(groups))
+    before, gains, losses = readme.read_text().split("| --- | --- | --- | --- | --- |\n")
+    assert "old" not in before and before.startswith("before\n") and losses.endswith("\nafter\n")
+    assert [cells(line)[0] for line in gains.splitlines() if line.startswith("| ")] == ["node, `-e 0`", "program"]
+    assert cells(gains.splitlines()[0])[1:] == ["image", "101 ms", "90.85 ms", report.with_interval(report.find(groups, "image-node", "mapped"))]
+    assert [cells(line)[0] for line in losses.splitlines() if line.startswith("| ")] == ["Chromium, `--dump-dom`", "clang on seven files"]
+    assert "| Chromium `--dump-dom`, image executed | **slower:** 1.10 of the time [" in "\n".join(report.more_figures(groups))
+
+
+def test_the_readme_is_its_output(tmp_path):
+    """Nothing in the tables was written by hand, and every row of theirs was measured."""
+    readme = tmp_path / "README.md"
+    readme.write_text((helpers.ROOT / "README.md").read_text())
+    data = report.load(helpers.ROOT / "bench/results")
+    assert [row for row in report.README_ROWS if report.find_way(data["groups"], *row[2:]) == (None, None)] == []
+    report.write_readme(data, readme)
+    assert readme.read_text() == (helpers.ROOT / "README.md").read_text()
+    report.render(data, tmp_path / "RESULTS.md")
+    assert (tmp_path / "RESULTS.md").read_text() == (helpers.ROOT / "bench/RESULTS.md").read_text()

@@ -19,7 +19,6 @@ UNIT = "/etc/systemd/system/NAME.service.d/hugeld.conf"
 # The command as it stands there -> the one that is run (the same if None; words in capitals need something in their
 # place), and words that its output must have.  In this order.
 RUN = {
-    "make demo": (None, "== demo: ok"),
     "make && make install && ldconfig": (None, ""),
     # Without hugeld-ldso, which test_packages.py builds: glibc would take minutes.
     "apt-get build-dep ./ && dpkg-buildpackage -b -uc":
@@ -43,7 +42,12 @@ RUN = {
         ("pkg-config --variable=interpreter hugeld", "/hugeld/ld-hugeld.so"),
 }  # fmt: skip
 
+# Each of the commands of README's first screen that set something up does so on a bare Debian with nothing but make.
+SET_UP = ["make demo", "make check"]
+
 ELSEWHERE = {
+    "make demo": "test_as_a_new_user, before more than make is installed",
+    "make check": "test_plain_check.py",
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",
     "make ldso": "CI, and make check-glibc SUITE=trixie",
     "build/hugeld run --via=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
@@ -87,14 +91,25 @@ def test_every_command_is_known():
     assert [line for line in [*RUN, *ELSEWHERE] if line not in commands] == []
 
 
+def test_two_commands_set_everything_up():
+    """The first screen, which ends where the requirements begin, tells the user to type no third one, neither in a block nor in a sentence."""
+    screen = (helpers.ROOT / "README.md").read_text().partition("\n## ")[0]
+    commands = [line for block in read_blocks("README.md") for line in block if f"    {line}" in screen]
+    assert [line for line in commands if not line.startswith("hugeld ")] == SET_UP
+    said = re.findall(r"`([^`\n]+)`", re.sub(r"^(?:    |\|).*", "", screen, flags=re.M))
+    assert [word for word in said if word != "make" and not word.startswith("hugeld")] == []
+
+
 # CI's own machine is Debian 12.
 @pytest.mark.parametrize("suite", [pytest.param("bookworm", marks=pytest.mark.check_all),
                                    pytest.param("trixie", marks=pytest.mark.check_all(ci=True))])
 def test_as_a_new_user(clean_debian, source_copy, suite):
     debian = clean_debian(suite)
     debian.put(source_copy, "/hugeld")
+    debian.install("make")
+    assert "== demo: ok" in debian.do("cd /hugeld; make demo")
     # A full installation, and the needs of each section.
-    debian.install("make", "procps", "dpkg-dev", "python3-minimal")
+    debian.install("procps", "dpkg-dev", "python3-minimal")
     for line, (command, expected) in RUN.items():
         said = debian.do(f"cd /hugeld; {command or line}")
         assert re.search(expected, said), f"{line}: {said}"

@@ -8,7 +8,7 @@
 #include <linux/perf_event.h>
 #include <math.h>
 
-#define T_RING 256
+#define T_RING 256ul
 
 static char t_data[T_RING];
 static const struct hl_ring_view t_ring = {t_data, T_RING};

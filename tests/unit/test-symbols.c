@@ -37,7 +37,7 @@ struct image {
 static struct image *new_image(void) {
     struct image *image = calloc(1, sizeof *image);
     assert_non_null(image);
-    memcpy(image->header.e_ident, ELFMAG, SELFMAG);
+    image->header = (Elf64_Ehdr){.e_ident = ELFMAG};
     image->header.e_ident[EI_CLASS] = ELFCLASS64;
     image->header.e_ident[EI_DATA] = ELFDATA2LSB;
     image->header.e_type = ET_DYN;

@@ -203,8 +203,8 @@ static void test_jump_costs(void **state) {
     assert_float_equal(hl_saved_ns(&t_costs, 16 * T_MIB), 14, 1e-9);
     assert_float_equal(hl_saved_ns(&t_costs, 1000 * T_MIB), 20, 1e-9);
     double last = 0;
-    for (double mib = 0; mib < 100; mib += 0.5) { /* this one ascends, and so do estimates from it */
-        double saved = hl_saved_ns(&t_costs, mib * T_MIB);
+    for (int half_mib = 0; half_mib < 200; half_mib++) { /* this one ascends, and so do estimates from it */
+        double saved = hl_saved_ns(&t_costs, half_mib * T_MIB / 2);
         assert_true(saved >= last);
         last = saved;
     }
