@@ -30,7 +30,8 @@ export T_SAMPLE = ci
 endif
 # The arguments of check and check-all: files, folders and options of pytest.
 TESTS = tests bench
-PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=10
+# A line for each folder (harness/progress.py), and the reasons of skipped tests at the end.
+PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider -o console_output_style=classic -rs -n 6 --dist loadgroup
 
 # These install their packages before anything is configured, and build by calling make again.
 first_install = check check-all check-fuzz check-vm check-glibc check-rfc ldso demo lint bench dist clean
@@ -201,7 +202,7 @@ check:
 	@tools/install-packages build check
 	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 25)"
 	@$(MAKE) -j2 all unit-tests
-	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tools/with-pool 1024 -- $(PYTEST) -n 4 --dist loadgroup $(TESTS)
+	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tools/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 # Another suite's linker is for the container of tests/programs.
 check-all:
@@ -210,7 +211,7 @@ check-all:
 	@$(MAKE) -j2 all unit-tests
 	@glibc-patches/build -d $B/ldso
 	@tests/ldso/suite trixie -- sh -euc 'tools/install-packages build ldso && make ldso'
-	@tools/with-pool 1024 -- $(PYTEST) -n $(if $(SAMPLE),3,2) --dist loadgroup $(TESTS)
+	@tools/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 check-fuzz:
 	@tools/install-packages build sanitizers fuzz

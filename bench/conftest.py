@@ -12,8 +12,7 @@ from strict import fail_if_skipped  # noqa: E402  (its folder has just been adde
 
 
 def pytest_configure(config):
-    for marker in "check_all", "parallel":
-        config.addinivalue_line("markers", f"{marker}: as tests/conftest.py says")
+    config.addinivalue_line("markers", "check_all: as tests/conftest.py says")
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -7,7 +7,6 @@ import pytest
 
 import alternatives
 
-pytestmark = pytest.mark.parallel
 
 TOOLS = {"iodlr", "linked", "libhugetlbfs", "glibc-thp", "bolt-hugify"}
 

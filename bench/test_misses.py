@@ -12,7 +12,6 @@ import pytest
 import helpers
 import misses
 
-pytestmark = pytest.mark.parallel
 
 
 # First level: entries and ways for small pages, and for huge ones where those have an array of their own; second level;

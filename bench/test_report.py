@@ -5,7 +5,6 @@ import pytest
 
 import report
 
-pytestmark = pytest.mark.parallel
 
 THIS = {"hugeld": "0123", "kernel": "Linux 6.18", "cpu": "EPYC", "quick": False}
 

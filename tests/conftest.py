@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Services for every test: the pool for itself, the proof that nothing is left behind, STRICT=1 and T_SAMPLE=1.
+"""Services for every test: a machine for each test process, the proof that nothing is left behind, STRICT=1 and T_SAMPLE=1.
 
 A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
 each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test marked `check_all`
 is left to `make check-all`.  With T_SAMPLE=ci, as in CI, no test is left out, and of the parameters marked so only those without
-`ci=True` are, where the test has others.  With several workers (pytest-xdist) one of them has everything that could take a page of
-the pool, one after the other, and the tests marked `parallel` run beside it; without a sample only those that are marked `sleeps`,
-too.
+`ci=True` are, where the test has others.  Each process of tests, a worker of pytest-xdist
+or the only one, has a pool of huge pages of its own (harness/machine.py), so any test may run beside any other.  A guest of
+tests/vm (T_VM in the environment) has the machine for itself, and so the real pool.
 """
 
 import contextlib
-import fcntl
 import os
 import pathlib
 import re
@@ -18,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import tempfile
 import typing
 
 import pytest
@@ -27,19 +26,17 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "system"), str(HERE.parent / "harness")]
 
 import helpers  # noqa: E402  (their folders have just been added)
-import locks  # noqa: E402
-import pool_watch  # noqa: E402
+import machine  # noqa: E402
 import programs  # noqa: E402
 import uprobes  # noqa: E402
-from hugepages import WANTED, compact_memory, count_free_huge_pages, drop_file_pages, free_pages, pool_counts  # noqa: E402
+from hugepages import NR_HUGEPAGES, WANTED, compact_memory, count_free_huge_pages, drop_file_pages, free_pages, pool_counts  # noqa: E402
+from progress import Progress  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
 from strict import fail_if_skipped  # noqa: E402
 
-NR_HUGEPAGES = pool_watch.NR_HUGEPAGES
-WATCH = pool_watch.Watch()
+IS_GUEST = "T_VM" in os.environ
 SYSTEM_STORE = "/run/hugeld"
-FAILED = os.environ.pop("T_FAILED", None)  # a pytest that a test runs must not write to it
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,16 +52,15 @@ def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
     reason = call.excinfo and str(call.excinfo.value)
-    if report.failed and ("pool" in item.fixturenames or report.when == "teardown") and (who := WATCH.judge()):
-        reason = f"another process took huge pages: {who}; without that it is: {reason}"
-        report.outcome = "skipped"
-        report.longrepr = (str(item.path), item.location[1] + 1, f"Skipped: {reason}")
     fail_if_skipped(item, report, reason)
 
 
 def pytest_sessionstart(session):
-    """In CI, memory is full of files that were built before; later nothing is dropped (put_memory_together)."""
-    if os.environ.get("T_SAMPLE") == "ci" and not hasattr(session.config, "workerinput") and "T_VM" not in os.environ:
+    """Only one process prints. In CI, memory is full of files that were built before; later nothing is dropped, since other tests look at such pages."""
+    if hasattr(session.config, "workerinput"):
+        return
+    session.config.pluginmanager.register(Progress(session.config.pluginmanager.getplugin("terminalreporter")))
+    if os.environ.get("T_SAMPLE") == "ci" and not IS_GUEST:
         drop_file_pages()
 
 
@@ -78,16 +74,25 @@ def sample(cases):
         yield best
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
     config.addinivalue_line("markers", "check_all(ci=False): left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
                                        "programs is")
-    config.addinivalue_line("markers", "parallel: takes no page of the pool and changes no setting of the machine, unless it has "
-                                       "the fixture pool")
-    config.addinivalue_line("markers", "sleeps: parallel, and asleep for most of its time, with little memory")
+    config.addinivalue_line("markers", "guest: changes a setting of the whole machine, or needs its pool, so it runs only in a guest")
+    config.own_folder = None
+    if not config.option.basetemp:  # pytest's own folder is of all runs on this machine, and each one that begins closes it to other users
+        config.own_folder = tempfile.mkdtemp(prefix="pytest-hugeld-")
+        config.option.basetemp = os.path.join(config.own_folder, "pytest")
+    config.machine = None
+    if not IS_GUEST and (hasattr(config, "workerinput") or not config.getoption("numprocesses", None)):
+        config.machine = machine.enter()
 
 
-def is_parallel(item):
-    return item.get_closest_marker("parallel") is not None and "pool" not in item.fixturenames
+def pytest_unconfigure(config):
+    if config.machine:
+        config.machine.leave()
+    if config.own_folder:
+        shutil.rmtree(config.own_folder, ignore_errors=True)
 
 
 def is_left_out(item):
@@ -104,15 +109,10 @@ def is_for_ci(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    for item in items:
-        if is_parallel(item) and "alone" in item.fixturenames:
-            raise pytest.UsageError(f"{item.nodeid} is beside others and uses alone, so it would wait for itself; take one away")
+    if not IS_GUEST:
+        items[:] = [item for item in items if not item.get_closest_marker("guest")]
     kind = os.environ.get("T_SAMPLE")
-    is_sample = kind in ("1", "ci")
-    for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if not is_parallel(item) or not (is_sample or item.get_closest_marker("sleeps")):
-            item.add_marker(pytest.mark.xdist_group("pool"))
-    if not is_sample:
+    if kind not in ("1", "ci"):
         return
     tests = {}
     for item in items:
@@ -126,33 +126,6 @@ def pytest_collection_modifyitems(config, items):
         chosen.update(sample(cases) if cases and hasattr(cases[0], "callspec") else cases)
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = [item for item in items if item in chosen]
-
-
-@contextlib.contextmanager
-def locked_pool(wanted):
-    """The machine's pool for this run alone: the lock that tools/with-pool holds, unless it started this run."""
-    if not wanted or "WITH_POOL_OUTERMOST" in os.environ or os.getuid() != 0 or not NR_HUGEPAGES.exists():
-        yield
-        return
-    with open(NR_HUGEPAGES) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtestloop(session):
-    """The pool's lock comes before all others: `make check` has it and waits for those, so a run beside it must not have one of those and
-    wait for the pool."""
-    is_worker = hasattr(session.config, "workerinput")
-    with locked_pool(not is_worker and any("pool_lock" in item.fixturenames for item in getattr(session, "items", ()))):
-        yield
-
-
-@pytest.fixture(scope="session")
-def pool_lock(request):
-    """The pool's lock.  With several workers, one has all tests that need it."""
-    with locked_pool(hasattr(request.config, "workerinput")):
-        yield
 
 
 def set_total(pages):
@@ -176,48 +149,25 @@ class Pool:
                 compact_memory()
         if free_pages() != wanted:
             pytest.skip(f"{wanted} huge pages cannot be had: {free_pages()} are free")
-        WATCH.expect_total(True)
-
-    def will_change(self):
-        """The test sets vm.nr_hugepages by itself, which is no other process's doing."""
-        WATCH.expect_total(False)
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_protocol(item):
-    """No setting changes while a parallel test runs, with all of its fixtures; and nothing is dropped from the page cache while a
-    test marked `sleeps` runs."""
-    with locks.locked(locks.SETTINGS, alone=False) if is_parallel(item) else contextlib.nullcontext():
-        with locks.locked(locks.CACHE, alone=False) if item.get_closest_marker("sleeps") else contextlib.nullcontext():
-            yield
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """For tests that change a setting of the machine other than the pool: from here to the module's last test none runs beside them."""
-    with locks.locked(locks.SETTINGS, alone=True):
-        yield
 
 
 @pytest.fixture
-def pool(pool_lock):
+def pool(pytestconfig):
     """pool(n): exactly n huge pages are free, for this test."""
     if not os.access(NR_HUGEPAGES, os.W_OK):
-        pytest.skip("needs root: sets vm.nr_hugepages")
+        pytest.skip("needs root: sets the size of the pool")
+    if not IS_GUEST and not pytestconfig.machine:
+        pytest.skip("needs cgroup version 2 with the controller hugetlb, for a pool of its own")
     before = int(NR_HUGEPAGES.read_text())
     yield Pool()
     set_total(before)
-    WATCH.expect_total(True)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(request):
     """After each test the pool has as many free pages as before, no process of ours is left, and no store of the machine's, which
     would change the results of later tests; in a guest it is the guest's."""
-    parallel = is_parallel(request.node)
     may_have_store = "vm" in request.path.relative_to(HERE).parts or os.path.lexists(SYSTEM_STORE)
-    if not parallel:
-        WATCH.begin()
     before = pool_counts()
     yield
     with contextlib.suppress(AssertionError):
@@ -227,12 +177,9 @@ def nothing_left(request):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     helpers.wait_until(lambda: not helpers.marked_processes(), what="the end of what was left")
-    end = time.monotonic() + 5
-    while not parallel and pool_counts() != before and not WATCH.noticed and time.monotonic() < end:
-        time.sleep(0.01)
     assert not left, f"still running: {left}"
     assert may_have_store or not os.path.lexists(SYSTEM_STORE), f"{SYSTEM_STORE} is left"
-    assert parallel or pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"
+    helpers.wait_until(lambda: pool_counts() == before, what="a pool (total, free, reserved, surplus) as before")
 
 
 @pytest.fixture
@@ -242,16 +189,18 @@ def root():
 
 
 @pytest.fixture
-def cgroup(root):
+def cgroup(root, pytestconfig):
     """cgroup(controller, v2=(file, value), v1=(file, value)): a command prefix that joins a new cgroup with this limit,
-    in version 2 where the controller is there, else in version 1."""
+    in version 2 where the controller is there, else in version 1.  In version 2 it lies in this test process's own."""
     groups = []
 
     def find(controller):
         for _, mount, kind, options, *_ in map(str.split, pathlib.Path("/proc/mounts").read_text().splitlines()):
             if kind == "cgroup2" and controller in pathlib.Path(mount, "cgroup.controllers").read_text().split():
-                pathlib.Path(mount, "cgroup.subtree_control").write_text(f"+{controller}")
-                return pathlib.Path(mount), 2
+                folders = [pathlib.Path(mount), *([pytestconfig.machine.group] if pytestconfig.machine else [])]
+                for folder in folders:
+                    (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+                return folders[-1], 2
             if kind == "cgroup" and controller in options.split(","):
                 return pathlib.Path(mount), 1
         pytest.skip(f"no cgroup with the {controller} controller")
@@ -280,12 +229,8 @@ def pytest_report_header():
     return f"hugeld: {helpers.BUILD}, Linux {kernel}, pool {total} pages, {free} free, {reserved} reserved"
 
 
-def pytest_terminal_summary(terminalreporter, exitstatus):
-    """The measurements of the tests in all workers; and, after a whole run without an error outside of tests, the names of those
-    that failed, in the file T_FAILED."""
-    if FAILED and exitstatus == pytest.ExitCode.TESTS_FAILED and not terminalreporter.stats.get("error"):
-        failed = [re.sub(r"@\w+$", "", report.nodeid) for report in terminalreporter.stats.get("failed", [])]  # xdist's group is behind it
-        pathlib.Path(FAILED).write_text("".join(f"{name}\n" for name in failed))
+def pytest_terminal_summary(terminalreporter):
+    """The measurements of the tests in all workers."""
     reports = [report for found in terminalreporter.stats.values() for report in found if getattr(report, "when", "") == "teardown"]
     figures = [figure for report in reports for figure in report.user_properties]
     for title in dict.fromkeys(title for title, _ in figures):
@@ -303,7 +248,7 @@ def compile_shared(source, output):
 def base_is_open(tmp_path_factory):
     """A test opens its own folder to other users, and need not know how many are above it: a worker of xdist has one more."""
     base = tmp_path_factory.getbasetemp()
-    for folder in base, *(parent for parent in base.parents if parent.name.startswith("pytest-")):
+    for folder in base, *(parent for parent in base.parents if parent.name.startswith("pytest")):
         folder.chmod(0o755)
 
 

@@ -11,7 +11,6 @@ import pytest
 TOP = pathlib.Path(__file__).resolve().parent.parent
 MUTANTS = tomllib.loads((TOP / "tests" / "mutants.toml").read_text())["mutant"]
 
-pytestmark = pytest.mark.parallel
 
 
 def test_names_are_unique():

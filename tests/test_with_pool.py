@@ -5,12 +5,13 @@ import os
 import pathlib
 import signal
 import subprocess
-import time
 
 import pytest
 
+import helpers
+from hugepages import NR_HUGEPAGES as SETTING
+
 WITH_POOL = pathlib.Path(__file__).resolve().parents[1] / "tools/with-pool"
-SETTING = pathlib.Path("/proc/sys/vm/nr_hugepages")
 
 
 def read_pool():
@@ -20,73 +21,69 @@ def read_pool():
 @pytest.fixture(autouse=True)
 def previous(pool):
     """The pool before the test, to which it must return."""
-    pool.will_change()
     value = read_pool()
     yield value
-    deadline = time.monotonic() + 30
-    while read_pool() != value and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert read_pool() == value
+    helpers.wait_until(lambda: read_pool() == value, what="the pool's size before")
 
 
-@pytest.fixture
-def command(previous):
-    """The command line that wants two pages more than are free now, and its environment."""
-    free = int(next(line.split()[1] for line in open("/proc/meminfo") if line.startswith("HugePages_Free")))
-    # The fixture pool holds the lock, so this one must not wait for it.
-    env = {"WITH_POOL_OUTERMOST": str(previous), **os.environ}
-    return lambda *argv: ([WITH_POOL, str(free + 2), "--", *argv], env)
+def run(*command):
+    return subprocess.run([WITH_POOL, "2", "--", *command], capture_output=True, text=True, timeout=60)
 
 
-def run(command, *argv):
-    argv, env = command(*argv)
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
-
-
-def test_pages_are_there_and_go(command, previous):
-    outcome = run(command, "cat", SETTING)
+def test_pages_are_there_and_go(previous):
+    outcome = run("cat", SETTING)
     assert outcome.returncode == 0
     assert int(outcome.stdout) == previous + 2
     assert read_pool() == previous
 
 
 @pytest.mark.parametrize("script, status", [("exit 0", 0), ("exit 77", 77), ("kill -TERM $$", 143), ("kill -KILL $$", 137)])
-def test_exit_status(command, script, status):
-    assert run(command, "sh", "-c", script).returncode == status
+def test_exit_status(script, status):
+    assert run("sh", "-c", script).returncode == status
 
 
-def test_command_that_is_not_there(command):
-    assert run(command, "/nowhere/at-all").returncode == 127
+def test_command_that_is_not_there():
+    assert run("/nowhere/at-all").returncode == 127
 
 
-def test_standard_input_arrives(command):
-    argv, env = command("cat")
-    assert subprocess.run(argv, env=env, input=b"through", stdout=subprocess.PIPE, timeout=60).stdout == b"through"
+def test_standard_input_arrives():
+    assert subprocess.run([WITH_POOL, "2", "--", "cat"], input=b"through", stdout=subprocess.PIPE, timeout=60).stdout == b"through"
 
 
-def test_command_changes_the_pool(command, previous):
-    assert run(command, "sh", "-c", f"echo {previous + 1} > {SETTING}").returncode == 0
-    assert read_pool() == previous
+def test_command_changes_the_pool(previous):
+    """A change that COMMAND makes stays."""
+    assert run("sh", "-c", f"echo {previous + 3} > {SETTING}").returncode == 0
+    assert read_pool() == previous + 1
+    SETTING.write_text(str(previous))
 
 
-def test_nested(command, previous):
-    inner = f"{WITH_POOL} 5 -- true; cat {SETTING}"
-    assert int(run(command, "sh", "-c", inner).stdout) == previous + 2
+def test_nested(previous):
+    inner = f"{WITH_POOL} 5 -- cat {SETTING}; cat {SETTING}"
+    assert list(map(int, run("sh", "-c", inner).stdout.split())) == [previous + 7, previous + 2]
+
+
+def test_side_by_side(previous):
+    """Neither waits for the other, and each takes away what it has added."""
+    with subprocess.Popen([WITH_POOL, "2", "--", "cat", SETTING, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert int(process.stdout.readline()) == previous + 2
+        assert int(run("cat", SETTING).stdout) == previous + 4
+        assert read_pool() == previous + 2
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_signal_reaches_the_command(command, number):
-    argv, env = command("sh", "-c", "echo started; exec sleep 60")
-    argv = ["env", f"--default-signal={number}", *argv]  # nohup ignores SIGHUP, which a shell cannot trap then
-    with subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+def test_signal_reaches_the_command(number):
+    argv = ["env", f"--default-signal={number}",  # nohup ignores SIGHUP, which a shell cannot trap then
+            WITH_POOL, "2", "--", "sh", "-c", "echo started; exec sleep 60"]
+    with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         process.send_signal(number)
         assert process.wait(timeout=60) == 128 + number
 
 
-def test_killed(command, previous):
-    argv, env = command("sh", "-c", "echo $$; exec sleep 60")
-    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE) as process:
+def test_killed(previous):
+    with subprocess.Popen([WITH_POOL, "2", "--", "sh", "-c", "echo $$; exec sleep 60"], stdout=subprocess.PIPE) as process:
         left_alone = int(process.stdout.readline())
         assert read_pool() == previous + 2
         process.kill()

@@ -15,7 +15,6 @@ import attaching
 import pytest
 from test_json import compare
 
-pytestmark = pytest.mark.parallel
 
 WAITS = "futex nanosleep poll epoll sigsuspend for_eintr semtimedop wait4".split()
 RARER_WAITS = """futex_timed clock_nanosleep poll_timed ppoll select pselect epoll_pwait epoll_pwait2 futex_bitset pipe fifo accept accept4 inotify eventfd timerfd signalfd

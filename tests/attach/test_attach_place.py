@@ -14,7 +14,6 @@ import attaching
 import pytest
 from pagecache import scatter
 
-pytestmark = pytest.mark.parallel
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p

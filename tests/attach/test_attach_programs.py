@@ -19,7 +19,6 @@ from installed import cache_folder, find_node
 from pagecache import on_small_pages
 from smaps import read_smaps
 
-pytestmark = pytest.mark.parallel
 
 PAIRS = int(os.environ.get("T_ATTACH", 20))
 

@@ -16,11 +16,9 @@ import tempfile
 
 import helpers
 import attaching
-import locks
 import pytest
 from pagecache import on_small_pages
 
-pytestmark = pytest.mark.parallel
 
 RESTART_SYSCALL = 219  # of x86-64
 
@@ -211,7 +209,7 @@ def test_frozen(targets, library_target, plain_output, root):
     mount = next((pathlib.Path(m[1]) for m in mounts if m[2] == "cgroup2"), None)
     if mount is None:
         pytest.skip("no cgroup of version 2")
-    group = mount / f"hugeld-test-{os.getpid()}"
+    group = mount / f"hugeld-frozen-{os.getpid()}"
     try:
         group.mkdir()
     except OSError as error:
@@ -259,14 +257,13 @@ def test_no_processor(targets, plain_output, root):
     first = min(os.sched_getaffinity(0))
     with attaching.running(targets["exec"], "epoll", prefix=["taskset", "-c", first]) as target:
         attaching.wait_in_call(target.pid)
-        with locks.locked(locks.CACHE, alone=True):  # no waiting test runs beside, which would have no processor either
-            other = helpers.start(["taskset", "-c", first, "chrt", "--fifo", 50, "sh", "-c", "while :; do :; done"])
-            try:
-                for command in ["attach", "detach"] * 8:
-                    result = helpers.hugeld(command, target.pid)
-                    assert result.returncode == 0 or "try again" in result.stderr or "nothing to do" in result.stderr, result
-            finally:
-                helpers.end_process(other)
+        other = helpers.start(["taskset", "-c", first, "chrt", "--fifo", 50, "sh", "-c", "while :; do :; done"])
+        try:
+            for command in ["attach", "detach"] * 8:
+                result = helpers.hugeld(command, target.pid)
+                assert result.returncode == 0 or "try again" in result.stderr or "nothing to do" in result.stderr, result
+        finally:
+            helpers.end_process(other)
         assert target.finish() == plain_output
 
 

@@ -17,7 +17,7 @@ import pytest
 from hugepages import SMALL_PAGES, compact_memory
 from smaps import read_smaps
 
-pytestmark = [pytest.mark.check_all, pytest.mark.parallel]
+pytestmark = pytest.mark.check_all
 
 PAIRS = int(os.environ.get("T_ATTACH", 20))
 MAY_BE_SAID = f"try again|ended|no such process|nothing to do|no memory|no address space or memory|{SMALL_PAGES}"

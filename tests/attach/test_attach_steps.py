@@ -17,7 +17,6 @@ import pytest
 from hugepages import SMALL_PAGES, compact_memory
 from pagecache import on_small_pages
 
-pytestmark = pytest.mark.parallel
 
 # The errors that each call may return (its manual page), in the order of steps.c's calls; EIO stands for a policy that invents one.
 ERRNOS = ["ENOMEM", "EMFILE", "EPERM", "EACCES", "EAGAIN", "EINVAL", "EFAULT", "ENFILE", "EINTR", "ENODEV", "EIO", "EBADF"]

@@ -15,6 +15,7 @@ import pytest
 
 import helpers
 from helpers import hugeld
+from hugepages import NR_HUGEPAGES
 from reports import Drawing, answer_of
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -284,10 +285,9 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
     """The pages are there for the warm-up and gone later."""
     thief = tmp_path / "thief"
     thief.write_text('#!/bin/sh\n[ -z "$LD_HUGEPAGES" ] || echo x >> "$1"\n'
-                     'if [ "$(wc -l < "$1")" -gt 4 ]; then echo 0 > /proc/sys/vm/nr_hugepages; fi\n"$2" spin 1 1\n')
+                     'if [ "$(wc -l < "$1")" -gt 4 ]; then echo 0 > ' + f'{NR_HUGEPAGES}; fi\n"$2" spin 1 1\n')
     thief.chmod(0o755)
     (tmp_path / "runs").touch()
-    pool.will_change()
     worker = bench("spin", "1", "1").args[-4]
     one_line(hugeld("bench", "-n", "8", "-o", "backend=hugetlb,exe=worker", "-p", "main", "--", thief, tmp_path / "runs",
                     worker), 1, "nothing moved")
@@ -308,9 +308,8 @@ def test_bench_program_without_standard_error(worker, pool, redirection):
 def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
     """The measured runs do not tell: the last run is a traced one again."""
     pool(16)
-    pool.will_change()
     script = ('echo >> runs; if [ $(wc -l < runs) -gt 4 ]; then echo 0 > '
-              f'/sys/kernel/mm/hugepages/hugepages-{helpers.HUGE >> 10}kB/nr_hugepages; fi; exec "$0" spin 1 1 2> /dev/null')
+              f'{NR_HUGEPAGES}; fi; exec "$0" spin 1 1 2> /dev/null')
     one_line(hugeld("bench", "-n", 6, "-o", "backend=hugetlb", "-p", "worker", "--", "sh", "-c", script, worker,
                     cwd=tmp_path), 1, "nothing moved", "its standard error is redirected")
     assert (tmp_path / "runs").read_text().count("\n") == 4 + 2 * 6 + 1

@@ -11,7 +11,6 @@ import pytest
 import helpers
 import hostile
 
-pytestmark = pytest.mark.parallel
 
 OPTIONS = "bss=thp"
 WORKED = 3  # the programs' exit status

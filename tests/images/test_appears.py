@@ -17,7 +17,6 @@ import helpers
 from test_service import CONFIGURATION, STOP, disk, enable, held, holds, replace, service, state, status, stays, wait_for
 from worlds import APP, SYSTEM, USER
 
-pytestmark = pytest.mark.parallel
 LATE = "/run/programs/late"
 LOOK = 10 / 60  # seconds between two looks
 SOON = 50  # seconds, in which the service has looked many times, and less than an hour

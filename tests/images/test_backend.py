@@ -20,7 +20,6 @@ from pagecache import on_small_pages
 from smaps import read_smaps
 from stores import Store, is_image
 
-pytestmark = pytest.mark.parallel
 
 READ_ONLY = ("text", "rodata")
 

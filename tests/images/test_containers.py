@@ -13,7 +13,6 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.parallel
 
 SOURCE = r"""
 #include <stdio.h>

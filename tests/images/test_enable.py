@@ -15,7 +15,6 @@ import helpers
 from smaps import read_smaps
 from worlds import APP, SYSTEM, USER, disk
 
-pytestmark = pytest.mark.parallel
 
 CONFIGURATION = "/etc/hugeld/hugeld.conf"
 HUGELD = "/run/bin/hugeld"

@@ -12,7 +12,6 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.parallel
 
 HERE = pathlib.Path(__file__).resolve().parent
 CHAIN = ["deep_leaf", "deep_three", "deep_two", "deep_one", "main"]

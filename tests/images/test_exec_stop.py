@@ -19,8 +19,6 @@ from installed import find_cc1plus, find_node
 from objects import PF_X, PT_LOAD, read_headers
 from smaps import read_smaps
 
-pytestmark = pytest.mark.parallel
-TAKES_PAGES = pytest.mark.usefixtures("pool")  # pages of the pool, if the preloader comes instead
 
 HERE = pathlib.Path(__file__).resolve().parent
 FIXED = {"nopie": ["-no-pie"], "static": ["-static", "-no-pie"]}
@@ -245,7 +243,6 @@ def test_library_beside(images, program, run):
 
 @pytest.mark.parametrize("how", [("-l", "preload"), ("-o", "backend=thp"), ("-o", "bss=thp"), ("-p", "libc*"),
                                  ("-o", "exe=*/other")])
-@TAKES_PAGES
 def test_not_wanted(images, program, run, how):
     app = program("nopie")
     images.add(app)

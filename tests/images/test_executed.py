@@ -19,8 +19,6 @@ from installed import find_cc1plus, find_node
 from objects import PF_X, PT_LOAD, read_headers
 from smaps import read_smaps
 
-pytestmark = pytest.mark.parallel
-TAKES_PAGES = pytest.mark.usefixtures("pool")  # pages of the pool, if the image is not used
 
 # Prints where a program finds itself, in every way that there is.
 WHERE = r"""
@@ -216,7 +214,6 @@ def test_programs_that_ask(images, run, name, tmp_path):
 
 @pytest.mark.check_all
 @pytest.mark.parametrize("variant", LINKED)
-@TAKES_PAGES
 def test_unasked(images, program, run, variant):
     """An image is executed only where that was asked for; without, it is used at the exec stop."""
     app = program(variant)
@@ -255,7 +252,6 @@ int main(int argc, char **argv) {
 @pytest.mark.check_all
 @pytest.mark.parametrize("how, outside", [((), True), (("-o", "backend=auto"), True), (("-l", "preload"), True),
                                           (("-l", "image"), False)], ids=["run", "auto", "preload", "image"])
-@TAKES_PAGES
 def test_namespace_is_left_alone(images, builder, tmp_path, how, outside):
     """The program's mounts are seen by others, and a descriptor that it inherited is in the same mount as a path."""
     source = tmp_path / "notices.c"
@@ -271,7 +267,6 @@ def test_namespace_is_left_alone(images, builder, tmp_path, how, outside):
     assert (seen, renamed, inside.split()[0]) == ("1", "renamed", before) if outside else seen == "0"
 
 
-@TAKES_PAGES
 def test_private_mounts(images, program, run):
     """With private mounts the program would not see later mounts, and would keep unmounted devices busy: it is refused, with the
     reason."""
@@ -295,7 +290,6 @@ def test_cannot_be_undone(images, program, run, strace):
 
 
 @pytest.mark.parametrize("options", ["backend=thp", "backend=hugetlb", "exe=*/other"])
-@TAKES_PAGES
 def test_not_wanted(images, program, run, options):
     app = program("static")
     images.add(app)
@@ -370,7 +364,6 @@ def refused(run, app, why, prefix=()):
 
 
 @pytest.mark.parametrize("change", ["touched", "written", "replaced", "none"])
-@TAKES_PAGES
 def test_changed_file(images, program, run, change, tmp_path):
     app = program("pie")
     if change != "none":
@@ -388,7 +381,6 @@ def test_changed_file(images, program, run, change, tmp_path):
     refused(run, app, "make one: hugeld share add " + str(app))
 
 
-@TAKES_PAGES
 def test_image_of_another_file(images, program, run, builder):
     """A process with the store's rights put it there: the headers differ."""
     app = program("pie")
@@ -396,7 +388,6 @@ def test_image_of_another_file(images, program, run, builder):
     refused(run, app, "its image does not match the file")
 
 
-@TAKES_PAGES
 def test_other_entry(images, program, run):
     """The image has the same segments, and another entry point."""
     app = program("nopie")
@@ -410,7 +401,6 @@ def test_other_entry(images, program, run):
 
 
 @pytest.mark.parametrize("what", ["store", "image"])
-@TAKES_PAGES
 def test_writable_by_others(images, program, run, what):
     app = program("static")
     image = images.add(app)
@@ -423,7 +413,6 @@ def test_writable_by_others(images, program, run, what):
         writable.chmod(mode)
 
 
-@TAKES_PAGES
 @pytest.mark.parametrize("kind", ["set-user-ID", "set-group-ID", "capabilities"])
 def test_privileged_programs(images, program, run, kind):
     app = program("pie")
@@ -438,7 +427,6 @@ def test_privileged_programs(images, program, run, kind):
     assert "not from an image: it is set-user-ID" in result.stderr
 
 
-@TAKES_PAGES
 def test_noexec(images, program, run):
     app = program("static")
     images.add(app)
@@ -449,7 +437,6 @@ def test_noexec(images, program, run):
         helpers.run(["mount", "-o", "remount,exec", images.folder])
 
 
-@TAKES_PAGES
 def test_no_namespace(images, program, run, tmp_path):
     """Root has no CAP_SYS_ADMIN, and there are no user namespaces either, as in most containers."""
     app = program("static")
@@ -494,7 +481,6 @@ def test_share(own_store, program, run, later):
     assert (image.stat().st_ino, image.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
 
 
-@TAKES_PAGES
 def test_share_libraries(own_store, builder, run, later):
     """Images are made of the libraries that the patterns name, and no others."""
     app, _ = builder.with_library("dso-aligned")
@@ -506,7 +492,6 @@ def test_share_libraries(own_store, builder, run, later):
 
 @pytest.mark.parametrize("variant, arguments, made", [
     ("pie", (), True), ("pie", ("-l", "preload"), False), ("nopie", ("-l", "preload"), True), ("nopie", ("-o", "backend=thp"), False)], ids=str)
-@TAKES_PAGES
 def test_share_of_what_is_used(own_store, program, run, later, variant, arguments, made):
     """libhugeld.so cannot use the image of a position-independent program, and another backend no image at all."""
     app = program(variant)
@@ -599,7 +584,6 @@ def test_share_cannot(images, program, run):
     assert why.startswith(f"hugeld: {app}: no image: ") and "not from an image" in plain
 
 
-@TAKES_PAGES
 def test_share_nothing(run):
     """A program that is too small gains nothing, and no line says so."""
     result = run(["/bin/true"], "--share", options="", loader=())
@@ -634,7 +618,6 @@ def test_share_for_a_script(run, tmp_path, shell):
         f"hugeld: {script}: no image: it is not known which program this script starts; run that one"]
 
 
-@TAKES_PAGES
 @pytest.mark.parametrize("words", [[], ["--copy"], ["--share"]], ids=" ".join)
 def test_lines_that_are_not_read(own_store, program, words):
     """Standard error is a pipe that nothing reads any more; the program itself writes nothing there."""
@@ -649,7 +632,6 @@ def test_lines_that_are_not_read(own_store, program, words):
 
 
 @pytest.mark.check_all
-@TAKES_PAGES
 def test_no_room_for_variables(program):
     """The kernel takes no more variables than the program has: it runs without hugeld's."""
     app, tried = program("nopie"), 0

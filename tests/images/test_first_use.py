@@ -14,7 +14,6 @@ import pytest
 import helpers
 from worlds import APP, SYSTEM, USER
 
-pytestmark = pytest.mark.parallel
 
 # Stands in for hugeld-command: writes this process's properties and open files.
 MAKER = """#!/bin/sh

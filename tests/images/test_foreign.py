@@ -13,8 +13,6 @@ import pytest
 import helpers
 from worlds import APP, SYSTEM
 
-pytestmark = pytest.mark.parallel
-TRIES_THE_POOL = pytest.mark.usefixtures("pool")  # doctor takes a page for a moment
 
 # A root file system with the machine's programs and its store.
 OTHER_ROOT = """mkdir /run/rootfs && mount -t tmpfs none /run/rootfs
@@ -40,7 +38,6 @@ def store_finding(world):
     return found
 
 
-@TRIES_THE_POOL
 @pytest.mark.parametrize("how", CONTAINERS)
 def test_doctor_finds_who_can_write(world, how):
     """The root of a container is not the host's, whose processes execute the images in the store.  A service that has mounts of
@@ -144,7 +141,6 @@ def test_status_and_inspect(inside, fixed):
     assert (file["image"]["reason"], file["image"]["sentence"], file["image"]["remedy"]) == ("store-foreign", FOREIGN, REMEDY)
 
 
-@TRIES_THE_POOL
 def test_share_and_doctor(inside, fixed):
     assert "belongs to a user that this user namespace does not map" in inside("/run/bin/hugeld", "share", "list").stderr
     assert "it belongs to a user that this user namespace does not map" in inside("/run/bin/hugeld", "doctor").stdout

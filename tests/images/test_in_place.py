@@ -24,7 +24,6 @@ from pagecache import evict, scatter
 from smaps import read_smaps
 from worlds import APP, SYSTEM, USER
 
-pytestmark = pytest.mark.parallel
 
 BIG = "/run/programs/big"
 MIB = 16

@@ -27,7 +27,6 @@ from smaps import read_smaps
 sys.path.append(str(helpers.ROOT / "tests/fuzz"))
 import hostile  # noqa: E402  (its folder has just been added)
 
-pytestmark = pytest.mark.parallel
 
 SMALL = 8192  # a huge page for small files
 GO = pathlib.Path("/usr/local/go/bin/go")

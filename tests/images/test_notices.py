@@ -15,7 +15,6 @@ import helpers
 from test_in_place import CALM, add, cover
 from worlds import SYSTEM
 
-pytestmark = pytest.mark.parallel
 
 HERE = pathlib.Path(__file__).resolve().parent
 DOCUMENT = helpers.ROOT / "doc/images.md"

@@ -24,7 +24,6 @@ from pagecache import evict
 from smaps import read_smaps
 from worlds import APP, SYSTEM, TOUCHER, USER, disk
 
-pytestmark = pytest.mark.parallel
 
 REST = 3  # seconds between two looks at one file
 CONFIGURATION = "/etc/hugeld/hugeld.conf"

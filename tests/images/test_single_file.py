@@ -14,7 +14,6 @@ import pytest
 import helpers
 from test_executed import SHARED
 
-pytestmark = pytest.mark.parallel
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "single-file.c"
 PAYLOAD = b"PAYLOAD!" + bytes(i * 7 % 251 for i in range(100_000))

@@ -16,7 +16,6 @@ import helpers
 from objects import PF_X, read_headers
 from smaps import read_smaps
 
-pytestmark = pytest.mark.parallel
 
 
 @pytest.fixture

@@ -24,7 +24,6 @@ from installed import find_cc1plus
 from objects import read_headers
 from worlds import APP, OTHER, SYSTEM, TOUCHER, USER, disk
 
-pytestmark = pytest.mark.parallel
 
 PT_LOAD = 1
 

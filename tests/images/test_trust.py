@@ -15,7 +15,6 @@ import helpers
 from stores import Store
 from worlds import APP
 
-pytestmark = [pytest.mark.parallel]
 
 USER = 12345
 # f is in text of several huge pages, so that an image covers it.

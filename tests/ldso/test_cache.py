@@ -13,7 +13,7 @@ import helpers
 from linkers import PATCHES, WORK, run_script
 
 # In one worker: they build glibc in the same folders.
-pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("glibc")]
+pytestmark = pytest.mark.xdist_group("glibc")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 # In one worker: they build glibc in the same folders.
-pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("glibc")]
+pytestmark = pytest.mark.xdist_group("glibc")
 
 # Three fields of the ELF header, which lies in the first loaded segment, tell where the section headers are.  The
 # distribution strips symbols and debugging information into a file of their own, so these differ.  Nothing else is

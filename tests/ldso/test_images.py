@@ -21,7 +21,6 @@ from pagecache import on_small_pages
 from smaps import read_smaps
 from stores import Store
 
-pytestmark = pytest.mark.parallel
 
 HERE = pathlib.Path(__file__).resolve().parent
 IMAGE = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages image, rodata \d+ pages? image", re.M)

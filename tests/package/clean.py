@@ -88,8 +88,6 @@ class Clean:
 
     def run(self, script, timeout=600, **variables):
         """Runs the shell SCRIPT in it: returncode, stdout with stderr."""
-        if "WITH_POOL_OUTERMOST" in os.environ:  # else tools/with-pool in there would wait for the one out here
-            variables["WITH_POOL_OUTERMOST"] = os.environ["WITH_POOL_OUTERMOST"]
         variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
                      "DEBIAN_FRONTEND": "noninteractive", helpers.MARK: helpers.MARK_VALUE, **variables}
         argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", ENTER, "sh", self.base, self.folder,

@@ -7,7 +7,6 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.parallel
 
 ABSTRACTION = helpers.ROOT / "data/apparmor-abstraction"
 

@@ -14,7 +14,7 @@ import pytest
 import helpers
 
 # In one worker, which builds the source once.
-pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("install")]
+pytestmark = pytest.mark.xdist_group("install")
 
 EXPECTED = {
     "bin/hugeld", "lib/hugeld/hugeld-command", "lib/libhugeld.so", "lib/hugeld/libhugeld.so", "lib/pkgconfig/hugeld.pc",

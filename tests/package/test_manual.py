@@ -10,7 +10,6 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.parallel
 
 PAGES = ("hugeld.1", "hugeld.7", "libhugeld.so.8")
 COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "share", "attach", "detach",

@@ -5,7 +5,6 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.parallel
 
 CONF = helpers.ROOT / "debian/needrestart.conf"
 SCRIPT = r"""

@@ -13,7 +13,7 @@ import clean
 import helpers
 
 # In one worker, which builds the packages once.
-pytestmark = [pytest.mark.parallel, pytest.mark.xdist_group("packages"), pytest.mark.check_all,
+pytestmark = [pytest.mark.xdist_group("packages"), pytest.mark.check_all,
               pytest.mark.skipif(platform.machine() != "x86_64", reason="hugeld-ldso is for amd64")]
 
 FOLDER = "/usr/lib/x86_64-linux-gnu/hugeld"

@@ -11,7 +11,7 @@ import pytest
 
 import helpers
 
-pytestmark = [pytest.mark.parallel, pytest.mark.check_all, pytest.mark.skipif(platform.machine() != "x86_64", reason="attach is for x86-64")]
+pytestmark = [pytest.mark.check_all, pytest.mark.skipif(platform.machine() != "x86_64", reason="attach is for x86-64")]
 
 APP, OTHER = "/usr/lib/disk/app", "/usr/lib/disk/other"
 # The libraries of the command, and the tools of `make install`.

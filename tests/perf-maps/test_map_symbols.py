@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from installed import find_node
 from perfmaps import functions, names_by_start, read_map
 
-pytestmark = pytest.mark.parallel
 
 BASE, SECTION = 0x1000, 0x200
 BIAS = 0x7F0000000000

@@ -91,7 +91,6 @@ def test_one_page_less(builder, prove, pool):
     assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
     words = hugeld("doctor", "-o", "backend=hugetlb", "--", app)
     assert words.returncode == 1 and f"1 page missing; fix: {told['remedy']}\n" in words.stdout
-    pool.will_change()
     subprocess.run(["sh", "-c", told["remedy"]], check=True, stdout=subprocess.DEVNULL)
     assert ask("-o", "backend=hugetlb", "--", app)[0] == 0
     prove([app], {app.name: ("text", "rodata")}, options="backend=hugetlb")

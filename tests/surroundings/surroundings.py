@@ -16,7 +16,7 @@ Outcome = collections.namedtuple("Outcome", "pages image plain_image plain retur
 
 @contextlib.contextmanager
 def setting(path, value):
-    """The file of /proc/sys or /sys at PATH has VALUE inside the block, for a test with the fixture alone."""
+    """The file of /proc/sys or /sys at PATH has VALUE inside the block, for a test that is marked guest."""
     before = pathlib.Path(path).read_text()
     before = before.partition("[")[2].partition("]")[0] or before  # "always [madvise] never"
     with at_end('printf %s "$2" > "$1"', path, before):

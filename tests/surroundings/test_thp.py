@@ -22,8 +22,9 @@ BACKENDS = [("thp", 64, False), ("auto", 0, False), ("auto", 64, True), ("hugetl
 
 @pytest.mark.check_all
 @pytest.mark.parametrize("backend, free, moves", BACKENDS)
-@pytest.mark.parametrize("how", ["enabled", "hugepages-2048kB/enabled", "prctl"])
-def test_switched_off(builder, surround, root, pool, thp, alone, confine, how, backend, free, moves):
+@pytest.mark.parametrize("how", [pytest.param("enabled", marks=pytest.mark.guest),
+                                 pytest.param("hugepages-2048kB/enabled", marks=pytest.mark.guest), "prctl"])
+def test_switched_off(builder, surround, root, pool, thp, confine, how, backend, free, moves):
     """No text, read-only or writable data becomes transparent huge pages."""
     pool(free)
     app = builder.executable("nopie", words=6 * 2**17)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The program that the tests of hugeld survey look at."""
 
-import contextlib
 import functools
 import os
 import pathlib
@@ -12,21 +11,7 @@ import tempfile
 import pytest
 
 from calls import build_calls
-from hugepages import without_pool
-from watching import LIMITS, observing
-
-
-@pytest.fixture(scope="session")
-def no_page():
-    with without_pool(LIMITS) if LIMITS else contextlib.nullcontext(contextlib.nullcontext) as inside:
-        yield inside
-
-
-@pytest.fixture(autouse=True)
-def takes_no_page(request, no_page):
-    """A survey measures the TLB on pages of the pool, too, where it can have any."""
-    with contextlib.nullcontext() if "pool" in request.fixturenames else no_page():
-        yield
+from watching import observing
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,6 @@ from smaps import read_smaps
 from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, replace_text, running, write_configuration
 
-pytestmark = [pytest.mark.parallel, pytest.mark.sleeps]
 
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 WAITING = CALM.replace("avg10=0.00", "avg10=60.00").replace("total=0", "total=100000000000")

@@ -18,7 +18,6 @@ from reports import Drawing, answer_of
 from test_samples import replaced
 from watching import FOREVER, NOBODY, SECONDS, observed_row as row, replace_text, running
 
-pytestmark = [pytest.mark.parallel, pytest.mark.sleeps]
 
 HUGE = 2 << 20
 STOP = "/run/hugeld-service/stop"

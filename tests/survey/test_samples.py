@@ -19,9 +19,8 @@ import helpers
 from helpers import hugeld, one_line
 from pagecache import on_small_pages
 from reports import Drawing, answer_of
-from watching import FOREVER, NOBODY, SURVEYS, row, running, ticks
+from watching import FOREVER, NOBODY, row, running, ticks
 
-pytestmark = SURVEYS
 
 MIB = 1 << 20
 HUGE = 2 * MIB

@@ -18,9 +18,8 @@ import helpers
 from calls import build_calls
 from helpers import hugeld, jump_costs_file, one_line
 from reports import Drawing, answer_of
-from watching import FOREVER, NOBODY, SURVEYS, name_of, row, running, ticks
+from watching import FOREVER, NOBODY, name_of, row, running, ticks
 
-pytestmark = SURVEYS
 
 MIB = 1 << 20
 QUIET = "no program here executes more text than the TLB reaches"

@@ -7,15 +7,9 @@ import pathlib
 import signal
 import subprocess
 
-import pytest
-
 import helpers
 from helpers import ticks
-from hugepages import find_limits
 
-# If a survey can be kept from the pool's pages, it runs beside tests of the pool.
-LIMITS = find_limits()
-SURVEYS = [pytest.mark.parallel, pytest.mark.sleeps] if LIMITS else []
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 FOREVER = "1000000000000"
 SECONDS = 150  # a busy machine gives few samples

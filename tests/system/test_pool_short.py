@@ -3,13 +3,12 @@
 an object's text moves as a whole or not at all, and verbose=1 names the missing pages and the command that adds
 them."""
 
-import pathlib
 import re
 
 import pytest
 
 import helpers
-from hugepages import pool_counts
+from hugepages import NR_HUGEPAGES, pool_counts
 from proof import check_span, read_image, read_plans, same_but_stderr
 from smaps import read_smaps
 
@@ -53,8 +52,7 @@ def test_remedy_helps(builder, prove, pool):
     app = builder.executable("nopie")
     stderr = helpers.run_preloaded([app], options="backend=hugetlb,verbose=1,segments=text").stderr
     wanted = int(re.search(r"sysctl vm.nr_hugepages=(\d+)$", stderr.strip())[1])
-    pool.will_change()
-    pathlib.Path("/proc/sys/vm/nr_hugepages").write_text(str(wanted))
+    NR_HUGEPAGES.write_text(str(wanted))
     prove([app], {app.name: ("text",)}, options="backend=hugetlb,segments=text")
 
 

@@ -11,7 +11,6 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.parallel
 
 MARKS = {"x86_64": "x86 feature: IBT, SHSTK", "aarch64": "AArch64 feature: BTI, PAC"}
 

@@ -55,10 +55,11 @@ def test_limit(program, compare, pool, thp, name, variant, prefix):
     check(outcome, moved, reason)
 
 
+@pytest.mark.guest
 @pytest.mark.check_all
 @pytest.mark.parametrize("mode", ["check", "heap", "children"])
 @pytest.mark.parametrize("options", ["", "backend=thp", "backend=hugetlb,bss=thp"])
-def test_overcommit_memory(program, compare, pool, thp, root, alone, options, mode):
+def test_overcommit_memory(program, compare, pool, thp, root, options, mode):
     """vm.overcommit_memory=2: every private writable mapping counts, also the scratch one; data goes to thp only if the
     user has asked for that."""
     pool(64)

@@ -38,7 +38,7 @@ def stop_at(builder):
 
 
 @pytest.fixture
-def nodes(pool_lock):
+def nodes():
     """nodes(a, b): node 0 has exactly A huge pages and node 1 B, all free; and so again at the end of the test."""
     before = node_counts("nr_hugepages")
     wanted = []
