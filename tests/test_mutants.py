@@ -12,7 +12,6 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 MUTANTS = tomllib.loads((TOP / "tests" / "mutants.toml").read_text())["mutant"]
 
 
-
 def test_names_are_unique():
     assert len({m["name"] for m in MUTANTS}) == len(MUTANTS) > 30
 
