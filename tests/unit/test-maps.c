@@ -1,13 +1,32 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The mappings in a range, as the kernel answers for addresses and as maps has it; and the meaning of VmFlags. */
+/* The mappings in a range, as the kernel answers for addresses and as maps has it; the meaning of VmFlags; and pages that were
+   written to, by PAGEMAP_SCAN and by reading pagemap. */
 #include "unit.h"
 
 #include "elf/maps.h"
 
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define PAGES ((size_t)200)
+
+/* UFFDIO_POISON of <linux/userfaultfd.h>, Linux 6.6: older headers have none. */
+struct poison {
+    uint64_t start, bytes, mode;
+    int64_t poisoned;
+};
+#define POISON_REQUEST _IOWR(UFFDIO, 0x08, struct poison)
+#define POISON_FEATURE ((uint64_t)1 << 14)
+
+/* Bits of pagemap's entries (Documentation/admin-guide/mm/pagemap.rst). */
+#define PRESENT ((uint64_t)1 << 63)
+#define SWAPPED ((uint64_t)1 << 62)
+#define OF_FILE ((uint64_t)1 << 61)
+#define SOFT_DIRTY ((uint64_t)1 << 55)
 
 static void compare(uint64_t start, uint64_t end, size_t n) {
     struct hl_maps asked, read;
@@ -92,12 +111,136 @@ static void test_own_flags(void **state) {
     assert_int_equal(munmap(at, 2 * page), 0);
 }
 
+/* The same range, of mappings that begin and end elsewhere: as far as a file is mapped in it, the offsets there count. */
+static void test_same(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t start, offset, inode;
+        bool same;
+    } row[] = {
+        {0x1000, 0, 1, true},  {0x3000, 0x2000, 1, true},  {0x4000, 0x3000, 1, true},
+        {0x4000, 0, 1, false}, {0x3000, 0x3000, 1, false}, {0x3000, 0x2000, 2, false},
+    };
+    struct hl_maps a, b;
+    hl_clear_maps(&a);
+    hl_clear_maps(&b);
+    a.n = b.n = 1;
+    a.mapping[0] = (struct hl_mapping){.start = 0x1000, .end = 0x9000, .inode = 1, .prot = PROT_READ};
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        b.mapping[0] = (struct hl_mapping){row[i].start, 0xa000, .offset = row[i].offset,
+                                           .inode = row[i].inode, .prot = PROT_READ};
+        assert_int_equal(hl_same_maps(&a, &b, 0x4000, 0x6000), row[i].same);
+        assert_int_equal(hl_same_maps(&b, &a, 0x4000, 0x6000), row[i].same);
+    }
+    /* Anonymous memory has no offset. */
+    a.mapping[0].inode = b.mapping[0].inode = 0;
+    a.mapping[0].offset = b.mapping[0].offset = 0;
+    assert_true(hl_same_maps(&a, &b, 0x4000, 0x6000));
+}
+
+/* Without PAGEMAP_SCAN (before Linux 6.7) the entries of pagemap tell; here of a file that stands for it, which knows no ioctl. */
+static void test_read_pagemap(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t entry;
+        int result;
+    } row[] = {
+        {0, 0},
+        {SOFT_DIRTY, 0},
+        {PRESENT | OF_FILE, 0},
+        {SWAPPED | OF_FILE, 0},
+        {PRESENT, HL_REASON_TEXT_MODIFIED},
+        {PRESENT | SOFT_DIRTY, HL_REASON_TEXT_MODIFIED},
+        {SWAPPED, HL_REASON_TEXT_MODIFIED},
+        {SWAPPED | SOFT_DIRTY | 0x1234, HL_REASON_TEXT_MODIFIED},
+    };
+    static const uint64_t pages[] = {0, 1, 2047, 2048, 4095, 4999}; /* 2048 are read at once */
+    uint64_t n = 5000, start = 0x400000, first = start / T_PAGE;
+    int file = memfd_create("pagemap", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(file, (off_t)((first + n) * 8)), 0);
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        for (unsigned j = 0; j < T_COUNT(pages); j++) {
+            off_t at = (off_t)((first + pages[j]) * 8);
+            uint64_t none = 0;
+            assert_int_equal(pwrite(file, &row[i].entry, 8, at), 8);
+            for (unsigned may_scan = 0; may_scan < 2; may_scan++)
+                assert_int_equal(hl_check_unmodified(file, start, start + n * T_PAGE, T_PAGE, may_scan),
+                                 row[i].result);
+            uint64_t page = start + pages[j] * T_PAGE; /* only the range counts */
+            assert_int_equal(hl_check_unmodified(file, start, page, T_PAGE, true), 0);
+            assert_int_equal(hl_check_unmodified(file, page + T_PAGE, start + n * T_PAGE, T_PAGE, true), 0);
+            assert_int_equal(pwrite(file, &none, 8, at), 8);
+        }
+    }
+    assert_false(hl_scan_unmodified(file, start, start + n * T_PAGE));
+    assert_int_equal(hl_check_unmodified(file, start, start + (n + 1) * T_PAGE, T_PAGE, true),
+                     HL_REASON_NO_PROC);
+    close(file);
+}
+
+/* Both ways: 0 or the reason.  The first one is not in every kernel. */
+static void expect_modified(uint64_t start, uint64_t end, bool is_modified) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    int pagemap = (int)hl_open_pagemap(), wanted = is_modified ? HL_REASON_TEXT_MODIFIED : 0;
+    assert_int_equal(hl_check_unmodified(pagemap, start, end, page, true), wanted);
+    assert_int_equal(hl_check_unmodified(pagemap, start, end, page, false), wanted);
+    if (hl_check_huge(pagemap, start, end) >= 0) /* it knows PAGEMAP_SCAN */
+        assert_int_equal(hl_scan_unmodified(pagemap, start, end), !is_modified);
+    close(pagemap);
+}
+
+/* This program's own file, mapped once more. */
+static void test_written_page(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    volatile char *at = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+    uint64_t start = (uint64_t)(uintptr_t)at;
+    assert_ptr_not_equal(at, MAP_FAILED);
+    expect_modified(start, start + 4 * page, false);
+    assert_int_equal(at[0], 0x7f);
+    expect_modified(start, start + 4 * page, false);
+    at[2 * page] = at[2 * page];
+    expect_modified(start, start + 4 * page, true);
+    expect_modified(start, start + 2 * page, false);
+    expect_modified(start + 3 * page, start + 4 * page, false);
+    assert_int_equal(munmap((void *)at, 4 * page), 0);
+    close(file);
+}
+
+/* A private page that was swapped out has an entry that is not present and not the file's.  So has a poisoned page, which needs
+   no swap. */
+static void test_swapped_page(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct uffdio_api api = {.api = UFFD_API, .features = POISON_FEATURE};
+    int file = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    if (file < 0 || ioctl(file, UFFDIO_API, &api) != 0) {
+        int pagemap = (int)hl_open_pagemap();
+        close(file);
+        if (hl_check_huge(pagemap, 0, page) >= 0)
+            skip();
+        close(pagemap);
+        return; /* before Linux 6.6, and before 6.7 there is no PAGEMAP_SCAN */
+    }
+    uint64_t at = (uint64_t)(uintptr_t)mmap(NULL, 4 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register range = {.range = {at, 4 * page}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    struct poison poison = {.start = at + page, .bytes = page};
+    assert_int_equal(ioctl(file, UFFDIO_REGISTER, &range), 0);
+    expect_modified(at, at + 4 * page, false);
+    assert_int_equal(ioctl(file, POISON_REQUEST, &poison), 0);
+    expect_modified(at, at + 4 * page, true);
+    expect_modified(at + 2 * page, at + 4 * page, false);
+    assert_int_equal(munmap((void *)(uintptr_t)at, 4 * page), 0);
+    close(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_range),
-        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_flags),
-        cmocka_unit_test(test_own_flags),
+        cmocka_unit_test(test_range),        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_same),         cmocka_unit_test(test_read_pagemap),
+        cmocka_unit_test(test_written_page), cmocka_unit_test(test_swapped_page),
+        cmocka_unit_test(test_flags),        cmocka_unit_test(test_own_flags),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
