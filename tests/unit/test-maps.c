@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The mappings in a range, as the kernel answers for addresses and as maps has it; the meaning of VmFlags; and pages that were
+/* The mappings in a range, as the kernel answers for addresses and as maps has it; what smaps says of them; and pages that were
    written to, by PAGEMAP_SCAN and by reading pagemap. */
 #include "unit.h"
 
 #include "elf/maps.h"
+#include "elf/sys.h"
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -73,6 +74,20 @@ static void test_file(void **state) {
     hl_free_maps(&maps);
 }
 
+static void test_shared(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *at = mmap(NULL, page, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t start = (uint64_t)(uintptr_t)at;
+    struct hl_maps maps;
+    assert_ptr_not_equal(at, MAP_FAILED);
+    compare(start, start + page, 1);
+    assert_int_equal(hl_read_maps(&maps, start, start + page, false), 0);
+    assert_true(maps.mapping[0].shared);
+    hl_free_maps(&maps);
+    assert_int_equal(munmap(at, page), 0);
+}
+
 static void test_flags(void **state) {
     (void)state;
     static const struct {
@@ -109,6 +124,65 @@ static void test_own_flags(void **state) {
     assert_int_equal(hl_check_flags(start, start + page), 0);
     assert_int_equal(hl_check_flags(start, start + 2 * page), HL_REASON_MAPPED_SPECIALLY);
     assert_int_equal(munmap(at, 2 * page), 0);
+    assert_int_equal(hl_check_flags(start, start + 2 * page), HL_REASON_NO_PROC);
+}
+
+/* An open file with TEXT, at its beginning. */
+static int make_file(const char *text) {
+    int file = memfd_create("smaps", MFD_CLOEXEC);
+    assert_int_equal(write(file, text, strlen(text)), strlen(text));
+    assert_int_equal(lseek(file, 0, SEEK_SET), 0);
+    return file;
+}
+
+#define SMAPS_A "10000-20000 r-xp 00000000 08:01 5   /a\nFilePmdMapped:   2 kB\nShmemPmdMapped: 1 kB\n"
+#define SMAPS_B "20000-30000 r-xp 00000000 00:00 0 \nAnonHugePages:   6 kB\n"
+
+static void test_smaps(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t start, thp_bytes, file_huge_bytes;
+        bool is_special;
+    } row[] = {
+        {SMAPS_A "VmFlags: rd ex\n", 0x10000, 0, 3072, false},
+        {SMAPS_B "VmFlags: rd ex hg\n", 0x20000, 6144, 0, false},
+        {SMAPS_B "VmFlags: rd lo\n", 0x20000, 6144, 0, true},
+        {SMAPS_B "ProtectionKey:         0\nVmFlags: rd\n", 0x20000, 6144, 0, false},
+        {SMAPS_B "ProtectionKey:         3\nVmFlags: rd\n", 0x20000, 6144, 0, true},
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct hl_smaps smaps;
+        hl_begin_lines(&smaps.lines, make_file(row[i].text), smaps.buffer, sizeof smaps.buffer);
+        assert_true(hl_next_smaps(&smaps));
+        if (smaps.mapping.start != row[i].start || smaps.thp_bytes != row[i].thp_bytes ||
+            smaps.file_huge_bytes != row[i].file_huge_bytes || smaps.is_special != row[i].is_special)
+            fail_msg("row %u", i);
+        assert_false(hl_next_smaps(&smaps));
+        hl_close_smaps(&smaps);
+    }
+}
+
+/* All executable mappings have it, or none. */
+static void test_branch_protection(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int result, extra;
+    } row[] = {
+        {SMAPS_A "VmFlags: rd ex\n" SMAPS_B "VmFlags: rd ex\n", 0, 0},
+        {SMAPS_A "VmFlags: rd ex bt\n" SMAPS_B "VmFlags: rd ex bt\n", 0, HL_PROT_BTI},
+        {SMAPS_A "VmFlags: rd ex bt\n" SMAPS_B "VmFlags: rd ex\n", HL_REASON_MAPPING_CHANGED, HL_PROT_BTI},
+        {"10000-20000 r--p 00000000 08:01 5 /a\nVmFlags: rd\n" SMAPS_B "VmFlags: rd ex bt\n", 0, HL_PROT_BTI},
+        {"10000-20000 r--p 00000000 08:01 5 /a\nVmFlags: rd\n", HL_REASON_NO_PROC, 0},
+        {SMAPS_B "VmFlags: rd ex\n30000-40000 r-xp 00000000 00:00 0 \nVmFlags: rd ex bt\n", 0, 0},
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        int extra = -1,
+            result = hl_read_branch_protection_in(make_file(row[i].text), 0x18000, 0x28000, &extra);
+        if (result != row[i].result || extra != row[i].extra)
+            fail_msg("row %u: %d, %d", i, result, extra);
+    }
 }
 
 /* The same range, of mappings that begin and end elsewhere: as far as a file is mapped in it, the offsets there count. */
@@ -136,6 +210,39 @@ static void test_same(void **state) {
     a.mapping[0].inode = b.mapping[0].inode = 0;
     a.mapping[0].offset = b.mapping[0].offset = 0;
     assert_true(hl_same_maps(&a, &b, 0x4000, 0x6000));
+}
+
+/* Each field counts, and that there is a mapping. */
+static void test_fields(void **state) {
+    (void)state;
+    static const struct hl_mapping first = {0x1000, 0x9000, 0, 2, 3, 0, PROT_READ, false},
+                                   second = {0x9000, 0xa000, 0x10000, 2, 3, 0, PROT_READ, false};
+    static const struct hl_mapping others[] = {
+        {0x9000, 0xb000, 0x10000, 2, 3, 0, PROT_READ, false},
+        {0x9000, 0xa000, 0x11000, 2, 3, 0, PROT_READ, false},
+        {0x9000, 0xa000, 0x10000, 1, 3, 0, PROT_READ, false},
+        {0x9000, 0xa000, 0x10000, 2, 1, 0, PROT_READ, false},
+        {0x9000, 0xa000, 0x10000, 2, 3, 0, PROT_NONE, false},
+        {0x9000, 0xa000, 0x10000, 2, 3, 0, PROT_READ, true},
+    };
+    struct hl_maps a, b;
+    hl_clear_maps(&a);
+    hl_clear_maps(&b);
+    a.n = 2;
+    a.mapping[0] = b.mapping[0] = first;
+    a.mapping[1] = second;
+    for (unsigned i = 0; i < T_COUNT(others); i++) {
+        b.n = 2;
+        b.mapping[1] = others[i];
+        assert_false(hl_same_maps(&a, &b, 0x4000, 0xb000));
+        assert_true(hl_same_maps(&a, &b, 0x4000, 0x9000));
+    }
+    b.n = 1;
+    assert_false(hl_same_maps(&a, &b, 0x4000, 0xa000));
+    assert_false(hl_same_maps(&b, &a, 0x4000, 0xa000));
+    assert_int_equal(hl_find_mapping(&a, 0x8fff), 0);
+    assert_int_equal(hl_find_mapping(&a, 0x9000), 1);
+    assert_int_equal(hl_find_mapping(&a, 0xa000), 2);
 }
 
 /* Without PAGEMAP_SCAN (before Linux 6.7) the entries of pagemap tell; here of a file that stands for it, which knows no ioctl. */
@@ -238,9 +345,11 @@ static void test_swapped_page(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_range),        cmocka_unit_test(test_file),
-        cmocka_unit_test(test_same),         cmocka_unit_test(test_read_pagemap),
-        cmocka_unit_test(test_written_page), cmocka_unit_test(test_swapped_page),
-        cmocka_unit_test(test_flags),        cmocka_unit_test(test_own_flags),
+        cmocka_unit_test(test_same),         cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_read_pagemap), cmocka_unit_test(test_written_page),
+        cmocka_unit_test(test_swapped_page), cmocka_unit_test(test_flags),
+        cmocka_unit_test(test_own_flags),    cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_smaps),        cmocka_unit_test(test_branch_protection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
