@@ -88,6 +88,14 @@ def test_written_under_a_filter(sum_program, surround, pool, first, confine):
     assert f"text stays: {reason}" in outcome.stderr
 
 
+def test_gaps_under_a_filter(sum_program, surround, pool, confine):
+    """The gaps between segments are filled by other calls there."""
+    pool(64)
+    app = sum_program("hole")
+    outcome = surround([app], {app.name: ALL}, prefix=confine("deny=acct"), options="backend=hugetlb,verbose=1")
+    assert outcome.stderr == ""
+
+
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
 @pytest.mark.parametrize("variant", ["six", "hole"])
 def test_hole_in_use(sum_program, surround, first, route, variant, before):
