@@ -40,7 +40,6 @@
 #include <linux/fcntl.h>
 #include <linux/mman.h>
 
-#define HEADERS_MAX (2 * HL_SEGMENTS_MAX)
 #define HEADERS_BYTES ((size_t)4096)
 
 /* Why a store, or an image in one, could not be opened. */
@@ -176,32 +175,13 @@ int hl_compare_image(const struct hl_object *object, const struct hl_object *lai
     return 0;
 }
 
-/* An image's first bytes, in which its program headers mostly are. */
-struct headers {
-    Elf64_Ehdr file;
-    Elf64_Phdr header[HEADERS_MAX];
-};
-
-/* Reads the program headers of IMAGE. */
-static bool read_headers(struct headers *headers, int image) {
-    long got = hl_pread(image, headers, sizeof *headers, 0);
-    const Elf64_Ehdr *file = &headers->file;
-    if (got < (long)sizeof *file || !hl_same_bytes((const char *)file->e_ident, ELFMAG, SELFMAG) ||
-        file->e_phentsize != sizeof *headers->header || file->e_phnum > HEADERS_MAX)
-        return false;
-    long bytes = (long)(file->e_phnum * sizeof *headers->header);
-    if (file->e_phoff == sizeof *file && got >= (long)sizeof *file + bytes)
-        return true;
-    return hl_pread(image, headers->header, (size_t)bytes, file->e_phoff) == bytes;
-}
-
 /* hl_check_image, which also finds out how many BYTES the image has. */
 static int check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry,
                        uint64_t *bytes) {
-    struct headers headers;
+    struct hl_headers headers;
     struct hl_object laid_out;
     struct hl_file_state state;
-    if (!read_headers(&headers, image) ||
+    if (hl_read_headers(&headers, image, 0) != 0 ||
         hl_read_segments(&laid_out, headers.header, headers.file.e_phnum, object->load_bias, geometry) != 0 ||
         hl_read_file_state(&state, image) != 0)
         return HL_REASON_IMAGE_MISMATCH;

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import helpers
+import programs
 from surroundings import ALL, RODATA, TEXT
 
 REPETITIONS = 100
@@ -38,6 +39,20 @@ def test_first_moves(builder, surround, pool, thp, kind):
         app, [file] = builder.with_library("dso")
         outcome = surround([app], {file.name: ALL}, patterns="libbig*", options="verbose=1")
     assert outcome.stderr == ""
+
+
+@pytest.mark.parametrize("where", ["library", "executable"])
+def test_own_iterate(builder, surround, pool, tool, where):
+    """A dl_iterate_phdr that crashes before its own constructor has run; the program's later calls go through it."""
+    pool(64)
+    if where == "library":
+        app, [file] = builder.with_library("dso")
+        surround([app], {file.name: ALL}, first=[tool("iterate", shared=True)], patterns="libbig*")
+    else:
+        app = builder.once("iterate", lambda folder: builder.compile(
+            folder / "iterate", builder.write("main.c", programs.MAIN), tool.source("iterate"), *builder.object(), "-rdynamic",
+            "-no-pie"))
+        surround([app], {app.name: ALL})
 
 
 @pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), pytest.param("threads:2,timer:3e8", True, marks=pytest.mark.check_all(ci=True)), ("timer:64", False)])
