@@ -14,7 +14,7 @@
      and ctime, which no user can set), as long as the file that is asked for its state is the one that is mapped; that
      is looked up in maps.  No build ID and no path decides anything.
    - Nothing wrote to the mapping there (pagemap), and nothing was set for it that a new mapping would not have
-     (check_way below).
+     (hl_check_object, check_way below).
    - The file can be mapped a second time, which is the way back: a call may fail after it has unmapped the old pages.
      Then the same call is made again, then the file is mapped (map-again.c), and where that fails too the text is lost.
 
@@ -301,30 +301,23 @@ static int check_spans(const struct hl_context *context, const struct hl_work *w
     return 0;
 }
 
-/* Whether mapping over the spans loses nothing, and can be undone.  A fresh mapping of the dynamic linker has no special flags,
-   as the image's will not; reading smaps is worth it only where other code has run, or memory is locked. */
+/* Whether mapping over the spans can be undone, and gives the image's mapping no flags that the old ones don't have:
+   mlockall(MCL_FUTURE) locks all that comes. */
 static int check_way(const struct hl_context *context, const struct hl_work *work,
                      const struct source *source) {
     const struct hl_object *object = &work->object;
     const struct hl_segment *text = &object->segment[0];
     struct hl_area page;
-    uint64_t end = 0;
     int prot = PROT_READ;
     for (unsigned i = 0; i < work->plan.n_spans; i++)
-        if (!hl_is_writable(&work->plan.span[i])) {
+        if (!hl_is_writable(&work->plan.span[i]))
             prot |= hl_protection(work->plan.span[i].flags);
-            end = work->plan.span[i].end;
-        }
     for (unsigned i = 0; i < object->n_segments && !(text->flags & PF_X); i++)
         text = &object->segment[i];
     if (hl_map_file_area(&page, context->config->geometry.page_bytes, prot, MAP_PRIVATE, (int)source->file,
                          text->offset) != 0)
         return HL_REASON_NO_WAY_BACK;
-    int result = 0;
-    if (context->others_ran || context->probed.status.has_locked)
-        result = hl_check_flags(object->segment[0].first_page, end);
-    if (result == 0 && context->others_ran) /* every new mapping may be locked: mlockall(MCL_FUTURE) */
-        result = hl_check_flags(page.start, page.end);
+    int result = context->others_ran ? hl_check_flags(page.start, page.end) : 0;
     hl_free_area(&page);
     return result;
 }
