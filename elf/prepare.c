@@ -124,6 +124,9 @@ static int map_thp(const struct hl_context *context, struct hl_move *move, const
         return HL_REASON_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
         return HL_REASON_THP_UNAVAILABLE;
+    /* Under PR_SET_MEMORY_MERGE (systemd's MemoryKSM=) all new memory is mergeable, and ksmd would split its huge pages.  A kernel
+       without KSM says EINVAL, which does not matter. */
+    hl_madvise(move->memory, bytes, MADV_UNMERGEABLE);
     return 0;
 }
 
