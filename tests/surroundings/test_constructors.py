@@ -68,6 +68,23 @@ def test_last(builder, surround, pool, thp, first, action, threads, backend):
     assert outcome.stderr == (said if threads else "")
 
 
+@pytest.mark.parametrize("before", ["", "threads:2"], ids=["alone", "threads"])
+def test_reserves_for_one_call(sum_program, library, pool, first, strace, tmp_path, before):
+    """The kernel is asked for pages by a mapping that is unmapped by the next call, and whose reservation no child owns."""
+    assert strace
+    pool(64)
+    app = sum_program()
+    env = helpers.preload(library, first, options="backend=hugetlb,verbose=2", T_FIRST=before)
+    result = helpers.run(["strace", "-o", tmp_path / "trace", "-E", f"LD_PRELOAD={env.pop('LD_PRELOAD')}", app], env)
+    assert f"{app.name}: text {TEXT} pages hugetlb" in result.stderr, result
+    calls = (tmp_path / "trace").read_text().splitlines()
+    reserving = [i for i, call in enumerate(calls) if "MAP_HUGETLB" in call and "MAP_NORESERVE" not in call]
+    assert reserving
+    for i in reserving:
+        mapped = re.match(r"mmap\(NULL, (\d+), PROT_READ, MAP_PRIVATE\|.* = (0x[0-9a-f]+)", calls[i])
+        assert mapped and calls[i + 1].startswith(f"munmap({mapped[2]}, {mapped[1]})"), calls[i:i + 2]
+
+
 @pytest.mark.parametrize("action", [pytest.param("threads:2,timer:3e8", marks=pytest.mark.check_all(ci=True)),
                                     pytest.param("threads:2,churn:1", marks=pytest.mark.check_all),
                                     pytest.param("timer:64", marks=pytest.mark.check_all)],
