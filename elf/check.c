@@ -104,6 +104,17 @@ static bool are_all_unmodified(const struct hl_context *context, const struct hl
            hl_scan_unmodified((int)context->probed.pagemap, start, end);
 }
 
+/* Whether a span may have flags that a mapping in its place would not have: advice, a lock.  Only code that ran before can have
+   set them: another constructor, or an auditor that has locked everything.  No code knows an object yet that comes later; it may
+   be locked as all that comes (mlockall), and its copy is too.  smaps is read once for all spans, and nearly always says no; if
+   not, each span is asked for alone. */
+static bool may_be_special(const struct hl_context *context, const struct hl_work *work) {
+    const struct hl_plan *plan = &work->plan;
+    bool may_be = context->others_ran || (context->probed.status.has_locked && !context->has_started);
+    return may_be && plan->n_spans > 0 &&
+           hl_check_flags(plan->span[0].start, plan->span[plan->n_spans - 1].end) != 0;
+}
+
 static int check_source(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span) {
     int result = context->probed.pagemap < 0 ? HL_REASON_NO_PROC : 0;
@@ -151,6 +162,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
     if (result == 0 && context->probed.pagemap < 0)
         context->probed.pagemap = hl_open_pagemap();
     bool are_unmodified = result == 0 && are_all_unmodified(context, work);
+    bool are_special = result == 0 && may_be_special(context, work);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].reason != HL_MOVED || work->move[i].placed)
@@ -159,6 +171,8 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
             result = check_mappings(&work->maps, &work->object, span);
         if (result == 0 && !are_unmodified && !hl_is_writable(span))
             result = check_source(context, &work->object, span);
+        if (result == 0 && are_special)
+            result = hl_check_flags(span->start, span->end);
         if (result == 0)
             result = choose_protection(&work->move[i], span);
         if (hl_is_writable(span)) { /* it stays alone */

@@ -14,7 +14,7 @@
      and ctime, which no user can set), as long as the file that is asked for its state is the one that is mapped; that
      is looked up in maps.  No build ID and no path decides anything.
    - Nothing wrote to the mapping there (pagemap), and nothing was set for it that a new mapping would not have
-     (check_way below).
+     (hl_check_object, check_way below).
    - The file can be mapped a second time, which is the way back: a call may fail after it has unmapped the old pages.
      Then the same call is made again, then the file is mapped (map-again.c), and where that fails too the text is lost.
 
@@ -40,7 +40,6 @@
 #include <linux/fcntl.h>
 #include <linux/mman.h>
 
-#define HEADERS_MAX (2 * HL_SEGMENTS_MAX)
 #define HEADERS_BYTES ((size_t)4096)
 
 /* Why a store, or an image in one, could not be opened. */
@@ -176,32 +175,13 @@ int hl_compare_image(const struct hl_object *object, const struct hl_object *lai
     return 0;
 }
 
-/* An image's first bytes, in which its program headers mostly are. */
-struct headers {
-    Elf64_Ehdr file;
-    Elf64_Phdr header[HEADERS_MAX];
-};
-
-/* Reads the program headers of IMAGE. */
-static bool read_headers(struct headers *headers, int image) {
-    long got = hl_pread(image, headers, sizeof *headers, 0);
-    const Elf64_Ehdr *file = &headers->file;
-    if (got < (long)sizeof *file || !hl_same_bytes((const char *)file->e_ident, ELFMAG, SELFMAG) ||
-        file->e_phentsize != sizeof *headers->header || file->e_phnum > HEADERS_MAX)
-        return false;
-    long bytes = (long)(file->e_phnum * sizeof *headers->header);
-    if (file->e_phoff == sizeof *file && got >= (long)sizeof *file + bytes)
-        return true;
-    return hl_pread(image, headers->header, (size_t)bytes, file->e_phoff) == bytes;
-}
-
 /* hl_check_image, which also finds out how many BYTES the image has. */
 static int check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry,
                        uint64_t *bytes) {
-    struct headers headers;
+    struct hl_headers headers;
     struct hl_object laid_out;
     struct hl_file_state state;
-    if (!read_headers(&headers, image) ||
+    if (hl_read_headers(&headers, image, 0) != 0 ||
         hl_read_segments(&laid_out, headers.header, headers.file.e_phnum, object->load_bias, geometry) != 0 ||
         hl_read_file_state(&state, image) != 0)
         return HL_REASON_IMAGE_MISMATCH;
@@ -321,30 +301,23 @@ static int check_spans(const struct hl_context *context, const struct hl_work *w
     return 0;
 }
 
-/* Whether mapping over the spans loses nothing, and can be undone.  A fresh mapping of the dynamic linker has no special flags,
-   as the image's will not; reading smaps is worth it only where other code has run, or memory is locked. */
+/* Whether mapping over the spans can be undone, and gives the image's mapping no flags that the old ones don't have:
+   mlockall(MCL_FUTURE) locks all that comes. */
 static int check_way(const struct hl_context *context, const struct hl_work *work,
                      const struct source *source) {
     const struct hl_object *object = &work->object;
     const struct hl_segment *text = &object->segment[0];
     struct hl_area page;
-    uint64_t end = 0;
     int prot = PROT_READ;
     for (unsigned i = 0; i < work->plan.n_spans; i++)
-        if (!hl_is_writable(&work->plan.span[i])) {
+        if (!hl_is_writable(&work->plan.span[i]))
             prot |= hl_protection(work->plan.span[i].flags);
-            end = work->plan.span[i].end;
-        }
     for (unsigned i = 0; i < object->n_segments && !(text->flags & PF_X); i++)
         text = &object->segment[i];
     if (hl_map_file_area(&page, context->config->geometry.page_bytes, prot, MAP_PRIVATE, (int)source->file,
                          text->offset) != 0)
         return HL_REASON_NO_WAY_BACK;
-    int result = 0;
-    if (context->others_ran || context->probed.status.has_locked)
-        result = hl_check_flags(object->segment[0].first_page, end);
-    if (result == 0 && context->others_ran) /* every new mapping may be locked: mlockall(MCL_FUTURE) */
-        result = hl_check_flags(page.start, page.end);
+    int result = context->others_ran ? hl_check_flags(page.start, page.end) : 0;
     hl_free_area(&page);
     return result;
 }

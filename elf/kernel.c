@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The features of this kernel for this process.  Version numbers lie (backports, seccomp, SELinux), so everything is tried out
-   on scratch memory; nothing here takes a page from the pool, though some may be reserved for a moment. */
+   on scratch memory; nothing here takes a page from the pool, or reserves one but hl_grants_pages. */
 #include "kernel.h"
 #include "area.h"
 #include "maps.h"
@@ -44,44 +44,38 @@ static bool moves_over(struct hl_area *area, uint64_t bytes, bool has_threads) {
     return moves;
 }
 
-/* Maps PAGES huge pages with FLAGS.  They are shared, since a private mapping would own its reservation, and older kernels had
-   trouble when such a mapping was moved or split. */
+/* Maps PAGES huge pages with FLAGS. */
 static int map_pages(struct hl_area *area, const struct hl_geometry *geometry, uint64_t pages, int flags) {
     return hl_map_file_area(area, pages * geometry->huge_page_bytes, PROT_READ,
-                            MAP_SHARED | MAP_ANONYMOUS | hl_hugetlb_flags(geometry) | flags, -1, 0);
+                            MAP_ANONYMOUS | hl_hugetlb_flags(geometry) | flags, -1, 0);
 }
 
+/* Nothing stands between the two calls: meanwhile the pages are missing to a program that starts just now and needs all.  The
+   mapping is private, because a child of another thread would keep the reservation of a shared one. */
 bool hl_grants_pages(const struct hl_geometry *geometry, uint64_t pages) {
     struct hl_area area;
-    bool granted = map_pages(&area, geometry, pages, 0) == 0;
+    bool granted = map_pages(&area, geometry, pages, MAP_PRIVATE) == 0;
     hl_free_area(&area);
     return granted;
 }
 
 /* Whether memory may become executable is tried with the huge pages themselves: the policies that forbid it look at what a
    mapping is and was, not at whether its pages were written. */
-bool hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads,
-                      uint64_t pages) {
+void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads) {
     uint64_t bytes = geometry->huge_page_bytes;
     struct hl_area area;
-    int result = -ENOMEM;
-    if (pages >= 2)
-        result = map_pages(&area, geometry, pages, 0);
-    bool granted = result == 0;
-    if (result == -ENOMEM)
-        result = map_pages(&area, geometry, 2, MAP_NORESERVE);
+    int result = map_pages(&area, geometry, 2, MAP_SHARED | MAP_NORESERVE);
     kernel->hugetlb_mremap = kernel->hugetlb_dofork = kernel->executable_memory = false;
     kernel->hugetlb = result == 0 || result == -ENOMEM; /* EINVAL: no pages of this size */
     kernel->hugetlb_denied = result == -EACCES || result == -EPERM;
     if (result != 0)
-        return false;
+        return;
     uint64_t all = area.end - area.start;
     kernel->hugetlb_dofork = has_threads && !hl_is_error(hl_madvise(area.start, all, MADV_DONTFORK)) &&
                              !hl_is_error(hl_madvise(area.start, all, MADV_DOFORK));
     kernel->executable_memory = !hl_is_error(hl_mprotect(area.start, all, PROT_READ | PROT_EXEC));
     kernel->hugetlb_mremap = moves_over(&area, bytes, has_threads);
     hl_free_area(&area);
-    return granted || (pages == 1 && hl_grants_pages(geometry, pages));
 }
 
 static bool probe_memfd(const struct hl_geometry *geometry) {
@@ -122,7 +116,7 @@ static bool knows_advice(int advice) { return !hl_is_error(hl_madvise(0, 0, advi
 bool hl_can_populate(void) { return knows_advice(MADV_POPULATE_READ); }
 
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter) {
-    hl_probe_hugetlb(kernel, geometry, true, 0);
+    hl_probe_hugetlb(kernel, geometry, true);
     kernel->hugetlb_memfd = !has_filter && probe_memfd(geometry);
     kernel->userfaultfd = !has_filter && probe_userfaultfd();
     kernel->read_by_call = !has_filter && probe_reading();

@@ -40,9 +40,8 @@ void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes);
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter);
 
 /* hugetlb, hugetlb_denied and hugetlb_mremap; executable_memory, where there is hugetlb; with HAS_THREADS also
-   hugetlb_dofork.  Returns whether the kernel would also reserve PAGES for this process, as hl_grants_pages. */
-bool hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads,
-                      uint64_t pages);
+   hugetlb_dofork. */
+void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads);
 
 /* Whether the kernel reserves so many PAGES for a mapping, which is unmapped at once: it looks at the pool, other reservations,
    overcommit, the cpuset and the memory policy (Linux 5.9), and control groups. */

@@ -257,9 +257,10 @@ static bool has_flag(const char *at, const char *end, const char *flag) {
 }
 
 /* The usual flags are left out: bt and ac follow the protection that it has and had, nr comes from MAP_NORESERVE; sd and dw
-   (Linux 3.9, before 5.15) are the kernel's own.  Huge pages it has anyway (hg). */
+   (Linux 3.9, before 5.15) are the kernel's own.  Huge pages it has anyway (hg).  PR_SET_MEMORY_MERGE, which a process inherits,
+   sets mg everywhere; a file's text is never merged.  A sealed mapping (sl) refuses to move by itself. */
 bool hl_has_special_flags(const char *at, const char *end) {
-    static const char usual[] = " rd wr ex mr mw me ac bt dw hg nr sd";
+    static const char usual[] = " rd wr ex mr mw me ac bt dw hg mg nr sd sl";
     for (; end - at >= 2; at++) {
         if (*at == ' ')
             continue;

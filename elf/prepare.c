@@ -38,14 +38,15 @@ void hl_free_memory(struct hl_move *move) {
     move->backend = HL_NO_BACKEND;
 }
 
-bool hl_find_hugetlb(struct hl_context *context, uint64_t pages) {
-    if (context->probed.knows_hugetlb)
-        return pages > 0 && hl_grants_pages(&context->config->geometry, pages);
-    bool granted = hl_probe_hugetlb(&context->probed.kernel, &context->config->geometry,
-                                    context->probed.status.has_threads, pages);
+/* The kernel's hugetlb features for this process. */
+static const struct hl_kernel *find_hugetlb(struct hl_context *context) {
+    if (!context->probed.knows_hugetlb) {
+        hl_probe_hugetlb(&context->probed.kernel, &context->config->geometry,
+                         context->probed.status.has_threads);
+        context->probed.knows_execution = context->probed.kernel.executable_memory;
+    }
     context->probed.knows_hugetlb = true;
-    context->probed.knows_execution = context->probed.kernel.executable_memory;
-    return granted;
+    return &context->probed.kernel;
 }
 
 static bool may_execute_written(struct hl_context *context) {
@@ -124,6 +125,9 @@ static int map_thp(const struct hl_context *context, struct hl_move *move, const
         return HL_REASON_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
         return HL_REASON_THP_UNAVAILABLE;
+    /* Under PR_SET_MEMORY_MERGE (systemd's MemoryKSM=) all new memory is mergeable, and ksmd would split its huge pages.  A kernel
+       without KSM says EINVAL, which does not matter. */
+    hl_madvise(move->memory, bytes, MADV_UNMERGEABLE);
     return 0;
 }
 
@@ -221,12 +225,12 @@ static bool is_kernel_asked(const struct hl_context *context) {
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
-    bool granted = hl_find_hugetlb(context, is_kernel_asked(context) ? needed : 0);
-    if (context->probed.kernel.hugetlb_denied)
+    const struct hl_kernel *kernel = find_hugetlb(context);
+    if (kernel->hugetlb_denied)
         return HL_REASON_HUGETLB_DENIED;
-    if (granted)
+    if (kernel->hugetlb && is_kernel_asked(context) && hl_grants_pages(&context->config->geometry, needed))
         return 0;
-    if (!context->probed.kernel.hugetlb ||
+    if (!kernel->hugetlb ||
         hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) != 0)
         return HL_REASON_NO_HUGETLB;
     hl_report_pool(context, work, kind, needed, &pool);

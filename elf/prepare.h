@@ -9,10 +9,6 @@
    all or none.  0, or the reason, which then stands in each of these spans' moves; nothing is left behind. */
 int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_kind kind);
 
-/* Probes the kernel's hugetlb features for this process, unless CONTEXT knows them already. Returns
-   whether the kernel would also reserve PAGES of them, if that is not 0. */
-bool hl_find_hugetlb(struct hl_context *context, uint64_t pages);
-
 /* Makes the spans of WORK's plan undecided. */
 void hl_clear_moves(struct hl_work *work);
 

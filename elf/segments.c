@@ -5,9 +5,25 @@
    segments out of order or sharing a page, a file size above the memory size.  The later steps then add
    and round addresses without looking back. */
 #include "segments.h"
+#include "line.h"
+#include "sys.h"
 
 /* A user address plus a huge page must not overflow; no machine's user addresses come near. */
 #define ADDRESS_LIMIT ((uint64_t)1 << 62)
+
+int hl_read_headers(struct hl_headers *headers, int file, uint64_t at) {
+    const Elf64_Ehdr *elf = &headers->file;
+    long got = hl_pread(file, headers, sizeof *headers, at);
+    if (got < (long)sizeof *elf)
+        return HL_REASON_NO_PROC;
+    if (!hl_same_bytes((const char *)elf->e_ident, ELFMAG, SELFMAG) ||
+        elf->e_phentsize != sizeof *headers->header || elf->e_phnum > HL_HEADERS_MAX)
+        return HL_REASON_MALFORMED;
+    long bytes = (long)(elf->e_phnum * sizeof *headers->header);
+    if (elf->e_phoff == sizeof *elf && got >= (long)sizeof *elf + bytes)
+        return 0;
+    return hl_pread(file, headers->header, (size_t)bytes, at + elf->e_phoff) == bytes ? 0 : HL_REASON_NO_PROC;
+}
 
 static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
     if (object->n_segments == HL_SEGMENTS_MAX)

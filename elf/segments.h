@@ -5,6 +5,18 @@
 
 #include "hugeld.h"
 
+#define HL_HEADERS_MAX (2 * HL_SEGMENTS_MAX)
+
+/* The beginning of an ELF file, in which its program headers mostly are. */
+struct hl_headers {
+    Elf64_Ehdr file;
+    Elf64_Phdr header[HL_HEADERS_MAX];
+};
+
+/* Reads the ELF header at offset AT of the open FILE, and the program headers that it names.  FILE may be /proc/self/mem, AT is
+   an address then.  0, HL_REASON_NO_PROC (they cannot be read) or HL_REASON_MALFORMED. */
+int hl_read_headers(struct hl_headers *headers, int file, uint64_t at);
+
 /* Step 1, read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this machine's byte order
    and the load bias; fields that these do not determine are false, and file is -1.  0, or HL_REASON_MALFORMED when the numbers
    contradict each other or overflow, HL_REASON_MANY_SEGMENTS.  PHDR may be hostile; nothing outside it is read. */

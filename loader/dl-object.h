@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The dynamic linker's data about a loaded object, for the core. */
+/* The dynamic linker's lists of loaded objects, for the core. */
 #ifndef HL_DL_OBJECT_H
 #define HL_DL_OBJECT_H
 
@@ -7,9 +7,24 @@
 
 #include <link.h>
 
-/* Gives the object that INFO describes to the core; ld.so, the vdso and this object never.  PATH is its
-   name in the program, and lives until hl_end. */
-void hl_add_linked(struct hl_context *context, const struct dl_phdr_info *info, bool is_main,
-                   const char *path);
+/* struct r_debug of version 2 (glibc 2.35 and newer), where each namespace has one. */
+struct hl_debug {
+    struct r_debug base;
+    struct hl_debug *next;
+};
+
+/* What debuggers read: the list of objects, the executable first.  NULL if this dynamic linker has none. */
+const struct hl_debug *hl_find_debug(void);
+
+/* Whether LD_HUGEPAGES selects MAP, as whose names OBJECT is filled; EXECUTABLE is the path of the executable, or NULL if MAP is
+   another object.  It calls nothing, and reads nothing that the dynamic linker has not read: most objects are not selected. */
+bool hl_is_linked_selected(const struct hl_context *context, struct hl_object *object,
+                           const struct link_map *map, const char *executable);
+
+/* Gives the object of MAP to the core, if it is selected; ld.so, the vdso and this object never.  EXECUTABLE as above.  Its
+   headers are read through *MEMORY, /proc/self/mem, which is opened if it is -1; the caller closes it.  Strings live until
+   hl_end. */
+void hl_add_linked(struct hl_context *context, const struct link_map *map, const char *executable,
+                   long *memory);
 
 #endif

@@ -44,23 +44,16 @@
 
 /* The number of namespaces in glibc (DL_NNS). */
 #define NAMESPACES_MAX 16
-#define HEADERS_MAX 64
-
-/* struct r_debug of version 2 (glibc 2.35 and newer), where each namespace has one. */
-struct debug {
-    struct r_debug base;
-    struct debug *next;
-};
 
 /* The list of one namespace's objects, to whose end new ones are added. */
 struct link_namespace {
-    const struct debug *debug;
+    const struct hl_debug *debug;
     const struct link_map *last; /* the last that was seen; NULL if there was none */
     bool deleting;
 };
 
 static struct {
-    const struct debug *debug;
+    const struct hl_debug *debug;
     struct hl_config config;
     struct hl_context context;
     struct link_namespace link_namespace[NAMESPACES_MAX];
@@ -75,66 +68,21 @@ struct hl_work hl_first_work[HL_FIRST_WORKS];
 /* The environment's bytes may be overwritten (setproctitle).  Its other strings are used at startup alone. */
 static char patterns[65536], store[HL_FOLDER_BYTES];
 
-/* Reads the program headers of MAP from the beginning of its file in memory, through the file MEMORY.  0, HL_REASON_NO_PROC, or
-   HL_REASON_MALFORMED: they are not there, or not its own. */
-static int read_headers(struct dl_phdr_info *info, const struct link_map *map, ElfW(Phdr) * headers,
-                        long memory) {
-    ElfW(Ehdr) file;
-    if (hl_is_error(memory) || hl_pread((int)memory, &file, sizeof file, map->l_addr) != sizeof file)
-        return HL_REASON_NO_PROC;
-    if (!hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *headers ||
-        file.e_phnum > HEADERS_MAX)
-        return HL_REASON_MALFORMED;
-    long bytes = (long)(file.e_phnum * sizeof *headers);
-    if (hl_pread((int)memory, headers, (size_t)bytes, map->l_addr + file.e_phoff) != bytes)
-        return HL_REASON_NO_PROC;
-    info->dlpi_addr = map->l_addr;
-    info->dlpi_name = map->l_name;
-    info->dlpi_phdr = headers;
-    info->dlpi_phnum = file.e_phnum;
-    for (unsigned i = 0; i < file.e_phnum; i++)
-        if (headers[i].p_type == PT_DYNAMIC && map->l_addr + headers[i].p_vaddr == (uintptr_t)map->l_ld)
-            return 0;
-    return HL_REASON_MALFORMED;
-}
-
-/* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not selected. */
-static bool is_selected(struct hl_object *object, const struct link_map *map) {
-    uint64_t strtab, soname_offset;
-    hl_read_dynamic(object, map->l_ld, SIZE_MAX, &strtab, &soname_offset);
-    if (strtab < map->l_addr) /* not relocated in place */
-        strtab += map->l_addr;
-    object->is_main = false;
-    object->path = map->l_name;
-    object->soname = soname_offset != 0 ? (const char *)(strtab + soname_offset) : NULL;
-    return hl_select_object(watch.context.config->options.objects, object) != HL_NOT_SELECTED;
-}
-
 /* Prints why watch.first and the objects added after it stay. */
 static void report_dropped_objects(enum hl_reason reason) {
     struct hl_object object;
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
-        if (is_selected(&object, map))
+        if (hl_is_linked_selected(&watch.context, &object, map, NULL))
             hl_report_dropped(&watch.context, &object, reason);
 }
 
 /* Moves the selected ones of watch.first and the objects added after it. */
 static void move_objects(void *unused) {
-    ElfW(Phdr) headers[HEADERS_MAX];
-    struct dl_phdr_info info;
-    struct hl_object object;
+    long memory = -1;
     (void)unused;
-    long memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     hl_use_room(&watch.context, hl_first_work, HL_FIRST_WORKS);
-    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next) {
-        if (!is_selected(&object, map))
-            continue;
-        int result = read_headers(&info, map, headers, memory);
-        if (result == 0)
-            hl_add_linked(&watch.context, &info, false, map->l_name);
-        else
-            hl_report_dropped(&watch.context, &object, (enum hl_reason)result);
-    }
+    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
+        hl_add_linked(&watch.context, map, NULL, &memory);
     if (!hl_is_error(memory))
         hl_close((int)memory);
     if (hl_move_objects(&watch.context) != 0)
@@ -143,7 +91,7 @@ static void move_objects(void *unused) {
     hl_end(&watch.context);
 }
 
-static struct link_namespace *find_namespace(const struct debug *debug) {
+static struct link_namespace *find_namespace(const struct hl_debug *debug) {
     for (unsigned i = 0; i < watch.n_namespaces; i++)
         if (watch.link_namespace[i].debug == debug)
             return &watch.link_namespace[i];
@@ -175,7 +123,7 @@ static void look_at(struct link_namespace *list) {
     watch.first = list->last != NULL ? list->last->l_next : debug->r_map;
     if (list->deleting)
         watch.first = NULL;
-    while (watch.first != NULL && !is_selected(&object, watch.first))
+    while (watch.first != NULL && !hl_is_linked_selected(&watch.context, &object, watch.first, NULL))
         watch.first = watch.first->l_next;
     hl_forget_process(&watch.context);
     int result = watch.first != NULL ? hl_read_process_status(&watch.context) : 0;
@@ -194,7 +142,7 @@ static void notice(void) {
     if (watch.busy)
         return;
     watch.busy = true;
-    for (const struct debug *debug = watch.debug; debug != NULL;
+    for (const struct hl_debug *debug = watch.debug; debug != NULL;
          debug = debug->base.r_version >= 2 ? debug->next : NULL) {
         struct link_namespace *list = find_namespace(debug);
         if (list != NULL)
@@ -216,19 +164,6 @@ static int write_jump(uint64_t at) {
     return result == sizeof jump ? 0 : HL_REASON_MEM_DENIED;
 }
 
-/* DT_DEBUG of the executable. */
-static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
-    const ElfW(Dyn) *dynamic = NULL;
-    (void)size;
-    for (size_t i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++)
-        if (dynamic->d_tag == DT_DEBUG)
-            *(const struct debug **)data = (const struct debug *)dynamic->d_un.d_ptr;
-    return 1; /* dl_iterate_phdr(3): the executable comes first */
-}
-
 /* Copies STRING to ROOM, if it fits. */
 static void keep(struct hl_string *string, char *room) {
     if (string->bytes > 0)
@@ -244,8 +179,7 @@ static void note_options(void) {
 }
 
 static int start_watching(const struct hl_context *context) {
-    const struct debug *debug = NULL;
-    dl_iterate_phdr(find_debug, &debug);
+    const struct hl_debug *debug = hl_find_debug();
     if (debug == NULL || debug->base.r_brk == 0)
         return HL_REASON_NO_NOTICE;
     if (context->config->options.objects.bytes > sizeof patterns ||

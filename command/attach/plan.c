@@ -101,9 +101,10 @@ uint64_t hl_read_locked(const struct hl_process *process) {
 
 /* Checks VmFlags against those that text has: readable and executable, may be made readable, writable and executable, is advised
    to be on huge pages, was writable for a while (ac), is of a file that may not be written to while it runs (dw, before Linux
-   5.15); sd is for programs that track changes.  A protection key (pkey_mprotect) would be lost. */
+   5.15); sd is for programs that track changes; mg is on all memory of a process whose equal pages may be merged
+   (PR_SET_MEMORY_MERGE).  A protection key (pkey_mprotect) would be lost. */
 static int check_flags(const struct hl_region *region) {
-    static const char usual[] = "rd ex mr mw me ac dw sd hg";
+    static const char usual[] = "rd ex mr mw me ac dw sd hg mg";
     if (region->protection_key != 0)
         return HL_REASON_ATTACH_FLAGS;
     for (const char *at = region->vm_flags; at[0] != '\0' && at[1] != '\0'; at += at[2] == ' ' ? 3 : 2) {

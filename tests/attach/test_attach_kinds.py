@@ -100,6 +100,19 @@ def test_kinds(targets, plain_output, kind, threads):
         assert target.finish() == plain_output
 
 
+MERGE = "import ctypes, os, sys; ctypes.CDLL(None).prctl(67, 1, 0, 0, 0) and sys.exit(99); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def test_memory_that_may_be_merged(targets, plain_output):
+    """PR_SET_MEMORY_MERGE (systemd's MemoryKSM=) sets a flag on all its memory."""
+    merge = ["/usr/bin/python3", "-c", MERGE]
+    if helpers.run([*merge, "/bin/true"]).returncode == 99:
+        pytest.skip("the kernel has no PR_SET_MEMORY_MERGE")
+    with attaching.running(targets["exec"], "futex", prefix=merge) as target:
+        check_there_and_back(target)
+        assert target.finish() == plain_output
+
+
 def test_overlay(targets, plain_output, tmp_path, root):
     """The process is in a mount namespace of its own, on an overlay, as in containers."""
     for name in "lower", "empty", "merged":

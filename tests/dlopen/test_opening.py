@@ -4,13 +4,14 @@
 import collections
 import os
 import re
+import shutil
 import signal
 
 import pytest
 
 import helpers
 from smaps import read_smaps
-from tables import compile_c
+from tables import HERE, compile_c, link_table
 
 MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
 
@@ -73,6 +74,29 @@ def test_exactly_the_plan(workshop, later, check_plans, pool):
         assert process.returncode == 0 and stderr == ""
     finally:
         helpers.end_process(process)
+
+
+@pytest.mark.parametrize("name", ["libaddressed.so", "libnamed.so.6"])
+@pytest.mark.parametrize("address", [0x10000000, 0x7ffff0000000])
+def test_linked_for_an_address(workshop, library, pool, tmp_path, address, name):
+    """A library that does not begin at its bias, which is negative where it was linked above its place; by its path and its
+    DT_SONAME."""
+    pool(64)
+    addressed = link_table(tmp_path / "libaddressed.so", 6, f"-Wl,-Ttext-segment={address:#x},-soname,libnamed.so.6")
+    result = helpers.run_preloaded([workshop / "open-close", "calm", 1, addressed], patterns=name,
+                                   options="verbose=2,backend=hugetlb", library=library)
+    assert result.returncode == 0 and [moved for moved, _ in MOVED.findall(result.stderr)] == ["libaddressed.so"], result
+
+
+def test_no_place_for_debuggers(workshop, library, pool, tmp_path):
+    """A program without DT_DEBUG: lld writes none with -z rodynamic."""
+    if not shutil.which("ld.lld"):
+        pytest.skip("lld is not installed")
+    pool(64)
+    app = compile_c(HERE / "open-close.c", tmp_path / "open-close", "-fuse-ld=lld", "-Wl,-z,rodynamic")
+    result = helpers.run_preloaded([app, "calm", 1, workshop / "libtable1.so"], patterns="libtable*",
+                                   options="verbose=2,backend=hugetlb", library=library)
+    assert result.returncode == 0 and [name for name, _ in MOVED.findall(result.stderr)] == ["libtable1.so"], result
 
 
 def test_default_watches_nothing(workshop, later, library, pool):

@@ -184,6 +184,7 @@ SPECIAL = r"""
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #ifndef UFFD_FEATURE_WP_UNPOPULATED
@@ -213,6 +214,7 @@ __attribute__((constructor)) static void set(void) {
 
 SET = {
     "nothing": "0",
+    "all mergeable": "prctl(67 /* PR_SET_MEMORY_MERGE */, 1, 0, 0, 0)",
     "advice": "madvise(at, bytes, MADV_RANDOM)",
     "not for children": "madvise(at, bytes, MADV_DONTFORK)",
     "locked": "mlock(at, bytes)",
@@ -236,7 +238,7 @@ def test_what_would_be_lost(images, builder, app, library, tmp_path, what):
         pytest.skip("not on this machine")
     assert result.stdout == helpers.run([app], helpers.preload(special, patterns="")).stdout
     refused = "text stays: it is locked or mapped in a special way" in result.stderr
-    assert refused == (what != "nothing"), result.stderr
+    assert refused == (what not in ("nothing", "all mergeable")), result.stderr
 
 
 def test_file_that_may_not_be_mapped_again(images, builder, app, library, tmp_path):

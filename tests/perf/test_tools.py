@@ -258,28 +258,22 @@ int main(int argc, char **argv) {
 }
 """
 FOUND = {"address": r"#0 \S+ in (use_freed) ", "thread": r"#0 (race) "}
-# hugeld's reasons. gcc's AddressSanitizer wants to be the first library.
-SANITIZERS = {
-    ("gcc", "address"): (["verify_asan_link_order=0"], "text 2 pages hugetlb|text 3 pages hugetlb"),
-    ("gcc", "thread"): ([], "text 2 pages hugetlb|text 3 pages hugetlb"),
-    ("clang", "address"): ([], "text 2 pages hugetlb|text 3 pages hugetlb"),
-    ("clang", "thread"): ([], "text stays: it has a dl_iterate_phdr of its own"),
-}
 
 
-@pytest.mark.parametrize("compiler, kind", SANITIZERS)
+@pytest.mark.parametrize("kind", ["address", "thread"])
+@pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_sanitizers(library, pool, tmp_path, compiler, kind):
-    """Their symbolizer names the function in moved text, or the program stays."""
+    """Their symbolizer names the function in moved text."""
     need(compiler)
     pool(16)
-    flags, told = SANITIZERS[compiler, kind]
     source, path = tmp_path / "race.c", tmp_path / "race"
     source.write_text(RACE)
     built = helpers.run([compiler, "-g", "-O1", f"-fsanitize={kind}", "-pthread", "-o", path, source])
     if built.returncode != 0:
         pytest.skip(f"{compiler} has no {kind} sanitizer here")
-    env = helpers.preload(library, options="verbose=2,backend=hugetlb", patterns="race", ASAN_OPTIONS=":".join(flags))
+    # gcc's AddressSanitizer wants to be the first library.
+    env = helpers.preload(library, options="verbose=2,backend=hugetlb", patterns="race", ASAN_OPTIONS="verify_asan_link_order=0")
     plain, moved = helpers.run([path]), helpers.run([path], env)
     assert re.findall(FOUND[kind], moved.stderr)[:1] == re.findall(FOUND[kind], plain.stderr)[:1] != []
     assert moved.returncode == plain.returncode
-    assert re.search(f"hugeld: race: ({told})", moved.stderr), moved.stderr
+    assert re.search(r"hugeld: race: text [23] pages hugetlb", moved.stderr), moved.stderr

@@ -4,6 +4,7 @@
 
      mdwe               PR_SET_MDWE: written memory never becomes executable (Linux 6.3)
      no-thp             PR_SET_THP_DISABLE
+     merge              PR_SET_MEMORY_MERGE: equal pages of all memory may be merged (Linux 6.4)
      no-populate        madvise(2) knows no MADV_POPULATE_READ and _WRITE, as before Linux 5.14
      no-write-execute   systemd's MemoryDenyWriteExecute= as a seccomp filter: the same rules
      groups=N           N supplementary groups
@@ -29,6 +30,10 @@
 #ifndef PR_SET_MDWE
 #define PR_SET_MDWE 65
 #define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+
+#ifndef PR_SET_MEMORY_MERGE
+#define PR_SET_MEMORY_MERGE 67
 #endif
 
 static void check(int failed, const char *what) {
@@ -93,6 +98,8 @@ static void set_rule(char *rule) {
         check(prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0), rule);
     else if (strcmp(rule, "no-thp") == 0)
         check(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), rule);
+    else if (strcmp(rule, "merge") == 0)
+        check(prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0), rule);
     else if (strncmp(rule, "groups=", 7) == 0)
         set_groups(strtoul(rule + 7, NULL, 10));
     else if (strcmp(rule, "no-write-execute") == 0)

@@ -7,6 +7,7 @@ import re
 import pytest
 
 import helpers
+import programs
 from surroundings import ALL, RODATA, TEXT
 
 REPETITIONS = 100
@@ -40,6 +41,20 @@ def test_first_moves(builder, surround, pool, thp, kind):
     assert outcome.stderr == ""
 
 
+@pytest.mark.parametrize("where", ["library", "executable"])
+def test_own_iterate(builder, surround, pool, tool, where):
+    """A dl_iterate_phdr that crashes before its own constructor has run; the program's later calls go through it."""
+    pool(64)
+    if where == "library":
+        app, [file] = builder.with_library("dso")
+        surround([app], {file.name: ALL}, first=[tool("iterate", shared=True)], patterns="libbig*")
+    else:
+        app = builder.once("iterate", lambda folder: builder.compile(
+            folder / "iterate", builder.write("main.c", programs.MAIN), tool.source("iterate"), *builder.object(), "-rdynamic",
+            "-no-pie"))
+        surround([app], {app.name: ALL})
+
+
 @pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), pytest.param("threads:2,timer:3e8", True, marks=pytest.mark.check_all(ci=True)), ("timer:64", False)])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_last(builder, surround, pool, thp, first, action, threads, backend):
@@ -51,6 +66,23 @@ def test_last(builder, surround, pool, thp, first, action, threads, backend):
                        T_FIRST=action)
     said = f"hugeld: {app.name}: data stays: threads that could write to it are already running; preload hugeld as the last object\n"
     assert outcome.stderr == (said if threads else "")
+
+
+@pytest.mark.parametrize("before", ["", "threads:2"], ids=["alone", "threads"])
+def test_reserves_for_one_call(sum_program, library, pool, first, strace, tmp_path, before):
+    """The kernel is asked for pages by a mapping that is unmapped by the next call, and whose reservation no child owns."""
+    assert strace
+    pool(64)
+    app = sum_program()
+    env = helpers.preload(library, first, options="backend=hugetlb,verbose=2", T_FIRST=before)
+    result = helpers.run(["strace", "-o", tmp_path / "trace", "-E", f"LD_PRELOAD={env.pop('LD_PRELOAD')}", app], env)
+    assert f"{app.name}: text {TEXT} pages hugetlb" in result.stderr, result
+    calls = (tmp_path / "trace").read_text().splitlines()
+    reserving = [i for i, call in enumerate(calls) if "MAP_HUGETLB" in call and "MAP_NORESERVE" not in call]
+    assert reserving
+    for i in reserving:
+        mapped = re.match(r"mmap\(NULL, (\d+), PROT_READ, MAP_PRIVATE\|.* = (0x[0-9a-f]+)", calls[i])
+        assert mapped and calls[i + 1].startswith(f"munmap({mapped[2]}, {mapped[1]})"), calls[i:i + 2]
 
 
 @pytest.mark.parametrize("action", [pytest.param("threads:2,timer:3e8", marks=pytest.mark.check_all(ci=True)),

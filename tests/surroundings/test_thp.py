@@ -54,6 +54,20 @@ def test_the_kernel_gives_small_pages(builder, surround, pool, thp, confine):
     assert f"{app.name}: text stays: the kernel gave small pages" in outcome.stderr
 
 
+def test_memory_that_may_be_merged(builder, surround, pool, thp, confine):
+    """ksmd splits the huge pages of memory that it may merge; what PR_SET_MEMORY_MERGE says of the copies is taken back."""
+    pool(0)
+    if helpers.run([*confine("merge"), "/bin/true"]).returncode != 0:
+        pytest.skip("the kernel has no PR_SET_MEMORY_MERGE")
+    app = builder.executable("nopie", words=6 * 2**17)
+    outcome = surround([app], {app.name: (*ALL, "data")}, prefix=confine("merge"), options="backend=thp,data=thp,verbose=1",
+                       backend="thp")
+    assert outcome.stderr == ""
+    copies = [m for m in outcome.image.mappings if m.thp_bytes]
+    assert copies and not any("mg" in m.flags for m in copies)
+    assert all("mg" in m.flags for m in outcome.plain_image.mappings if m.permissions == "r-xp" and m.name.endswith(app.name))
+
+
 # --- memory cgroups ---
 
 WIDE = r"""

@@ -50,14 +50,16 @@ def test_sealed_executable_and_its_library(builder, surround, pool, first):
     assert outcome.stderr == ""
 
 
+SPECIAL = "it is locked or mapped in a special way (mlock, madvise, userfaultfd, a protection key); preload hugeld as the last object"
 CHANGES = {
-    # Harmless changes: the same protection, in several mappings.
-    "random": (f"advise:{IN_TEXT:x}:5000:1", None),
-    "dontdump": (f"advise:{IN_TEXT:x}:1000:10,advise:{IN_RODATA:x}:3000:10", None),
-    "dontfork": (f"advise:{IN_MERGED:x}:1000:a", None),
-    "locked": (f"lock:{IN_TEXT:x}:200000", None),
+    # Harmless changes.
     "dropped": (f"advise:{IN_TEXT:x}:100000:4", None),
     "there and back": (f"protect:{IN_TEXT:x}:1000:1,protect:{IN_TEXT:x}:1000:5", None),
+    # What a copy would not have.
+    "random": (f"advise:{IN_TEXT:x}:5000:1", SPECIAL),
+    "dontdump": (f"advise:{IN_RODATA:x}:3000:10", SPECIAL),
+    "dontfork": (f"advise:{IN_MERGED:x}:1000:a", SPECIAL),
+    "locked": (f"lock:{IN_TEXT:x}:200000", SPECIAL),
     # Mappings that the core must not copy over.
     "less": (f"protect:{IN_TEXT:x}:1000:1", "its mappings do not match its program headers"),
     "more": (f"protect:{IN_RODATA:x}:1000:5", "its mappings do not match its program headers"),
@@ -94,6 +96,18 @@ def test_gaps_under_a_filter(sum_program, surround, pool, confine):
     app = sum_program("hole")
     outcome = surround([app], {app.name: ALL}, prefix=confine("deny=acct"), options="backend=hugetlb,verbose=1")
     assert outcome.stderr == ""
+
+
+@pytest.mark.parametrize("action", ["advise:{:x}:2000:10", "advise:{:x}:2000:a", "lock:{:x}:2000"],
+                         ids=["dontdump", "dontfork", "locked"])
+def test_special_data(builder, surround, pool, thp, first, action):
+    """A secret among the data stays out of cores, children or swap, as a constructor has asked for; the rest moves."""
+    pool(64)
+    app = builder.executable("nopie", words=6 * 2**17)
+    loads = [h for h in read_headers(app) if h.type == PT_LOAD]
+    at = page_down(loads[-1].vaddr + loads[-1].file_bytes // 2) - page_down(loads[0].vaddr)
+    outcome = surround([app], {app.name: ALL}, first=[first], options="verbose=1,data=thp", T_FIRST=action.format(at))
+    assert outcome.stderr == f"hugeld: {app.name}: data stays: {SPECIAL}\n"
 
 
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])

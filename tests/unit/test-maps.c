@@ -95,7 +95,7 @@ static void test_flags(void **state) {
         bool is_special;
     } row[] = {
         {" rd ex mr mw me \n", false},
-        {" rd ex mr mw me dw ac sd bt hg nr ", false},
+        {" rd ex mr mw me dw ac sd bt hg mg nr sl ", false},
         {"", false},
         {" rd ex mr mw me lo ", true},
         {" rd ex mr mw me sr ", true},
