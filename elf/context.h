@@ -111,6 +111,11 @@ static inline bool hl_is_strict(const struct hl_context *context) {
 /* Whether SPAN is writable data. */
 static inline bool hl_is_writable(const struct hl_span *span) { return (span->flags & PF_W) != 0; }
 
+/* The pagemap, if PAGEMAP_SCAN may be asked of it: no filter can kill for ioctl(2).  Else -1. */
+static inline int hl_pagemap_to_scan(const struct hl_context *context) {
+    return context->probed.status.filters == 0 ? (int)context->probed.pagemap : -1;
+}
+
 /* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed: another thread may
    fork. */
 static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {

@@ -322,7 +322,8 @@ static int check_spans(const struct hl_context *context, const struct hl_work *w
 }
 
 /* Whether mapping over the spans loses nothing, and can be undone.  A fresh mapping of the dynamic linker has no special flags,
-   as the image's will not; reading smaps is worth it only where other code has run, or memory is locked. */
+   as the image's will not; reading smaps is worth it only where other code has run, or memory is locked.  Of an object that comes
+   later no code knows yet: only mlockall(MCL_FUTURE) has locked it, and then locks the image too. */
 static int check_way(const struct hl_context *context, const struct hl_work *work,
                      const struct source *source) {
     const struct hl_object *object = &work->object;
@@ -341,7 +342,7 @@ static int check_way(const struct hl_context *context, const struct hl_work *wor
                          text->offset) != 0)
         return HL_REASON_NO_WAY_BACK;
     int result = 0;
-    if (context->others_ran || context->probed.status.has_locked)
+    if (context->others_ran || (context->probed.status.has_locked && !context->has_started))
         result = hl_check_flags(object->segment[0].first_page, end);
     if (result == 0 && context->others_ran) /* every new mapping may be locked: mlockall(MCL_FUTURE) */
         result = hl_check_flags(page.start, page.end);

@@ -2,9 +2,12 @@
 """Objects that come by dlopen and dlmopen move, and dlopen answers as without hugeld."""
 
 import collections
+import errno
+import fcntl
 import os
 import re
 import signal
+import struct
 
 import pytest
 
@@ -28,6 +31,16 @@ def host(workshop, library, check=lambda pid: None, **variables):
         helpers.end_process(process)
     assert process.returncode == 0, stderr
     return stdout, stderr
+
+
+def need_scan():
+    """Whether the kernel looks for pages in an address range (PAGEMAP_SCAN, Linux 6.7)."""
+    with open("/proc/self/pagemap") as pagemap:
+        try:
+            fcntl.ioctl(pagemap, 0xc0606610, bytearray(struct.pack("Q", 0x60).ljust(0x60, b"\0")))
+        except OSError as error:
+            if error.errno == errno.ENOTTY:
+                pytest.skip("the kernel has no PAGEMAP_SCAN")
 
 
 def hugetlb_bytes(pid):
@@ -105,6 +118,22 @@ def test_what_cannot_be_done_is_told(workshop, later, strace, pool, short):
     assert process.returncode == 0 and "least 0, most 0" in stdout
     told = [line for line in stderr.splitlines() if "stays" in line and "rodata" not in line]
     assert len(told) == len(expected) and all(f"hugeld: {e}" in t for e, t in zip(expected, told)), stderr
+
+
+@pytest.mark.parametrize("backend, free", [("thp", 0), ("auto", 0), ("auto", 64)])
+def test_no_smaps(workshop, library, pool, thp, tmp_path, backend, free):
+    """The kernel walks all memory of the program for smaps, with every signal blocked: only the thread's own mappings are asked
+    for.  (smaps_rollup is the program's own.)"""
+    need_scan()
+    pool(free)
+    log = tmp_path / "strace"
+    env = helpers.preload(library, patterns="libtable*:libaligned*", options=f"backend={backend},verbose=2,data=thp,segments=text+rodata")
+    preload = env.pop("LD_PRELOAD")
+    result = helpers.run(["strace", "-f", "-o", log, "-e", "trace=openat", "-E", f"LD_PRELOAD={preload}", workshop / "open-close", "calm",
+                          "2", workshop / "libtable1.so", workshop / "libaligned.so"], env)
+    assert result.returncode == 0 and len(MOVED.findall(result.stderr)) == 4, result.stderr
+    opened = log.read_text()
+    assert "/proc/self/pagemap" in opened and '"/proc/self/smaps"' not in opened, opened
 
 
 def test_stderr_that_became_something_else(workshop, later, pool, tmp_path):

@@ -3,6 +3,8 @@
 process's own setting, not where a memory limit applies, and only if they are really huge."""
 
 import pathlib
+import re
+import shutil
 
 import pytest
 
@@ -52,6 +54,22 @@ def test_the_kernel_gives_small_pages(builder, surround, pool, thp, confine):
         pytest.skip("THP are for everybody here: set it to madvise")
     outcome = surround([app], {}, prefix=confine("pretend=madvise"), options="backend=thp,verbose=1")
     assert f"{app.name}: text stays: the kernel gave small pages" in outcome.stderr
+
+
+def test_nothing_is_copied_to_small_pages(builder, library, pool, thp, confine, tmp_path):
+    """The first page shows that the kernel gives small ones, before any text is read for a copy."""
+    pool(0)
+    app = builder.executable("nopie")
+    if "[always]" in (THP / "enabled").read_text():
+        pytest.skip("THP are for everybody here: set it to madvise")
+    log = tmp_path / "strace"
+    env = helpers.preload(library, options="backend=thp,verbose=1,segments=text")
+    preload = env.pop("LD_PRELOAD")
+    result = helpers.run([*confine("pretend=madvise"), shutil.which("strace") or pytest.skip("needs strace"), "-o", log, "-e", "trace=openat,pread64,process_vm_readv", "-E",
+                          f"LD_PRELOAD={preload}", app], env)
+    assert f"{app.name}: text stays: the kernel gave small pages" in result.stderr, result.stderr
+    copied = [int(n) for n in re.findall(r"(?:pread64|process_vm_readv)\(.* = (\d+)$", log.read_text(), re.M)]
+    assert "/proc/self/smaps" in log.read_text() and max(copied, default=0) < 1 << 16, log.read_text()
 
 
 # --- memory cgroups ---
