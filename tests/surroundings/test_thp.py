@@ -30,7 +30,7 @@ def test_switched_off(builder, surround, root, pool, thp, confine, how, backend,
     """No text, read-only or writable data becomes transparent huge pages."""
     pool(free)
     app = builder.executable("nopie", words=6 * 2**17)
-    options = f"backend={backend},verbose=1"
+    options = f"backend={backend},verbose=1,data=thp"
     moved = {app.name: ALL} if moves else {}
     if how == "prctl":
         outcome = surround([app], moved, prefix=confine("no-thp"), options=options)
@@ -46,13 +46,14 @@ def test_switched_off(builder, surround, root, pool, thp, confine, how, backend,
         assert f"{app.name}: text stays: {reason}" in outcome.stderr
 
 
-def test_the_kernel_gives_small_pages(builder, surround, pool, thp, confine):
-    """madvise(2) says yes to everything and does nothing: only smaps tells."""
+@pytest.mark.parametrize("rule", ["pretend=madvise", "one-huge-page"])
+def test_the_kernel_gives_small_pages(builder, surround, pool, thp, confine, rule):
+    """madvise(2) says yes to everything and does nothing, or only the first page becomes huge: only smaps tells."""
     pool(0)
     app = builder.executable("nopie")
     if "[always]" in (THP / "enabled").read_text():
         pytest.skip("THP are for everybody here: set it to madvise")
-    outcome = surround([app], {}, prefix=confine("pretend=madvise"), options="backend=thp,verbose=1")
+    outcome = surround([app], {}, prefix=confine(rule), options="backend=thp,verbose=1,segments=text")
     assert f"{app.name}: text stays: the kernel gave small pages" in outcome.stderr
 
 
@@ -168,5 +169,5 @@ def test_resource_limits_that_cannot_be_read(builder, surround, pool, thp, confi
     """A filter of system calls refuses prlimit64."""
     pool(0)
     app = builder.executable("nopie", words=6 * 2**17)
-    outcome = surround([app], {}, prefix=confine("deny=prlimit64"), options="verbose=1")
+    outcome = surround([app], {}, prefix=confine("deny=prlimit64"), options="verbose=1,data=thp")
     assert f"{app.name}: data stays: {UNKNOWN}" in outcome.stderr
