@@ -111,12 +111,22 @@ static inline bool hl_is_strict(const struct hl_context *context) {
 /* Whether SPAN is writable data. */
 static inline bool hl_is_writable(const struct hl_span *span) { return (span->flags & PF_W) != 0; }
 
+/* The pagemap, if PAGEMAP_SCAN may be asked of it: no filter can kill for ioctl(2).  Else -1. */
+static inline int hl_pagemap_to_scan(const struct hl_context *context) {
+    return context->probed.status.filters == 0 ? (int)context->probed.pagemap : -1;
+}
+
 /* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed: another thread may
    fork. */
 static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {
     if (!context->probed.status.has_threads)
         return false;
     return move->backend != HL_HUGETLB || move->memfd >= 0 || context->probed.kernel.hugetlb_dofork;
+}
+
+/* Whether what stays for REASON is better off where it is: no failure. */
+static inline bool hl_is_better_off(enum hl_reason reason) {
+    return reason == HL_REASON_HUGE_ALREADY || reason == HL_REASON_DATA_AUTO;
 }
 
 /* Whether WORK is one of many that a wildcard selected, and too small: only verbose=3 has a line for it. */

@@ -102,8 +102,15 @@ int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page
    hl_check_unmodified.  False also if it can't tell (before Linux 6.7). */
 bool hl_scan_unmodified(int pagemap, uint64_t start, uint64_t end);
 
-/* Whether all of [start, end) is mapped by huge entries.  0, HL_REASON_THP_UNAVAILABLE, or -1: this kernel does not
-   tell (before Linux 6.7). */
+/* How many bytes of [start, end), a private mapping of a file, were written to and are in memory: a copy of these pages takes no
+   more memory than they do.  Swapped pages don't count.  MAY_SCAN as above; -1: no pagemap. */
+int64_t hl_measure_written(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan);
+
+/* Whether all of [start, end) is mapped by huge entries.  0, HL_REASON_THP_UNAVAILABLE, or -1: the kernel does not
+   tell (before Linux 6.7), or PAGEMAP is negative. */
 int hl_check_huge(int pagemap, uint64_t start, uint64_t end);
+
+/* How many bytes of [start, end) are mapped by huge entries, or -1 as above. */
+int64_t hl_measure_huge(int pagemap, uint64_t start, uint64_t end);
 
 #endif

@@ -4,8 +4,8 @@
    Nothing is copied and nothing moves, so all processes share these pages, and there is nothing to take back.
    The kernel can if address and offset in the file agree modulo the size of a huge page (the dynamic linker
    sees to that), and if the file system has large folios or the kernel makes them for read-only files
-   (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from smaps: an advice that did nothing is no
-   success.
+   (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from the page tables: an advice that did nothing is
+   no success.
 
    If it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18,
    tmpfs mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time
@@ -16,13 +16,17 @@
 
 #include <linux/mman.h>
 
-/* Bytes of [start, end) that huge pages of the page cache are mapped to. */
-static uint64_t read_file_huge_bytes(uint64_t start, uint64_t end) {
+/* How many bytes of SPAN huge pages of the page cache are mapped to.  Where PAGEMAP_SCAN does not tell, smaps does, mapping by
+   mapping, which may reach beyond SPAN. */
+static uint64_t read_file_huge_bytes(const struct hl_context *context, const struct hl_span *span) {
     struct hl_smaps smaps;
     uint64_t bytes = 0;
+    int64_t scanned = hl_measure_huge(hl_pagemap_to_scan(context), span->start, span->end);
+    if (scanned >= 0)
+        return (uint64_t)scanned;
     hl_open_smaps(&smaps);
-    while (hl_next_smaps(&smaps) && smaps.mapping.start < end)
-        if (smaps.mapping.end > start)
+    while (hl_next_smaps(&smaps) && smaps.mapping.start < span->end)
+        if (smaps.mapping.end > span->start)
             bytes += smaps.file_huge_bytes;
     hl_close_smaps(&smaps);
     return bytes;
@@ -55,7 +59,7 @@ static uint64_t read_huge_bytes(const struct hl_context *context, const struct h
             if (hl_is_error(hl_madvise(at, context->config->geometry.page_bytes, MADV_POPULATE_READ)))
                 return 0;
     }
-    uint64_t huge_bytes = read_file_huge_bytes(span->start, span->end);
+    uint64_t huge_bytes = read_file_huge_bytes(context, span);
     return huge_bytes < hl_span_bytes(span) ? huge_bytes : hl_span_bytes(span);
 }
 
@@ -81,7 +85,7 @@ static int collapse_span(const struct hl_context *context, const struct hl_objec
     hl_madvise(span->start, bytes, MADV_HUGEPAGE);
     hl_madvise(span->start, bytes, MADV_POPULATE_READ);
     hl_madvise(span->start, bytes, MADV_COLLAPSE);
-    return read_file_huge_bytes(span->start, span->end) >= bytes ? 0 : HL_REASON_FILE_CACHE;
+    return read_file_huge_bytes(context, span) >= bytes ? 0 : HL_REASON_FILE_CACHE;
 }
 
 void hl_collapse_spans(const struct hl_context *context, struct hl_work *work) {

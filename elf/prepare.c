@@ -131,7 +131,8 @@ static int map_thp(const struct hl_context *context, struct hl_move *move, const
     return 0;
 }
 
-/* AnonHugePages of the mapping that begins at ADDRESS, in bytes; 0 if that can't be told. */
+/* AnonHugePages of the mapping that begins at ADDRESS, in bytes; 0 if that can't be told.  The kernel walks the page tables of all
+   that lies below ADDRESS, so this is for kernels without PAGEMAP_SCAN (before Linux 6.7), and under filters. */
 static uint64_t read_thp_bytes(uint64_t address) {
     struct hl_smaps smaps;
     uint64_t found = 0;
@@ -146,17 +147,37 @@ static uint64_t read_thp_bytes(uint64_t address) {
 /* madvise(2) says of EAGAIN that another try may help; on a busy machine one was too few (6.1). */
 #define COLLAPSE_TRIES 3
 
-static int prove_thp(const struct hl_move *move, uint64_t bytes) {
-    if (read_thp_bytes(move->memory) == bytes)
+/* Whether the first BYTES of MOVE's memory are huge, and no other ones are there yet. */
+static bool is_huge(const struct hl_context *context, const struct hl_move *move, uint64_t bytes) {
+    int result = hl_check_huge(hl_pagemap_to_scan(context), move->memory, move->memory + bytes);
+    return result >= 0 ? result == 0 : read_thp_bytes(move->memory) == bytes;
+}
+
+static int prove_thp(const struct hl_context *context, const struct hl_move *move, uint64_t bytes) {
+    if (is_huge(context, move, bytes))
         return 0;
     for (unsigned i = 0; i < COLLAPSE_TRIES; i++) {
         long result = hl_madvise(move->memory, bytes, MADV_COLLAPSE);
-        if (!hl_is_error(result) && read_thp_bytes(move->memory) == bytes)
+        if (!hl_is_error(result) && is_huge(context, move, bytes))
             return 0;
         if (result != -EAGAIN)
             break;
     }
     return HL_REASON_THP_UNAVAILABLE;
+}
+
+/* Has the kernel fill MOVE's first huge page with zeros, and proves that it is huge: where the kernel gives small pages, nothing has
+   been copied yet.  For a kernel that cannot do that on request (before Linux 5.14), the proof of the filled span has to suffice;
+   and for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is large. */
+static int prove_first_page(const struct hl_context *context, const struct hl_move *move) {
+    uint64_t bytes = context->config->geometry.huge_page_bytes;
+    long result = hl_madvise(move->memory, bytes, MADV_POPULATE_WRITE);
+    if (hl_is_error(result))
+        return result == -EINVAL ? 0 : HL_REASON_NO_MEMORY;
+    if (context->has_started &&
+        hl_check_huge(hl_pagemap_to_scan(context), move->memory, move->memory + bytes) < 0)
+        return 0;
+    return prove_thp(context, move, bytes);
 }
 
 /* Instructions were written as data.  They are flushed here and not in their place, because other threads
@@ -180,10 +201,12 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         return result;
     if (context->config->options.numa != HL_NUMA_ANY)
         result = hl_bind_memory(find_placement(context), move->memory, hl_span_bytes(span));
+    if (result == 0 && move->backend == HL_THP)
+        result = prove_first_page(context, move);
     if (result == 0)
         result = hl_fill_span(context, object, span, move);
     if (result == 0 && move->backend == HL_THP)
-        result = prove_thp(move, hl_span_bytes(span));
+        result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)
         return result;
     if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
@@ -273,8 +296,8 @@ static int check_debugger(const struct hl_context *context, const struct hl_work
     return 0;
 }
 
-/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved afterwards. data=thp,
-   the default, is no request of the user's. */
+/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved afterwards.  Only
+   backend=thp asks for them under a memory limit; data=thp does not. */
 static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
     int result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);

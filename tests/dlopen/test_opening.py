@@ -2,10 +2,13 @@
 """Objects that come by dlopen and dlmopen move, and dlopen answers as without hugeld."""
 
 import collections
+import errno
+import fcntl
 import os
 import re
 import shutil
 import signal
+import struct
 
 import pytest
 
@@ -29,6 +32,16 @@ def host(workshop, library, check=lambda pid: None, **variables):
         helpers.end_process(process)
     assert process.returncode == 0, stderr
     return stdout, stderr
+
+
+def need_scan():
+    """Whether the kernel looks for pages in an address range (PAGEMAP_SCAN, Linux 6.7)."""
+    with open("/proc/self/pagemap") as pagemap:
+        try:
+            fcntl.ioctl(pagemap, 0xc0606610, bytearray(struct.pack("Q", 0x60).ljust(0x60, b"\0")))
+        except OSError as error:
+            if error.errno == errno.ENOTTY:
+                pytest.skip("the kernel has no PAGEMAP_SCAN")
 
 
 def hugetlb_bytes(pid):
@@ -131,6 +144,38 @@ def test_what_cannot_be_done_is_told(workshop, later, strace, pool, short):
     assert len(told) == len(expected) and all(f"hugeld: {e}" in t for e, t in zip(expected, told)), stderr
 
 
+@pytest.fixture
+def opened(workshop, library, thp, tmp_path):
+    """opened(backend, ...): the files that a program opens which opens and closes two libraries twice, and hugeld's lines."""
+
+    def run(backend, *words):
+        log = tmp_path / "strace"
+        env = helpers.preload(library, patterns="libtable*:libaligned*", options=f"backend={backend},verbose=3,segments=text+rodata")
+        preload = env.pop("LD_PRELOAD")
+        result = helpers.run(["strace", "-f", "-o", log, "-e", "trace=openat,ioctl", *words, "-E", f"LD_PRELOAD={preload}",
+                              workshop / "open-close", "calm", "2", workshop / "libtable1.so", workshop / "libaligned.so"], env)
+        assert result.returncode == 0 and len(MOVED.findall(result.stderr)) == 4, result.stderr
+        return re.findall(r'openat\(AT_FDCWD, "(.*?)"', log.read_text()), result.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("backend, free", [("thp", 0), ("auto", 0), ("auto", 64)])
+def test_no_smaps(pool, opened, backend, free):
+    """The kernel walks all memory of the program for smaps, with every signal blocked: it is asked for the new mappings alone."""
+    need_scan()
+    pool(free)
+    files, _ = opened(backend)
+    assert "/proc/self/pagemap" in files and "/proc/self/smaps" not in files, files
+
+
+def test_smaps_once(opened):
+    """A kernel before Linux 6.7: smaps is read once for each span."""
+    files, told = opened("thp", "-einject=ioctl:error=ENOTTY")
+    spans = re.findall(r"^hugeld: .* (?:text|rodata) \d+ pages? thp$", told, re.M)
+    assert files.count("/proc/self/smaps") == len([s for s in spans if ": 0x" in s]) >= 4, (files, told)
+
+
 def test_stderr_that_became_something_else(workshop, later, pool, tmp_path):
     """A daemon's descriptor 2 may be a file of its own by then: nothing is written to it."""
     pool(64)
@@ -191,6 +236,6 @@ def test_data_beside_threads(library, later, thp, tmp_path):
     compile_c(source, tmp_path / "libdata.so", "-shared")
     script = ("import ctypes, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
               f"ctypes.CDLL({str(tmp_path / 'libdata.so')!r})")
-    _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp").communicate(timeout=60)
+    _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp,data=thp").communicate(timeout=60)
     assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it are already running; use hugeld run "
                       "--via=ldso\n")

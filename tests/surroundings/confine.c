@@ -6,6 +6,7 @@
      no-thp             PR_SET_THP_DISABLE
      merge              PR_SET_MEMORY_MERGE: equal pages of all memory may be merged (Linux 6.4)
      no-populate        madvise(2) knows no MADV_POPULATE_READ and _WRITE, as before Linux 5.14
+     one-huge-page      madvise(2) has no advice for huge pages, but MADV_COLLAPSE of a single one
      no-write-execute   systemd's MemoryDenyWriteExecute= as a seccomp filter: the same rules
      groups=N           N supplementary groups
      deny=CALL,...      these system calls give EPERM
@@ -27,6 +28,9 @@
 #include <sys/shm.h>
 #include <unistd.h>
 
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 #ifndef PR_SET_MDWE
 #define PR_SET_MDWE 65
 #define PR_MDWE_REFUSE_EXEC_GAIN 1
@@ -73,6 +77,16 @@ static void deny_populate(scmp_filter_ctx filter) {
     }
 }
 
+static void allow_one_huge_page(scmp_filter_ctx filter) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct scmp_arg_cmp advise[] = {SCMP_A2(SCMP_CMP_EQ, MADV_HUGEPAGE)};
+    struct scmp_arg_cmp collapse[] = {SCMP_A2(SCMP_CMP_EQ, MADV_COLLAPSE),
+                                      SCMP_A1(SCMP_CMP_NE, page * (page / 8))};
+    check(seccomp_rule_add_array(filter, SCMP_ACT_ERRNO(0), SCMP_SYS(madvise), 1, advise), "one-huge-page");
+    check(seccomp_rule_add_array(filter, SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), 2, collapse),
+          "one-huge-page");
+}
+
 static void load_filter(const char *path) {
     static struct sock_filter code[BPF_MAXINSNS];
     FILE *file = fopen(path, "rb");
@@ -106,6 +120,8 @@ static void set_rule(char *rule) {
         deny_write_execute(filter);
     else if (strcmp(rule, "no-populate") == 0)
         deny_populate(filter);
+    else if (strcmp(rule, "one-huge-page") == 0)
+        allow_one_huge_page(filter);
     else if (strncmp(rule, "deny=", 5) == 0)
         add_calls(filter, SCMP_ACT_ERRNO(EPERM), rule + 5);
     else if (strncmp(rule, "pretend=", 8) == 0)

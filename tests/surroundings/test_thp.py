@@ -3,6 +3,8 @@
 process's own setting, not where a memory limit applies, and only if they are really huge."""
 
 import pathlib
+import re
+import shutil
 
 import pytest
 
@@ -28,7 +30,7 @@ def test_switched_off(builder, surround, root, pool, thp, confine, how, backend,
     """No text, read-only or writable data becomes transparent huge pages."""
     pool(free)
     app = builder.executable("nopie", words=6 * 2**17)
-    options = f"backend={backend},verbose=1"
+    options = f"backend={backend},verbose=1,data=thp"
     moved = {app.name: ALL} if moves else {}
     if how == "prctl":
         outcome = surround([app], moved, prefix=confine("no-thp"), options=options)
@@ -44,13 +46,14 @@ def test_switched_off(builder, surround, root, pool, thp, confine, how, backend,
         assert f"{app.name}: text stays: {reason}" in outcome.stderr
 
 
-def test_the_kernel_gives_small_pages(builder, surround, pool, thp, confine):
-    """madvise(2) says yes to everything and does nothing: only smaps tells."""
+@pytest.mark.parametrize("rule", ["pretend=madvise", "one-huge-page"])
+def test_the_kernel_gives_small_pages(builder, surround, pool, thp, confine, rule):
+    """madvise(2) says yes to everything and does nothing, or only the first page becomes huge: only smaps tells."""
     pool(0)
     app = builder.executable("nopie")
     if "[always]" in (THP / "enabled").read_text():
         pytest.skip("THP are for everybody here: set it to madvise")
-    outcome = surround([app], {}, prefix=confine("pretend=madvise"), options="backend=thp,verbose=1")
+    outcome = surround([app], {}, prefix=confine(rule), options="backend=thp,verbose=1,segments=text")
     assert f"{app.name}: text stays: the kernel gave small pages" in outcome.stderr
 
 
@@ -66,6 +69,22 @@ def test_memory_that_may_be_merged(builder, surround, pool, thp, confine):
     copies = [m for m in outcome.image.mappings if m.thp_bytes]
     assert copies and not any("mg" in m.flags for m in copies)
     assert all("mg" in m.flags for m in outcome.plain_image.mappings if m.permissions == "r-xp" and m.name.endswith(app.name))
+
+
+def test_nothing_is_copied_to_small_pages(builder, library, pool, thp, confine, tmp_path):
+    """The first page shows that the kernel gives small ones, before any text is read for a copy."""
+    pool(0)
+    app = builder.executable("nopie")
+    if "[always]" in (THP / "enabled").read_text():
+        pytest.skip("THP are for everybody here: set it to madvise")
+    log = tmp_path / "strace"
+    env = helpers.preload(library, options="backend=thp,verbose=1,segments=text")
+    preload = env.pop("LD_PRELOAD")
+    result = helpers.run([*confine("pretend=madvise"), shutil.which("strace") or pytest.skip("needs strace"), "-o", log, "-e", "trace=openat,pread64,process_vm_readv", "-E",
+                          f"LD_PRELOAD={preload}", app], env)
+    assert f"{app.name}: text stays: the kernel gave small pages" in result.stderr, result.stderr
+    copied = [int(n) for n in re.findall(r"(?:pread64|process_vm_readv)\(.* = (\d+)$", log.read_text(), re.M)]
+    assert "/proc/self/smaps" in log.read_text() and max(copied, default=0) < 1 << 16, log.read_text()
 
 
 # --- memory cgroups ---
@@ -164,5 +183,5 @@ def test_resource_limits_that_cannot_be_read(builder, surround, pool, thp, confi
     """A filter of system calls refuses prlimit64."""
     pool(0)
     app = builder.executable("nopie", words=6 * 2**17)
-    outcome = surround([app], {}, prefix=confine("deny=prlimit64"), options="verbose=1")
+    outcome = surround([app], {}, prefix=confine("deny=prlimit64"), options="verbose=1,data=thp")
     assert f"{app.name}: data stays: {UNKNOWN}" in outcome.stderr

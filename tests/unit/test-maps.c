@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The mappings in a range, as the kernel answers for addresses and as maps has it; what smaps says of them; and pages that were
-   written to, by PAGEMAP_SCAN and by reading pagemap. */
+   written to, and huge ones, by PAGEMAP_SCAN and by reading pagemap. */
 #include "unit.h"
 
 #include "elf/maps.h"
@@ -342,6 +342,74 @@ static void test_swapped_page(void **state) {
     close(file);
 }
 
+/* A private mapping of a new file of BYTES. */
+static char *map_file(size_t bytes) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    assert_int_equal(ftruncate(fileno(file), (off_t)bytes), 0);
+    char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fileno(file), 0);
+    assert_ptr_not_equal(at, MAP_FAILED);
+    fclose(file);
+    return at;
+}
+
+/* Pages that were written count, in more runs than one call of the kernel returns; those that were read don't. By PAGEMAP_SCAN and
+   by reading. */
+static void test_written(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 3 * PAGES * page;
+    char *at = map_file(bytes), sum = 0;
+    uint64_t start = (uint64_t)(uintptr_t)at, middle = start + 2 * PAGES * page, end = start + bytes;
+    int pagemap = (int)hl_open_pagemap();
+    assert_true(pagemap >= 0);
+    for (size_t i = 0; i < bytes; i += page)
+        sum += at[i];
+    for (unsigned may_scan = 0; may_scan < 2; may_scan++) {
+        assert_int_equal(hl_measure_written(pagemap, start, end, page, may_scan), 0);
+        assert_int_equal(hl_check_unmodified(pagemap, start, end, page, may_scan), 0);
+    }
+    for (size_t i = 0; i < PAGES; i++)
+        at[2 * i * page] = (char)(sum + 1);
+    for (unsigned may_scan = 0; may_scan < 2; may_scan++) {
+        assert_int_equal(hl_measure_written(pagemap, start, end, page, may_scan), PAGES * page);
+        assert_int_equal(hl_measure_written(pagemap, start + page, start + 4 * page, page, may_scan), page);
+        assert_int_equal(hl_measure_written(pagemap, middle, end, page, may_scan), 0);
+        assert_int_equal(hl_check_unmodified(pagemap, start, end, page, may_scan), HL_REASON_TEXT_MODIFIED);
+        assert_int_equal(hl_check_unmodified(pagemap, middle - page, end, page, may_scan), 0);
+        assert_int_equal(hl_measure_written(-1, start, end, page, may_scan), -1);
+        assert_int_equal(hl_check_unmodified(-1, start, end, page, may_scan), HL_REASON_NO_PROC);
+    }
+    assert_int_equal(close(pagemap), 0);
+    assert_int_equal(munmap(at, bytes), 0);
+}
+
+/* Whether pages are huge: neither where nothing is there, nor on small pages; where the kernel tells. */
+static void test_huge(void **state) {
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), huge = page * (page / 8), bytes = 3 * huge;
+    char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(at, MAP_FAILED);
+    uint64_t start = ((uint64_t)(uintptr_t)at + huge - 1) & ~(uint64_t)(huge - 1);
+    int pagemap = (int)hl_open_pagemap(), result = hl_check_huge(pagemap, start, start + huge);
+    if (result < 0)
+        skip();
+    assert_int_equal(result, HL_REASON_THP_UNAVAILABLE);
+    assert_int_equal(madvise(at, bytes, MADV_NOHUGEPAGE), 0);
+    memset(at, 1, bytes);
+    assert_int_equal(hl_check_huge(pagemap, start, start + huge), HL_REASON_THP_UNAVAILABLE);
+    assert_int_equal(hl_measure_huge(pagemap, start, start + 2 * huge), 0);
+    assert_int_equal(madvise(at, bytes, MADV_HUGEPAGE), 0);
+    if (madvise((void *)(uintptr_t)start, huge, 25 /* MADV_COLLAPSE */) == 0) {
+        assert_int_equal(hl_check_huge(pagemap, start, start + huge), 0);
+        assert_int_equal(hl_check_huge(pagemap, start, start + 2 * huge), HL_REASON_THP_UNAVAILABLE);
+        assert_int_equal(hl_measure_huge(pagemap, start, start + 2 * huge), huge);
+    }
+    assert_int_equal(hl_check_huge(-1, start, start + huge), -1);
+    assert_int_equal(hl_measure_huge(-1, start, start + huge), -1);
+    assert_int_equal(close(pagemap), 0);
+    assert_int_equal(munmap(at, bytes), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_range),        cmocka_unit_test(test_file),
@@ -350,6 +418,7 @@ int main(void) {
         cmocka_unit_test(test_swapped_page), cmocka_unit_test(test_flags),
         cmocka_unit_test(test_own_flags),    cmocka_unit_test(test_shared),
         cmocka_unit_test(test_smaps),        cmocka_unit_test(test_branch_protection),
+        cmocka_unit_test(test_written),      cmocka_unit_test(test_huge),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
