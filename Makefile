@@ -31,7 +31,7 @@ endif
 # The arguments of check and check-all: files, folders and options of pytest.
 TESTS = tests bench
 # A line for each folder (harness/progress.py), and the reasons of skipped tests at the end.
-PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider -o console_output_style=classic -rs -n 6 --dist loadgroup
+PYTEST = PYTHONPYCACHEPREFIX=$B/pycache $(PYTHON) -m pytest -q -p no:cacheprovider -o console_output_style=classic -rs -n 6 --dist loadgroup
 
 # These install their packages before anything is configured, and build by calling make again.
 first_install = check check-all check-fuzz check-vm check-glibc check-rfc ldso demo lint bench dist clean
