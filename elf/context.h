@@ -124,6 +124,11 @@ static inline bool hl_is_kept_from_children(const struct hl_context *context, co
     return move->backend != HL_HUGETLB || move->memfd >= 0 || context->probed.kernel.hugetlb_dofork;
 }
 
+/* Whether what stays for REASON is better off where it is: no failure. */
+static inline bool hl_is_better_off(enum hl_reason reason) {
+    return reason == HL_REASON_HUGE_ALREADY || reason == HL_REASON_DATA_AUTO;
+}
+
 /* Whether WORK is one of many that a wildcard selected, and too small: only verbose=3 has a line for it. */
 static inline bool hl_is_just_small(const struct hl_work *work) {
     return work->reason == HL_REASON_TOO_SMALL && work->selection == HL_SELECTED_BY_WILDCARD;

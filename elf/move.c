@@ -264,6 +264,26 @@ static void skip_data(const struct hl_context *context, struct hl_work *work) {
             work->move[i].reason = HL_REASON_THREADS;
 }
 
+/* Whether most of SPAN, data of a file, has been written to, as by relocation, and is in memory. */
+static bool is_mostly_written(const struct hl_context *context, const struct hl_span *span) {
+    int64_t written =
+        hl_measure_written((int)context->probed.pagemap, span->start, span->end,
+                           context->config->geometry.page_bytes, context->probed.status.filters == 0);
+    return written > (int64_t)hl_span_bytes(span) / 2;
+}
+
+/* data=auto: a copy of data that the program may never touch would take memory, and an object on its image takes none.  That holds with
+   and without threads, so it is the reason that is reported. */
+static void skip_unwritten_data(const struct hl_context *context, struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans && context->config->options.data == HL_DATA_AUTO; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        enum hl_reason reason = work->move[i].reason;
+        if (span->kind == HL_DATA && (reason == HL_MOVED || reason == HL_REASON_THREADS) &&
+            (work->no_image == HL_MOVED || !is_mostly_written(context, span)))
+            work->move[i].reason = HL_REASON_DATA_AUTO;
+    }
+}
+
 static bool has_data(const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (hl_is_writable(&work->plan.span[i]))
@@ -274,13 +294,12 @@ static bool has_data(const struct hl_work *work) {
 /* The image first, because it costs nothing.  If only an image is wanted and there is none, only data could move. */
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->config->options.backend;
-    if (hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0) {
-        skip_data(context, work);
-    } else {
-        skip_data(context, work);
-        if (backend != HL_BACKEND_IMAGE || has_data(work))
-            work->reason = (enum hl_reason)hl_check_object(context, work);
-    }
+    bool is_mapped = hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0;
+    skip_data(context, work);
+    if (!is_mapped && (backend != HL_BACKEND_IMAGE || has_data(work)))
+        work->reason = (enum hl_reason)hl_check_object(context, work);
+    if (work->reason == HL_MOVED)
+        skip_unwritten_data(context, work);
 }
 
 static bool is_anything_prepared(const struct hl_work *work) {
@@ -403,8 +422,7 @@ static bool is_refused(const struct hl_context *context, const struct hl_work *w
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         bool counts = work->plan.span[i].kind == HL_TEXT || work->plan.pages[HL_TEXT] == 0;
-        if (counts && work->move[i].backend == HL_NO_BACKEND &&
-            work->move[i].reason != HL_REASON_HUGE_ALREADY)
+        if (counts && work->move[i].backend == HL_NO_BACKEND && !hl_is_better_off(work->move[i].reason))
             return true;
     }
     return false;

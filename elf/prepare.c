@@ -292,8 +292,8 @@ static int check_debugger(const struct hl_context *context, const struct hl_work
     return 0;
 }
 
-/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved afterwards. data=thp,
-   the default, is no request of the user's. */
+/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved afterwards.  Only
+   backend=thp asks for them under a memory limit; data=thp does not. */
 static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
     int result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);

@@ -230,7 +230,7 @@ static void report_failure(const struct hl_context *context, const struct hl_wor
         add_pool_remedy(&line, context, work->plan.pages[kind]);
     else
         add_remedy(&line, remedy);
-    tell(context, reason == HL_REASON_HUGE_ALREADY ? 2 : 1, &line);
+    tell(context, hl_is_better_off(reason) ? 2 : 1, &line);
 }
 
 /* Reports every kind that was planned and stays: the promise that was not kept. */

@@ -165,12 +165,14 @@ static void print_range(const struct hl_file_plan *report, const struct hl_start
              most % 10, full / 10, full % 10, to_kib(range->made_executable_max));
 }
 
-/* The backend that the options want for a span of this KIND: its mark, and *BACKEND in words. */
+/* The backend that the options want for a span of this KIND: its mark, and *BACKEND in words.  Whether data was written is only
+   known in a process. */
 static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
     static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "image"};
     static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_IMAGE};
     unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
-    *backend = names[choice];
+    *backend = kind == HL_DATA && options->data == HL_DATA_AUTO ? "thp, if most of it is written by then"
+                                                                : names[choice];
     return marks[choice];
 }
 

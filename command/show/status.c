@@ -514,6 +514,16 @@ static void print_next_start(const struct hl_verdict *verdict) {
     free(commands);
 }
 
+/* Writable data that is in the plan stays by default unless it was written to at startup; text has other reasons. */
+static void explain_data(struct hl_part *parts, size_t n, const struct hl_object *object,
+                         const struct hl_options *options) {
+    for (size_t i = 0; i < n && options->data == HL_DATA_AUTO; i++) {
+        const struct hl_segment *segment = &object->segment[parts[i].segment];
+        if (parts[i].sentence == NULL && (segment->flags & PF_W) && parts[i].start < segment->file_end)
+            parts[i].sentence = hl_reason_sentence(HL_REASON_DATA_AUTO);
+    }
+}
+
 /* The small parts and their reasons are those of the plan with the options that the process was started with. */
 static void draw_tally(const struct picture *picture, const struct tally *tally) {
     const struct hl_object *object = &tally->loaded->object;
@@ -529,6 +539,7 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
         draw_range(&drawing, object, &tally->range[i]);
     struct hl_part *parts;
     size_t n_parts = hl_list_parts(&parts, object, &plan, &options, &geometry);
+    explain_data(parts, n_parts, object, &options);
     hl_add_small_stretches(&drawing, parts, n_parts);
     hl_finish_drawing(&drawing);
     free(parts);

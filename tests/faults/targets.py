@@ -115,7 +115,7 @@ def make_setting(get, targets, name):
         argv.insert(0, ldso)
 
     def environment(patterns, more=""):
-        return helpers.preload(*preloaded, patterns=patterns, options=f"{options}{more},verbose=3")
+        return helpers.preload(*preloaded, patterns=patterns, options=f"data=thp,{options}{more},verbose=3")
 
     if "backend=image" in options:
         store = get("image_store")

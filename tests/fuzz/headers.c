@@ -19,7 +19,7 @@ static void choose_options(struct hl_options *options, struct hl_object *object,
     hl_default_options(options);
     options->edges = bit(what, 0);
     options->segments = bit(what, 1);
-    options->data = bit(what, 2);
+    options->data = bit(what, 2) ? HL_DATA_OFF : HL_DATA_AUTO;
     options->bss = bit(what, 3);
     options->sparse_text = bit(what, 4);
     options->backend = flags % 4;

@@ -196,8 +196,8 @@ def test_bss_and_heap(linked, builder, pool, thp, variant, random):
     app = builder.executable(variant, words=6 * 2**17)
     plain = helpers.run([app])
     for way in (by_run, by_command):
-        command = way(linked.ldso, "main", "bss=thp,verbose=2", [app])
-        done = helpers.run([*([] if random else ["setarch", "-R"]), *command], linked.environment("main", "bss=thp,verbose=2"))
+        command = way(linked.ldso, "main", "data=thp,bss=thp,verbose=2", [app])
+        done = helpers.run([*([] if random else ["setarch", "-R"]), *command], linked.environment("main", "data=thp,bss=thp,verbose=2"))
         assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
         assert re.fullmatch(r"hugeld: app-\S+: text \d pages hugetlb, .*data \d pages? thp, bss \d pages? thp \(advised\)\n",
                             done.stderr), done.stderr

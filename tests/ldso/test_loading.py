@@ -177,7 +177,7 @@ def test_uprobe(linked, builder, library, loads, pool, probe, way, opened):
 
 
 @pytest.mark.check_all
-@pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,bss=thp"])
+@pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,data=thp,bss=thp"])
 def test_thousand_rounds(linked, library, loads, pool, thp, options):
     """dlopen and dlclose: mappings, descriptors, memory and the pool are the same after 1000 rounds as after 10."""
     pool(16)

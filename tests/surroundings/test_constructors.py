@@ -33,7 +33,7 @@ def test_first_moves(builder, surround, pool, thp, kind):
     pool(64)
     if kind == "executable":
         app = file = builder.executable("nopie", words=6 * 2**17)
-        outcome = surround([app], {file.name: (*ALL, "data")}, options="verbose=1")
+        outcome = surround([app], {file.name: (*ALL, "data")}, options="verbose=1,data=thp")
     else:
         app, [file] = builder.with_library("dso")
         outcome = surround([app], {file.name: ALL}, patterns="libbig*", options="verbose=1")
@@ -47,7 +47,7 @@ def test_last(builder, surround, pool, thp, first, action, threads, backend):
     pool(64)
     app = builder.executable("nopie", words=6 * 2**17)
     kinds = ALL if threads else (*ALL, "data")
-    outcome = surround([app], {app.name: kinds}, first=[first], options=f"backend={backend},verbose=1", backend=backend,
+    outcome = surround([app], {app.name: kinds}, first=[first], options=f"backend={backend},verbose=1,data=thp", backend=backend,
                        T_FIRST=action)
     said = f"hugeld: {app.name}: data stays: threads that could write to it are already running; preload hugeld as the last object\n"
     assert outcome.stderr == (said if threads else "")

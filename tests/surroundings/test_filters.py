@@ -304,7 +304,7 @@ def test_many_groups_and_threads(builder, surround, pool, thp, root, confine, fi
     app = builder.executable("nopie", words=6 * 2**17)
     kinds = ("text", "rodata") if threads else ("text", "rodata", "data")
     outcome = surround([app], {app.name: kinds}, first=[first] if threads else [], prefix=confine(GROUPS),
-                       options="backend=hugetlb,verbose=1", T_FIRST="threads:2")
+                       options="backend=hugetlb,verbose=1,data=thp", T_FIRST="threads:2")
     assert ("data stays: threads that could write to it are already running" in outcome.stderr) == threads
 
 

@@ -18,7 +18,7 @@ LIMIT = "private copies count against its memory limit"
 UNKNOWN = "whether a memory limit applies to private copies cannot be read"
 FULL = "private copies may take twice its size"
 POOL = "the huge page pool cannot serve it"
-NO_POOL = "reserve_pages=100000,verbose=1"
+NO_POOL = "data=thp,reserve_pages=100000,verbose=1"
 WORDS = 6 * 2**17  # 6 MiB of data
 ALL = ("text", "rodata", "data")
 
@@ -76,7 +76,7 @@ def wide_limit(request):
 
 
 def test_limit(builder, prove, thp, wide_limit):
-    """With any limit the text stays, as the pool cannot serve it, and so does data, which is for thp by default."""
+    """With any limit the text stays, as the pool cannot serve it, and so does data, which is for thp alone."""
     app = builder.executable("nopie", WORDS)
     proof = prove([*wide_limit, app], {}, options=NO_POOL, name=app.name, same=same_but_stderr)
     assert f"{app.name}: text stays: {POOL}" in proof.moved[2]
@@ -87,7 +87,7 @@ def test_limit_does_not_concern_hugetlb(builder, prove, pool, thp, wide_limit):
     pool(64)
     app = builder.executable("nopie", WORDS)
     for backend in ("auto", "hugetlb"):
-        proof = prove([*wide_limit, app], {app.name: ("text", "rodata")}, options=f"backend={backend},verbose=1",
+        proof = prove([*wide_limit, app], {app.name: ("text", "rodata")}, options=f"backend={backend},verbose=1,data=thp",
                       name=app.name, same=same_but_stderr)
         assert f"{app.name}: data stays: {LIMIT}" in proof.moved[2]
 
@@ -95,7 +95,7 @@ def test_limit_does_not_concern_hugetlb(builder, prove, pool, thp, wide_limit):
 def test_asked_for(builder, prove, thp, wide_limit):
     """backend=thp moves all planned text where twice the bytes fit."""
     app = builder.executable("nopie", WORDS)
-    prove([*wide_limit, app], {app.name: ALL}, options="backend=thp", name=app.name, backend="thp")
+    prove([*wide_limit, app], {app.name: ALL}, options="backend=thp,data=thp", name=app.name, backend="thp")
 
 
 def test_asked_for_in_vain(builder, prove, thp, memory_group):

@@ -91,14 +91,14 @@ def test_bss(builder, prove, pool, thp, variant, random):
     pool(64)
     app = builder.executable(variant, words=6 * 2**17)
     prefix = [] if random else ["setarch", "-R"]
-    proof = prove([*prefix, app], {app.name: (*ALL, "data")}, options="backend=hugetlb,bss=thp", name=app.name)
+    proof = prove([*prefix, app], {app.name: (*ALL, "data")}, options="backend=hugetlb,data=thp,bss=thp", name=app.name)
     assert "break grows and shrinks" in proof.moved[1]
 
 
-def test_data_default_is_thp(builder, prove, pool, thp):
+def test_unwritten_data_stays_by_default(builder, prove, pool, thp):
     pool(64)
     app = builder.executable("pie", words=6 * 2**17)
-    prove([app], {app.name: (*ALL, "data")})
+    prove([app], {app.name: ALL})
 
 
 def test_auto_takes_thp_where_the_pool_is_empty(builder, prove, pool, thp):

@@ -40,4 +40,4 @@ def test_disabled_for_the_process(builder, prove, thp):
 def test_written_data_stays_intact(builder, prove, thp):
     """fork() and writing to data on thp: the child and the parent each see their own."""
     app = builder.executable("pie", words=6 * 2**17)
-    prove([app], {app.name: ("text", "rodata", "data")}, options="backend=thp", backend="thp")
+    prove([app], {app.name: ("text", "rodata", "data")}, options="backend=thp,data=thp", backend="thp")

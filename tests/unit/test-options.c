@@ -72,7 +72,7 @@ static void test_table_of_the_design(void **state) {
     static const char *const table[] = {"backend=auto,hugetlb,thp,file,image",
                                         "store",
                                         "segments=text,text+rodata",
-                                        "data=thp,off",
+                                        "data=auto,thp,off",
                                         "bss=off,thp",
                                         "edges=merge,small",
                                         "sparse_text=off,on",

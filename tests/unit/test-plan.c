@@ -165,7 +165,7 @@ static unsigned all_options(struct hl_options *options) {
                             hl_default_options(&options[n]);
                             options[n].edges = edges;
                             options[n].segments = segments;
-                            options[n].data = data;
+                            options[n].data = data == 0 ? HL_DATA_AUTO : HL_DATA_OFF;
                             options[n].bss = bss;
                             options[n].sparse_text = sparse_text;
                             options[n++].backend = by_file ? HL_BACKEND_FILE : HL_BACKEND_AUTO;

@@ -12,12 +12,12 @@ from smaps import read_smaps
 from writable import ALL, FIXED, read_flags
 
 # options -> kinds that move
-MOVED = {"": ("data",), "data=off": (), "bss=thp": ("data",), "data=off,bss=thp": ()}
+MOVED = {"data=thp": ("data",), "data=off": (), "data=thp,bss=thp": ("data",), "data=off,bss=thp": ()}
 
 
 @pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
 @pytest.mark.parametrize("variant", ["nopie", "pie", *(pytest.param(v, marks=pytest.mark.check_all) for v in ("aligned", "aligned-pie"))])
-@pytest.mark.parametrize("options", MOVED, ids=lambda o: o or "default")
+@pytest.mark.parametrize("options", MOVED)
 def test_every_byte(program, compare, pool, thp, variant, random, options):
     """Written by an earlier constructor, with a heap behind them; looked at by main."""
     pool(64)
@@ -30,7 +30,7 @@ def test_every_byte(program, compare, pool, thp, variant, random, options):
     assert "data" not in moved or outcome.plans[app.name].pages("data") >= 2
 
 
-@pytest.mark.parametrize("options", ["", "bss=thp"], ids=lambda o: o or "default")
+@pytest.mark.parametrize("options", ["data=thp", "data=thp,bss=thp"])
 def test_signal_handler(program, library, empty_library, early, pool, thp, options):
     """A handler writes to the data every 50 us; not one write is lost between filling and commit."""
     pool(64)
@@ -46,9 +46,9 @@ def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
     """bss=thp: exactly the planned range is advised; nothing of it is there until it is touched, then it is huge."""
     pool(0)
     app = program(variant)
-    env = helpers.preload(library, pause_library, options="backend=thp,bss=thp")
+    env = helpers.preload(library, pause_library, options="backend=thp,data=thp,bss=thp")
     with helpers.paused([app, "fork", "1", "0", "stop"], env, app.name) as process:
-        [plan] = read_plans(process.pid, [app], "bss=thp").values()
+        [plan] = read_plans(process.pid, [app], "data=thp,bss=thp").values()
         [span] = [s for s in plan.spans if s.kind == "bss"]
         assert span.pages >= 1
 
@@ -66,7 +66,7 @@ def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
 
 @pytest.mark.check_all
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
-@pytest.mark.parametrize("options", ["", "backend=thp"])
+@pytest.mark.parametrize("options", ["data=thp", "data=thp,backend=thp"])
 def test_sparse(program, library, empty_library, pool, thp, variant, options):
     """1 GiB of .bss, one byte touched in every MiB: it costs at most the moved bytes.  (bss=thp costs the whole GiB.)"""
     pool(64)

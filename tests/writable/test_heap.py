@@ -10,7 +10,7 @@ import pytest
 
 from writable import ALL, FIXED
 
-EVERYTHING = "backend=hugetlb,bss=thp"
+EVERYTHING = "backend=hugetlb,data=thp,bss=thp"
 KINDS = (*ALL, "data")
 # The bytes that an earlier constructor took: none; a few; more than the page.
 EARLY = {"none": "", "small": "sbrk:8000,malloc:8000", "small sbrk": "sbrk:8000", "sbrk": "sbrk:480000",

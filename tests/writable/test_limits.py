@@ -51,7 +51,7 @@ def test_limit(program, compare, pool, thp, name, variant, prefix):
     pool(64)
     backend = "thp" if "backend=thp" in options else "hugetlb"
     outcome = compare([program(variant), "check"], moved, f"fill,sbrk:8000,{before}", prefix,
-                      options=f"verbose=1,{options}", backend=backend)
+                      options=f"verbose=1,data=thp,{options}", backend=backend)
     check(outcome, moved, reason)
 
 
@@ -65,7 +65,7 @@ def test_overcommit_memory(program, compare, pool, thp, root, options, mode):
     pool(64)
     moved = DATA if options == "backend=thp" else ALL
     with setting("/proc/sys/vm/overcommit_memory", "2"):
-        outcome = compare([program("pie"), mode], moved, "sbrk:8000", FIXED, options=options,
+        outcome = compare([program("pie"), mode], moved, "sbrk:8000", FIXED, options=f"data=thp,{options}",
                           backend="thp" if options == "backend=thp" else "hugetlb")
     assert outcome.stderr == ""
 
@@ -77,5 +77,5 @@ def test_threads(program, compare, pool, thp, variant, prefix, options):
     pool(64)
     backend = "thp" if "backend=thp" in options else "hugetlb"
     outcome = compare([program(variant), "check"], ALL, "fill,malloc:8000,threads:4", prefix,
-                      options=f"verbose=1,{options}", backend=backend)
+                      options=f"verbose=1,data=thp,{options}", backend=backend)
     check(outcome, ALL, "threads that could write to it are already running; preload hugeld as the last object")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""data=hugetlb and bss=hugetlb, which there once were, are refused with one line each, and the program runs on as by
-default: moving writable data back at fork was safe only as long as nothing had happened to it since."""
+"""data=hugetlb and bss=hugetlb, which there once were, are refused with one line each, and the program runs on as if
+they were not there: moving writable data back at fork was safe only as long as nothing had happened to it since."""
 
 import pathlib
 import re
@@ -44,10 +44,10 @@ def rearrange(builder):
 
 
 @pytest.mark.parametrize("options", REFUSED)
-def test_as_by_default(program, run, pool, thp, options):
+def test_as_without_it(program, run, pool, thp, options):
     pool(64)
     app = program("nopie")
-    default, refused = (run([app], f"backend=hugetlb,verbose=2,{o}") for o in ("verbose=2", options))
+    default, refused = (run([app], f"backend=hugetlb,verbose=2,data=thp,{o}") for o in ("verbose=2", options))
     lines = "".join(f"hugeld: LD_HUGEPAGES_OPTIONS: {o}: no such value; ignored\n" for o in options.split(","))
     assert re.search(r"data \d pages? thp", default.stderr)
     assert (refused.returncode, refused.stdout, refused.stderr) == (0, default.stdout, lines + default.stderr)
@@ -60,7 +60,7 @@ def test_rearranged(rearrange, run, pool, thp, how, options):
     pool(64)
     plain = helpers.run([rearrange, how])
     assert plain.returncode == 3 and plain.stdout.count("status 0\n") == 2, plain
-    moved = run([rearrange, how], f"{options},verbose=2")
+    moved = run([rearrange, how], f"data=thp,{options},verbose=2")
     assert (moved.returncode, moved.stdout) == (3, plain.stdout), moved.stderr
     assert re.search(r"^hugeld: rearrange: .*\bdata \d+ pages? thp", moved.stderr, re.M), moved.stderr
     assert ("bss" in moved.stderr.replace("bss=", "")) == ("bss=thp" in options), moved.stderr

@@ -4,6 +4,7 @@
 import pathlib
 import re
 
+HERE = pathlib.Path(__file__).resolve().parent
 ALL = ("text", "rodata")
 FIXED = ["setarch", "-R"]  # without address-space randomisation the heap begins right behind .bss
 

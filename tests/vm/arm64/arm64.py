@@ -491,4 +491,4 @@ def test_contiguous_library_that_comes_later(contiguous_pool, library, tmp_path)
 def test_data(builder, prove, thp, bss):
     """The program forks, and its heap grows and shrinks."""
     app = builder.executable("nopie", WORDS)
-    prove([app], {app.name: (*ALL, "data")}, options=f"backend=hugetlb,bss={bss}")
+    prove([app], {app.name: (*ALL, "data")}, options=f"backend=hugetlb,data=thp,bss={bss}")

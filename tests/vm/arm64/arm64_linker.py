@@ -59,7 +59,7 @@ def test_thp(builder, linked, thp):
 def test_data(builder, linked, thp):
     """The program forks, and its heap grows and shrinks."""
     app = builder.executable("nopie", arm64.WORDS)
-    linked.prove([app], {app.name: (*ALL, "data")}, "main", "backend=hugetlb,bss=thp")
+    linked.prove([app], {app.name: (*ALL, "data")}, "main", "backend=hugetlb,data=thp,bss=thp")
 
 
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: a hundred MiB for each library")

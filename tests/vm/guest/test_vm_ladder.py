@@ -61,7 +61,7 @@ def test_writable_data(builder, row, nodes, thp):
     """Writable data is on transparent huge pages, which every kernel moves."""
     nodes(64, 0)
     app = builder.executable("nopie", words=6 * 2**17)
-    assert row([app], {app.name: (*ALL, "data")}, "backend=hugetlb,bss=thp").stderr == ""
+    assert row([app], {app.name: (*ALL, "data")}, "backend=hugetlb,data=thp,bss=thp").stderr == ""
 
 
 def test_way_in(builder, nodes, library, pause_library):

@@ -35,7 +35,7 @@ CHOSEN = [
     r"attach/test_attach_kinds.py::test_(running|store)",
     r"attach/test_attach_place.py::.*",
     r"attach/test_attach_steps.py::test_killed_sample\[(30|47)\]",
-    r"writable/test_contents.py::test_every_byte\[(default|bss=thp)-(nopie-fixed|pie-random)\]",
+    r"writable/test_contents.py::test_every_byte\[data=thp(,bss=thp)?-(nopie-fixed|pie-random)\]",
     r"writable/test_fork.py::test_no_signal_ever\[backend=hugetlb,data=thp-alone\]",
     r"writable/test_fork.py::test_other_ways\[nopie-.*-data=thp(,bss=thp)?\]",
     r"writable/test_heap.py::test_glibc\[(none-pie|small-nopie|both-nopie)-fixed\]",
