@@ -68,7 +68,8 @@ struct hl_smaps {
     uint64_t thp_bytes;        /* AnonHugePages */
     uint64_t file_huge_bytes;  /* FilePmdMapped (Linux 5.4) and ShmemPmdMapped */
     bool is_guarded;           /* VmFlags has bt: PROT_BTI, AArch64 */
-    bool is_special; /* VmFlags has one that a new mapping would not have (mlock, madvise, userfaultfd), or it has a
+    bool
+        is_special; /* VmFlags has one that a new mapping would not have (mlock, madvise, userfaultfd), or it has a
                                   protection key */
 };
 
