@@ -4,7 +4,7 @@
 # make check   each test with a few of its cases, or TESTS='FILE...' with all
 # make check-all   each test with all cases; installs what few tests want, too (T_REAL=all TESTS=tests/real: the long forms)
 # make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
-# make check-vm    boots Debian's kernels in QEMU and runs tests inside
+# make check-vm    boots Debian's kernels in QEMU and runs tests inside; SAMPLE=1: what each alone can catch (tests/vm/table.toml)
 # make check-... SAMPLE=1    every test with a few of its cases, as in CI
 # make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: with the series for upstream; SUITE=machines: other
 #                  machines' glibc comes out the same with the patches; SUITE='trixie sid': builds and tests the linker there
