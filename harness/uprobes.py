@@ -10,7 +10,7 @@ import pytest
 import helpers
 from objects import PT_LOAD, read_headers
 
-EVENT = f"hugeld_test_{helpers.MARK_VALUE.replace('-', '')[:12]}/hit"
+EVENT = f"hugeld_test/hit_{helpers.MARK_VALUE.replace('-', '')[:12]}"  # uprobe_profile has no groups
 REMOVE = f'if cd "$1/events/{EVENT}"; then echo 0 > enable; cd "$1"; echo "-:{EVENT}" >> uprobe_events; fi 2> /dev/null'
 
 

@@ -7,13 +7,12 @@ import collections
 import contextlib
 import json
 import signal
-import subprocess
 
 import pytest
 
 import databases
 import helpers
-from hugepages import free_pages, pool_counts
+from hugepages import NR_HUGEPAGES, free_pages, pool_counts
 from proof import check_span, read_image, read_plans
 from smaps import read_smaps
 
@@ -45,7 +44,7 @@ def check_doctor(argv, pool):
     status, told = ask_doctor(argv)
     total = pool_counts()[0]
     assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
-    subprocess.run(["sh", "-c", told["remedy"]], check=True, stdout=subprocess.DEVNULL)
+    NR_HUGEPAGES.write_text(told["remedy"].partition("=")[2])  # sysctl would change the real pool
     assert free_pages() == needed
     status, told = ask_doctor(argv)
     assert (status, told["enough"]) == (0, True) and told["our_pages_min"] > 0 and told["own_pages"] > 0
