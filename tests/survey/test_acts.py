@@ -331,7 +331,7 @@ class Traced:
 
     def rests(self):
         """The seconds between acts, of which there would be another one by now if the service did not rest."""
-        time.sleep(12)
+        time.sleep(19)
         times = [float(at) for at in re.findall(r"^\d+ +([\d.]+) write\(2, .*put in place", self.trace.read_text(), re.M)]
         assert times, self.trace.read_text()
         return [later - earlier for earlier, later in zip(times, times[1:])]
