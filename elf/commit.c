@@ -1,36 +1,44 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 5, commit: the new memory of an object comes into place, all spans or none.
 
-   Old mappings are never overwritten, only moved, so that the way back exists until everything stands:
+   Others may share this memory: threads, children of vfork, processes made by clone(CLONE_VM).  They execute the text that moves
+   and call mmap meanwhile, so there is no moment without text, and no hole in which another mapping could land:
 
-       object      | old | old  |old|           aside  |    PROT_NONE    |
-                      \     \     \_____________________________\
-                       \     \________________________\          \
-       object      | hole            |          aside  | old | old  |old|
-                          ^
-       scratch     | new, filled     |
+       object      | old  | old  |old|        old text can still be read and executed: its pages come from the file again
+                      |      |     |
+                      v      v     v          1. mremap(MREMAP_DONTUNMAP), for each old mapping
+       aside       | old  | old  |old|        its pages, wherever the kernel has room for them
 
-   One mremap per old mapping: one call over several stops half-way at a sealed one (6.18), and destroys the mappings that it does
-   not move (6.12 and older).  Each step is in a list made beforehand; rolling back walks it in reverse.
+       object      |    new, huge    |        2. mremap(MREMAP_FIXED) over the old text, for each span
+                           ^
+       scratch     |  new, filled    |
 
-   At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the
-   first step and given up before rolling back.
+   The kernel makes each of these calls while it holds the lock of the address space, so that others see it done or not done.  The
+   first step overwrites nothing, and refuses what the second one would: sealed mappings, a limit, a mapping that has
+   been split since.  Between the two, and again at the end, the pages aside are looked at: a uprobe that has been set meanwhile
+   is there.
 
-   An object that the dynamic linker has just mapped needs none of this: no thread uses it yet, and it can be mapped again from its
+   The way back is mremap(MREMAP_FIXED) of what is aside, one mapping after the other.  They can come back over small or
+   transparent huge pages, but nothing cuts a hugetlb mapping at 4 KiB.  So hugetlb spans with several old mappings
+   are placed last, and one that is in place stays there if another such span fails after it, which happens only where the kernel
+   has no memory for page tables.  If nothing shares the memory, it is unmapped first, and comes back as well.
+
+   Writable data move only where nothing shares the memory (skip_data in move.c).  They leave a hole for the time, which is not seen
+   then: with MREMAP_DONTUNMAP their pages would be the file's again, and the kernel would lose count of
+   the memory that is committed.
+
+   A call that maps over something unmaps that first, and may fail then, without memory for page tables.  If the place is empty
+   afterwards, it is claimed by a call that replaces nothing, and the old mappings come back over the claim.  If another
+   thread was faster, the text is lost, and the program ends with a line.
+
+   At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are held during the first step.
+
+   An object that the dynamic linker has just mapped needs none of this: nothing uses it yet, and it can be mapped again from its
    file, which is still open.  Each of its spans comes into place by one call, over the old mappings (map-again.c).
 
-   Between the first and the last step runs nothing but this file, with every signal blocked, in the only
-   thread: it calls nothing outside the core, whose own object is never moved.
-
-   A call that fails need not have left everything as it was: Linux 5.10 unmaps the destination first, and 6.18 stops half-way where
-   a mapping has been split since.  So a span's place is unmapped before its old pieces come back, and parts of a mapping that went
-   aside although the call failed come back too.
-
-   With other threads running there must never be a hole: they execute the text that is being moved, and their mmap would land in
-   the hole.  Then each span is replaced by one call, which other threads see done or not done.  That call is the only thing here
-   without a way back: should the kernel fail inside it, after unmapping (to allocate page tables), the text is gone, and all
-   that can be done is to try again at once.  So everything that it checks first is checked before: the ability on scratch
-   memory, the mappings, and room under vm.max_map_count (the ballast is held until then). */
+   From the first step to the last this thread runs nothing but this file, with every signal blocked: it calls nothing outside the
+   core, whose own object is never moved.  Another thread that forks between the steps gives its child the mappings
+   that are aside, too. */
 #include "commit.h"
 #include "check.h"
 #include "line.h"
@@ -44,27 +52,24 @@
 
 /* One old mapping (as far as it lies inside a span), or one gap that is claimed for the time. */
 struct step {
-    uint64_t at, bytes, aside;
+    uint64_t at, bytes;
+    uint64_t aside; /* where its pages are kept; 0: nowhere */
     unsigned span;
     bool is_gap, is_claimed;
-    bool left; /* the mapping that was kept aside is not there any more */
 };
 
 struct commit {
     struct hl_context *context;
     struct hl_work *work;
     struct step *step;
-    size_t n_steps, n_done;
-    struct hl_area step_area, aside;
+    size_t n_steps;
+    struct hl_area step_area;
     struct hl_ballast ballast;
 };
 
-static bool is_prepared(const struct commit *c, unsigned span) {
-    return c->work->move[span].backend != HL_NO_BACKEND && !c->work->move[span].placed;
-}
-
-static uint64_t bytes_of(const struct commit *c, unsigned span) {
-    return hl_span_bytes(&c->work->plan.span[span]);
+static bool is_prepared(const struct hl_work *work, unsigned span) {
+    const struct hl_move *move = &work->move[span];
+    return move->backend != HL_NO_BACKEND && move->reason == HL_MOVED && !move->placed;
 }
 
 /* The most steps that can be needed: every mapping in the span, and a gap after each. */
@@ -83,15 +88,14 @@ static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t e
     struct step *step = &c->step[c->n_steps++];
     step->at = start;
     step->bytes = end - start;
-    step->aside = c->work->move[span].aside + (start - c->work->plan.span[span].start);
+    step->aside = 0;
     step->span = span;
     step->is_gap = is_gap;
     step->is_claimed = false;
-    step->left = false;
 }
 
 /* Lists the present mappings of a span, and claims for the gaps between them. */
-static void list_steps(struct commit *c, unsigned i) {
+static void list_span(struct commit *c, unsigned i) {
     const struct hl_maps *maps = &c->work->maps;
     const struct hl_span *span = &c->work->plan.span[i];
     uint64_t at = span->start;
@@ -107,25 +111,14 @@ static void list_steps(struct commit *c, unsigned i) {
         add_step(c, i, at, span->end, true);
 }
 
-/* Allocates everything that needs memory, before the first step. */
-static int allocate(struct commit *c) {
-    uint64_t page = c->context->config->geometry.page_bytes, aside_bytes = 0;
+static int list_steps(struct commit *c) {
+    uint64_t page = c->context->config->geometry.page_bytes;
     if (hl_grow_area(&c->step_area, hl_round_up(count_steps(c) * sizeof *c->step, page)) != 0)
         return HL_REASON_NO_MEMORY;
     c->step = (struct step *)c->step_area.start;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)
-        if (is_prepared(c, i))
-            aside_bytes += bytes_of(c, i);
-    if (hl_map_area(&c->aside, aside_bytes, PROT_NONE, MAP_NORESERVE) != 0)
-        return HL_REASON_NO_MEMORY;
-    uint64_t aside = c->aside.start;
-    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
-        if (!is_prepared(c, i))
-            continue;
-        c->work->move[i].aside = aside;
-        aside += bytes_of(c, i);
-        list_steps(c, i);
-    }
+        if (is_prepared(c->work, i))
+            list_span(c, i);
     return 0;
 }
 
@@ -159,18 +152,43 @@ static int explain_error(long result) {
     return result == -EPERM ? HL_REASON_SEALED : HL_REASON_NO_MREMAP;
 }
 
-static int move_aside(struct commit *c, unsigned span) {
-    for (; c->n_done < c->n_steps && c->step[c->n_done].span == span; c->n_done++) {
-        struct step *step = &c->step[c->n_done];
-        long result = hl_move_mapping(step->at, step->bytes, step->aside);
-        if (!hl_is_error(result))
-            continue;
-        hl_drop_ballast(&c->ballast);
-        hl_return_pieces(step->aside, step->bytes, step->at);
-        step->left = true;
-        return explain_error(result);
+/* Moves the mapping of STEP to where there is room.  If that fails, nothing has changed. */
+static int move_aside(const struct commit *c, struct step *step) {
+    struct hl_area room;
+    if (hl_map_area(&room, step->bytes, PROT_NONE, MAP_NORESERVE) != 0)
+        return HL_REASON_NO_MEMORY;
+    uint64_t start = room.start;
+    bool is_writable = hl_is_writable(&c->work->plan.span[step->span]);
+    if (!is_writable)
+        hl_free_area(&room);
+    long result = is_writable ? hl_move_mapping(step->at, step->bytes, start)
+                              : hl_keep_mapping(step->at, step->bytes, start);
+    if (!hl_is_error(result)) {
+        step->aside = (uint64_t)result;
+        return 0;
     }
-    return 0;
+    hl_free_area(&room);
+    return explain_error(result);
+}
+
+static int move_all_aside(struct commit *c) {
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < c->n_steps; i++)
+        if (!c->step[i].is_gap)
+            result = move_aside(c, &c->step[i]);
+    return result;
+}
+
+/* Whether nothing wrote to the read-only pages that are aside.  A uprobe goes into all mappings of its file, so it is found there
+   whenever it was set; new memory may hold a copy of it, or lack it. */
+static int check_old_pages(const struct commit *c) {
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < c->n_steps; i++)
+        if (!c->step[i].is_gap && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
+            result = hl_check_unmodified(
+                (int)c->context->probed.pagemap, c->step[i].aside, c->step[i].aside + c->step[i].bytes,
+                c->context->config->geometry.page_bytes, c->context->probed.status.filters == 0);
+    return result;
 }
 
 /* The span's new memory is not at its scratch address any more. */
@@ -203,99 +221,98 @@ static int place_file(const struct hl_context *context, struct hl_move *move, co
     move->placed = true;
     bool is_mapped =
         !can_populate || !hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_POPULATE_READ));
-    return is_mapped || context->probed.status.has_threads ? 0 : HL_REASON_POOL_SHORT;
+    return is_mapped || context->probed.is_shared ? 0 : HL_REASON_POOL_SHORT;
 }
 
 static int place(const struct hl_context *context, struct hl_work *work, unsigned i) {
     struct hl_move *move = &work->move[i];
+    move->tried = true;
     return move->memfd < 0 ? place_memory(context, move, &work->plan.span[i])
                            : place_file(context, move, &work->plan.span[i]);
 }
 
-/* A uprobe may have been set since the check: it is in the old pages then, wherever they are. */
-static int check_old_pages(const struct commit *c) {
-    int result = 0;
-    for (size_t i = 0; result == 0 && i < c->n_steps; i++)
-        if (!c->step[i].is_gap && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
-            result = hl_check_unmodified(
-                (int)c->context->probed.pagemap, c->step[i].aside, c->step[i].aside + c->step[i].bytes,
-                c->context->config->geometry.page_bytes, c->context->probed.status.filters == 0);
-    return result;
+/* Whether the old mappings can come back over the new memory of span I, one after the other. */
+static bool can_be_replaced(const struct commit *c, unsigned i) {
+    unsigned n = 0;
+    for (size_t j = 0; j < c->n_steps; j++)
+        n += c->step[j].span == i;
+    return n == 1 || c->work->move[i].backend != HL_HUGETLB;
 }
 
-/* Whether the span's place still has its old mappings. */
-static bool is_untouched(const struct commit *c, unsigned i) {
+static int place_all(struct commit *c) {
+    for (int last = 0; last < 2; last++)
+        for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
+            if (!is_prepared(c->work, i) || can_be_replaced(c, i) == last)
+                continue;
+            int result = place(c->context, c->work, i);
+            if (result != 0)
+                return result;
+        }
+    return 0;
+}
+
+/* Whether the old mappings of span I are still in their place. */
+static bool is_untouched(const struct commit *c, unsigned i, int claimed) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_maps now;
     if (hl_read_maps(&now, span->start, span->end, c->context->probed.status.filters == 0) != 0)
-        return true;
-    bool same = hl_same_maps(&c->work->maps, &now, span->start, span->end);
+        return claimed == -EEXIST;
+    bool same = true;
+    for (size_t j = 0; j < c->n_steps; j++) {
+        const struct step *step = &c->step[j];
+        if (step->span == i && !step->is_gap)
+            same = same && hl_same_maps(&c->work->maps, &now, step->at, step->at + step->bytes);
+    }
     hl_free_maps(&now);
     return same;
 }
 
-/* If the kernel failed after unmapping, anything is better than leaving the hole. */
-static int place_over(struct commit *c, unsigned i) {
+/* Makes the place of span I, whose new memory is there or should have come there, ready for its old mappings.  False if they
+   cannot come back: the new memory stays there, or another mapping is there. */
+static bool empty_place(const struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_move *move = &c->work->move[i];
-    int result = place(c->context, c->work, i);
-    if (result == 0 || move->placed || is_untouched(c, i))
+    bool is_shared = c->context->probed.is_shared;
+    if (!move->placed) {
+        int claimed = hl_claim_range(span->start, hl_span_bytes(span));
+        return claimed == 0 || !is_shared || is_untouched(c, i, claimed);
+    }
+    if (!can_be_replaced(c, i)) {
+        if (is_shared)
+            return false;
+        hl_munmap(span->start, hl_span_bytes(span));
+    }
+    move->placed = false;
+    return true;
+}
+
+/* RESULT is the reason.  Returns it, or LOST, or 0 if a span stays in place; then the others have the reason. */
+static int roll_back(struct commit *c, int result) {
+    struct hl_move *move = c->work->move;
+    bool any = false;
+    hl_drop_ballast(&c->ballast);
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
+        if (move[i].tried && !empty_place(c, i) && !move[i].placed)
+            result = move[i].reason = HL_REASON_LOST;
+        any = any || (move[i].tried && move[i].placed);
+    }
+    for (size_t i = c->n_steps; i-- > 0;) {
+        struct step *step = &c->step[i];
+        if (step->aside == 0 || move[step->span].placed || move[step->span].reason == HL_REASON_LOST)
+            continue;
+        hl_return_mapping(step->aside, step->bytes, step->at);
+        step->aside = 0;
+    }
+    if (!any || result == HL_REASON_LOST)
         return result;
-    if (move->memfd >= 0)
-        return place(c->context, c->work, i);
-    hl_return_pieces(move->memory, bytes_of(c, i), span->start);
-    disown_memory(move, span);
-    move->placed = true;
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++)
+        if (is_prepared(c->work, i))
+            move[i].reason = (enum hl_reason)result;
     return 0;
 }
 
-/* Other threads run: one call per span.  A span that fails stays; those before it are good. */
-static int replace(struct commit *c) {
-    hl_free_maps(&c->work->maps); /* the other threads went on */
-    int result = hl_check_object(c->context, c->work);
-    hl_drop_ballast(&c->ballast);
-    bool any = false;
-    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
-        if (!is_prepared(c, i))
-            continue;
-        if (result == 0)
-            result = place_over(c, i);
-        c->work->move[i].reason = (enum hl_reason)result;
-        any = any || result == 0;
-    }
-    return any ? 0 : result;
-}
-
-/* Only this thread runs: every step can be undone. */
-static int swap(struct commit *c) {
-    int result = 0;
-    for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
-        if (!is_prepared(c, i))
-            continue;
-        result = move_aside(c, i);
-        c->work->move[i].emptied = result == 0;
-        if (result == 0)
-            result = place(c->context, c->work, i);
-    }
-    return result != 0 ? result : check_old_pages(c);
-}
-
-static void roll_back(struct commit *c) {
-    hl_drop_ballast(&c->ballast);
-    for (unsigned i = 0; i < c->work->plan.n_spans; i++)
-        if (c->work->move[i].emptied) {
-            hl_munmap(c->work->plan.span[i].start, bytes_of(c, i));
-            c->work->move[i].placed = c->work->move[i].emptied = false;
-        }
-    while (c->n_done > 0) {
-        struct step *step = &c->step[--c->n_done];
-        hl_return_mapping(step->aside, step->bytes, step->at);
-        step->left = true;
-    }
-}
-
 /* The contract: everything is as it was. */
-static void compare_with_before(struct commit *c) {
+static void compare_with_before(const struct commit *c) {
     struct hl_maps now;
     const struct hl_object *object = &c->work->object;
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
@@ -306,19 +323,11 @@ static void compare_with_before(struct commit *c) {
     hl_free_maps(&now);
 }
 
-/* Frees the old mappings and the rest of the place in which they were kept. */
 static void free_aside(struct commit *c) {
-    uint64_t start = c->aside.start;
-    for (size_t i = 0; i < c->n_steps; i++) {
-        const struct step *step = &c->step[i];
-        if (!step->left)
-            continue;
-        if (start < step->aside)
-            hl_munmap(start, step->aside - start);
-        start = step->aside + step->bytes;
-    }
-    if (start < c->aside.end)
-        hl_munmap(start, c->aside.end - start);
+    for (size_t i = 0; i < c->n_steps; i++)
+        if (c->step[i].aside != 0)
+            hl_munmap(c->step[i].aside, c->step[i].bytes);
+    hl_free_area(&c->step_area);
 }
 
 /* Frees new memory that did not come into place, and the surroundings of the rest. */
@@ -355,43 +364,46 @@ static int commit_new(struct hl_context *context, struct hl_work *work) {
     return any && result != HL_REASON_LOST ? 0 : result;
 }
 
+static int commit_steps(struct commit *c) {
+    int result = list_steps(c);
+    if (result == 0)
+        result = hl_reserve_ballast(&c->ballast, c->context->config->geometry.page_bytes);
+    if (result == 0)
+        result = claim_gaps(c);
+    if (result == 0)
+        result = move_all_aside(c);
+    if (result == 0)
+        result = check_old_pages(c);
+    hl_drop_ballast(&c->ballast);
+    if (result == 0)
+        result = place_all(c);
+    return result == 0 ? check_old_pages(c) : result;
+}
+
 int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     struct commit c;
+    bool is_shared = context->probed.is_shared;
     if (hl_holds_its_place(&work->object))
         return commit_new(context, work);
     c.context = context;
     c.work = work;
     c.step = NULL;
-    c.n_steps = c.n_done = 0;
+    c.n_steps = 0;
     hl_clear_area(&c.step_area);
-    hl_clear_area(&c.aside);
     hl_clear_area(&c.ballast.area);
 
-    if (work->no_image == HL_MOVED) /* the mappings beside the data are the image's by now */
+    /* Others went on, or the mappings beside the data are the image's by now. */
+    if (is_shared || work->no_image == HL_MOVED)
         hl_free_maps(&work->maps);
-    int result = hl_look_at_object(context, work);
-    if (result != 0) {
-        free_scratch(work);
-        return result;
-    }
-    result = allocate(&c);
+    int result = is_shared ? hl_check_object(context, work) : hl_look_at_object(context, work);
     if (result == 0)
-        result = hl_reserve_ballast(&c.ballast, context->config->geometry.page_bytes);
-    if (result == 0)
-        result = claim_gaps(&c);
-    if (result == 0 && context->probed.status.has_threads) {
-        result = replace(&c);
-    } else if (result == 0) {
-        result = swap(&c);
-        if (result != 0)
-            roll_back(&c);
-    }
-    hl_drop_ballast(&c.ballast);
+        result = commit_steps(&c);
+    if (result != 0)
+        result = roll_back(&c, result);
     release_claims(&c);
     free_aside(&c);
     free_scratch(work);
-    hl_free_area(&c.step_area);
-    if (result != 0 && !context->probed.status.has_threads)
+    if (result != 0 && !is_shared)
         compare_with_before(&c);
     return result;
 }

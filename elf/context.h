@@ -31,8 +31,7 @@ struct hl_move {
     struct hl_area area; /* the new memory, and maybe address space around it */
     uint64_t memory;     /* its scratch address, span-sized and filled; 0: there is none, or it is in place */
     int memfd;           /* if mremap can't bring it: the MFD_HUGETLB to map; else -1 */
-    uint64_t aside;      /* commit: where the old mappings are kept */
-    bool emptied;        /* commit: the old mappings are aside */
+    bool tried;          /* commit: the new memory is in place, or the call that brings it there failed */
     bool placed;         /* commit: the new memory is in place */
 };
 
@@ -80,6 +79,7 @@ struct hl_probed {
     int status_result; /* then hl_read_process_status returned this */
     bool filters_are_known;
     uint64_t filters; /* of system calls, when the status was read first */
+    bool is_shared; /* others may use this memory: threads, and processes made by vfork or clone(CLONE_VM) */
     struct hl_placement placement;
     long pagemap; /* descriptor, or a negated errno; hl_end closes it */
 };
@@ -116,10 +116,10 @@ static inline int hl_pagemap_to_scan(const struct hl_context *context) {
     return context->probed.status.filters == 0 ? (int)context->probed.pagemap : -1;
 }
 
-/* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed: another thread may
+/* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed: others may
    fork. */
 static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {
-    if (!context->probed.status.has_threads)
+    if (!context->probed.is_shared)
         return false;
     return move->backend != HL_HUGETLB || move->memfd >= 0 || context->probed.kernel.hugetlb_dofork;
 }

@@ -236,7 +236,7 @@ static void close_userfaultfd(struct filler *f) {
     struct uffdio_range range = {f->memory, f->span->end - f->span->start};
     if (f->userfaultfd < 0)
         return;
-    if (f->context->probed.status.has_threads)
+    if (f->context->probed.is_shared)
         hl_ioctl(f->userfaultfd, UFFDIO_UNREGISTER, &range);
     hl_close(f->userfaultfd);
     f->userfaultfd = -1;

@@ -198,25 +198,6 @@ static struct hl_mapping clip_mapping(const struct hl_mapping *mapping, uint64_t
     return clipped;
 }
 
-/* Nothing is allocated: new memory could come to lie in the emptied place. */
-void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to) {
-    struct hl_lines lines;
-    char buffer[HL_LINES_BYTES];
-    struct hl_mapping mapping;
-    const char *at, *end;
-    hl_open_lines(&lines, "/proc/self/maps", buffer, sizeof buffer);
-    while (hl_next_line(&lines, &at, &end)) {
-        if (!parse_line(&mapping, at, end) || mapping.end <= from || mapping.start >= from + bytes)
-            continue;
-        struct hl_mapping piece = clip_mapping(&mapping, from, from + bytes);
-        if (piece.prot != PROT_NONE || piece.inode != 0)
-            hl_return_mapping(piece.start, piece.end - piece.start, to + (piece.start - from));
-        else
-            hl_munmap(piece.start, piece.end - piece.start);
-    }
-    hl_close_lines(&lines);
-}
-
 static bool same_mapping(const struct hl_mapping *a, const struct hl_mapping *b) {
     return a->start == b->start && a->end == b->end && a->offset == b->offset && a->device == b->device &&
            a->inode == b->inode && a->prot == b->prot && a->shared == b->shared;

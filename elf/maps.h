@@ -55,10 +55,6 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address);
 /* Whether A and B say the same about [start, end). */
 bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end);
 
-/* Undoes a half-done step: mappings in [from, from + bytes) go to the same place in [to, to + bytes), one at a time.  Address
-   space that is only reserved there, anonymous and PROT_NONE, is unmapped: nothing in [from, from + bytes) is ours afterwards. */
-void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to);
-
 /* /proc/self/smaps, mapping by mapping, in constant space.  The kernel walks the page tables of each mapping
    that is read, so stop reading at the last one that is wanted. */
 struct hl_smaps {

@@ -19,7 +19,7 @@
 #include "stack.h"
 #include "sys.h"
 
-#include <linux/mman.h>
+#include <linux/sched.h>
 
 #define WORK_FIRST 8
 
@@ -256,12 +256,19 @@ static void prepare_kind(struct hl_context *context, enum hl_kind kind) {
             hl_prepare_spans(context, &context->work[i], kind);
 }
 
-/* Another thread could write between filling and commit; but not to an object that it does not see yet. */
+/* Whether others may use this memory.  unshare(2) says no (EINVAL) while a thread or another process does, and otherwise changes
+   nothing; but a filter may kill for it. */
+static bool is_memory_shared(const struct hl_status *status) {
+    return status->has_threads || status->filters != 0 ||
+           hl_is_error(HL_CALL(__NR_unshare, CLONE_VM, 0, 0, 0, 0, 0));
+}
+
+/* Others could write between filling and commit; but not to an object that they do not see yet. */
 static void skip_data(const struct hl_context *context, struct hl_work *work) {
-    for (unsigned i = 0; i < work->plan.n_spans && context->probed.status.has_threads && !work->object.is_new;
-         i++)
+    enum hl_reason reason = context->probed.status.has_threads ? HL_REASON_THREADS : HL_REASON_SHARED;
+    for (unsigned i = 0; i < work->plan.n_spans && context->probed.is_shared && !work->object.is_new; i++)
         if (hl_is_writable(&work->plan.span[i]))
-            work->move[i].reason = HL_REASON_THREADS;
+            work->move[i].reason = reason;
 }
 
 /* Whether most of SPAN, data of a file, has been written to, as by relocation, and is in memory. */
@@ -291,6 +298,12 @@ static bool has_data(const struct hl_work *work) {
     return false;
 }
 
+/* Whether OBJECT comes later and may be locked, as all that comes is after mlockall(2): commit would unlock its edges.  smaps tells, but
+   it may take 200 ms. */
+static bool may_be_locked(const struct hl_context *context, const struct hl_object *object) {
+    return context->has_started && context->probed.status.has_locked && !hl_holds_its_place(object);
+}
+
 /* The image first, because it costs nothing.  If only an image is wanted and there is none, only data could move. */
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->config->options.backend;
@@ -298,6 +311,8 @@ static void check_work(struct hl_context *context, struct hl_work *work) {
     skip_data(context, work);
     if (!is_mapped && (backend != HL_BACKEND_IMAGE || has_data(work)))
         work->reason = (enum hl_reason)hl_check_object(context, work);
+    if (!is_mapped && work->reason == HL_MOVED && may_be_locked(context, &work->object))
+        work->reason = HL_REASON_MAPPED_SPECIALLY;
     if (work->reason == HL_MOVED)
         skip_unwritten_data(context, work);
 }
@@ -311,6 +326,7 @@ static bool is_anything_prepared(const struct hl_work *work) {
 
 static void move_planned(struct hl_context *context) {
     int result = hl_read_process_status(context);
+    context->probed.is_shared = is_memory_shared(&context->probed.status);
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
         if (work->reason == HL_MOVED && result != 0)

@@ -41,8 +41,7 @@ void hl_free_memory(struct hl_move *move) {
 /* The kernel's hugetlb features for this process. */
 static const struct hl_kernel *find_hugetlb(struct hl_context *context) {
     if (!context->probed.knows_hugetlb) {
-        hl_probe_hugetlb(&context->probed.kernel, &context->config->geometry,
-                         context->probed.status.has_threads);
+        hl_probe_hugetlb(&context->probed.kernel, &context->config->geometry, context->probed.is_shared);
         context->probed.knows_execution = context->probed.kernel.executable_memory;
     }
     context->probed.knows_hugetlb = true;
@@ -71,9 +70,9 @@ void hl_clear_moves(struct hl_work *work) {
         move->backend = HL_NO_BACKEND;
         move->reason = move->no_hugetlb = HL_MOVED;
         hl_clear_area(&move->area);
-        move->memory = move->aside = 0;
+        move->memory = 0;
         move->memfd = -1;
-        move->placed = move->emptied = false;
+        move->placed = move->tried = false;
     }
 }
 

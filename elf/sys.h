@@ -51,7 +51,14 @@ static inline long hl_move_mapping(uint64_t from, uint64_t bytes, uint64_t to) {
     return HL_CALL(__NR_mremap, from, bytes, bytes, 3, to, 0);
 }
 
-/* The same on the way back. */
+/* mremap(2) with MREMAP_MAYMOVE and MREMAP_DONTUNMAP: moves the pages of the mapping [at, at + bytes) to where there is room, and
+   leaves it mapped where it is: a private mapping of a file has its pages from the file again (Linux 5.13).  The new address,
+   which is WISH if nothing is mapped there.  (A wish that overlaps the mapping is EINVAL, so 0 is none.) */
+static inline long hl_keep_mapping(uint64_t at, uint64_t bytes, uint64_t wish) {
+    return HL_CALL(__NR_mremap, at, bytes, bytes, 5, wish, 0);
+}
+
+/* hl_move_mapping on the way back. */
 static inline long hl_return_mapping(uint64_t from, uint64_t bytes, uint64_t to) {
     long result = -ENOMEM;
     for (int i = 0; hl_is_error(result) && i < HL_TRIES; i++)

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* move-under COUNT DSO BACKEND: moves the DSO onto huge pages and back COUNT times, while eight threads call
+/* move-under COUNT DSO BACKEND [processes]: moves the DSO onto huge pages and back COUNT times, while eight threads call
    the functions of its table (table.S) and read its constants, SIGPROF asks for a backtrace a thousand
-   times a second, and other threads map, fork and send signals (churn.h).
+   times a second, and other threads map, fork and send signals (churn.h).  With "processes" there are eight processes that share
+   the memory (CLONE_VM) instead, and no thread and no signal.
 
    It moves with the core's own code, as if the DSO had just come, and back by mapping its file again: with
    edges=small a span lies inside one segment, so that is one call too.  Prints one line:
 
-       moves N, calls N, wrong N, signals N, through N
+       moves N, calls N, wrong N, signals N, through N, ended N
 
-   wrong counts results that differ from the same functions' earlier ones, computed by each thread over
+   ended counts processes that did not live until the end; wrong counts results that differ from the same functions' earlier ones, computed by each thread over
    rounds of calls and reads; through counts backtraces that went through the DSO. */
 #include "../../elf/move.h"
 #include "../../elf/reason.h"
@@ -20,6 +21,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,10 +29,12 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define THREADS 8
+#define STACK_BYTES ((size_t)256 << 10)
 #define FUNCTIONS 4096
 #define CONSTANTS (512 * 1024)
 
@@ -164,23 +168,13 @@ static void start_timer(void) {
         fail("no timer");
 }
 
-int main(int argc, char **argv) {
-    struct hl_config config;
-    struct hl_context context;
-    char text[96];
-    pthread_t thread[THREADS];
-    if (argc != 4)
-        fail("usage: move-under COUNT DSO BACKEND");
-    open_dso(argv[2]);
-    snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=segments=text+rodata,edges=small,data=off,backend=%s",
-             argv[3]);
-    const char *const environment[] = {"LD_HUGEPAGES=*", text, NULL};
-    if (!hl_begin(&context, &config, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
-        fail("nothing to do");
-    int fd = open(argv[2], O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        fail("the DSO cannot be opened");
+static void move_all(struct hl_context *context, int count, int fd) {
+    for (int i = 0; i < count; i++)
+        move_and_return(context, fd);
+}
 
+static void move_under_threads(struct hl_context *context, int count, int fd) {
+    pthread_t thread[THREADS];
     void *warm_up[4];
     backtrace(warm_up, 4); /* loads libgcc_s */
     signal(SIGPROF, handle);
@@ -191,14 +185,60 @@ int main(int argc, char **argv) {
     churn_lend(use_once);
     churn_start(CHURN_MAPS);
     churn_watch_me();
-    int count = atoi(argv[1]);
-    for (int i = 0; i < count; i++)
-        move_and_return(&context, fd);
+    move_all(context, count, fd);
     churn_stop();
     atomic_store(&stop, true);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(thread[i], NULL);
-    printf("moves %d, calls %lu, wrong %lu, signals %lu, through %lu\n", count, atomic_load(&calls),
-           atomic_load(&wrong), atomic_load(&n_signals), atomic_load(&through));
+}
+
+static int run_in_process(void *seed) {
+    run(seed);
+    return 0;
+}
+
+/* The number of processes that a signal has ended. */
+static int move_under_processes(struct hl_context *context, int count, int fd) {
+    int child[THREADS], status, ended = 0;
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        char *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        child[i] = stack == MAP_FAILED
+                       ? -1
+                       : clone(run_in_process, stack + STACK_BYTES, CLONE_VM | SIGCHLD, (void *)i);
+        if (child[i] < 0)
+            fail("no process");
+    }
+    while (atomic_load(&calls) < THREADS * FUNCTIONS)
+        sched_yield();
+    move_all(context, count, fd);
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < THREADS; i++)
+        ended += waitpid(child[i], &status, 0) != child[i] || status != 0;
+    return ended;
+}
+
+int main(int argc, char **argv) {
+    struct hl_config config;
+    struct hl_context context;
+    char text[96];
+    int ended = 0;
+    if (argc != 4 && argc != 5)
+        fail("usage: move-under COUNT DSO BACKEND [processes]");
+    open_dso(argv[2]);
+    snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=segments=text+rodata,edges=small,data=off,backend=%s",
+             argv[3]);
+    const char *const environment[] = {"LD_HUGEPAGES=*", text, NULL};
+    if (!hl_begin(&context, &config, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
+        fail("nothing to do");
+    int fd = open(argv[2], O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        fail("the DSO cannot be opened");
+    int count = atoi(argv[1]);
+    if (argc == 5)
+        ended = move_under_processes(&context, count, fd);
+    else
+        move_under_threads(&context, count, fd);
+    printf("moves %d, calls %lu, wrong %lu, signals %lu, through %lu, ended %d\n", count, atomic_load(&calls),
+           atomic_load(&wrong), atomic_load(&n_signals), atomic_load(&through), ended);
     return 0;
 }

@@ -16,7 +16,7 @@
    destroy   the mapping at the destination is unmapped first, as Linux 5.10 does
    steal     the same, and another thread has mapped something there at once: every later change of it,
              by the program itself too, is a trespass
-   half      the first half of the mapping is moved; of a read or write the first half is done, and no error
+   half      the first half of a read or write is done, and no error
    kill      SIGKILL before the call
 
    Addresses are not random, and SIGUSR2 is blocked; with "mdwe" written memory never becomes executable.  A
@@ -376,7 +376,7 @@ static bool is_nothing(pid_t pid, word start, word end) {
 
 static bool leaves_ruins(void) {
     for (unsigned i = 0; i < n_faults; i++)
-        if (fault[i].how == 'd' || fault[i].how == 'h' || fault[i].how == 's')
+        if (fault[i].how == 'd' || fault[i].how == 's')
             return true;
     return false;
 }
@@ -486,12 +486,6 @@ static const struct fault *find_fault(void) {
     return NULL;
 }
 
-/* Half of a range, in whole pages, or huge pages if it consists of them. */
-static word half_of(word bytes) {
-    word unit = bytes % (2 << 20) == 0 ? 2 << 20 : 4096;
-    return bytes / 2 / unit * unit;
-}
-
 static void change(struct user_regs_struct *regs, struct changed *c, const struct fault *f) {
     word number = regs->orig_rax;
     if (f->how == 'f' && number == __NR_brk) {
@@ -513,10 +507,6 @@ static void change(struct user_regs_struct *regs, struct changed *c, const struc
         regs->rsi = regs->rdx;
     } else if (f->how == 'd' && number == __NR_mmap) {
         regs->orig_rax = __NR_munmap;
-    } else if (f->how == 'h' && number == __NR_mremap) {
-        regs->rsi = regs->rdx = half_of(regs->rsi);
-        if (regs->rsi == 0)
-            regs->orig_rax = (word)-1;
     } else if (f->how == 'h') {
         regs->rdx /= 2;
         c->has_result = false;

@@ -46,7 +46,7 @@ def check(name, tried, moved, wrong):
 
 @pytest.mark.parametrize("name", settings(SETTINGS))
 def test_each_fails(sweep, name):
-    """...with errors, by half, and leaving ruins; some faults leave ways enough for everything to move."""
+    """...with errors, half of a read, and leaving ruins; some faults leave ways enough for everything to move."""
     one = sweep(name)
     wrong, moved = one.judge(one.good)
     assert not wrong and moved and one.spans, wrong + one.good.err

@@ -10,6 +10,7 @@
      no-write-execute   systemd's MemoryDenyWriteExecute= as a seccomp filter: the same rules
      groups=N           N supplementary groups
      deny=CALL,...      these system calls give EPERM
+     kill=CALL,...      these system calls kill the process
      pretend=CALL,...   these system calls do nothing and succeed
      only=CALL,...      every other system call kills
      filter=FILE        a seccomp filter as the kernel takes it */
@@ -105,9 +106,30 @@ static void set_groups(size_t n) {
     check(setgroups(n, group), "setgroups");
 }
 
-static void set_rule(char *rule) {
+static void set_filter(char *rule) {
     scmp_filter_ctx filter =
         seccomp_init(strncmp(rule, "only=", 5) == 0 ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ALLOW);
+    if (strcmp(rule, "no-write-execute") == 0)
+        deny_write_execute(filter);
+    else if (strcmp(rule, "no-populate") == 0)
+        deny_populate(filter);
+    else if (strcmp(rule, "one-huge-page") == 0)
+        allow_one_huge_page(filter);
+    else if (strncmp(rule, "deny=", 5) == 0)
+        add_calls(filter, SCMP_ACT_ERRNO(EPERM), rule + 5);
+    else if (strncmp(rule, "kill=", 5) == 0)
+        add_calls(filter, SCMP_ACT_KILL_PROCESS, rule + 5);
+    else if (strncmp(rule, "pretend=", 8) == 0)
+        add_calls(filter, SCMP_ACT_ERRNO(0), rule + 8);
+    else if (strncmp(rule, "only=", 5) == 0)
+        add_calls(filter, SCMP_ACT_ALLOW, rule + 5);
+    else
+        check(-EINVAL, rule);
+    check(seccomp_load(filter), "seccomp_load");
+    seccomp_release(filter);
+}
+
+static void set_rule(char *rule) {
     if (strcmp(rule, "mdwe") == 0)
         check(prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0), rule);
     else if (strcmp(rule, "no-thp") == 0)
@@ -116,24 +138,10 @@ static void set_rule(char *rule) {
         check(prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0), rule);
     else if (strncmp(rule, "groups=", 7) == 0)
         set_groups(strtoul(rule + 7, NULL, 10));
-    else if (strcmp(rule, "no-write-execute") == 0)
-        deny_write_execute(filter);
-    else if (strcmp(rule, "no-populate") == 0)
-        deny_populate(filter);
-    else if (strcmp(rule, "one-huge-page") == 0)
-        allow_one_huge_page(filter);
-    else if (strncmp(rule, "deny=", 5) == 0)
-        add_calls(filter, SCMP_ACT_ERRNO(EPERM), rule + 5);
-    else if (strncmp(rule, "pretend=", 8) == 0)
-        add_calls(filter, SCMP_ACT_ERRNO(0), rule + 8);
-    else if (strncmp(rule, "only=", 5) == 0)
-        add_calls(filter, SCMP_ACT_ALLOW, rule + 5);
     else if (strncmp(rule, "filter=", 7) == 0)
         load_filter(rule + 7);
     else
-        check(-EINVAL, rule);
-    check(seccomp_load(filter), "seccomp_load");
-    seccomp_release(filter);
+        set_filter(rule);
 }
 
 int main(int argc, char **argv) {

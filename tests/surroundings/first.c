@@ -7,6 +7,7 @@
      fill:at:bytes  map something where nothing is
      file:at:bytes:offset  map the file T_FILE as text
      occupy:n       map pages until n mappings are left below vm.max_map_count
+     process        a process made by clone(CLONE_VM) sleeps for as long as this one lives
      threads:n      n threads call the functions of the large text for as long as the process lives
      churn:n        and others map, unless n is 0, fork and send signals (churn.h); their children call functions of
                     the large text, and the signals go to the thread that runs the constructors
@@ -16,7 +17,9 @@
 
 #include <fcntl.h>
 #include <link.h>
+#include <sched.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -86,6 +89,18 @@ static void start_threads(long n) {
     while (n-- > 0)
         if (pthread_create(&thread, NULL, call_functions, NULL) != 0)
             abort();
+}
+
+static int sleep_until_end(void *unused) {
+    (void)unused;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;)
+        pause();
+}
+
+static int start_process(void) {
+    static char stack[16384] __attribute__((aligned(16)));
+    return clone(sleep_until_end, stack + sizeof stack, CLONE_VM | SIGCHLD, NULL) < 0;
 }
 
 static void start_churn(enum churn_kind kind) {
@@ -161,6 +176,8 @@ static void act(const char *verb, const char *numbers) {
         failed = map_file(at, (size_t)number[1], number[2]);
     else if (strncmp(verb, "occupy", length) == 0)
         occupy(number[0]);
+    else if (strncmp(verb, "process", length) == 0)
+        failed = start_process();
     else if (strncmp(verb, "threads", length) == 0)
         start_threads(number[0]);
     else if (strncmp(verb, "churn", length) == 0)

@@ -46,6 +46,7 @@ int main(int argc, char **argv) {
         if (ptrace(PTRACE_SEIZE, self, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL) !=
             0)
             _exit(1);
+        unsetenv("LD_PRELOAD"); /* it is the program's, not the shell's */
         close(ready[0]);
         write(ready[1], "x", 1);
         trace(self, strtoul(argv[1], NULL, 10), atoi(argv[2]), argv[3]);

@@ -85,6 +85,14 @@ def test_reserves_for_one_call(sum_program, library, pool, first, strace, tmp_pa
         assert mapped and calls[i + 1].startswith(f"munmap({mapped[2]}, {mapped[1]})"), calls[i:i + 2]
 
 
+def test_another_process_shares_the_memory(builder, surround, pool, thp, first):
+    """...and could write to the data, but no thread."""
+    pool(64)
+    app = builder.executable("nopie", words=6 * 2**17)
+    outcome = surround([app], {app.name: ALL}, first=[first], options="backend=thp,data=thp,verbose=1", backend="thp", T_FIRST="process")
+    assert f"hugeld: {app.name}: data stays: another process may share its memory" in outcome.stderr
+
+
 @pytest.mark.parametrize("action", [pytest.param("threads:2,timer:3e8", marks=pytest.mark.check_all(ci=True)),
                                     pytest.param("threads:2,churn:1", marks=pytest.mark.check_all),
                                     pytest.param("timer:64", marks=pytest.mark.check_all)],

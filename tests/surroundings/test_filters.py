@@ -145,6 +145,16 @@ def test_inherited(way, sandbox, confine, pool, tmp_path, options, more):
         assert way.finish(process)[:2] == plain[:2]
 
 
+def test_unshare_kills(builder, surround, confine, pool, thp):
+    """Whether another process shares the memory is not asked under a filter, which may kill for that.  So data stays, which others
+    could write to; text moves."""
+    pool(64)
+    app = builder.executable("nopie", words=6 * 2**17)
+    outcome = surround([app], {app.name: ("text", "rodata")}, prefix=confine("kill=unshare"),
+                       options="backend=hugetlb,data=thp,verbose=1")
+    assert f"{app.name}: data stays: another process may share its memory" in outcome.stderr
+
+
 def test_inherited_by_aligned(way, aligned_sandbox, confine, pool, tmp_path):
     pool(64)
     argv = [aligned_sandbox, "none"]

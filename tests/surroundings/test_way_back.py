@@ -29,15 +29,13 @@ def route(request, pool, thp, confine):
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
 @pytest.mark.parametrize("at", [0, 0x1000, IN_TEXT, IN_MERGED, IN_RODATA], ids=hex)
 def test_sealed(sum_program, surround, first, route, at, before):
-    """One page is sealed (mseal): all spans that moved before it go back.  With threads running each span moves by itself,
-    and those before the sealed one are good."""
+    """One page is sealed (mseal): nothing of the object moves, also if the page is in the last span, and threads execute the
+    first one."""
     backend, prefix = route
     app = sum_program()
-    moved = {app.name: ("text",)} if before and at == IN_RODATA else {}
-    outcome = surround([app], moved, first=[first], prefix=prefix, options=f"backend={backend},verbose=1", backend=backend,
+    outcome = surround([app], {}, first=[first], prefix=prefix, options=f"backend={backend},verbose=1", backend=backend,
                        T_FIRST=f"{before}seal:{at:x}:1000")
-    kind = "rodata" if moved else "text"
-    assert f"{app.name}: {kind} stays: one of its mappings is sealed" in outcome.stderr
+    assert f"{app.name}: text stays: one of its mappings is sealed" in outcome.stderr
     assert "rolled back, but" not in outcome.stderr
 
 
@@ -65,6 +63,8 @@ CHANGES = {
     "more": (f"protect:{IN_RODATA:x}:1000:5", "its mappings do not match its program headers"),
     "shared": (f"share:{IN_TEXT:x}:2000", "its mappings do not match its program headers"),
     "written": (f"write:{IN_TEXT:x}", "it was changed in memory"),
+    # The rest of a locked mapping would not be locked any more.
+    "locked": (f"lock:{IN_TEXT:x}:200000", "it is locked or mapped in a special way"),
 }
 
 
@@ -162,8 +162,8 @@ def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_libra
 
     seen = collections.Counter()
     plain_maps, _, plain = run_occupied(app, environment(empty_library, 60), app.name)
-    # With the ballast the steps fail from 41 mappings left downwards, without it they'd do so below 16.
-    for left in (*range(43, 29, -1), *range(15, -1, -1)):
+    # With the ballast the steps fail from some 50 mappings left downwards (six), without it they'd do so below 25.
+    for left in (*range(53, 29, -1), *range(15, -1, -1)):
         maps, huge, (status, stdout, stderr) = run_occupied(app, environment(library, left), app.name)
         assert (status, stdout) == plain[:2], f"{left} left: {stderr}"
         assert "rolled back, but" not in stderr and "RLIMIT" not in stderr

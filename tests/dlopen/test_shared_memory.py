@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Objects move while others use the same memory who are no threads of the process that opens them: a process made by
+clone(CLONE_VM), the parent of a vfork child.  At no moment is there a hole, or other text; not on the way back either."""
+
+import os
+import platform
+import re
+
+import pytest
+
+import helpers
+
+MOVES = int(os.environ.get("MOVES", "150"))
+OPENED = 3
+BACKENDS = [pytest.param("hugetlb", marks=pytest.mark.check_all), "thp"]
+
+
+@pytest.fixture(params=BACKENDS)
+def opened(workshop, library, pool, thp, request):
+    """opened(way, nth): the numbers that share.c prints, and the lines of hugeld."""
+
+    def run(way, nth=0):
+        pool(64)
+        options = f"backend={request.param},segments=text+rodata,data=off,verbose=1"
+        env = helpers.preload(library, patterns="libtable1*", options=options)
+        argv = [workshop / "share", way, str(nth), *[workshop / "libtable1.so"] * OPENED]
+        result = helpers.run(argv, env=env, timeout=120)
+        found = {name: int(number) for name, number in re.findall(r"(\w+) (\d+)", result.stdout)}
+        assert result.returncode == 0 and found["status"] == 0, f"{result.stdout}{result.stderr}"
+        return found, result.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("way", ["clone", "vfork", "alone"])
+def test_no_hole(opened, way):
+    found, stderr = opened(way)
+    assert (found["opened"], found["wrong"], found["holes"]) == (OPENED, 0, 0) and stderr == "", stderr
+    assert found["looked"] > 50
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="share.c knows the registers of x86-64")
+@pytest.mark.parametrize("way", ["clone", "vfork"])
+def test_no_hole_on_the_way_back(opened, way):
+    """One mremap into place fails, the first one's or a later one's: all of the object stays.  (The probe's comes before them.)"""
+    spans_failed = 0
+    for nth in range(1, 6):
+        found, stderr = opened(way, nth)
+        assert (found["opened"], found["wrong"], found["holes"]) == (OPENED, 0, 0), f"{nth}: {found} {stderr}"
+        if "vm.max_map_count" not in stderr:
+            continue
+        assert found["failed"] == OPENED
+        for kind in ("text", "rodata"):
+            assert stderr.count(f"{kind} stays: vm.max_map_count is nearly reached") == OPENED, stderr
+        spans_failed += 1
+    assert spans_failed == 2
+
+
+def test_locked(opened):
+    """MREMAP_DONTUNMAP would unlock what is beside the spans."""
+    found, stderr = opened("locked")
+    assert (found["opened"], found["wrong"], found["holes"]) == (OPENED, 0, 0)
+    assert stderr.count("text stays: it is locked or mapped in a special way") == OPENED, stderr
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_execute(workshop, pool, thp, backend):
+    """Eight processes that share the memory execute and read what moves, while the one thread of another moves it."""
+    pool(16)
+    moves = MOVES if backend == "hugetlb" else MOVES // 3
+    result = helpers.run([workshop / "move-under", str(moves), workshop / "libtable1.so", backend, "processes"], timeout=600)
+    assert result.returncode == 0, result.stderr
+    found = dict(re.findall(r"(\w+) (\d+)", result.stdout))
+    assert found["moves"] == str(moves) and found["wrong"] == found["ended"] == "0", result.stdout
+    assert int(found["calls"]) > 100 * moves
