@@ -83,7 +83,8 @@ static int open_file(const char *path, struct fuse_file_info *info) {
     return file < 0 ? file : 0;
 }
 
-static int read_file(const char *path, char *buffer, size_t bytes, off_t offset, struct fuse_file_info *info) {
+static int read_file(const char *path, char *buffer, size_t bytes, off_t offset,
+                     struct fuse_file_info *info) {
     (void)info;
     char text[24];
     size_t length = (size_t)snprintf(text, sizeof text, "%" PRIu64 "\n", count(find(path)));
@@ -95,7 +96,8 @@ static int read_file(const char *path, char *buffer, size_t bytes, off_t offset,
     return (int)bytes;
 }
 
-static int write_file(const char *path, const char *buffer, size_t bytes, off_t offset, struct fuse_file_info *info) {
+static int write_file(const char *path, const char *buffer, size_t bytes, off_t offset,
+                      struct fuse_file_info *info) {
     (void)info;
     char text[24] = "";
     if (offset != 0 || bytes >= sizeof text)
@@ -114,9 +116,14 @@ static int truncate_file(const char *path, off_t bytes, struct fuse_file_info *i
 
 int main(int argc, char **argv) {
     static const struct fuse_operations operations = {
-        .getattr = get_attributes, .open = open_file, .read = read_file, .write = write_file, .truncate = truncate_file,
+        .getattr = get_attributes,
+        .open = open_file,
+        .read = read_file,
+        .write = write_file,
+        .truncate = truncate_file,
     };
-    char *arguments[] = {argv[0], argv[1], "-f", "-s", "-o", "allow_other,default_permissions,attr_timeout=0", NULL};
+    char *arguments[] = {argv[0], argv[1], "-f", "-s", "-o", "allow_other,default_permissions,attr_timeout=0",
+                         NULL};
     if (argc != 3)
         return 2;
     group = argv[2];

@@ -63,8 +63,6 @@ CHANGES = {
     "more": (f"protect:{IN_RODATA:x}:1000:5", "its mappings do not match its program headers"),
     "shared": (f"share:{IN_TEXT:x}:2000", "its mappings do not match its program headers"),
     "written": (f"write:{IN_TEXT:x}", "it was changed in memory"),
-    # The rest of a locked mapping would not be locked any more.
-    "locked": (f"lock:{IN_TEXT:x}:200000", "it is locked or mapped in a special way"),
 }
 
 
