@@ -231,9 +231,10 @@ def test_gains_nothing(world, fast, tmp_path):
 
 
 @pytest.mark.check_all
-def test_taken_back(world, fast):
+@pytest.mark.parametrize("others", [(), ("/run/programs/other",)], ids=["alone", "of-two"])
+def test_taken_back(world, fast, others):
     """An image that a person removes, or disables, stays away, even if the file changes and the service was not reloaded."""
-    with looking(world, fast, LATE) as process:
+    with looking(world, fast, LATE, *others) as process:
         put(world, LATE)
         assert holds(process, wait_for(world, is_fresh))
         assert world.share("remove", "--all").returncode == 0
@@ -242,7 +243,7 @@ def test_taken_back(world, fast):
         replace(world, LATE)
         wait_for(world, is_fresh)
         assert world.run("/run/bin/hugeld", "disable", LATE).returncode == 0
-        assert world.left() == [] and not world.path(CONFIGURATION).exists()
+        assert world.left() == [] and world.path(CONFIGURATION).exists() == bool(others)
         replace(world, LATE)
         time.sleep(20 * LOOK)
         assert world.left() == []
