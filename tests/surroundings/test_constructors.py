@@ -62,7 +62,7 @@ def test_own_names(builder, surround, pool, tool, name, moves):
     app = builder.once(f"names-{name}", lambda folder: builder.compile(
         folder / "names", builder.write("main.c", programs.MAIN), tool.source("names"), *builder.object(), f"-D{name}", "-rdynamic",
         "-no-pie"))
-    surround([app], {app.name: ALL} if moves else {})
+    surround([app], {app.name: ALL} if moves else {}, options="verbose=2")
 
 
 @pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), pytest.param("threads:2,timer:3e8", True, marks=pytest.mark.check_all(ci=True)), ("timer:64", False)])
