@@ -105,7 +105,7 @@ static bool are_all_unmodified(const struct hl_context *context, const struct hl
 }
 
 /* Whether a span may have flags that a mapping in its place would not have: advice, a lock.  Only code that ran before can have
-   set them: another constructor, or an auditor that has locked everything.  No code knows an object yet that comes later; whether
+   set them: another constructor, or an auditor.  No code knows an object yet that comes later; whether
    it may be locked, move.c asks.  smaps is read once for all spans, and nearly always says no; if
    not, each span is asked for alone. */
 static bool may_be_special(const struct hl_context *context, const struct hl_work *work) {

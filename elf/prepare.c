@@ -295,11 +295,26 @@ static int check_debugger(const struct hl_context *context, const struct hl_work
     return 0;
 }
 
+/* Whether new memory has flags that the old did not have: after mlockall(MCL_FUTURE) in another constructor the kernel would lock it,
+   which uses RLIMIT_MEMLOCK up.  It never locks hugetlb memory. */
+static int check_new_memory(const struct hl_context *context) {
+    struct hl_area page;
+    if (!context->others_ran)
+        return 0;
+    if (hl_map_area(&page, context->config->geometry.page_bytes, PROT_NONE, 0) != 0)
+        return HL_REASON_NO_MEMORY;
+    int result = hl_check_flags(page.start, page.end);
+    hl_free_area(&page);
+    return result;
+}
+
 /* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved afterwards.  Only
    backend=thp asks for them under a memory limit; data=thp does not. */
 static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
     int result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
+    if (result == 0)
+        result = check_new_memory(context);
     if (result != 0)
         return result;
     if (context->config->options.backend != HL_BACKEND_THP)

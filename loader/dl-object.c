@@ -2,6 +2,7 @@
 /* Finds the loaded objects as a debugger does, by struct r_debug, and turns them into the core's.  dl_iterate_phdr(3) tells the
    same, but any library may stand in for it (ThreadSanitizer, profilers) and is not ready before its own constructor has run. */
 #include "dl-object.h"
+#include "elf/line.h"
 #include "elf/maps.h"
 #include "elf/move.h"
 #include "elf/report.h"
@@ -15,18 +16,54 @@
 extern struct hl_debug hl_glibc_debug __asm__("_r_debug") __attribute__((weak));
 extern const struct hl_debug *hl_musl_debug __asm__("_dl_debug_addr") __attribute__((weak));
 
-/* The executable's DT_DEBUG comes first: _r_debug may be a copy of the executable's own (R_X86_64_COPY), in which glibc before
-   2.35 changes nothing any more.  lld writes no DT_DEBUG with -z rodynamic. */
-const struct hl_debug *hl_find_debug(void) {
-    const struct hl_debug *debug = &hl_glibc_debug;
-    if (&hl_musl_debug != NULL)
-        debug = hl_musl_debug;
-    if (debug == NULL || debug->base.r_map == NULL)
+/* Whether ADDRESS lies in the object whose ELF header is at BASE. */
+static bool is_inside(uint64_t base, uint64_t address) {
+    const ElfW(Ehdr) *file = (const ElfW(Ehdr) *)base;
+    if (base == 0 || !hl_same_bytes((const char *)file->e_ident, ELFMAG, SELFMAG))
+        return false;
+    const ElfW(Phdr) *header = (const ElfW(Phdr) *)(base + file->e_phoff);
+    for (unsigned i = 0; i < file->e_phnum; i++)
+        if (header[i].p_type == PT_LOAD && address - base < header[i].p_vaddr + header[i].p_memsz)
+            return true;
+    return false;
+}
+
+/* The dynamic linker's own, by the symbols.  A program or a library may define these names, too, as anything at all.  AT_BASE is
+   missing where the dynamic linker was started as a program; then AT_PHDR is of musl's itself, but glibc makes it the program's. */
+static const struct hl_debug *find_by_symbol(void) {
+    uint64_t base = getauxval(AT_BASE), first = hl_round_down(getauxval(AT_PHDR), getauxval(AT_PAGESZ));
+    uint64_t musl = (uint64_t)&hl_musl_debug, glibc = (uint64_t)&hl_glibc_debug;
+    if (musl != 0 && is_inside(base != 0 ? base : first, musl))
+        return hl_musl_debug;
+    if (glibc != 0 && (base != 0 ? is_inside(base, glibc) : !is_inside(first, glibc)))
+        return &hl_glibc_debug;
+    return NULL;
+}
+
+/* The executable's DT_DEBUG, which glibc does not fill in if the section is not writable. */
+static const struct hl_debug *find_in_executable(void) {
+    const ElfW(Phdr) *header = (const ElfW(Phdr) *)getauxval(AT_PHDR), *dynamic = NULL, *own = NULL;
+    size_t n = header != NULL ? getauxval(AT_PHNUM) : 0;
+    for (size_t i = 0; i < n; i++) {
+        own = header[i].p_type == PT_PHDR ? &header[i] : own;
+        dynamic = header[i].p_type == PT_DYNAMIC && (header[i].p_flags & PF_W) ? &header[i] : dynamic;
+    }
+    if (own == NULL || dynamic == NULL)
         return NULL;
-    for (const ElfW(Dyn) *dynamic = debug->base.r_map->l_ld; dynamic->d_tag != DT_NULL; dynamic++)
-        if (dynamic->d_tag == DT_DEBUG && dynamic->d_un.d_ptr != 0)
-            return (const struct hl_debug *)dynamic->d_un.d_ptr;
-    return debug;
+    const ElfW(Dyn) *at = (const ElfW(Dyn) *)((uint64_t)header - own->p_vaddr + dynamic->p_vaddr);
+    for (; at->d_tag != DT_NULL; at++)
+        if (at->d_tag == DT_DEBUG)
+            return (const struct hl_debug *)at->d_un.d_ptr;
+    return NULL;
+}
+
+/* DT_DEBUG comes first: _r_debug may be the executable's copy of it (R_X86_64_COPY), in which glibc before 2.35 changes nothing any
+   more.  lld writes no DT_DEBUG with -z rodynamic. */
+const struct hl_debug *hl_find_debug(void) {
+    const struct hl_debug *debug = find_in_executable();
+    if (debug == NULL)
+        debug = find_by_symbol();
+    return debug != NULL && debug->base.r_map != NULL ? debug : NULL;
 }
 
 static uint64_t distance(uint64_t a, uint64_t b) { return a > b ? a - b : b - a; }
@@ -86,17 +123,20 @@ static uint64_t find_header(const struct link_map *map) {
     return at;
 }
 
-/* Reads the program headers of MAP from memory.  0, HL_REASON_NO_PROC, or HL_REASON_MALFORMED: they are not there, or not its
-   own. */
+/* Reads the program headers of MAP through the file MEMORY, with the ELF header at AT.  0, HL_REASON_NO_PROC, or
+   HL_REASON_MALFORMED: they are not there, or not its own. */
+static int read_at(struct hl_headers *headers, const struct link_map *map, int memory, uint64_t at) {
+    int result = hl_read_headers(headers, memory, at);
+    bool is_own = result == 0 && are_headers_of(map, headers->header, headers->file.e_phnum);
+    return result == 0 && !is_own ? HL_REASON_MALFORMED : result;
+}
+
 static int read_from_memory(struct hl_headers *headers, const struct link_map *map, long *memory) {
     if (*memory == -1)
         *memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
-    int result = hl_read_headers(headers, (int)*memory, map->l_addr);
-    if (!hl_is_error(*memory) && result != 0)
-        result = hl_read_headers(headers, (int)*memory, find_header(map));
-    if (result == 0 && !are_headers_of(map, headers->header, headers->file.e_phnum))
-        result = HL_REASON_MALFORMED;
-    return result;
+    int result = read_at(headers, map, (int)*memory, map->l_addr);
+    uint64_t at = !hl_is_error(*memory) && result != 0 ? find_header(map) : 0;
+    return at != 0 ? read_at(headers, map, (int)*memory, at) : result;
 }
 
 void hl_add_linked(struct hl_context *context, const struct link_map *map, const char *executable,

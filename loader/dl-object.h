@@ -16,6 +16,10 @@ struct hl_debug {
 /* What debuggers read: the list of objects, the executable first.  NULL if this dynamic linker has none. */
 const struct hl_debug *hl_find_debug(void);
 
+static inline const struct hl_debug *hl_next_namespace(const struct hl_debug *debug) {
+    return debug != NULL && debug->base.r_version >= 2 ? debug->next : NULL;
+}
+
 /* Whether LD_HUGEPAGES selects MAP, as whose names OBJECT is filled; EXECUTABLE is the path of the executable, or NULL if MAP is
    another object.  It calls nothing, and reads nothing that the dynamic linker has not read: most objects are not selected. */
 bool hl_is_linked_selected(const struct hl_context *context, struct hl_object *object,

@@ -142,8 +142,7 @@ static void notice(void) {
     if (watch.busy)
         return;
     watch.busy = true;
-    for (const struct hl_debug *debug = watch.debug; debug != NULL;
-         debug = debug->base.r_version >= 2 ? debug->next : NULL) {
+    for (const struct hl_debug *debug = watch.debug; debug != NULL; debug = hl_next_namespace(debug)) {
         struct link_namespace *list = find_namespace(debug);
         if (list != NULL)
             look_at(list);
@@ -189,7 +188,8 @@ static int start_watching(const struct hl_context *context) {
     watch.config = *context->config;
     watch.context = *context;
     watch.context.config = &watch.config;
-    watch.context.others_ran = false; /* later objects will be looked at as soon as they are mapped */
+    /* later objects will be looked at as soon as they are mapped; only auditors are told of them before */
+    watch.context.others_ran = hl_next_namespace(debug) != NULL;
     int result = watch.context.probed.filters_are_known ? 0 : hl_read_process_status(&watch.context);
     if (result != 0)
         return result;

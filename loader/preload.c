@@ -74,8 +74,8 @@ static bool find_objects(struct start *start, const char *const *envp) {
         return false;
     hl_use_room(context, hl_first_work, HL_FIRST_WORKS);
     unsigned n_first = add_objects(context, map, executable);
-    /* glibc has not set it: the first constructor but ours does that */
-    context->others_ran = __environ != NULL || n_first != 1;
+    /* glibc has not set it: the first constructor but ours does that.  Auditors, in namespaces of their own, were there before. */
+    context->others_ran = __environ != NULL || n_first != 1 || hl_next_namespace(debug) != NULL;
     return true;
 }
 
@@ -124,6 +124,8 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     (void)argv;
     if (__environ != NULL)
         envp = __environ;
+    if (getauxval(AT_PAGESZ) == 0) /* the program defines a getauxval of its own, which knows nothing */
+        return;
     if (getauxval(AT_SECURE) != 0)
         forget_variables(envp);
     else if (!has_nothing_to_do((const char *const *)envp))

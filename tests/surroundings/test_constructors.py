@@ -55,6 +55,16 @@ def test_own_iterate(builder, surround, pool, tool, where):
         surround([app], {app.name: ALL})
 
 
+@pytest.mark.parametrize("name, moves", [("NUMBERS", True), ("POINTER", True), ("FUNCTION", False)])
+def test_own_names(builder, surround, pool, tool, name, moves):
+    """The program has a _r_debug, a _dl_debug_addr or a getauxval of its own: something else, or one that always says 0."""
+    pool(64)
+    app = builder.once(f"names-{name}", lambda folder: builder.compile(
+        folder / "names", builder.write("main.c", programs.MAIN), tool.source("names"), *builder.object(), f"-D{name}", "-rdynamic",
+        "-no-pie"))
+    surround([app], {app.name: ALL} if moves else {}, options="verbose=2")
+
+
 @pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), pytest.param("threads:2,timer:3e8", True, marks=pytest.mark.check_all(ci=True)), ("timer:64", False)])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_last(builder, surround, pool, thp, first, action, threads, backend):

@@ -108,6 +108,14 @@ def test_special_data(builder, surround, pool, thp, first, action):
     assert outcome.stderr == f"hugeld: {app.name}: data stays: {SPECIAL}\n"
 
 
+def test_special_by_auditor(builder, surround, pool, thp, tool):
+    """An auditor runs before every constructor, and no constructor but hugeld's has run."""
+    pool(64)
+    app = builder.executable("nopie", words=6 * 2**17)
+    outcome = surround([app], {app.name: ALL}, options="verbose=1,data=thp", LD_AUDIT=str(tool("auditor", shared=True)))
+    assert outcome.stderr == f"hugeld: {app.name}: data stays: {SPECIAL}\n"
+
+
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
 @pytest.mark.parametrize("variant", ["six", "hole"])
 def test_hole_in_use(sum_program, surround, first, route, variant, before):

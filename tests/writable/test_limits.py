@@ -11,6 +11,7 @@ NO_MEMORY = "no address space or memory for the copy; raise RLIMIT_AS or RLIMIT_
 LIMIT = "private copies count against its memory limit"
 NO_THP = "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)"
 NO_EXECUTE = "a policy forbids making written memory executable"
+LOCKED = "it is locked or mapped in a special way"
 DATA = (*ALL, "data")
 
 # name -> an earlier constructor's steps, options, the kinds that move all the same, the reason (for each kind) of planned
@@ -24,9 +25,10 @@ LIMITS = {
     "RLIMIT_AS, no text": ("as:600000", "backend=hugetlb,segments=text", (), {"text": NO_MEMORY, "data": LIMIT}),
     "RLIMIT_AS, no commit": ("as:1200000", "backend=hugetlb", (), NO_MEMORY),
     "RLIMIT_AS, enough": ("as:6000000", "backend=hugetlb", ALL, LIMIT),
-    "mlockall": ("lock", "", DATA, None),
-    "mlockall, hugetlb": ("lock", "backend=hugetlb", DATA, None),
-    "mlockall, thp": ("lock", "backend=thp", DATA, None),
+    # MCL_FUTURE would lock the copies, but never locks hugetlb memory.
+    "mlockall": ("lock", "", ALL, LOCKED),
+    "mlockall, hugetlb": ("lock", "backend=hugetlb", ALL, LOCKED),
+    "mlockall, thp": ("lock", "backend=thp", (), LOCKED),
     "mdwe": ("mdwe", "backend=hugetlb", DATA, None),
     "mdwe, thp": ("mdwe", "backend=thp", ("rodata", "data"), NO_EXECUTE),
     "no thp": ("no-thp", "", ALL, NO_THP),
