@@ -69,7 +69,7 @@ static void clear_process(struct hl_context *context) {
 
 void hl_forget_process(struct hl_context *context) {
     context->probed.status_holds = context->probed.knows_hugetlb = context->probed.knows_execution =
-        context->probed.knows_placement = false;
+        context->probed.knows_keeping = context->probed.knows_placement = false;
     context->probed.has_no_store = false;
 }
 
