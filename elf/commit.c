@@ -16,7 +16,8 @@
    The kernel makes each of these calls while it holds the lock of the address space, so that others see it done or not done.  The
    first step overwrites nothing, and refuses what the second one would: sealed mappings, a limit, a mapping that has
    been split since.  Between the two, and again at the end, the pages aside are looked at: a uprobe that has been set meanwhile
-   is there.
+   is there.  A debugger's breakpoint is in the old place, which is looked at between the two.  On the way back text that
+   others have changed in its place since (breakpoint, protection, seal) stays as they left it.
 
    The way back is mremap(MREMAP_FIXED) of what is aside, one mapping after the other.  They can come back over small or
    transparent huge pages, but nothing cuts a hugetlb mapping at 4 KiB.  So hugetlb spans with several old mappings
@@ -179,15 +180,33 @@ static int move_all_aside(struct commit *c) {
     return result;
 }
 
+static bool is_read_only(const struct commit *c, const struct step *step) {
+    return !step->is_gap && !hl_is_writable(&c->work->plan.span[step->span]);
+}
+
+static int check_pages(const struct commit *c, uint64_t at, uint64_t bytes) {
+    return hl_check_unmodified((int)c->context->probed.pagemap, at, at + bytes,
+                               c->context->config->geometry.page_bytes,
+                               c->context->probed.status.filters == 0);
+}
+
 /* Whether nothing wrote to the read-only pages that are aside.  A uprobe goes into all mappings of its file, so it is found there
    whenever it was set; new memory may hold a copy of it, or lack it. */
 static int check_old_pages(const struct commit *c) {
     int result = 0;
     for (size_t i = 0; result == 0 && i < c->n_steps; i++)
-        if (!c->step[i].is_gap && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
-            result = hl_check_unmodified(
-                (int)c->context->probed.pagemap, c->step[i].aside, c->step[i].aside + c->step[i].bytes,
-                c->context->config->geometry.page_bytes, c->context->probed.status.filters == 0);
+        if (is_read_only(c, &c->step[i]))
+            result = check_pages(c, c->step[i].aside, c->step[i].bytes);
+    return result;
+}
+
+/* Whether nothing wrote to the read-only pages in their old place since the others are aside: a debugger's breakpoint is only
+   there. */
+static int check_places(const struct commit *c) {
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < c->n_steps; i++)
+        if (is_read_only(c, &c->step[i]))
+            result = check_pages(c, c->step[i].at, c->step[i].bytes);
     return result;
 }
 
@@ -251,7 +270,7 @@ static int place_all(struct commit *c) {
     return 0;
 }
 
-/* Whether the old mappings of span I are still in their place. */
+/* Whether the old mappings of span I are still in their place, which other threads may have protected or cut since. */
 static bool is_untouched(const struct commit *c, unsigned i, int claimed) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_maps now;
@@ -261,10 +280,25 @@ static bool is_untouched(const struct commit *c, unsigned i, int claimed) {
     for (size_t j = 0; j < c->n_steps; j++) {
         const struct step *step = &c->step[j];
         if (step->span == i && !step->is_gap)
-            same = same && hl_same_maps(&c->work->maps, &now, step->at, step->at + step->bytes);
+            same = same && hl_same_files(&c->work->maps, &now, step->at, step->at + step->bytes);
     }
     hl_free_maps(&now);
     return same;
+}
+
+/* Whether others have changed what STEP left in its place: their protection, seal, or breakpoint holds. */
+static bool is_changed(const struct commit *c, const struct step *step) {
+    struct hl_maps now;
+    uint64_t end = step->at + step->bytes;
+    if (!is_read_only(c, step))
+        return false;
+    if (check_pages(c, step->at, step->bytes) == HL_REASON_TEXT_MODIFIED)
+        return true;
+    if (hl_read_maps(&now, step->at, end, c->context->probed.status.filters == 0) != 0)
+        return false;
+    bool changed = !hl_same_maps(&c->work->maps, &now, step->at, end);
+    hl_free_maps(&now);
+    return changed;
 }
 
 /* Makes the place of span I, whose new memory is there or should have come there, ready for its old mappings.  False if they
@@ -275,7 +309,8 @@ static bool empty_place(const struct commit *c, unsigned i) {
     bool is_shared = c->context->probed.is_shared;
     if (!move->placed) {
         int claimed = hl_claim_range(span->start, hl_span_bytes(span));
-        return claimed == 0 || !is_shared || is_untouched(c, i, claimed);
+        move->tried = claimed == 0 || !is_untouched(c, i, claimed);
+        return claimed == 0 || !is_shared || !move->tried;
     }
     if (!can_be_replaced(c, i)) {
         if (is_shared)
@@ -300,8 +335,10 @@ static int roll_back(struct commit *c, int result) {
         struct step *step = &c->step[i];
         if (step->aside == 0 || move[step->span].placed || move[step->span].reason == HL_REASON_LOST)
             continue;
-        hl_return_mapping(step->aside, step->bytes, step->at);
-        step->aside = 0;
+        if (!move[step->span].tried && is_changed(c, step))
+            continue;
+        if (!hl_is_error(hl_return_mapping(step->aside, step->bytes, step->at)))
+            step->aside = 0;
     }
     if (!any || result == HL_REASON_LOST)
         return result;
@@ -374,6 +411,8 @@ static int commit_steps(struct commit *c) {
         result = move_all_aside(c);
     if (result == 0)
         result = check_old_pages(c);
+    if (result == 0)
+        result = check_places(c);
     hl_drop_ballast(&c->ballast);
     if (result == 0)
         result = place_all(c);

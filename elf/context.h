@@ -70,8 +70,10 @@ struct hl_config {
 struct hl_probed {
     struct hl_descriptor_id standard_error; /* at the start */
     struct hl_kernel kernel;
-    bool knows_hugetlb;   /* KERNEL's hugetlb fields were probed; false again when objects come later: */
-    bool knows_execution; /* the process may have restricted itself; the same for executable_memory */
+    bool knows_hugetlb;    /* KERNEL's hugetlb fields were probed; false again when objects come later: */
+    bool knows_execution;  /* the process may have restricted itself; the same for executable_memory */
+    bool knows_keeping;    /* the same for may_keep_mapping */
+    bool may_keep_mapping; /* commit can move text aside */
     bool knows_placement;
     bool has_no_store; /* stores were looked for, and there are none; the same */
     struct hl_status status;

@@ -110,6 +110,19 @@ bool hl_may_execute_written(uint64_t page_bytes) {
     return may;
 }
 
+/* Linux 5.7 to 5.12 refuse all but private anonymous memory, so shared memory shows what holds for a file.  Without memory the move
+   itself fails, and says so. */
+bool hl_may_keep_mapping(uint64_t page_bytes) {
+    struct hl_area page;
+    if (hl_map_file_area(&page, page_bytes, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != 0)
+        return true;
+    long aside = hl_keep_mapping(page.start, page_bytes, 0);
+    if (!hl_is_error(aside))
+        hl_munmap((uint64_t)aside, page_bytes);
+    hl_free_area(&page);
+    return !hl_is_error(aside) || aside == -ENOMEM;
+}
+
 /* madvise(2) checks the advice before it looks at a length of 0, and then at no address. */
 static bool knows_advice(int advice) { return !hl_is_error(hl_madvise(0, 0, advice)); }
 

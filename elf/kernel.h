@@ -50,6 +50,9 @@ bool hl_grants_pages(const struct hl_geometry *geometry, uint64_t pages);
 /* Whether written anonymous memory may become executable. */
 bool hl_may_execute_written(uint64_t page_bytes);
 
+/* Whether mremap(2) moves the pages of a file's mapping and leaves it where it is (MREMAP_DONTUNMAP, Linux 5.13). */
+bool hl_may_keep_mapping(uint64_t page_bytes);
+
 /* Whether the kernel has MADV_POPULATE_READ. */
 bool hl_can_populate(void);
 

@@ -214,6 +214,22 @@ bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t sta
     return (i == a->n || a->mapping[i].start >= end) && (j == b->n || b->mapping[j].start >= end);
 }
 
+bool hl_same_files(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end) {
+    while (start < end) {
+        size_t i = hl_find_mapping(a, start), j = hl_find_mapping(b, start);
+        if (i == a->n || j == b->n || a->mapping[i].start > start || b->mapping[j].start > start)
+            return false;
+        uint64_t next = a->mapping[i].end < b->mapping[j].end ? a->mapping[i].end : b->mapping[j].end;
+        struct hl_mapping in_a = clip_mapping(&a->mapping[i], start, next);
+        struct hl_mapping in_b = clip_mapping(&b->mapping[j], start, next);
+        in_b.prot = in_a.prot;
+        if (!same_mapping(&in_a, &in_b))
+            return false;
+        start = next;
+    }
+    return true;
+}
+
 void hl_open_smaps(struct hl_smaps *smaps) {
     hl_open_lines(&smaps->lines, "/proc/self/smaps", smaps->buffer, sizeof smaps->buffer);
 }

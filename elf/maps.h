@@ -55,6 +55,9 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address);
 /* Whether A and B say the same about [start, end). */
 bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end);
 
+/* Whether in A and B the same bytes of the same files are mapped in [start, end), whatever their protection, without a hole. */
+bool hl_same_files(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end);
+
 /* /proc/self/smaps, mapping by mapping, in constant space.  The kernel walks the page tables of each mapping
    that is read, so stop reading at the last one that is wanted. */
 struct hl_smaps {

@@ -69,7 +69,7 @@ static void clear_process(struct hl_context *context) {
 
 void hl_forget_process(struct hl_context *context) {
     context->probed.status_holds = context->probed.knows_hugetlb = context->probed.knows_execution =
-        context->probed.knows_placement = false;
+        context->probed.knows_keeping = context->probed.knows_placement = false;
     context->probed.has_no_store = false;
 }
 
@@ -279,13 +279,14 @@ static bool is_mostly_written(const struct hl_context *context, const struct hl_
     return written > (int64_t)hl_span_bytes(span) / 2;
 }
 
-/* data=auto: a copy of data that the program may never touch would take memory, and an object on its image takes none.  That holds with
-   and without threads, so it is the reason that is reported. */
+/* data=auto: a copy of data that the program may never touch would take memory, and an object on its image takes none.  That holds
+   whether others share the memory or not, so it is the reason that is reported. */
 static void skip_unwritten_data(const struct hl_context *context, struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans && context->config->options.data == HL_DATA_AUTO; i++) {
         const struct hl_span *span = &work->plan.span[i];
         enum hl_reason reason = work->move[i].reason;
-        if (span->kind == HL_DATA && (reason == HL_MOVED || reason == HL_REASON_THREADS) &&
+        bool may_stay = reason == HL_MOVED || reason == HL_REASON_THREADS || reason == HL_REASON_SHARED;
+        if (span->kind == HL_DATA && may_stay &&
             (work->no_image == HL_MOVED || !is_mostly_written(context, span)))
             work->move[i].reason = HL_REASON_DATA_AUTO;
     }

@@ -56,6 +56,16 @@ static bool may_execute_written(struct hl_context *context) {
     return context->probed.kernel.executable_memory;
 }
 
+/* Whether spans of KIND could be committed: else their copies would be made in vain. */
+static bool may_commit(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+    if (kind == HL_DATA || hl_holds_its_place(&work->object))
+        return true;
+    if (!context->probed.knows_keeping)
+        context->probed.may_keep_mapping = hl_may_keep_mapping(context->config->geometry.page_bytes);
+    context->probed.knows_keeping = true;
+    return context->probed.may_keep_mapping;
+}
+
 /* Where the process may take memory from, for callers that count it. */
 static const struct hl_placement *find_placement(struct hl_context *context) {
     if (!context->probed.knows_placement)
@@ -388,6 +398,8 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
         return HL_REASON_HUGE_ALREADY;
     if (wanted == HL_BACKEND_IMAGE)
         return work->no_image;
+    if (!may_commit(context, work, kind))
+        return HL_REASON_NO_MREMAP;
     if (wanted != HL_BACKEND_THP)
         result = kind == HL_TEXT && hl_rewrites_text(context, work)
                      ? HL_REASON_REWRITES_TEXT

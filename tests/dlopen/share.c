@@ -5,6 +5,9 @@
      vfork   it is the parent of the one that opens, which was made by vfork
      alone   there is none
      locked  there is none, and all memory that comes is locked (mlockall)
+     poke, protect, seal
+             as with clone, and meanwhile the text is changed: right after the first mremap(2) with MREMAP_DONTUNMAP a debugger
+             writes to it, or it becomes writable as well, or mseal(2) seals a part of it (x86-64)
 
    The libraries are equally large, so each one comes to lie where the one before it was.  A tracer stops the one that opens before
    and after each system call of dlopen, as if it were slow.  Once the bytes in the middle of the text are there they have to be
@@ -50,6 +53,7 @@ static struct {
     long opened, wrong, looked, holes, failed;
 } * shared;
 
+static const char *way;
 static int nth, n_libraries;
 static char **library;
 
@@ -127,6 +131,53 @@ static void fail_call(int opener) {
 #endif
 }
 
+/* OPENER, which stands behind a system call, makes the call NUMBER(AT, BYTES, ARGUMENT) as well. */
+static void call(int opener, long number, uint64_t at, uint64_t bytes, uint64_t argument) {
+#if defined __x86_64__
+    struct user_regs_struct before, regs;
+    int status;
+    if (ptrace(PTRACE_GETREGS, opener, 0, &before) != 0)
+        fail("PTRACE_GETREGS");
+    regs = before;
+    regs.rax = (uint64_t)number;
+    regs.rdi = at;
+    regs.rsi = bytes;
+    regs.rdx = argument;
+    regs.rip -= 2; /* the syscall instruction */
+    ptrace(PTRACE_SETREGS, opener, 0, &regs);
+    for (int i = 0; i < 2; i++)
+        if (ptrace(PTRACE_SYSCALL, opener, 0, 0) != 0 || waitpid(opener, &status, __WALL) != opener)
+            fail("PTRACE_SYSCALL");
+    if (ptrace(PTRACE_GETREGS, opener, 0, &regs) != 0 || regs.rax != 0)
+        fail("a call of the tracer's failed");
+    ptrace(PTRACE_SETREGS, opener, 0, &before);
+#else
+    (void)opener, (void)number, (void)at, (void)bytes, (void)argument;
+#endif
+}
+
+/* Changes the text that OPENER has just moved aside, in its old place. */
+static void meddle(int opener) {
+    static uint64_t at;
+    static bool was_opening;
+    struct __ptrace_syscall_info info;
+    if (ptrace(PTRACE_GET_SYSCALL_INFO, opener, sizeof info, &info) <= 0)
+        return;
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY) {
+        bool is_first = info.entry.nr == SYS_mremap &&
+                        info.entry.args[3] == (MREMAP_MAYMOVE | MREMAP_DONTUNMAP) &&
+                        info.entry.args[1] >= HUGE_PAGE_BYTES && !was_opening;
+        at = is_first ? info.entry.args[0] : 0;
+        was_opening = atomic_load(&shared->is_opening) && (was_opening || is_first);
+    } else if (at != 0 && strcmp(way, "poke") == 0) {
+        ptrace(PTRACE_POKETEXT, opener, at, ptrace(PTRACE_PEEKTEXT, opener, at, 0));
+    } else if (at != 0 && strcmp(way, "protect") == 0) {
+        call(opener, SYS_mprotect, at, HUGE_PAGE_BYTES / 2, PROT_READ | PROT_WRITE | PROT_EXEC);
+    } else if (at != 0 && strcmp(way, "seal") == 0) {
+        call(opener, 462 /* mseal */, at, HUGE_PAGE_BYTES / 2, 0);
+    }
+}
+
 /* Follows the one that opens until that ends. */
 static void trace(void) {
     bool was_there = false;
@@ -144,6 +195,7 @@ static void trace(void) {
         shared->holes += was_there && !there && atomic_load(&shared->is_opening);
         was_there = there;
         fail_call(opener);
+        meddle(opener);
         int signal = status >> 16 == 0 && WSTOPSIG(status) != (SIGTRAP | 0x80) ? WSTOPSIG(status) : 0;
         ptrace(PTRACE_SYSCALL, opener, 0, signal);
     }
@@ -167,6 +219,7 @@ int main(int argc, char **argv) {
     int status = 0, other = 0;
     if (argc < 4)
         fail("usage: share WAY NTH LIBRARY...");
+    way = argv[1];
     nth = atoi(argv[2]);
     library = argv + 3;
     n_libraries = argc - 3;
@@ -179,11 +232,11 @@ int main(int argc, char **argv) {
         trace();
         _exit(0);
     }
-    if (strcmp(argv[1], "locked") == 0 && mlockall(MCL_FUTURE) != 0)
+    if (strcmp(way, "locked") == 0 && mlockall(MCL_FUTURE) != 0)
         fail("mlockall");
-    if (strcmp(argv[1], "clone") == 0)
+    if (strcmp(way, "vfork") != 0 && strcmp(way, "alone") != 0 && strcmp(way, "locked") != 0)
         other = start(wait_for_signal, 0);
-    if (strcmp(argv[1], "vfork") == 0)
+    if (strcmp(way, "vfork") == 0)
         waitpid(start(open_all, CLONE_VFORK), &status, 0);
     else
         open_all(NULL);

@@ -56,6 +56,25 @@ def test_no_hole_on_the_way_back(opened, way):
     assert spans_failed == 2
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="share.c knows the registers of x86-64")
+@pytest.mark.parametrize("way, reason", [("poke", "it was changed in memory"), ("seal", "one of its mappings is sealed")])
+def test_changed_meanwhile(opened, way, reason):
+    """The change holds and the object stays.  A part that is sealed or protected is a mapping of its own, and no sign of loss."""
+    if way == "seal" and tuple(map(int, platform.release().split(".")[:2])) < (6, 10):
+        pytest.skip("mseal(2) (Linux 6.10)")
+    found, stderr = opened(way)
+    assert (found["opened"], found["wrong"], found["holes"]) == (OPENED, 0, 0)
+    assert stderr.count(f"text stays: {reason}") == OPENED, stderr
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="share.c knows the registers of x86-64")
+def test_protected_meanwhile_and_failed(opened):
+    """The same where a call that brings new memory into place fails, whichever."""
+    for nth in range(1, 6):
+        found, stderr = opened("protect", nth)
+        assert (found["opened"], found["wrong"], found["holes"]) == (OPENED, 0, 0), f"{nth}: {found} {stderr}"
+
+
 def test_locked(opened):
     """MREMAP_DONTUNMAP would unlock what is beside the spans."""
     found, stderr = opened("locked")

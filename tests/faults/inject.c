@@ -459,7 +459,8 @@ static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
     const word *a = pending[i].args, at = (word)info->exit.rval;
     if (info->exit.is_error)
         return;
-    if (pending[i].number != __NR_mmap)
+    bool keeps = pending[i].number == __NR_mremap && (a[3] & MREMAP_DONTUNMAP) != 0;
+    if (pending[i].number != __NR_mmap && !keeps)
         take_away(&own, a[0], a[0] + round_up(a[1]));
     if (pending[i].number == __NR_munmap)
         return;

@@ -155,6 +155,28 @@ def test_unshare_kills(builder, surround, confine, pool, thp):
     assert f"{app.name}: data stays: another process may share its memory" in outcome.stderr
 
 
+def test_unwritten_data_with_strict(library, confine, tmp_path):
+    """Data to which nothing was written stays because data=auto leaves it, under a filter, too: that does not end the program."""
+    (tmp_path / "data.c").write_text("char data[6 << 20] = {3};\nint main(void) { return data[0]; }\n")
+    app = compile_c(tmp_path / "data.c", tmp_path / "data")
+    env = helpers.preload(library, patterns="main", options="backend=thp,strict=on,verbose=2")
+    for prefix in ([], confine("deny=reboot")):
+        result = helpers.run([*prefix, app], env=env)
+        assert result.returncode == 3, result.stderr
+        assert "data: data stays: data=auto" in result.stderr
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_no_copy_in_vain(library, strace, sandbox, confine, pool, thp, tmp_path, backend):
+    """Where mremap does not keep text in its place (Linux 5.12 and before, valgrind, a filter), no copy is made first."""
+    pool(64)
+    log = tmp_path / "moved"
+    prefix = [*confine("deny=mremap"), "/usr/bin/env", "strace", "-o", log]
+    code, _, stderr = Way([], library).run([sandbox, "none"], "main", f"backend={backend},verbose=1", prefix)
+    assert code == 3 and "text stays: the kernel does not let huge pages into its place" in stderr
+    assert not re.search("MADV_HUGEPAGE|MAP_HUGETLB|mremap.*MREMAP_FIXED", log.read_text())
+
+
 def test_inherited_by_aligned(way, aligned_sandbox, confine, pool, tmp_path):
     pool(64)
     argv = [aligned_sandbox, "none"]
