@@ -435,8 +435,11 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     if (is_shared || work->no_image == HL_MOVED)
         hl_free_maps(&work->maps);
     int result = is_shared ? hl_check_object(context, work) : hl_look_at_object(context, work);
-    if (result == 0)
-        result = commit_steps(&c);
+    if (result != 0) {
+        free_scratch(work);
+        return result;
+    }
+    result = commit_steps(&c);
     if (result != 0)
         result = roll_back(&c, result);
     release_claims(&c);
