@@ -73,10 +73,11 @@ class Sweep:
         may_lose = len(faults) > 1 and faults[0].call == "mremap"
         moved = [self.compare(look, i, may_lose) for i, look in enumerate(outcome.looks)]
         for i, (look, before) in enumerate(zip(outcome.looks, plain.looks)):
+            elsewhere = None
             if isinstance(moved[i], str) and self.setting.module == "ld.so":
                 elsewhere = injector.compare_elsewhere(look, before, outcome.err, may_lose)
                 moved[i] = moved[i] if elsewhere is None else elsewhere
-            if not isinstance(moved[i], str):
+            if elsewhere is None and not isinstance(moved[i], str):  # the same addresses are other bytes of an object elsewhere
                 moved[i] = injector.wrong_bytes(look, self.good.looks[i], moved[i]) or moved[i]
         wrong = [m for m in moved if isinstance(m, str)]
         silenced = any(f.call in SPEAKING for f in faults)
