@@ -73,6 +73,7 @@ struct hl_probed {
     bool knows_hugetlb;    /* KERNEL's hugetlb fields were probed; false again when objects come later: */
     bool knows_execution;  /* the process may have restricted itself; the same for executable_memory */
     bool knows_keeping;    /* the same for may_keep_mapping */
+    bool knows_sharing;    /* the same for is_shared */
     bool may_keep_mapping; /* commit can move text aside */
     bool knows_placement;
     bool has_no_store; /* stores were looked for, and there are none; the same */

@@ -69,7 +69,8 @@ static void clear_process(struct hl_context *context) {
 
 void hl_forget_process(struct hl_context *context) {
     context->probed.status_holds = context->probed.knows_hugetlb = context->probed.knows_execution =
-        context->probed.knows_keeping = context->probed.knows_placement = false;
+        context->probed.knows_keeping = context->probed.knows_sharing = context->probed.knows_placement =
+            false;
     context->probed.has_no_store = false;
 }
 
@@ -263,6 +264,12 @@ static bool is_memory_shared(const struct hl_status *status) {
            hl_is_error(HL_CALL(__NR_unshare, CLONE_VM, 0, 0, 0, 0, 0));
 }
 
+static void find_sharing(struct hl_context *context) {
+    if (!context->probed.knows_sharing)
+        context->probed.is_shared = is_memory_shared(&context->probed.status);
+    context->probed.knows_sharing = true;
+}
+
 /* Others could write between filling and commit; but not to an object that they do not see yet. */
 static void skip_data(const struct hl_context *context, struct hl_work *work) {
     enum hl_reason reason = context->probed.status.has_threads ? HL_REASON_THREADS : HL_REASON_SHARED;
@@ -309,8 +316,11 @@ static bool may_be_locked(const struct hl_context *context, const struct hl_obje
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->config->options.backend;
     bool is_mapped = hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0;
+    bool may_copy = !is_mapped && backend != HL_BACKEND_IMAGE;
+    if (may_copy || has_data(work))
+        find_sharing(context);
     skip_data(context, work);
-    if (!is_mapped && (backend != HL_BACKEND_IMAGE || has_data(work)))
+    if (!is_mapped && (may_copy || has_data(work)))
         work->reason = (enum hl_reason)hl_check_object(context, work);
     if (!is_mapped && work->reason == HL_MOVED && may_be_locked(context, &work->object))
         work->reason = HL_REASON_MAPPED_SPECIALLY;
@@ -327,7 +337,6 @@ static bool is_anything_prepared(const struct hl_work *work) {
 
 static void move_planned(struct hl_context *context) {
     int result = hl_read_process_status(context);
-    context->probed.is_shared = is_memory_shared(&context->probed.status);
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
         if (work->reason == HL_MOVED && result != 0)
