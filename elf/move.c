@@ -264,10 +264,14 @@ static bool is_memory_shared(const struct hl_status *status) {
            hl_is_error(HL_CALL(__NR_unshare, CLONE_VM, 0, 0, 0, 0, 0));
 }
 
-static void find_sharing(struct hl_context *context) {
-    if (!context->probed.knows_sharing)
-        context->probed.is_shared = is_memory_shared(&context->probed.status);
-    context->probed.knows_sharing = true;
+/* What the dynamic linker holds itself is mapped again where it cannot move, so it is enough to know of threads. */
+static void find_sharing(struct hl_context *context, const struct hl_object *object) {
+    struct hl_probed *probed = &context->probed;
+    if (probed->knows_sharing)
+        return;
+    probed->knows_sharing = !hl_holds_its_place(object);
+    probed->is_shared =
+        probed->knows_sharing ? is_memory_shared(&probed->status) : probed->status.has_threads;
 }
 
 /* Others could write between filling and commit; but not to an object that they do not see yet. */
@@ -318,7 +322,7 @@ static void check_work(struct hl_context *context, struct hl_work *work) {
     bool is_mapped = hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0;
     bool may_copy = !is_mapped && backend != HL_BACKEND_IMAGE;
     if (may_copy || has_data(work))
-        find_sharing(context);
+        find_sharing(context, &work->object);
     skip_data(context, work);
     if (!is_mapped && (may_copy || has_data(work)))
         work->reason = (enum hl_reason)hl_check_object(context, work);

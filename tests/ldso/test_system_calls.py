@@ -14,8 +14,8 @@ NAME = "libcrypto.so.3"
 WAYS = {
     # (program, its environment, the pattern of the run that is compared with, how many calls more there may be); the calls by
     # which dlopen reads the soname, if a pattern is like one, are not counted.
-    "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 30),
-    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 30),
+    "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 32),
+    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 32),
 }
 
 
