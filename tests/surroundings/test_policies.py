@@ -49,7 +49,7 @@ POLICIES = {
     "hardened container": (["no-write-execute", "DOCKER"], MEMFD, EXEC_DENIED),
     "hardened container, mdwe": (["mdwe", "DOCKER"], MEMFD, EXEC_DENIED),
     "nothing allowed": (["mdwe", "deny=memfd_create"], None, EXEC_DENIED),
-    "no mremap": (["deny=mremap"], None, "refuses to move"),
+    "no mremap": (["deny=mremap"], None, "the kernel does not let huge pages into its place"),
 }
 
 
