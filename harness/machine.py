@@ -124,6 +124,7 @@ def replace_tmp(folder, keep):
 class Machine:
     def __init__(self, root, folder, keep):
         self.root, self.group = root, make_group(root)
+        self.outside = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         leave_mounts()
         self.server = start_counters(self.group, folder)
         replace_run(folder / "run")
@@ -132,10 +133,15 @@ class Machine:
         (self.group / "main" / "cgroup.procs").write_text(str(os.getpid()))
 
     def leave(self):
+        """Whether this process is back in the mount namespace that it had before."""
         (self.root / "cgroup.procs").write_text(str(os.getpid()))
         self.server.kill()
         self.server.wait()
         remove_group(self.group)
+        folder = os.getcwd()
+        is_outside = ctypes.CDLL(None).setns(self.outside, CLONE_NEWNS) == 0  # not with threads that share the current folder
+        os.chdir(folder)
+        return is_outside
 
 
 def enter(folder, keep):

@@ -94,9 +94,8 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
-    if config.machine:
-        config.machine.leave()
-    if config.own_folder:
+    is_outside = config.machine.leave() if config.machine else True
+    if config.own_folder and is_outside:  # inside, folders in /tmp that are kept are mounted below it
         shutil.rmtree(config.own_folder, ignore_errors=True)
 
 
