@@ -97,6 +97,8 @@ def start_counters(group, folder):
 
 def replace_run(folder):
     """/run has no store of hugeld's, and all else that is there."""
+    for store in pathlib.Path("/run").glob("hugeld*"):
+        subprocess.run(["umount", "--quiet", "--lazy", store], check=False)  # else it stays in the list of mounts
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "mode=755", "none", folder)
     for entry in pathlib.Path("/run").iterdir():

@@ -350,10 +350,11 @@ def test_many_times(targets, plain_output, mode):
         assert target.finish() == plain_output
 
 
-def test_names(targets, plain_output):
-    """A name stands for all processes that have it; status takes several, too."""
-    with attaching.running(targets["lld"], "futex") as one, attaching.running(targets["lld"], "futex") as other:
-        name = os.path.basename(targets["lld"])
+def test_names(targets, plain_output, tmp_path):
+    """A name stands for all processes that have it, on the whole machine; status takes several, too."""
+    program = shutil.copy2(targets["lld"], tmp_path / f"named-{os.getpid()}")
+    with attaching.running(program, "futex") as one, attaching.running(program, "futex") as other:
+        name = os.path.basename(program)
         assert helpers.hugeld("attach", name).returncode == 0 and one.huge_bytes() > 0 and other.huge_bytes() > 0
         told = helpers.hugeld_json("status", one.pid, name, "no-such-process")["processes"]
         pids = [p["pid"] for p in told]  # each has a child, too

@@ -611,7 +611,7 @@ def test_status(builder, library, pause_library, pool, thp, backend):
         words = hugeld("status", process.pid)
         everything = hugeld_json("status", "--all")["processes"]
         mappings = read_smaps(process.pid)
-    assert by_name == [told] and told["pid"] in [p["pid"] for p in everything]
+    assert [p for p in by_name if p["pid"] == told["pid"]] == [told] and told["pid"] in [p["pid"] for p in everything]
     assert told["name"] == app.name and told["executable"] == str(app) and told["text_share"] == 1
     main = told["objects"][0]
     assert main["is_main"] and main["path"] == str(app)
