@@ -200,7 +200,7 @@ demo:
 
 check:
 	@tools/install-packages build check
-	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 25)"
+	@echo "== make check: about 4 minutes on 2 processors, once packages are installed (make check-all: 25)"
 	@$(MAKE) -j2 all unit-tests
 	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tools/with-pool 1024 -- $(PYTEST) $(TESTS)
 

@@ -17,6 +17,8 @@ import helpers
 from test_service import CONFIGURATION, STOP, disk, enable, held, holds, replace, service, state, status, stays, wait_for
 from worlds import APP, SYSTEM, USER
 
+pytestmark = pytest.mark.check_all(ci=True)  # the service goes
+
 LATE = "/run/programs/late"
 LOOK = 10 / 60  # seconds between two looks
 SOON = 50  # seconds, in which the service has looked many times, and less than an hour

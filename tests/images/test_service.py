@@ -24,6 +24,8 @@ from pagecache import evict
 from smaps import read_smaps
 from worlds import APP, SYSTEM, TOUCHER, USER, disk
 
+pytestmark = pytest.mark.check_all(ci=True)  # the service goes
+
 
 REST = 3  # seconds between two looks at one file
 CONFIGURATION = "/etc/hugeld/hugeld.conf"

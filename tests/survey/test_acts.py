@@ -27,6 +27,8 @@ from smaps import read_smaps
 from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, replace_text, running, write_configuration
 
+pytestmark = pytest.mark.check_all(ci=True)  # the service goes
+
 
 OBSERVES = ["window = 4", "interval = 8", "act = yes", "delay = 0", "canary = 0"]
 ACTS = ["window = 4", "interval = 600", "act = yes", "delay = 0"]

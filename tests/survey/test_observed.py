@@ -18,6 +18,8 @@ from reports import Drawing, answer_of
 from test_samples import replaced
 from watching import FOREVER, NOBODY, SECONDS, observed_row as row, replace_text, running
 
+pytestmark = pytest.mark.check_all(ci=True)  # the service goes
+
 
 HUGE = 2 << 20
 STOP = "/run/hugeld-service/stop"
