@@ -34,12 +34,12 @@ static bool is_whole(const struct hl_area *area, uint64_t second) {
 
 /* Whether mremap brings the first huge page of AREA into the place of the second.  Linux 5.10 says no after it has unmapped the
    second page; if other threads run, its place may be theirs by now. */
-static bool moves_over(struct hl_area *area, uint64_t bytes, bool has_threads) {
+static bool moves_over(struct hl_area *area, uint64_t bytes, bool is_shared) {
     uint64_t second = area->start + bytes;
     bool moves = !hl_is_error(hl_move_mapping(area->start, bytes, second));
     if (moves)
         hl_disown_area(area, area->start, second);
-    else if (has_threads && !is_whole(area, second))
+    else if (is_shared && !is_whole(area, second))
         hl_disown_area(area, second, second + bytes);
     return moves;
 }
@@ -61,7 +61,7 @@ bool hl_grants_pages(const struct hl_geometry *geometry, uint64_t pages) {
 
 /* Whether memory may become executable is tried with the huge pages themselves: the policies that forbid it look at what a
    mapping is and was, not at whether its pages were written. */
-void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads) {
+void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool is_shared) {
     uint64_t bytes = geometry->huge_page_bytes;
     struct hl_area area;
     int result = map_pages(&area, geometry, 2, MAP_SHARED | MAP_NORESERVE);
@@ -71,10 +71,10 @@ void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geomet
     if (result != 0)
         return;
     uint64_t all = area.end - area.start;
-    kernel->hugetlb_dofork = has_threads && !hl_is_error(hl_madvise(area.start, all, MADV_DONTFORK)) &&
+    kernel->hugetlb_dofork = is_shared && !hl_is_error(hl_madvise(area.start, all, MADV_DONTFORK)) &&
                              !hl_is_error(hl_madvise(area.start, all, MADV_DOFORK));
     kernel->executable_memory = !hl_is_error(hl_mprotect(area.start, all, PROT_READ | PROT_EXEC));
-    kernel->hugetlb_mremap = moves_over(&area, bytes, has_threads);
+    kernel->hugetlb_mremap = moves_over(&area, bytes, is_shared);
     hl_free_area(&area);
 }
 

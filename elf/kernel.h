@@ -39,9 +39,9 @@ void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes);
    allocator makes too (mmap, munmap, mprotect, mremap, madvise), and features that need others count as missing. */
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter);
 
-/* hugetlb, hugetlb_denied and hugetlb_mremap; executable_memory, where there is hugetlb; with HAS_THREADS also
+/* hugetlb, hugetlb_denied and hugetlb_mremap; executable_memory, where there is hugetlb; with IS_SHARED also
    hugetlb_dofork. */
-void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads);
+void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool is_shared);
 
 /* Whether the kernel reserves so many PAGES for a mapping, which is unmapped at once: it looks at the pool, other reservations,
    overcommit, the cpuset and the memory policy (Linux 5.9), and control groups. */
