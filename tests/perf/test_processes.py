@@ -158,7 +158,8 @@ def test_namespaces(deep, root, library, map_of, tmp_path, folder, pool, by_comm
         assert not map_of(pid).exists()
 
         with profiles.attached(pid, folder / "data", frequency=999):
-            helpers.wait_until(lambda: cpu_seconds(pid) > 0.5, what="half a second of work")
+            before = cpu_seconds(pid)
+            helpers.wait_until(lambda: cpu_seconds(pid) > before + 0.5, what="half a second of work")
         leaves = profiles.from_deep_leaf(profiles.read(folder / "data"))
         assert len(leaves) > 50 and profiles.share(leaves, profiles.is_complete) >= profiles.LEAST
     finally:
