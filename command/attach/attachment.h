@@ -8,6 +8,7 @@
 #include "command/image/in-place.h"
 #include "elf/options.h"
 #include "command/proc/process.h"
+#include "command/attach/leftovers.h"
 #include "command/trace/tracee.h"
 
 #define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
@@ -16,6 +17,7 @@
 struct hl_piece_of_text {
     uint64_t start, end, offset;
     int prot;
+    uint64_t distance; /* from there to where the object has these bytes; 0: they are there */
 };
 
 /* An image that was made here.  The next process that runs the same file at the same address modulo a huge page,
@@ -65,7 +67,9 @@ struct hl_attachment {
     ino_t back_inode;
     unsigned n_back;
     struct hl_piece_of_text back[HL_PIECES_MAX];
-    struct hl_gadgets gadgets; /* found if anything is to move */
+    struct hl_leftovers left;  /* of earlier calls that were killed, */
+    bool closes_leftovers;     /* which hl_move_attachment closes, also if the text stays */
+    struct hl_gadgets gadgets; /* found if anything is to be done */
     uint64_t stopped_us;       /* how long its thread stood still */
 };
 

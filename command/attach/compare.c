@@ -105,10 +105,11 @@ static void add_piece(struct comparison *c, const struct hl_piece_of_text *piece
     const struct hl_object *object = &c->loaded->object;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
-        uint64_t start = segment->start > piece->start ? segment->start : piece->start;
-        uint64_t end = segment->file_end < piece->end ? segment->file_end : piece->end;
+        uint64_t from = piece->start + piece->distance, to = piece->end + piece->distance;
+        uint64_t start = segment->start > from ? segment->start : from;
+        uint64_t end = segment->file_end < to ? segment->file_end : to;
         if (start < end)
-            add_chunks(c, start, end, piece->offset + (start - piece->start));
+            add_chunks(c, start - piece->distance, end - piece->distance, piece->offset + (start - from));
     }
 }
 
