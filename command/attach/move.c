@@ -331,10 +331,12 @@ static uint64_t read_map_count_limit(void) {
 /* The last look, at everything that could have changed since the process was planned. */
 static int check_again(const struct mover *m) {
     struct hl_process now = {.folder = -1};
-    struct hl_address_range range[HL_PIECES_MAX + 1];
+    struct hl_address_range range[2 * HL_PIECES_MAX + 1];
     size_t n = 0;
     for (; n < m->attachment->n_pieces; n++)
         range[n] = (struct hl_address_range){m->attachment->piece[n].start, m->attachment->piece[n].end};
+    for (unsigned i = 0; i < m->attachment->n_gaps; i++)
+        range[n++] = m->attachment->gap[i];
     range[n++] = (struct hl_address_range){m->room, m->room + m->room_bytes};
     int result = hl_read_some_mappings(&now, &m->attachment->process, range, n);
     if (result == 0)
@@ -459,7 +461,8 @@ static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
 
 /* Takes back the moves made before something failed. */
 static void undo(struct mover *m) {
-    bool any = m->moved_pieces > 0 || m->moved_end > m->attachment->piece[0].start;
+    bool any =
+        m->moved_pieces > 0 || (m->attachment->n_pieces > 0 && m->moved_end > m->attachment->piece[0].start);
     m->file = -1;
     m->room = m->room_bytes = 0;
     if (!any || m->tracee->stage == HL_TRACEE_GONE || m->attachment->back_file < 0 ||
@@ -498,6 +501,8 @@ static void move_text(struct hl_attachment *attachment, struct hl_tracee *tracee
         result = check_again(&m);
     if (result == 0)
         result = commit(&m);
+    for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
+        unmap(&m, attachment->gap[i].start, attachment->gap[i].end);
     if (result == 0)
         finish(&m);
     else

@@ -291,15 +291,17 @@ static int check_address_space(const struct hl_attachment *attachment) {
 
 static int find_source(struct hl_attachment *attachment) {
     struct stat stat;
-    int result = 0;
     attachment->is_huge = true;
-    if (!use_image_of_store(attachment)) /* also for --dry-run, which must not promise a move that fails */
-        result = hl_make_own_image(attachment);
-    if (attachment->file >= 0 && fstat(attachment->file, &stat) == 0) {
+    if (use_image_of_store(attachment)) {
+        if (fstat(attachment->file, &stat) != 0)
+            return -errno;
         attachment->device = stat.st_dev;
         attachment->inode = stat.st_ino;
+        return 0;
     }
-    return result;
+    int result = hl_claim_own_image(attachment);
+    /* A dry run fills no image, and must not promise a move that fails. */
+    return result == 0 && attachment->request->dry_run ? hl_compare_with_own_file(attachment) : result;
 }
 
 /* --- there and back --- */
@@ -361,6 +363,18 @@ static void open_region(struct hl_attachment *attachment, const struct hl_region
     }
 }
 
+/* Adds the parts of [start, end), an image's mapping, that lie in no segment: the exec stop maps traps there. */
+static void add_gaps(struct hl_attachment *attachment, uint64_t start, uint64_t end) {
+    const struct hl_object *object = &attachment->loaded->object;
+    for (unsigned i = 0; i <= object->n_segments && start < end; i++) {
+        uint64_t from = i < object->n_segments ? object->segment[i].first_page : end;
+        uint64_t to = i < object->n_segments ? object->segment[i].end_page : end;
+        if (start < from && attachment->n_gaps < HL_PIECES_MAX)
+            attachment->gap[attachment->n_gaps++] = (struct hl_address_range){start, from < end ? from : end};
+        start = to > start ? to : start;
+    }
+}
+
 /* Adds the parts of segments that REGION, outside of the executable, maps from its image: V8 moves or copies some of its own text to
    where it writes code. */
 static void add_pieces_elsewhere(struct hl_attachment *attachment, const struct hl_region *region) {
@@ -399,15 +413,23 @@ static bool is_left(const struct hl_attachment *attachment, const struct hl_regi
     return false;
 }
 
+/* Whether REGION lies between the first byte of OBJECT and the last one. */
+static bool is_inside(const struct hl_object *object, const struct hl_region *region) {
+    return region->start >= object->segment[0].first_page &&
+           region->end <= object->segment[object->n_segments - 1].end_page;
+}
+
 /* REGION maps an image where the executable is, or a part of that elsewhere. */
 static int plan_region_back(struct hl_attachment *attachment, const struct hl_region *region) {
-    unsigned before = attachment->n_pieces;
+    unsigned before = attachment->n_pieces, gaps_before = attachment->n_gaps;
     add_own_pieces(attachment->piece, &attachment->n_pieces, &attachment->loaded->object, region->start,
                    region->end);
-    bool is_elsewhere = attachment->n_pieces == before;
+    bool is_elsewhere = attachment->n_pieces == before && !is_inside(&attachment->loaded->object, region);
     if (is_elsewhere)
         add_pieces_elsewhere(attachment, region);
-    if (attachment->n_pieces == before)
+    else
+        add_gaps(attachment, region->start, region->end);
+    if (attachment->n_pieces == before && attachment->n_gaps == gaps_before)
         return 0;
     int result = is_elsewhere ? check_flags_elsewhere(attachment, region) : check_flags(region);
     if (result != 0)
@@ -439,7 +461,8 @@ static int plan_detach(struct hl_attachment *attachment) {
         if (result != 0)
             return result;
     }
-    return attachment->n_pieces == 0 ? HL_REASON_ATTACH_DETACHED : hl_compare_attached_text(attachment);
+    return attachment->n_pieces + attachment->n_gaps == 0 ? HL_REASON_ATTACH_DETACHED
+                                                          : hl_compare_attached_text(attachment);
 }
 
 /* --- once more --- */
@@ -501,12 +524,13 @@ static int check_flags_again(const struct hl_attachment *attachment) {
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];
     size_t n = 0;
-    if (count_below(&attachment->process, attachment->piece[0].start) > BELOW_MAX)
+    uint64_t lowest = attachment->n_pieces > 0 ? attachment->piece[0].start : 0;
+    if (count_below(&attachment->process, lowest) > BELOW_MAX)
         return hl_read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_REASON_MAPPING_CHANGED;
     for (unsigned i = 0; i < attachment->n_pieces; i++)
         if (attachment->piece[i].distance == 0) /* others lie above nearly everything */
             range[n++] = (struct hl_address_range){attachment->piece[i].start, attachment->piece[i].end};
-    int result = hl_read_some_regions(&now, &attachment->process, range, n);
+    int result = n > 0 ? hl_read_some_regions(&now, &attachment->process, range, n) : 0;
     for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
         if (attachment->piece[i].distance == 0 &&
             !is_as_planned(attachment, &now, attachment->piece[i].start, attachment->piece[i].end))
@@ -525,6 +549,9 @@ int hl_check_attached_text(const struct hl_attachment *attachment, const struct 
             return HL_REASON_MAPPING_CHANGED;
         result = check_written(attachment, piece->start, piece->end);
     }
+    for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
+        if (!is_as_planned(attachment, now, attachment->gap[i].start, attachment->gap[i].end))
+            result = HL_REASON_MAPPING_CHANGED;
     return result;
 }
 
@@ -639,6 +666,17 @@ void hl_free_attachment(struct hl_attachment *attachment) {
 }
 
 #else
+
+bool hl_fill_own_image(struct hl_attachment *attachment) { return attachment != NULL; }
+
+int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit) {
+    (void)request, (void)limit;
+    return 0;
+}
+
+uint64_t hl_sum_own_images(const struct hl_attach_request *request) { return 0 * request->n_own; }
+
+void hl_free_own_images(struct hl_attach_request *request) { (void)request; }
 
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
     *attachment = (struct hl_attachment){
