@@ -33,7 +33,7 @@ _hugeld() {
     image) options='--huge-page --help' ;;
     service) options='--json --seconds --config --dry-run --once --keep-only --report --help' ;;
     enable | disable | reset) options='--help' ;;
-    attach) options='--json --children --dry-run --store --help' ;;
+    attach) options='--json --children --dry-run --memory --store --help' ;;
     detach) options='--json --children --dry-run --help' ;;
     share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --config --unattended --help' ;;
     *) return ;;

@@ -46,6 +46,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
 complete -c hugeld -n '__fish_seen_subcommand_from share' -a 'add list check remove refresh unit' -F
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -s c -l children -d 'Children too'
+complete -c hugeld -n '__fish_seen_subcommand_from attach' -l memory -x -d 'The most memory for copies, in MiB'
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -l dry-run -d 'Only show what would be done'
 complete -c hugeld -n '__fish_seen_subcommand_from share attach' -l store -r -F -d 'Another store'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l way -x -a 'place image' -d 'In place or an image'
