@@ -20,7 +20,7 @@ from smaps import read_smaps
 pytestmark = pytest.mark.check_all
 
 PAIRS = int(os.environ.get("T_ATTACH", 20))
-MAY_BE_SAID = f"try again|ended|no such process|nothing to do|no memory|no address space or memory|{SMALL_PAGES}"
+MAY_BE_SAID = f"try again|ended|no such process|it is not attached|no memory|no address space or memory|{SMALL_PAGES}"
 
 
 def tool(*names):
@@ -82,20 +82,6 @@ def text_is_whole(pid, path):
         return bool(mapped)
 
 
-def test_redis(tmp_path, root):
-    """Its clients ask all the time."""
-    at, n = tmp_path / "socket", 40000
-    with serving(tool("redis-server"), "--port", "0", "--unixsocket", at, "--save", "", "--dir", tmp_path) as server:
-        def ask(*words):
-            return helpers.run([tool("redis-cli"), "-s", at, *words]).stdout.strip()
-        helpers.wait_until(lambda: ask("ping") == "PONG", what="redis")
-        with attaching.asking_again([tool("redis-benchmark"), "-s", at, "-q", "-n", n, "-c", "8", "-t", "incr"]) as said:
-            moved = toggle(server.pid, lambda: time.sleep(0.02))
-        assert not any("ERR" in result.stdout + result.stderr for result in said), said
-        assert ask("get", "counter:__rand_int__") == str(n * len(said))
-        assert moved > 0 and text_is_whole(server.pid, os.readlink(f"/proc/{server.pid}/exe"))
-
-
 NGINX = """
 daemon off; error_log {0}/error.log notice; pid {0}/pid; user root; worker_processes 2;
 events {{ worker_connections 256; }}
@@ -151,20 +137,12 @@ def requesting(url, n):
         assert re.search(r"Failed requests: +0$", result.stdout, re.M) and "Non-2xx" not in result.stdout, result
 
 
-def test_nginx(nginx):
-    """Its workers are replaced all the time."""
-    server, _, url = nginx
-    with requesting(f"{url}/", 20000):
-        moved = toggle(server.pid, lambda: os.kill(server.pid, 1))
-    assert moved > 0
-
-
 def test_php(nginx):
     """Its workers end after some requests, and others come."""
     _, server, url = nginx
     with requesting(f"{url}/page.php", 600):
         moved = toggle(server.pid, lambda: time.sleep(0.05))
-    assert moved > 0
+    assert moved > 0 and text_is_whole(server.pid, os.readlink(f"/proc/{server.pid}/exe"))
 
 
 def test_tokio(tmp_path, root):
