@@ -62,6 +62,24 @@ static char *read_all(int fd) {
     return text;
 }
 
+bool hl_call_in_child(bool (*work)(void *data), void *data, double ms) {
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL); /* if it is ignored, the exit status is lost */
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(work(data) ? 0 : 1);
+    int pidfd = child > 0 ? (int)syscall(SYS_pidfd_open, child, 0) : -1;
+    struct pollfd ends = {pidfd, POLLIN, 0};
+    if (child > 0 && (pidfd < 0 || poll(&ends, 1, (int)ms) <= 0))
+        kill(child, SIGKILL);
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (pidfd >= 0)
+        close(pidfd);
+    signal(SIGCHLD, inherited);
+    return child > 0 && status == 0;
+}
+
 /* Waits until CHILD has ended, and kills it after SECONDS.  It may be another user's, whose processes can stop it, and an alarm
    doesn't end a stopped process. */
 static void end_in_time(pid_t child, unsigned seconds) {

@@ -26,4 +26,8 @@ void hl_ask_itself(struct hl_answer *answer, const char *const *argv);
 bool hl_run_itself(const char *const *argv);
 void hl_free_answer(struct hl_answer *answer);
 
+/* Calls WORK(DATA) in a child, for at most MS milliseconds.  Whether it returned true in time; what it changes in memory that is not
+   shared is lost. */
+bool hl_call_in_child(bool (*work)(void *data), void *data, double ms);
+
 #endif

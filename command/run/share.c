@@ -6,14 +6,12 @@
 #include "command/image/find.h"
 #include "command/file/file-plan.h"
 #include "command/file/libraries.h"
-#include "command/image/slice.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* Whether a store that the program's process looks into has the image of the open FILE already. */
@@ -91,22 +89,6 @@ static bool add_wanted(const struct hl_texts *wanted, const char *executable,
     return has_hope;
 }
 
-/* Adds the images in a child if they can be charged to a slice of their own, since this process becomes the program. */
-static bool add_in_slice(const struct hl_texts *wanted, const char *executable,
-                         const struct hl_options *options) {
-    pid_t child = hl_has_slice() ? fork() : -1;
-    bool has_hope = true;
-    if (child == 0)
-        hl_enter_slice();
-    if (child <= 0)
-        has_hope = add_wanted(wanted, executable, options);
-    if (child == 0)
-        _exit(0);
-    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
-        ;
-    return has_hope;
-}
-
 bool hl_share_program(const struct hl_program *program, struct hl_string patterns,
                       const struct hl_options *options, enum hl_use_of_images use) {
     struct hl_texts wanted = {0};
@@ -116,7 +98,7 @@ bool hl_share_program(const struct hl_program *program, struct hl_string pattern
     /* An image may be larger than the program's limit for files (RLIMIT_FSIZE): then there is none. */
     struct sigaction before, ignored = {.sa_handler = SIG_IGN};
     sigaction(SIGXFSZ, &ignored, &before);
-    bool has_hope = wanted.n == 0 || add_in_slice(&wanted, program->executable, options);
+    bool has_hope = wanted.n == 0 || add_wanted(&wanted, program->executable, options);
     sigaction(SIGXFSZ, &before, NULL);
     hl_free_texts(&wanted);
     return has_hope;
@@ -141,7 +123,7 @@ void hl_tell_of_attributes(struct hl_program *program, const struct hl_options *
             if (items[i].state == HL_ITEM_TOUCHED && strcmp(items[i].origin, found) == 0)
                 hl_warn("%s: its image is not used, because its attributes changed since (a hard link, "
                         "chmod); run hugeld "
-                        "share refresh",
+                        "apply",
                         found);
         hl_free_store_items(items, n);
         hl_close_store(&store);
