@@ -7,6 +7,7 @@
 #include "command/image/image.h"
 #include "command/image/in-place.h"
 #include "command/proc/process.h"
+#include "elf/maps.h"
 #include "elf/reason.h"
 #include "command/image/store.h"
 
@@ -25,6 +26,12 @@
 #define COLLAPSE_TRIES 20
 
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {
+    int pagemap = (int)hl_open_pagemap();
+    int64_t scanned = pagemap >= 0 ? hl_measure_huge(pagemap, start, end) : -1; /* Linux 6.7 */
+    if (pagemap >= 0)
+        close(pagemap);
+    if (scanned >= 0)
+        return scanned;
     struct hl_process process;
     int64_t bytes = 0;
     int result = hl_open_process(&process, getpid());

@@ -262,18 +262,30 @@ void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *u
     *used = (uint64_t)(fs.f_blocks - fs.f_bfree) * fs.f_frsize;
 }
 
-/* Whether the mounted STORE has the SIZE, but for a page. */
-static bool has_size(const struct hl_store *store, const char *size) {
+uint64_t hl_store_bytes(const char *size) {
     char *unit;
     struct sysinfo memory;
-    uint64_t number = strtoull(size, &unit, 10), bytes, used;
-    if (sysinfo(&memory) != 0)
-        return false;
-    uint64_t wanted = *unit == '%' ? (uint64_t)memory.totalram * memory.mem_unit / 100 * number
-                                   : number << (strchr("kK", *unit) != NULL && *unit != '\0'   ? 10
-                                                : strchr("mM", *unit) != NULL && *unit != '\0' ? 20
-                                                : strchr("gG", *unit) != NULL && *unit != '\0' ? 30
-                                                                                               : 0);
+    uint64_t number = strtoull(size != NULL ? size : DEFAULT_SIZE, &unit, 10);
+    switch (*unit) {
+    case '%':
+        return sysinfo(&memory) == 0 ? (uint64_t)memory.totalram * memory.mem_unit / 100 * number : 0;
+    case 'k':
+    case 'K':
+        return number << 10;
+    case 'm':
+    case 'M':
+        return number << 20;
+    case 'g':
+    case 'G':
+        return number << 30;
+    default:
+        return number;
+    }
+}
+
+/* Whether the mounted STORE has the SIZE, but for a page. */
+static bool has_size(const struct hl_store *store, const char *size) {
+    uint64_t wanted = hl_store_bytes(size), bytes, used;
     hl_measure_store(store, &bytes, &used);
     uint64_t difference = bytes > wanted ? bytes - wanted : wanted - bytes;
     return difference <= store->geometry.huge_page_bytes;
@@ -372,6 +384,8 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
 
 uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
+    if (store->folder < 0)
+        return hl_subtract(store->bytes_if_made, store->planned > 0 ? (uint64_t)store->planned : 0);
     if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
     /* On a file system that others use, too, half of the space is left to them. */
@@ -609,17 +623,21 @@ static int compare_items(const void *a, const void *b) {
     return order != 0 ? order : strcmp(x->key, y->key);
 }
 
-/* Whether the folder KEY is of the file at PATH. */
-static bool is_of(const struct hl_store *store, const char *key, const char *path) {
+typedef bool takes_origin(const void *data, const char *origin);
+
+static bool is_equal(const void *path, const char *origin) { return strcmp(path, origin) == 0; }
+
+/* Whether TAKES accepts the original of the folder KEY. */
+static bool is_taken(const struct hl_store *store, const char *key, takes_origin *takes, const void *data) {
     char *link = hl_xasprintf("%s/" HL_ORIGIN_LINK, key), *origin = read_link(store->folder, link);
-    bool is = origin != NULL && strcmp(origin, path) == 0;
+    bool is = origin != NULL && takes(data, origin);
     free(origin);
     free(link);
     return is;
 }
 
-/* ONLY: the path of the one original whose items are read; NULL: all. */
-static bool read_store(const struct hl_store *store, struct hl_local *local, const char *only,
+/* TAKES: which originals' items are read; NULL: all. */
+static bool read_store(const struct hl_store *store, struct hl_local *local, takes_origin *takes, const void *data,
                        struct hl_store_item **items, size_t *n) {
     DIR *entries = hl_open_list(store->folder, ".");
     *items = NULL;
@@ -627,7 +645,7 @@ static bool read_store(const struct hl_store *store, struct hl_local *local, con
     errno = entries != NULL ? 0 : errno;
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL; errno = 0) {
         if (strncmp(entry->d_name, KEY_BEGINS, strlen(KEY_BEGINS)) != 0 ||
-            (only != NULL && !is_of(store, entry->d_name, only)))
+            (takes != NULL && !is_taken(store, entry->d_name, takes, data)))
             continue;
         if (*n % 64 == 0)
             *items = hl_xrealloc(*items, (*n + 64) * sizeof **items);
@@ -649,13 +667,22 @@ bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, s
 
 bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items, size_t *n) {
     struct hl_local local = {0};
-    bool is_read = read_store(store, &local, path, items, n);
+    *items = NULL;
+    *n = 0;
+    if (store->folder < 0)
+        return true; /* a dry run, where there is no store */
+    bool is_read = read_store(store, &local, path != NULL ? is_equal : NULL, path, items, n);
     hl_close_local(&local);
     return is_read;
 }
 
 bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n) {
-    return read_store(store, NULL, NULL, items, n);
+    return read_store(store, NULL, NULL, NULL, items, n);
+}
+
+bool hl_list_some(const struct hl_store *store, takes_origin *takes, const void *data, struct hl_store_item **items,
+                  size_t *n) {
+    return read_store(store, NULL, takes, data, items, n);
 }
 
 size_t hl_count_images(const struct hl_store_item *items, size_t n) {

@@ -42,7 +42,11 @@ struct hl_store {
     struct hl_placer *placer; /* puts files in place; NULL, as it is at first: only images are made */
     bool was_lost;            /* hl_make_store found that it had been unmounted */
     int64_t planned;          /* bytes by which a dry run would have filled it */
+    uint64_t bytes_if_made;   /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
+
+/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size. */
+uint64_t hl_store_bytes(const char *size);
 
 /* Whether the system's store was mounted, and something other than `hugeld reset` has unmounted it. */
 bool hl_is_store_lost(const char *path);
@@ -124,6 +128,10 @@ struct hl_store_item {
 /* Reads the items of STORE, in the order of the originals' paths; hl_free_store_items frees them.  False: they could not be read,
    or not all of them, which was reported. */
 bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
+
+/* hl_list_store of those whose originals TAKES accepts, called with DATA. */
+bool hl_list_some(const struct hl_store *store, bool (*takes)(const void *data, const char *origin), const void *data,
+                  struct hl_store_item **items, size_t *n);
 
 /* The items of the file at PATH alone. */
 bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items, size_t *n);

@@ -71,6 +71,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
     if (!apply->has_store && apply->is_dry) { /* the one that would be made */
         apply->store = (struct hl_store){.path = hl_xasprintf("%s", apply->store_path), .folder = -1, .lock = -1};
         apply->store.owner = hl_find_store_owner();
+        apply->store.bytes_if_made = hl_store_bytes(apply->lists.settings.store_size);
         apply->store.for_all = geteuid() == 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
         hl_set_geometry(&apply->store.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     }
@@ -283,6 +284,16 @@ static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *
                                                                                  : outcome->sentence);
 }
 
+/* Whether a dry run would have made the same file already, by another of its names. */
+static bool is_planned(const struct hl_apply *apply, const char *path, const char *key) {
+    bool is = false;
+    for (size_t i = 0; i < apply->records.n && apply->is_dry && !is; i++) {
+        const struct hl_record *record = &apply->records.record[i];
+        is = record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 && strcmp(record->path, path) != 0;
+    }
+    return is;
+}
+
 /* Tries to put the file on huge pages, and notes the result. */
 static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, struct hl_record *record, const char *key,
                     bool was_tried) {
@@ -294,6 +305,8 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     /* An item of the same version goes if another way is asked for now. */
     remove_old_items(apply, wanted->path, record->asked != wanted->entry->way ? "" : key, false);
     hl_add_path(&outcome, &apply->store, wanted->path, flags);
+    if (outcome.result == HL_SHARE_MADE && is_planned(apply, wanted->path, key))
+        outcome.result = HL_SHARE_PRESENT;
     keep_outcome(record, &outcome, key, wanted->entry->way, was_tried);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
@@ -370,18 +383,18 @@ static void say_removed(struct hl_apply *apply, const struct hl_store_item *item
         hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed", why);
 }
 
+static bool is_unnamed(const void *wanted, const char *origin) { return hl_find_wanted_file(wanted, origin) == NULL; }
+
 /* Removes what was named by no entry in two runs. */
 static void prune(struct hl_apply *apply) {
     struct hl_store_item *items = NULL;
     size_t n = 0;
     bool prunes = apply->lists.is_whole && apply->only == NULL;
-    if (!apply->has_store || apply->only != NULL || !hl_list_store(&apply->store, &items, &n)) {
+    if (!apply->has_store || apply->only != NULL || !hl_list_some(&apply->store, is_unnamed, &apply->wanted, &items, &n)) {
         hl_free_store_items(items, n);
         return;
     }
     for (size_t i = 0; i < n && prunes; i++) {
-        if (hl_find_wanted_file(&apply->wanted, items[i].origin) != NULL)
-            continue;
         if (is_unmounted(&items[i]))
             continue;
         struct hl_record *record = hl_add_record(&apply->records, items[i].origin);
