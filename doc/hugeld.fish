@@ -29,15 +29,15 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 
 complete -c hugeld -s h -l help -d 'Print help'
 
 complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share attach detach service' -s j -l json -d 'Print JSON'
-complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
-complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench attach detach' -s p -l objects -x -a main -d 'Which objects'
+complete -c hugeld -n '__fish_seen_subcommand_from run inspect bench' -s o -l options -x -a '(__hugeld_options)' -d How
+complete -c hugeld -n '__fish_seen_subcommand_from run bench attach detach' -s p -l objects -x -a main -d 'Which objects'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l once -d 'Put everything enabled on huge pages, and end'
 complete -c hugeld -n '__fish_seen_subcommand_from service share' -l config -r -d 'Another configuration'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l dry-run -d 'Only show what would be made'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l keep-only -d 'Only hold and watch'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -a 'status undo'
 complete -c hugeld -n '__fish_seen_subcommand_from enable disable' -a '(__fish_complete_command)'
-complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench survey' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l copy -d 'Make private copies of objects that are not shared'
@@ -60,8 +60,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from share' -l unattended -d 'Refr
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map attach detach' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'
-complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l copy -d 'Count a private copy'
-complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l own-pages -x -d 'What it takes itself'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s a -l append -d 'Add to the map'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s c -l children -d 'Children too'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s C -l clean -d 'Remove old maps'

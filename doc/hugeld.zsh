@@ -49,10 +49,7 @@ _hugeld() {
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;
-    doctor)
-        _arguments -S $help $json $options $objects '--copy[count a private copy]' '--own-pages[huge pages of its own]:number:' \
-            '(-)1:program:_command_names -e' '*::argument:_normal'
-        ;;
+    doctor) _arguments -S $help $json ;;
     share)
         _arguments -S $help $json '--store=[another store]:folder:_files -/' '--way=[in place or an image]:way:(place image)' \
             '--any-disk[files on disks that may be exchanged, too]' \
