@@ -351,15 +351,6 @@ def test_counters_are_of_ended_windows(observe, calls, tmp_path):
         assert "hugeld_windows_total 0\n" in text and 'reason="ineligible"} 0\n' in text
 
 
-def test_alerts():
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("needs promtool (Debian's package prometheus)")
-    for command in (["check", "rules", "hugeld.rules.yml"], ["test", "rules", "hugeld.rules.test.yml"]):
-        result = helpers.run([promtool, *command], cwd=helpers.ROOT / "deploy")
-        assert result.returncode == 0, result
-
-
 @pytest.mark.parametrize(("line", "words"), [
     ("metrics = hugeld.prom", "NAME.prom"), ("metrics = /run/.prom2", "NAME.prom"), ("observe = maybe", "yes or no"), ("window = 0", "from 0.1 to 60"), ("window = ten", "from 0.1 to 60"),
     ("interval = 1e9", "from 1 to 86400"), ("interval = 5", "shorter than two windows"), ("eligible = usr/*", "absolute"),
