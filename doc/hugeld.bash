@@ -31,7 +31,7 @@ _hugeld() {
         ;;
     survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
-    service) options='--json --seconds --config --dry-run --once --keep-only --report --help' ;;
+    service) options='--json --seconds --config --dry-run --once --keep-only --help' ;;
     enable | disable | reset) options='--help' ;;
     attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
     detach) options='--json --objects --children --dry-run --running-threads --help' ;;

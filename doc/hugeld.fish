@@ -72,7 +72,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench' -l pid -x -a '(__fish_
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l against -x -a '(__hugeld_options)' -d 'Compare with'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l at-once -d 'Both sides at the same time'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l precision -x -d 'How narrow an interval'
-complete -c hugeld -n '__fish_seen_subcommand_from bench survey service' -l report -r -F -d 'Write a report'
+complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l report -r -F -d 'Write a report'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey service' -l seconds -x -d 'How long'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l program -r -F -d 'Only this executable'

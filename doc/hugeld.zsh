@@ -58,8 +58,7 @@ _hugeld() {
             '--config=[another configuration]:file:_files' '--unattended[as the service does it]' \
             '1:action:(add list check remove refresh unit)' '*:file:_files'
         ;;
-    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only show what would be made]' '--once[put everything enabled on huge pages, and end]' '--keep-only[only hold and watch]' \
-            '--report=[write a report]:file:_files' ;;
+    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only show what would be made]' '--once[put everything enabled on huge pages, and end]' '--keep-only[only hold and watch]' ;;
     enable | disable) _arguments -S $help '*:program:_command_names -e' ;;
     reset) _arguments -S $help ;;
     attach | detach)

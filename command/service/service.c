@@ -7,7 +7,6 @@
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
-#include "command/base/html.h"
 #include "command/base/local.h"
 #include "command/base/pin.h"
 #include "command/proc/reading.h"
@@ -45,7 +44,7 @@
 struct service {
     bool once, keeps_only, only_says, json;
     double seconds;
-    const char *action, *path, *report; /* PATH is the configuration's */
+    const char *action, *path; /* PATH is the configuration's */
     struct hl_configuration configuration;
     int lock, signals, switches; /* the last: inotify, of the kill switch's folder */
     struct hl_keeper *keeper;
@@ -67,7 +66,6 @@ static const struct hl_flag command_flags[] = {
      HL_SWITCH(struct service, only_says)},
     {"config", 0, "FILE", "This configuration, not " HL_CONFIGURATION, HL_STRING(struct service, path)},
     {"json", 'j', NULL, "status: print JSON", HL_SWITCH(struct service, json)},
-    {"report", 0, "FILE.html", "status: write a report", HL_STRING(struct service, report)},
     {"seconds", 0, "N", "undo: wait so long at most (60)", HL_SECONDS(struct service, seconds)},
     {"keep-only", 0, NULL, "Only hold and watch: share refresh is run by something else",
      HL_SWITCH(struct service, keeps_only)},
@@ -444,8 +442,6 @@ static const char *find_misuse(const struct service *service) {
         return "--once, --dry-run and --keep-only go without an action";
     if (!shows && service->json)
         return "--json is for status";
-    if (!shows && service->report != NULL)
-        return "--report is for status";
     if (!undoes && service->seconds > 0)
         return "--seconds is for undo";
     if (undoes && service->path != NULL)
@@ -476,9 +472,9 @@ int hl_serve(int argc, char **argv) {
     if (service.action != NULL && strcmp(service.action, "undo") == 0)
         return hl_undo_service(service.seconds > 0 ? service.seconds : SECONDS_TO_UNDO);
     if (service.action != NULL) {
-        if (hl_check_report(service.report) != 0 || !read_configuration(&service))
+        if (!read_configuration(&service))
             return HL_EXIT_USAGE;
-        int shown = hl_show_service(&service.configuration, service.path, service.json, service.report);
+        int shown = hl_show_service(&service.configuration, service.path, service.json);
         hl_free_configuration(&service.configuration);
         return shown;
     }

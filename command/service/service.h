@@ -18,10 +18,8 @@
 /* Removes what a service has published, or left when it was killed; the caller holds the lock. */
 void hl_forget_observed(void);
 
-/* Prints the entries of CONFIGURATION, which was read from PATH, and their state, and writes the same to REPORT, an HTML file, if that
-   is not NULL.  The exit code. */
-int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json,
-                    const char *report);
+/* Prints the entries of CONFIGURATION, which was read from PATH, and their state.  The exit code. */
+int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json);
 
 /* Prints OBSERVED, which hl_json_observed has made. */
 void hl_print_observed(const json_t *observed);

@@ -2,7 +2,6 @@
 /* hugeld service status, hugeld service undo. */
 #include "command/service/service.h"
 #include "command/base/common.h"
-#include "command/base/html.h"
 #include "command/image/store.h"
 
 #include <errno.h>
@@ -154,12 +153,10 @@ static void print_status(const struct status *status, const struct hl_configurat
         hl_print_observed(status->observed);
 }
 
-int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json,
-                    const char *report) {
+int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json) {
     struct status status;
     read_status(&status);
     json_t *answer = make_json(&status, configuration, path);
-    bool is_written = hl_write_report(report, answer);
     if (json)
         hl_print_json(json_incref(answer));
     else
@@ -167,7 +164,7 @@ int hl_show_service(const struct hl_configuration *configuration, const char *pa
     json_decref(answer);
     hl_free_store_items(status.items, status.n);
     json_decref(status.observed);
-    return is_written && status.process != 0 ? HL_EXIT_DONE : HL_EXIT_NO;
+    return status.process != 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
 /* --- undo --- */
