@@ -24,14 +24,14 @@ _hugeld() {
     run) options='--via --ld-so --options --objects --copy --share --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
-    doctor) options='--json --options --objects --copy --own-pages --help' ;;
+    doctor) options='--json --help' ;;
     perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
     bench)
         options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --running-threads --seconds --toggle --help'
         ;;
     survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
-    service) options='--json --seconds --config --dry-run --once --keep-only --report --help' ;;
+    service) options='--json --seconds --config --dry-run --once --keep-only --help' ;;
     enable | disable | reset) options='--help' ;;
     attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
     detach) options='--json --objects --children --dry-run --running-threads --help' ;;
@@ -39,11 +39,11 @@ _hugeld() {
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
-    if [[ ${words[1]} == @(run|doctor|bench|survey) ]]; then
+    if [[ ${words[1]} == @(run|bench|survey) ]]; then
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --via | --ld-so | --own-pages | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -57,7 +57,7 @@ _hugeld() {
     -L | -O | --config | --ld-so | --output | --program | --report) _filedir ;;
     --way) mapfile -t COMPREPLY < <(compgen -W 'place image' -- "$cur") ;;
     --store) _filedir -d ;;
-    --own-pages | -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
+    -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
@@ -71,7 +71,7 @@ _hugeld() {
             ;;
         service:*) mapfile -t COMPREPLY < <(compgen -W 'status undo' -- "$cur") ;;
         status:* | perf-map:* | attach:* | detach:*) _pids ;;
-        enable:* | disable:* | run:* | doctor:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        enable:* | disable:* | run:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

@@ -49,10 +49,7 @@ _hugeld() {
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;
-    doctor)
-        _arguments -S $help $json $options $objects '--copy[count a private copy]' '--own-pages[huge pages of its own]:number:' \
-            '(-)1:program:_command_names -e' '*::argument:_normal'
-        ;;
+    doctor) _arguments -S $help $json ;;
     share)
         _arguments -S $help $json '--store=[another store]:folder:_files -/' '--way=[in place or an image]:way:(place image)' \
             '--any-disk[files on disks that may be exchanged, too]' \
@@ -61,8 +58,7 @@ _hugeld() {
             '--config=[another configuration]:file:_files' '--unattended[as the service does it]' \
             '1:action:(add list check remove refresh unit)' '*:file:_files'
         ;;
-    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only show what would be made]' '--once[put everything enabled on huge pages, and end]' '--keep-only[only hold and watch]' \
-            '--report=[write a report]:file:_files' ;;
+    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only show what would be made]' '--once[put everything enabled on huge pages, and end]' '--keep-only[only hold and watch]' ;;
     enable | disable) _arguments -S $help '*:program:_command_names -e' ;;
     reset) _arguments -S $help ;;
     attach | detach)

@@ -7,9 +7,9 @@
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
-#include "command/doctor/program.h"
 #include "command/doctor/store.h"
 #include "elf/memory-limit.h"
+#include "elf/pool.h"
 #include "command/run/run.h"
 #include "elf/reason.h"
 #include "elf/thp.h"
@@ -55,21 +55,11 @@ struct machine {
 struct request {
     bool json;
     json_t *findings;
-    char *options; /* every -o, joined; or NULL */
-    struct hl_needs_request program;
 };
 
 static const struct hl_flag command_flags[] = {
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
-    {"objects", 'p', "PATTERNS", "Which objects of PROGRAM, as for 'hugeld run'",
-     HL_STRING(struct request, program.patterns)},
-    {"options", 'o', "NAME=VALUE,...", "How PROGRAM will run, as for 'hugeld run'",
-     HL_OPTIONS(struct request, options)},
-    {"copy", 0, NULL, "PROGRAM will run with 'hugeld run --copy'",
-     HL_SWITCH(struct request, program.makes_copy)},
-    {"own-pages", 0, "N", "Huge pages that PROGRAM takes for itself, where doctor can't know",
-     HL_COUNT(struct request, program.own_pages, 0, 999999999)},
-    {NULL, 0, "[-- PROGRAM [ARGUMENT...]]\nPID", NULL, HL_PROGRAM(struct request, program.program)},
+    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
 };
 
 /* Examines the stores that a process started from here looks into. */
@@ -399,63 +389,24 @@ static json_t *make_json(const struct request *request, const struct machine *ma
     return json;
 }
 
-/* doctor without a program: then NEEDS is NULL. */
-static int report_machine(struct request *request, const struct hl_needs *needs) {
-    struct machine machine = {0};
-    request->findings = json_array();
-    examine(&machine);
-    find_everything(request, &machine);
-    if (request->json) {
-        json_t *json = make_json(request, &machine);
-        if (needs != NULL)
-            json_object_set_new(json, "program", hl_json_needs(needs));
-        hl_print_json(json);
-    }
-    json_decref(request->findings);
-    free(machine.library);
-    for (unsigned i = 0; i < machine.n_stores; i++)
-        hl_free_store_state(&machine.store[i]);
-    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
-}
-
-/* doctor -- PROGRAM: the machine is only in the JSON. */
-static int report_program(struct request *request) {
-    struct hl_needs needs;
-    int code = hl_find_needs(&needs, &request->program);
-    if (code == 0) {
-        if (request->json)
-            report_machine(request, &needs);
-        else
-            hl_print_needs(&needs);
-        code = needs.enough ? HL_EXIT_DONE : HL_EXIT_NO;
-    }
-    hl_free_needs(&needs);
-    return code;
-}
-
 int hl_examine_machine(int argc, char **argv) {
     static const struct hl_command command = {
         "doctor",
         "Tests this machine for huge pages, and prints a command for each problem.\v"
-        "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
-        "those (postgres -C, mariadbd --help), not started.  With PID: for the program that this process "
-        "runs.\n"
-        "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "
-        "else 1. 2: wrong use, or no such PROGRAM.",
-        command_flags, true};
-    struct request request = {.program.own_pages = HL_OWN_PAGES_UNKNOWN};
-    int code = HL_EXIT_USAGE;
+        "Exit status: 0 when hugetlb or thp would be taken now, else 1.",
+        command_flags, false};
+    struct request request = {0};
+    struct machine machine = {0};
     if (hl_read_flags(&command, argc, argv, &request) != 0)
-        goto out;
-    request.program.options = request.options;
-    if (request.program.program != NULL)
-        code = report_program(&request);
-    else if (request.options != NULL || request.program.patterns != NULL ||
-             request.program.own_pages != HL_OWN_PAGES_UNKNOWN)
-        hl_warn("doctor: -o, -p and --own-pages are for a program; give one behind --");
-    else
-        code = report_machine(&request, NULL);
-out:
-    free(request.options);
-    return code;
+        return HL_EXIT_USAGE;
+    request.findings = json_array();
+    examine(&machine);
+    find_everything(&request, &machine);
+    if (request.json)
+        hl_print_json(make_json(&request, &machine));
+    json_decref(request.findings);
+    free(machine.library);
+    for (unsigned i = 0; i < machine.n_stores; i++)
+        hl_free_store_state(&machine.store[i]);
+    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
 }

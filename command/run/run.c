@@ -234,9 +234,9 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
 
 /* Says that the program called NAME is on huge pages, and that nothing is preloaded for other objects that PATTERNS select. */
 static void tell_of_no_library(const char *name, struct hl_string patterns) {
-    hl_warn("%s: there is no image of a library that is named; 'hugeld doctor -p \"%.*s\" -- %s' names the "
-            "best way for each object",
-            name, (int)patterns.bytes, patterns.at, name);
+    hl_warn("%s: there is no image of a library that -p \"%.*s\" names; 'hugeld inspect FILE' names the best "
+            "way for each",
+            name, (int)patterns.bytes, patterns.at);
 }
 
 /* Prints the best way for PROGRAM with the argv ARGV, which may be a script. */
@@ -244,9 +244,9 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
                           const struct hl_options *options) {
     const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_selects_other_objects(patterns))
-        hl_warn("%s: started as it is, because nothing of it is shared; 'hugeld doctor -p \"%.*s\" -- %s' "
-                "names the best way for each object",
-                argv[0], (int)patterns.bytes, patterns.at, argv[0]);
+        hl_warn("%s: started as it is, because nothing that -p \"%.*s\" names is shared; 'hugeld inspect "
+                "FILE' names the best way for each file",
+                argv[0], (int)patterns.bytes, patterns.at);
     else if (target->program->executable == NULL || target->is_unknown)
         hl_warn("%s: started as it is, because the programs that it starts are not known; 'hugeld survey' "
                 "finds them",
@@ -403,7 +403,7 @@ static void free_plan(struct hl_start_plan *plan) {
 static void tell_of_larger_library(const char *name, const struct hl_program *program,
                                    const struct hl_options *options) {
     struct hl_verdict verdict;
-    if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options, true))
+    if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options))
         return;
     char *best = hl_format_best(&verdict);
     hl_warn("%s: more text is in %s than in the program; best for that: %s", name, hl_base_name(verdict.path),

@@ -234,12 +234,12 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
 }
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours) {
+                             const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_texts libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
     uint64_t most = count_text_bytes(executable, file, options);
-    free(hl_list_libraries(&libraries, executable, file, is_ours));
+    free(hl_list_libraries(&libraries, executable, file, true));
     for (size_t i = 0; i < libraries.n; i++) {
         if (hl_open_elf(&library, AT_FDCWD, libraries.text[i]) != HL_ELF_FINE)
             continue;

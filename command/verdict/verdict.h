@@ -39,10 +39,9 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
                    const struct hl_options *options);
 
 /* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
-   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.
-   hl_list_libraries explains IS_OURS. */
+   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free. */
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours);
+                             const struct hl_elf_file *file, const struct hl_options *options);
 
 /* The same for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,

@@ -389,45 +389,6 @@ def test_doctor_without_a_store(store):
     assert not told["exists"] and told["type"] is None and said["state"] == "ok" and said["remedy"] is None
 
 
-def test_doctor_of_program(builder, store, pool):
-    """An image takes nothing from the pool; where there is none: whether it would fit, and the command."""
-    pool(0)
-    app = builder.executable("nopie")
-
-    def ask(code, *options):
-        arguments = ["--copy", "-o", f"store={store.path}", *options, "--", app]
-        return store.json("doctor", *arguments, code=code)["program"], store.hugeld("doctor", *arguments).stdout
-
-    told, text = ask(0)  # hugeld takes other memory
-    [main] = told["objects"]
-    assert main["image"]["used"] is False and main["image"]["fits"] is True and main["image"]["reason"] == "no-image"
-    assert told["store"] == str(store.path) and told["our_pages_max"] > 0 == told["image_pages"]
-    command, run = main["verdict"]["commands"].split(", then ")
-    assert command in text and run in text and f"{store.path} has room for it" in text
-    store.done("mount", "-o", "remount,size=4m", store.path)
-    told, text = ask(0)
-    assert told["objects"][0]["image"]["fits"] is False and f"{store.path} has no room for it" in text
-    store.done("mount", "-o", "remount,size=64m", store.path)
-    store.done("sh", "-c", command.replace("hugeld", str(helpers.HUGELD), 1))
-    told, text = ask(0)
-    assert told["enough"] and told["our_pages_max"] == 0 and told["image_pages"] == 6
-    assert told["objects"][0]["image"]["used"] is True and re.search(r"image +6 pages  .*, from its image$", text, re.M)
-    told, text = ask(1, "-o", "backend=hugetlb")
-    assert told["our_pages_max"] > 0 == told["image_pages"] and "image" not in text
-
-
-def test_doctor_of_process(app_of_image, store, pool):
-    """doctor judges a process's program as if it were started again."""
-    pool(0)
-    process, app, image = app_of_image
-    told = store.json("doctor", "-o", f"store={store.path}", process.pid)["program"]
-    [main] = told["objects"]
-    assert told["path"] == main["path"] == str(app) and main["image"]["path"] == image and told["image_pages"] == 6
-    assert "--own-pages" in told["own_source"]
-    none = store.hugeld("doctor", 2**31 - 1)
-    assert none.returncode == 2 and none.stderr.startswith("hugeld: 2147483647: no such process")
-
-
 # --- bench ---
 
 

@@ -35,7 +35,6 @@ RUN = {
     "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 3; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
     "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", "pages: text"),
     "hugeld doctor": ("hugeld doctor || [ $? = 1 ]", "now: hugetlb"),
-    "hugeld doctor --copy -- PROGRAM ARGS": (f"hugeld doctor -- {PROGRAM} || [ $? = 1 ]", "python3"),
     "echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf":
         ("echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf && cat /etc/sysctl.d/hugepages.conf", "=128"),
     'patchelf --set-interpreter "$(pkg-config --variable=interpreter hugeld)" PROGRAM':

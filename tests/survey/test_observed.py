@@ -14,7 +14,6 @@ import time
 import pytest
 
 import helpers
-from reports import Drawing, answer_of
 from test_samples import replaced
 from watching import FOREVER, NOBODY, SECONDS, observed_row as row, replace_text, running
 
@@ -39,23 +38,6 @@ def test_ranking(observe, calls):
         assert str(calls) in service.run("status").stdout
         dry = service.run("--dry-run")
         assert dry.returncode == 0 and str(calls) in dry.stdout
-
-
-def test_report(observe, calls, tmp_path):
-    """A browser draws a bar for the file and a column for each 2 MiB, and says why another one cannot be in place; all are text only."""
-    report, hostile = tmp_path / "report.html", pathlib.Path(calls).parent / "<script>&"
-    shutil.copy(calls, hostile)
-    with running([calls, FOREVER], [hostile, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
-        service.wait_for(calls)
-        found = row(service.wait_for(hostile), calls)
-        assert service.run("status", "--report", report).returncode == 0
-    answer = answer_of(report)
-    assert answer["configuration"] and row(answer["observed"], calls)["possible_bytes"] == found["possible_bytes"]
-    drawn = Drawing(report, tmp_path)
-    assert "It runs, process" in drawn.text and str(calls) in drawn.text and str(hostile) in drawn.text
-    assert f"{found['text_bytes'] / (1 << 20):.1f} MiB" in drawn.text
-    assert drawn.shapes.count(("rect", "small")) == 2 and drawn.shapes.count(("rect", "file")) == 2
-    assert drawn.shapes.count(("rect", "huge")) >= len(found["chunks"])
 
 
 @pytest.mark.parametrize("what", ["user's", "writable", "excluded", "elsewhere", "disguised", "linked"])
@@ -349,15 +331,6 @@ def test_counters_are_of_ended_windows(observe, calls, tmp_path):
         helpers.wait_until(path.exists, SECONDS, "metrics")
         text = path.read_text()
         assert "hugeld_windows_total 0\n" in text and 'reason="ineligible"} 0\n' in text
-
-
-def test_alerts():
-    promtool = shutil.which("promtool")
-    if promtool is None:
-        pytest.skip("needs promtool (Debian's package prometheus)")
-    for command in (["check", "rules", "hugeld.rules.yml"], ["test", "rules", "hugeld.rules.test.yml"]):
-        result = helpers.run([promtool, *command], cwd=helpers.ROOT / "deploy")
-        assert result.returncode == 0, result
 
 
 @pytest.mark.parametrize(("line", "words"), [

@@ -48,7 +48,7 @@ def test_wrong_use(arguments):
     (["bench", "--precision=0.001%", "true"], "bench: --precision 0.001%: give per cent from 0.01 to 100"),
     (["survey", "--seconds", "10%"], "survey: --seconds 10%: give a number from 0.1 to 86400"),
     (["service", "--seconds", "0", "undo"], "service: --seconds 0: give a number from 0.1 to 86400"),
-    (["doctor", "--own-pages=1G", "--", "true"], "doctor: --own-pages 1G: give a number from 0 to 999999999"),
+    (["doctor", "true"], "doctor: true is one too many; give none"),
     (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
     (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload, ldso or image"),
     (["run", "--loader=ldso", "true"], "--loader=ldso: the option is called --via now"),
@@ -234,25 +234,23 @@ def test_missing_interpreter(tmp_path):
 
 def test_folder_is_no_program(tmp_path):
     one_line(hugeld("run", tmp_path), 126, "Is a directory; name a program")
-    one_line(hugeld("doctor", "--", tmp_path), 2, "Is a directory; name a program")
     text = tmp_path / "text"
     text.write_text("x\n")
-    one_line(hugeld("doctor", "--", text), 2, "make it an executable file (chmod +x)")
+    one_line(hugeld("run", text), 126, "make it an executable file (chmod +x)")
 
 
-def test_doctor_of_what_cannot_be_read(tmp_path, builder, root, library):
+def test_inspect_of_what_cannot_be_read(tmp_path, builder, root, library):
     text = tmp_path / "empty"
     text.write_text("")
     text.chmod(0o755)
-    one_line(hugeld("doctor", "--", text), 2, "is empty; build or install it again")
+    one_line(hugeld("inspect", text), 1, "is empty; build or install it again")
     user = [*helpers.become(12345), library.parent / "hugeld"]
-    one_line(helpers.run([*user, "doctor", "1"]), 2, "1: ", "root")
+    one_line(helpers.run([*user, "inspect", "--pid", "1"]), 1, "1: ", "root")
     hidden = shutil.copy(builder.executable("nopie"), "/run/hugeld-hidden")
     try:
         os.chmod(hidden, 0o711)
-        for arguments in ["doctor", "--"], ["inspect"]:
-            result = helpers.run([*user, *arguments, hidden])
-            assert "Permission denied; run hugeld as a user who may read it" in result.stderr, result
+        result = helpers.run([*user, "inspect", hidden])
+        assert "Permission denied; run hugeld as a user who may read it" in result.stderr, result
     finally:
         os.unlink(hidden)
 
@@ -721,8 +719,7 @@ def test_vanished_process():
     pid = ended_pid()
     one_line(hugeld("status", pid), 1, f"{pid}: no such process, or it has ended; ps -e lists all")
     one_line(hugeld("inspect", "--pid", pid, "/bin/true"), 1, str(pid))
-    one_line(hugeld("doctor", pid), 2, f"{pid}: no such process, or it has ended; ps -e lists all")
-    one_line(hugeld("doctor", 2), 2, "2: the process has no memory: it is a kernel thread")
+    one_line(hugeld("inspect", "--pid", 2), 1, "2: the process has no memory: it is a kernel thread")
     one_line(hugeld("status", "no-such-name-anywhere"), 1, "no-such-name-anywhere: no process has this name; ps -e lists all")
 
 
@@ -821,7 +818,6 @@ def test_another_file_lies_at_its_path(library, root, tmp_path):
             answer = json.loads(helpers.run([command, words[0], "--json", *words[1:], process.pid]).stdout)
             objects = answer["processes"][0]["objects"] if words == ["status"] else answer["files"]
             assert [o["verdict"]["commands"] for o in objects if o["path"] == f"{place}/prog"] == [None], objects
-        one_line(helpers.run([command, "doctor", "--", process.pid]), 2, "is not found by its path from here")
     finally:
         helpers.end_process(process)
 
