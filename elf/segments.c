@@ -99,6 +99,7 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
     object->load_bias = load_bias;
     object->n_segments = 0;
     object->alignment = UINT64_MAX;
+    object->dynamic = 0;
     object->relro_start = object->relro_end = 0;
     object->text_relocations = object->is_new = object->has_holes = object->is_image = false;
     object->no_image = HL_MOVED;
@@ -109,6 +110,8 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
             result = read_load(object, &phdr[i], geometry);
         else if (phdr[i].p_type == PT_GNU_RELRO && phdr[i].p_memsz > 0)
             result = read_relro(object, &phdr[i], geometry);
+        else if (phdr[i].p_type == PT_DYNAMIC)
+            object->dynamic = load_bias + phdr[i].p_vaddr;
         if (result != 0)
             return result;
     }

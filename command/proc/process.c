@@ -148,6 +148,12 @@ static void parse_field(struct hl_region *region, const char *line) {
             memcpy((char *)region + fields[i].offset, &bytes, sizeof bytes);
         }
     }
+    /* A copy on transparent huge pages may be a memfd's (map_thp in elf/prepare.c). */
+    if (region->shmem_pmd_bytes > 0 && region->name != NULL &&
+        strcmp(region->name, "/memfd:hugeld" HL_DELETED) == 0) {
+        region->anon_huge_bytes = region->shmem_pmd_bytes;
+        region->shmem_pmd_bytes = region->inode = 0;
+    }
     if (strncmp(line, "ProtectionKey:", strlen("ProtectionKey:")) == 0)
         region->protection_key = strtoul(line + strlen("ProtectionKey:"), NULL, 10);
     if (strncmp(line, "VmFlags: ", strlen("VmFlags: ")) == 0)

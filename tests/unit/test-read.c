@@ -4,6 +4,7 @@
 #include "elf/plan.h"
 #include "elf/segments.h"
 #include "elf/reason.h"
+#include "elf/rewrites.h"
 
 #include "unit.h"
 
@@ -268,6 +269,39 @@ static void test_dynamic_section(void **state) {
     assert_int_equal(soname, 0);
 }
 
+/* A mapped object of one segment: its dynamic section, and its string table. */
+struct imports {
+    Elf64_Dyn dyn[3];
+    char names[32];
+};
+
+/* Whether an object whose string table has NAMES, of SIZE bytes, may move its text; DT_STRTAB is TABLE's address less BIAS. */
+static bool moves_text(const char *names, uint64_t size, uint64_t bias, uint64_t beyond) {
+    struct imports imports = {{{.d_tag = DT_STRTAB}, {.d_tag = DT_STRSZ, .d_un.d_val = size}}, ""};
+    uint64_t start = (uint64_t)(uintptr_t)&imports, end = (uint64_t)(uintptr_t)(&imports + 1);
+    struct hl_object object = {.load_bias = bias, .n_segments = 1, .dynamic = start + beyond};
+    memcpy(imports.names, names, strlen(names));
+    imports.dyn[0].d_un.d_ptr = start + offsetof(struct imports, names) - bias;
+    object.segment[0] = (struct hl_segment){.start = start, .file_end = end, .end = end, .flags = PF_R};
+    return hl_moves_text(&object);
+}
+
+static void test_imports(void **state) {
+    (void)state;
+    assert_true(moves_text("\1mremap", 32, 0, 0));
+    assert_true(moves_text("\1mremap", 32, 0x1000, 0)); /* which the dynamic linker did not relocate */
+    assert_true(moves_text("\1a_mremap", 32, 0, 0));
+    assert_false(moves_text("\1mremap64", 32, 0, 0));
+    assert_false(moves_text("\1mrema", 6, 0, 0)); /* the table ends there */
+    assert_true(moves_text("\1mremap", 8, 0, 0));
+    assert_false(moves_text("\1mremap", 7, 0, 0));
+    assert_false(moves_text("\1munmap", 32, 0, 0));
+    /* Not to be read: it may. */
+    assert_true(moves_text("\1munmap", 33, 0, 0));
+    assert_true(moves_text("\1munmap", UINT64_MAX, 0, 0));
+    assert_true(moves_text("\1munmap", 32, 0, 1 << 20));
+}
+
 /* The words that people and scripts read: there, different, and fit for a line. */
 static void test_reasons_have_words(void **state) {
     (void)state;
@@ -295,6 +329,7 @@ int main(void) {
         cmocka_unit_test(test_65535_headers),
         cmocka_unit_test(test_wild_numbers),
         cmocka_unit_test(test_dynamic_section),
+        cmocka_unit_test(test_imports),
         cmocka_unit_test(test_reasons_have_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
