@@ -178,9 +178,9 @@ static void add_object(const struct hl_context *context, const struct hl_work *w
     if (result == 0) {
         result = hl_read_symbols(&symbols, (int)fd);
         int chosen = hl_choose_symbols(&symbols);
-        result = result != 0 ? result : chosen;
         if (chosen == 0)
-            hl_write_symbols(text, &symbols, range, n);
+            chosen = hl_write_symbols(text, &symbols, range, n);
+        result = result != 0 ? result : chosen;
         if (!work->object.is_new)
             hl_close((int)fd);
     }

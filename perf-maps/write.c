@@ -22,6 +22,8 @@
 #define WHOLE_MAP_BYTES (4 * HL_SCRATCH_HUGE)
 /* perf leaves out a line with a shorter one (dso__load_perf_map, Linux 6.1 to 6.18). */
 #define SHORTEST_NAME 3
+/* Beside HL_TEXT_PER_FILE, for small files whose functions lie in many ranges. */
+#define TEXT_MORE ((uint64_t)1 << 20)
 #define PAGE_MASK 4095
 #define AHEAD ((size_t)8)
 
@@ -36,7 +38,7 @@ static void put_mark(struct hl_map_text *text) {
 void hl_begin_map(struct hl_map_text *text, int fd) {
     uint64_t limit[2];
     text->fd = fd;
-    text->filled = text->written = text->lines = text->high = 0;
+    text->filled = text->written = text->lines = text->ends = text->high = 0;
     text->allocated_bytes = fd >= 0 ? BUFFER_BYTES : WHOLE_MAP_BYTES;
     text->at = fd >= 0 ? hl_map_pages(BUFFER_BYTES) : hl_map_huge_pages(WHOLE_MAP_BYTES);
     text->result = text->at == NULL ? -ENOMEM : 0;
@@ -184,11 +186,13 @@ static inline char *put_name(char *to, const char *name) {
     return to;
 }
 
+static uint64_t count_bytes(const struct hl_map_text *text) { return text->written + text->filled; }
+
 static void put_line(struct hl_map_text *text, uint64_t start, uint64_t end, const struct hl_symbols *symbols,
                      const struct hl_symbol *symbol) {
     if (symbol->kind != HL_IFUNC_STUB && symbol->name[0] == '\0')
         return;
-    if (!make_room(text))
+    if (count_bytes(text) >= text->ends || !make_room(text))
         return;
     char *to = put_start(text, text->at + text->filled, start);
     *to++ = ' ';
@@ -259,12 +263,13 @@ __attribute__((always_inline)) static inline void fetch_ahead(const struct hl_sy
 }
 
 /* Sweeps over the addresses with a stack of the functions that are open. */
-void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
-                      const struct hl_text_range *range, size_t n) {
+int hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
+                     const struct hl_text_range *range, size_t n) {
     struct cursor cursor = {range, n, 0};
     size_t n_open = 0;
     if (symbols->n_chosen == 0 || text->result != 0)
-        return;
+        return 0;
+    text->ends = count_bytes(text) + HL_TEXT_PER_FILE * symbols->file_bytes + TEXT_MORE;
     uint32_t *open = symbols->open;
     for (size_t i = 0; i < symbols->n_chosen; i++) {
         const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i]];
@@ -278,6 +283,7 @@ void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols
         open[n_open++] = (uint32_t)symbols->chosen[i];
     }
     close_until(text, &cursor, symbols, open, &n_open, UINT64_MAX);
+    return count_bytes(text) >= text->ends ? -ENOEXEC : 0;
 }
 
 int hl_finish_map(struct hl_map_text *text) {
