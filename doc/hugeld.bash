@@ -21,7 +21,7 @@ _hugeld() {
         return
     fi
     case ${words[1]} in
-    run) options='--via --ld-so --options --objects --copy --share --help' ;;
+    run) options='--via --ld-so --options --objects --copy --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --help' ;;
@@ -51,7 +51,7 @@ _hugeld() {
     fi
     case $prev in
     -o | --options | --against) _hugeld_options ;;
-    -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso image' -- "$cur") ;;
+    -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --config | --ld-so | --output | --program | --report) _filedir ;;

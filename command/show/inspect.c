@@ -223,8 +223,7 @@ static void print_image(const struct hl_file_plan *report, const struct hl_found
     else if (image->is_unwanted)
         hl_print("  image: %s is not used with backend=%s%s", image->path, backend_value(options), help);
     else if (image->is_placed_anywhere && image->reason == HL_REASON_IMAGE_PLACE)
-        hl_print("  image: %s, on which it begins where hugeld run%s starts it", image->path,
-                 verdict->is_to_be_executed ? " --via=image" : "");
+        hl_print("  image: %s, on which it begins where hugeld run starts it", image->path);
     else if (image->path != NULL)
         hl_print("  image: %s is not used: %s%s", image->path, hl_reason_sentence(image->reason), help);
     free(help);

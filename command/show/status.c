@@ -565,7 +565,7 @@ static void print_verdict(const struct hl_verdict *verdict) {
         "    now: %s%s%s%s%s", now, explain_small(verdict), is_disabled ? "; " : "",
         is_disabled ? hl_reason_sentence(verdict->obstacle) : "",
         verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
-            ? "; no whole huge page of text lies in the image; start it with hugeld run without --via=image"
+            ? "; no whole huge page of text lies in the image; start it with hugeld run"
             : "");
     free(now);
 }

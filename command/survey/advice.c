@@ -112,23 +112,18 @@ static char *format_share(const struct prospects *prospects) {
 /* "hugeld run -p main:libLLVM-14.so.1 -- /usr/bin/clang": the arguments are the user's. */
 static char *format_run(const struct prospects *prospects, const char *executable, enum hl_way way) {
     char *text = hl_xasprintf("hugeld run"), *patterns = hl_xasprintf("%s", "");
-    bool executes_image = false;
     unsigned libraries = 0;
     for (size_t i = 0; i < prospects->n; i++) {
         const struct prospect *prospect = &prospects->prospect[i];
         if (!is_named(prospect, way))
             continue;
         const struct hl_verdict *verdict = &prospect->verdict;
-        executes_image |= way == HL_WAY_IMAGE && hl_shared_way(verdict) == HL_WAY_IMAGE && verdict->is_main &&
-                          verdict->is_to_be_executed;
         libraries += !verdict->is_main;
         char *longer = hl_xasprintf("%s%s%s", patterns, patterns[0] != '\0' ? ":" : "",
                                     verdict->is_main ? "main" : hl_base_name(verdict->path));
         free(patterns);
         patterns = longer;
     }
-    if (executes_image)
-        hl_add_word(&text, "--via=image");
     if (way == HL_WAY_LDSO)
         hl_add_word(&text, "--via=ldso");
     else if (way != HL_WAY_IMAGE)

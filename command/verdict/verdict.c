@@ -111,12 +111,10 @@ static void consider_image(struct judging *judging, bool *is_there) {
     bool is_refused = found.path != NULL && found.reason != HL_MOVED && found.reason != HL_REASON_IMAGE_PLACE;
     verdict->image_reason = can_be && !is_refused ? HL_MOVED : found.reason;
     *is_there = found.path != NULL;
-    verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_exec_stop_machine() != 0;
+    bool has_exec_stop = hl_check_exec_stop_machine() == 0;
     if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &file_plan.geometry) == 0) {
-        verdict->covered[HL_WAY_IMAGE] = verdict->is_to_be_executed ? reach.executed_bytes
-                                         : found.is_placed_anywhere || fits_address(judging)
-                                             ? reach.mapped_bytes
-                                             : 0;
+        verdict->covered[HL_WAY_IMAGE] =
+            (found.is_placed_anywhere && has_exec_stop) || fits_address(judging) ? reach.mapped_bytes : 0;
         verdict->pages[HL_WAY_IMAGE] =
             found.path != NULL ? count_huge_pages(&file_plan.geometry, found.bytes) : found.needed_pages;
         if (verdict->covered[HL_WAY_IMAGE] == 0)
@@ -311,14 +309,13 @@ enum hl_reason hl_find_obstacle(const struct hl_process *process) {
 static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *loaded) {
     struct hl_geometry geometry;
     struct hl_reach reach = {0};
-    bool is_main = loaded->object.is_main, is_pie = strcmp(hl_elf_type(loaded->file), "pie") == 0;
+    bool is_main = loaded->object.is_main;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     *verdict = (struct hl_verdict){.path = hl_xasprintf("%s", loaded->object.path),
                                    .is_main = is_main,
                                    .is_library = !is_main,
                                    .best = HL_WAY_IMAGE,
-                                   .is_made = true,
-                                   .is_to_be_executed = is_main && is_pie};
+                                   .is_made = true};
     hl_find_reach(&reach, loaded->file, &geometry);
     verdict->text_bytes = reach.text_bytes;
     verdict->covered[HL_WAY_IMAGE] = is_main ? reach.executed_bytes : reach.mapped_bytes;
@@ -418,14 +415,12 @@ static void add_store(char **text, const char *before, const struct hl_verdict *
     free(word);
 }
 
-/* "hugeld run --via=image -- /bin/x"; NULL: it runs on huge pages by itself. */
+/* "hugeld run --copy -- /bin/x"; NULL: it runs on huge pages by itself. */
 static char *format_run(const struct hl_verdict *verdict) {
     bool is_image = verdict->best == HL_WAY_IMAGE;
     if (verdict->best == HL_WAY_PLACE)
         return NULL;
     char *text = hl_xasprintf("hugeld run");
-    if (is_image && verdict->is_to_be_executed)
-        hl_add_word(&text, "--via=image");
     if (verdict->best == HL_WAY_LDSO)
         hl_add_word(&text, "--via=ldso");
     if (verdict->best == HL_WAY_PRELOAD)

@@ -23,7 +23,6 @@ struct hl_verdict {
     bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
     bool has_image;           /* a store has an image of the file, whether or not it is best */
     bool is_gone;             /* the file that a process has loaded is not found by its path from here */
-    bool is_to_be_executed;   /* the image helps only where it is executed itself (--via=image) */
     const char *plain_reason; /* why nothing can be preloaded; or NULL */
     enum hl_reason reason;    /* why BEST is HL_WAY_NOTHING; HL_MOVED: plain_reason says why */
     enum hl_reason

@@ -214,14 +214,17 @@ def test_by_its_commands(place, targets, kind):
     words = shlex.split(run)
     assert words[:2] == ["hugeld", "run"] and words[-1] == str(targets[kind])
     with started(place, targets[kind], "futex", helpers.HUGELD, *words[1:-1]) as target:
-        now = "executed" if "--via=image" in words else "mapped" if verdict["way"] == "image" else "moved"
+        now = "mapped" if verdict["way"] == "image" else "moved"
         _, told = asks_alike(place, target, now)
         does_as_told(place, target, told)
 
 
 def test_executed(place, targets):
-    assert place.hugeld("share", f"--store={place.path}", "add", targets["pie"]).returncode == 0
-    with started(place, targets["pie"], "futex", helpers.HUGELD, "run", "--via=image", "-o", place.option, "--") as target:
+    """Its image is mounted over its file, as systemd does it for a unit."""
+    assert place.add(targets["pie"], "--way=image")["result"] == "made"
+    image = place.inspect(targets["pie"])["image"]["path"]
+    mounted = ["unshare", "-m", "sh", "-c", f'mount --bind {image} {targets["pie"]} && exec "$0" "$@"']
+    with started(place, targets["pie"], "futex", *mounted) as target:
         _, told = asks_alike(place, target, "executed")
         does_as_told(place, target, told)
         refused = place.hugeld("detach", target.pid)
@@ -283,10 +286,9 @@ def test_no_whole_page_of_text(place, tmp_path):
     file = place.add(app, "--way=image")
     assert file["result"] == "made" and file["text_share"] == 1, file
     verdict = place.inspect(app)["verdict"]
-    assert (verdict["way"], verdict["is_made"]) == ("image", True) and "--via=image" not in verdict["commands"], verdict
-    for way, said in ([], "at the exec stop from"), (["--via=image"], "executed from its image"):
-        result = place.hugeld("run", *way, "-o", f"verbose=2,{place.option}", "--", app)
-        assert result.returncode == 0 and said in result.stderr, result
+    assert (verdict["way"], verdict["is_made"]) == ("image", True), verdict
+    result = place.hugeld("run", "-o", f"verbose=2,{place.option}", "--", app)
+    assert result.returncode == 0 and "at the exec stop from" in result.stderr, result
 
 
 # --- forty programs ---
@@ -356,7 +358,7 @@ def check_commands(place, busy, path, verdict):
     prefix = [helpers.HUGELD, *words[1:-1]] if words[0] == "hugeld" else []
     with kept(place, busy, path, *prefix) as target:
         attaching.wait_in_call(target.pid)
-        now = {"place": "cached", "image": "executed" if "--via=image" in words else "mapped"}.get(verdict["way"], "moved")
+        now = {"place": "cached", "image": "mapped"}.get(verdict["way"], "moved")
         _, told = asks_alike(place, target, now)
         does_as_told(place, target, told)
 

@@ -286,7 +286,7 @@ def test_inspect_pie(builder, store, library, pause_library):
     app = builder.executable("pie")
     store.add(app)
     told = store.inspect(app)["image"]
-    assert told["used"] is False and told["reason"] == "image-place" and "--via=image" in told["remedy"]
+    assert told["used"] is False and told["reason"] == "image-place" and told["remedy"] == "start it with hugeld run"
     env = helpers.preload(library, pause_library, options="data=off", patterns="")
     with helpers.paused([*store.inside, app], env, app.name) as process:
         told = store.inspect(app, "--pid", process.pid)

@@ -407,21 +407,6 @@ def test_old_kernel(world):
         assert world.left(f"/run/user/{USER}/hugeld") == []
 
 
-def test_old_kernel_at_first_use(world, later):
-    """One huge page is tried, no image is written for nothing, and it is not tried again at the next starts."""
-    give(world, USER)
-    trace = ["strace", "-f", "-o", f"/run/user/{USER}/trace", "-e", "trace=pwrite64,fallocate,madvise", "-e",
-             "inject=madvise:error=EINVAL"]
-    result = world.run(*trace, *later, "/run/bin/hugeld", "run", "--first-use", "--", APP, user=USER)
-    assert result.returncode == 0 and "6.12" in result.stderr, result
-    calls = world.path(f"/run/user/{USER}/trace").read_text()
-    assert "MADV_COLLAPSE" in calls or ", 0x19" in calls
-    assert "fallocate(" not in calls
-    assert sum(int(n) for n in re.findall(r"pwrite64\(.* = (\d+)$", calls, re.MULTILINE)) <= helpers.HUGE
-    store = f"/run/user/{USER}/hugeld"
-    assert world.left(store) == [] and world.path(f"{store}/.lock").stat().st_mtime > time.time() + 3000
-
-
 @pytest.mark.parametrize("how", ["another's", "group", "others", "link", "file", "noexec", "disk"])
 def test_unsafe_store(world, how, tmp_path):
     store, folder = "/dev/shm/store", world.path("/dev/shm/store")
@@ -1246,12 +1231,12 @@ def test_half_of_a_shared_file_system_is_left(world):
 
 
 def test_run_tells_of_attributes(world):
-    """perf record makes a hard link; then the image is not used, and run says why if asked."""
+    """perf record makes a hard link; then the image is not used, and run says so if asked."""
     world.add(APP)
     command = ["/run/bin/hugeld", "run", "-o", "verbose=1", "-p", "main", "--", APP]
-    assert "attributes changed" not in world.run(*command).stderr
+    assert "started as it is" not in world.run(*command).stderr
     os.link(world.path(APP), world.path("/run/programs/linked"))
-    assert "attributes changed since (a hard link, chmod); run hugeld share refresh" in world.run(*command).stderr
+    assert "started as it is" in world.run(*command).stderr
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])

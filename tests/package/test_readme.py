@@ -65,7 +65,6 @@ ELSEWHERE = {
     "hugeld share add --way=image FILE": "tests/images/test_in_place.py",
     "hugeld enable NAME.service": "tests/images/test_enable.py",
     "hugeld share list": "tests/images/test_store.py",
-    "hugeld run --share -- PROGRAM ARGS": "tests/images/test_executed.py",
     "hugeld survey": "tests/survey/test_survey.py",
     "hugeld attach PID": "tests/attach/test_attach_kinds.py",
     "hugeld detach PID": "tests/attach/test_attach_kinds.py",

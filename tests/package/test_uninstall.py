@@ -52,7 +52,7 @@ mkfifo /tmp/lines
 exec 9<> /tmp/lines
 {APP} < /tmp/lines > /tmp/attached 9>&- &
 attached=$!
-hugeld run --via=image -o verbose=1 -- {OTHER} < /tmp/lines > /tmp/executed 9>&- &
+unshare -m sh -c "mount --bind /run/hugeld/0x*/{OTHER.rpartition("/")[2]} {OTHER} && exec {OTHER}" < /tmp/lines > /tmp/executed 9>&- &
 executed=$!
 await /tmp/attached
 await /tmp/executed

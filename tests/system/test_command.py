@@ -36,7 +36,7 @@ def outcome(result):
     ["inspect", "--pid", "x", "f"], ["inspect", "--pid", "0", "f"], ["inspect", "--pid", "-1", "f"],
     ["inspect", "--no-such-option"], ["run", "--no-such-option", "true"], ["run", "-o", "backend=nonsense", "true"],
     ["run", "-o", "nonsense=1", "true"], ["run", "-o", "backend", "true"], ["inspect", "-o", "edges=x", "/bin/true"],
-    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--via=nonsense", "true"], ["run", "--loader=image", "true"],
+    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--via=nonsense", "true"], ["run", "--via=image", "true"], ["run", "--share", "true"],
 ], ids=" ".join)
 def test_wrong_use(arguments):
     one_line(hugeld(*arguments), 2)
@@ -50,7 +50,7 @@ def test_wrong_use(arguments):
     (["service", "--seconds", "0", "undo"], "service: --seconds 0: give a number from 0.1 to 86400"),
     (["doctor", "true"], "doctor: true is one too many; give none"),
     (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
-    (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload, ldso or image"),
+    (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload or ldso"),
     (["run", "--loader=ldso", "true"], "--loader=ldso: the option is called --via now"),
     (["share", "add", "--way=sideways", "/bin/true"], "share: --way sideways: give place or image"),
     (["image", "/bin/true", "out", "more"], "image: more is one too many; give one FILE and one OUT"),
@@ -323,8 +323,7 @@ def test_run_32_bit_program(tmp_path):
     result = hugeld("run", "--copy", program)
     assert result.stderr.startswith("hugeld: ") and "32-bit" in result.stderr
     assert "wrong ELF class" not in result.stderr
-    for words in (["-o", "verbose=2"], ["--via=image"]):
-        assert "it is a 32-bit program" in hugeld("run", *words, program).stderr
+    assert "it is a 32-bit program" in hugeld("run", "-o", "verbose=2", program).stderr
 
 
 # --- inspect ---
@@ -1040,7 +1039,7 @@ COMMANDS_WANTED = ("bench: --commands: no program given; give NAME [VARIABLE=VAL
     (["run", "--frob"], "see 'hugeld run --help': unrecognized option '--frob'"),
     (["status", "-z"], "see 'hugeld status --help': invalid option -- 'z'"),
     (["inspect", "--optoins=x"], "inspect: unrecognized option '--optoins'; did you mean '--options'?"),
-    (["run", "--via=frob", "true"], "run: --via frob: give auto, preload, ldso or image"),
+    (["run", "--via=frob", "true"], "run: --via frob: give auto, preload or ldso"),
     (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
     (["bench", "--against", "backend=x", "true"],
      "bench: --against backend=x: no such value; 'hugeld bench --help' lists names and values"),
@@ -1065,10 +1064,3 @@ def test_inspect_names_the_store_for_bench(builder, tmp_path):
     text = hugeld("inspect", "-o", f"store={store}", builder.executable("nopie")).stdout
     [commands] = re.findall(r"^  best: an image.*$", text, re.M)
     assert f"hugeld bench -ostore={store} -- " in commands, text
-
-
-@pytest.mark.parametrize("program", ["bash", "env"])
-def test_unknown_program_of_no_script(program):
-    words = {"bash": ["env", "bash", "-c", "true"], "env": ["env", "-u", "X", "true"]}[program]
-    result = hugeld("run", "--via=image", *words)
-    assert result.returncode == 0 and f"it is not known which program {program} starts" in result.stderr, result
