@@ -6,8 +6,8 @@
 # make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside; SAMPLE=1: what each alone can catch (tests/vm/table.toml)
 # make check-... SAMPLE=1    every test with a few of its cases, as in CI
-# make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: with the series for upstream; SUITE=machines: other
-#                  machines' glibc comes out the same with the patches; SUITE='trixie sid': builds and tests the linker there
+# make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: the series for upstream and the tests that it adds;
+#                  SUITE='trixie sid': builds and tests the linker there
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make lint    compilers, analysers, formatting; LINT=all: the slow analyser reads all files, not only the changed ones
 # make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
@@ -22,7 +22,7 @@ PYTHON = /usr/bin/python3
 MAKEFLAGS += --no-print-directory
 # One short line for each file; V=1 shows the commands.
 Q = $(if $(V),,@echo "  $@";)
-# The arguments of check-glibc: own, rfc, machines, and suites of Debian.
+# The arguments of check-glibc: own, rfc, and suites of Debian.
 SUITE = own
 # With SAMPLE=1, tests run as in CI: each, but with few of its cases (tests/conftest.py).
 ifneq ($(SAMPLE),)
@@ -229,12 +229,11 @@ ldso:
 	@tools/install-packages build ldso
 	@glibc-patches/build -d $B/ldso
 
-suites = $(filter-out own rfc machines,$(SUITE))
+suites = $(filter-out own rfc,$(SUITE))
 check-glibc:
-	@tools/install-packages build ldso $(filter rfc machines,$(SUITE)) $(if $(suites),suites)
+	@tools/install-packages build ldso $(filter rfc,$(SUITE)) $(if $(suites),suites)
 	@$(if $(filter own,$(SUITE)),glibc-patches/build -d $B/ldso && tools/with-pool 256 -- glibc-patches/check $B/ldso/ld.so)
 	@$(if $(filter rfc,$(SUITE)),glibc-patches/rfc/check)
-	@$(if $(filter machines,$(SUITE)),glibc-patches/machines -d $B/machines $(MACHINES))
 	@$(if $(suites),tests/ldso/suite $(suites))
 
 check-rfc:

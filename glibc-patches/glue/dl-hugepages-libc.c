@@ -24,8 +24,15 @@
 
    What the kernel has left is on the stack still: the system's ld.so is
    mapped, what this one has mapped is unmapped, and the other begins as if
-   the kernel had started it.  Where ld.so was told what to run, or where
-   TLS is set up already, for auditors, the program is executed anew.  */
+   the kernel had started it.  This ld.so's data stay: until 2.38 the
+   environment has a pointer to them, to a copy of GLIBC_TUNABLES that
+   __minimal_malloc puts behind them.  Where ld.so was told what to run, or
+   where there are auditors, the program is executed anew, because TLS is
+   set up already and auditors have run.
+
+   Where another ld.so cannot be had, above all because this one lies over
+   the system's path, the program ends: with structures of another layout
+   it would fail later, or do something else.  */
 
 #include <dl-hugepages.h>
 #include <dl-unmap-segments.h>
@@ -338,9 +345,10 @@ __asm__ (".pushsection .text._dl_hugepages_leave, \"ax\", %progbits\n"
 /* No linker makes more PT_LOADs for ld.so.  */
 #define SEGMENTS_MAX 8
 
-/* Set RANGES to the segments of this ld.so, but for the text, which goes on
-   until the end, and in which a debugger may have breakpoints.  Return
-   false if there are too many.  */
+/* Set RANGES to the segments of this ld.so that are only read: its text
+   goes on until the end, and a debugger may have breakpoints in it; its
+   data may hold a part of the environment.  Return false if there are too
+   many.  */
 static bool
 find_own_segments (struct range ranges[SEGMENTS_MAX + 1])
 {
@@ -350,7 +358,7 @@ find_own_segments (struct range ranges[SEGMENTS_MAX + 1])
   size_t n = 0;
   for (size_t i = 0; i < ehdr->e_phnum; ++i)
     {
-      if (phdr[i].p_type != PT_LOAD || (phdr[i].p_flags & PF_X) != 0)
+      if (phdr[i].p_type != PT_LOAD || (phdr[i].p_flags & (PF_W | PF_X)) != 0)
 	continue;
       if (n == SEGMENTS_MAX)
 	return false;
@@ -435,16 +443,19 @@ make_arguments (void)
   return arguments;
 }
 
-/* Leave the program to the system's ld.so; return if that cannot be done.
-   It is not inlined, because dlmopen comes by the caller, in threads with
-   small stacks.  */
-static __attribute_noinline__ void
+/* Leave the program, whose libc.so.6 L was mapped with MODE, to the system's
+   ld.so, or end it.  It is not inlined, because dlmopen comes by the
+   caller, in threads with small stacks.  */
+static _Noreturn __attribute_noinline__ void
 hand_over (struct link_map *l, int mode)
 {
   struct linker to;
   struct range own[SEGMENTS_MAX + 1];
   if (!map_linker (&to))
-    return;
+    _dl_fatal_printf ("hugeld: %s is not the one that this dynamic linker was"
+		      " made for, and at %s there is no other linker; remove"
+		      " this one from there, or make it anew\n",
+		      l->l_name, RUNTIME_LINKER);
   _dl_hugepages_report_libc (l);
   if (__glibc_unlikely (GLRO (dl_debug_mask) & DL_DEBUG_FILES))
     _dl_debug_printf ("%s is not the one that this dynamic linker was made"
@@ -453,14 +464,14 @@ hand_over (struct link_map *l, int mode)
   ElfW(auxv_t) *base = find_auxiliary (AT_BASE);
   bool is_interpreter = (base != NULL
 			 && base->a_un.a_val == (ElfW(Addr)) &__ehdr_start);
-  if (!is_interpreter || (mode & __RTLD_AUDIT) != 0)
+  if (!is_interpreter || (mode & __RTLD_AUDIT) != 0 || GLRO (dl_naudit) > 0)
     {
       char **arguments = (is_interpreter
 			  ? make_arguments () : read_arguments ());
       if (arguments != NULL)
 	HL_CALL (__NR_execve, RUNTIME_LINKER, arguments, _environ, 0, 0, 0);
     }
-  else if (find_own_segments (own))
+  if (is_interpreter && find_own_segments (own))
     {
       base->a_un.a_val = to.bias;
       close_gap ();
@@ -468,7 +479,9 @@ hand_over (struct link_map *l, int mode)
       unmap_objects (l);
       _dl_hugepages_leave (own, (void **) _dl_argv - 1, to.entry);
     }
-  hl_free_area (&to.area);
+  _dl_fatal_printf ("hugeld: %s is not the one that this dynamic linker was"
+		    " made for, and %s cannot be executed\n", l->l_name,
+		    RUNTIME_LINKER);
 }
 
 void

@@ -375,19 +375,3 @@ def test_unselected_object_stays_where_it_was(linked, library, thp, opened_later
     for patterns in ("no-such-object", "libbig*:!libbig*", "!libbig*:no-such-object"):
         assert read_layout(linked, library(), patterns, opened_later) == unset, patterns
     assert read_layout(linked, library(), "libbig*", opened_later) != unset
-
-
-def test_selected_by_its_soname(linked, builder, thp, pool):
-    """dlopen of a file with another name than its soname: it is placed as if its name had been matched."""
-    _, [path] = builder.with_library("dso")
-    by_name, by_soname = (read_layout(linked, path, p, True)[0] for p in ("libbig.so", "libbig.so.1"))
-    assert by_name == by_soname and read_layout(linked, path, "libbig*:!libbig.so.1", True) == read_layout(linked, path, None, True)
-
-
-@pytest.mark.parametrize("patterns", ["no-such-object", "libbig*:!no-such-object", "libbig.so.1"])
-def test_filter_that_came_before_its_soname_is_read(linked, builder, patterns):
-    """A filter that kills for the calls that read it, and not for those of dlopen: hugeld asks first."""
-    _, [path] = builder.with_library("dso")
-    script = helpers.forbid_calls("pread64") + f"ctypes.CDLL('{path}')\nprint('libbig' in open('/proc/self/maps').read())\n"
-    done = linked.run(["/usr/bin/python3", "-c", script], patterns, "backend=thp")
-    assert (done.returncode, done.stdout) == (0, "True\n"), done
