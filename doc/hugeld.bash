@@ -27,14 +27,14 @@ _hugeld() {
     doctor) options='--json --help' ;;
     perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
     bench)
-        options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --running-threads --seconds --toggle --help'
+        options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;
     survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
     service) options='--json --seconds --config --dry-run --once --keep-only --help' ;;
     enable | disable | reset) options='--help' ;;
-    attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
-    detach) options='--json --objects --children --dry-run --running-threads --help' ;;
+    attach) options='--json --children --dry-run --store --help' ;;
+    detach) options='--json --children --dry-run --help' ;;
     share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --config --unattended --help' ;;
     *) return ;;
     esac

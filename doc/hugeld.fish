@@ -30,7 +30,7 @@ complete -c hugeld -s h -l help -d 'Print help'
 
 complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share attach detach service' -s j -l json -d 'Print JSON'
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect bench' -s o -l options -x -a '(__hugeld_options)' -d How
-complete -c hugeld -n '__fish_seen_subcommand_from run bench attach detach' -s p -l objects -x -a main -d 'Which objects'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s p -l objects -x -a main -d 'Which objects'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l once -d 'Put everything enabled on huge pages, and end'
 complete -c hugeld -n '__fish_seen_subcommand_from service share' -l config -r -d 'Another configuration'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l dry-run -d 'Only show what would be made'
@@ -80,6 +80,5 @@ complete -c hugeld -n '__fish_seen_subcommand_from survey' -l pid -x -a '(__fish
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l exact -d 'Count pages'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l calibrate -d 'Measure the cost of jumps'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l toggle -d 'Attach and detach in turns'
-complete -c hugeld -n '__fish_seen_subcommand_from bench attach detach' -l running-threads -d 'Interrupt threads that run, too'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l metric -x -d 'Prints the work done'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l keep -d 'Leave it attached'

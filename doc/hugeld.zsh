@@ -39,7 +39,7 @@ _hugeld() {
             '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
             '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
-            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '--running-threads[interrupt threads that run, too]' '(-)1:program:_command_names -e' \
+            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '(-)1:program:_command_names -e' \
             '*::argument:_normal'
         ;;
     survey)
@@ -64,8 +64,8 @@ _hugeld() {
     attach | detach)
         local -a store
         [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/')
-        _arguments -S $help $json $objects $store '(-c --children)'{-c,--children}'[children too]' \
-            '--dry-run[only show what would be done]' '--running-threads[interrupt threads that run, too]' '*:process:_pids'
+        _arguments -S $help $json $store '(-c --children)'{-c,--children}'[children too]' \
+            '--dry-run[only show what would be done]' '*:process:_pids'
         ;;
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)

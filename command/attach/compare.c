@@ -7,6 +7,8 @@
 #include "command/attach/attachment.h"
 #include "command/trace/tracee.h"
 
+#if defined __x86_64__
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,14 +131,14 @@ static void map_image(struct comparison *c) {
     c->file_bytes = (uint64_t)stat.st_size;
 }
 
-int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+int hl_compare_attached_text(const struct hl_attachment *attachment) {
     struct comparison c = {.pid = attachment->process.pid,
-                           .file = text->file,
-                           .loaded = text->loaded,
-                           .header = find_header(&text->loaded->object)};
-    for (unsigned i = 0; i < text->n_pieces; i++)
-        add_piece(&c, &text->piece[i]);
-    if (text->is_huge)
+                           .file = attachment->file,
+                           .loaded = attachment->loaded,
+                           .header = find_header(&attachment->loaded->object)};
+    for (unsigned i = 0; i < attachment->n_pieces; i++)
+        add_piece(&c, &attachment->piece[i]);
+    if (attachment->is_huge)
         map_image(&c);
     hl_run_in_threads(compare_some, &c, c.n / CHUNKS_AT_LEAST);
     if (c.mapped != NULL)
@@ -144,3 +146,5 @@ int hl_compare_attached_text(const struct hl_attachment *attachment, const struc
     free(c.chunk);
     return atomic_load(&c.result);
 }
+
+#endif

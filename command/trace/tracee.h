@@ -48,17 +48,9 @@ struct hl_tracee {
     struct hl_call call;           /* the call in which it slept when it was asked to stop, */
     uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];
-    bool ran_handler; /* a handler of its process has run, or may have, since it is traced */
-    int let_go;       /* why hl_call_in_tracee has let it go, or 0 */
-    struct {
-        bool is_asleep;     /* in that call, after it became ours, */
-        uint64_t stack, pc; /* where it is, */
-        uint64_t seventh;   /* and what its x7 was when it stopped */
-    } seen;
+    int let_go; /* why hl_call_in_tracee has let it go, or 0 */
 };
 
-/* Whether processes can be changed as they run with this processor: 0, or HL_REASON_ATTACH_STATE. */
-int hl_check_attach_machine(void);
 /* Whether a program can be changed at its exec stop with this processor: 0, or HL_REASON_EXEC_OVERLAYS. */
 int hl_check_exec_stop_machine(void);
 
@@ -82,10 +74,9 @@ struct hl_tracing {
 void hl_begin_tracing(struct hl_tracing *before);
 void hl_end_tracing(const struct hl_tracing *before);
 
-/* Traces the thread TID of PID, which it does not notice, and asks it to stop.  CALL: the call in which it sleeps; NULL: it
-   runs.  0, HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated
-   errno. */
-int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call);
+/* Traces the first thread of PID, which does not notice, and asks it to stop.  CALL: the call in which it sleeps.  0,
+   HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
+int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, const struct hl_call *call);
 
 /* Waits until it has stopped.  0, HL_REASON_ATTACH_STOPPED, HL_REASON_ATTACH_BUSY (not in time), or a negated errno. */
 int hl_await_tracee(struct hl_tracee *tracee);

@@ -123,7 +123,7 @@ def test_detach(app, start):
         maps = pathlib.Path(f"/proc/{process.pid}/maps")
         huge = re.compile(rf"{app}: .* % of the text on huge pages\b.*; .* image [1-9]")
         helpers.wait_until(lambda: huge.search(helpers.hugeld("status", process.pid).stdout), what="what hugeld status says")
-        detached = helpers.hugeld("detach", "--running-threads", process.pid)
+        detached = helpers.hugeld("detach", process.pid)
         assert detached.returncode == 0 and "back on its own file" in detached.stdout, detached
         text = [line for line in maps.read_text().splitlines() if " r-xp " in line and line.endswith(f"/{app.name}")]
         assert text and all(line.endswith(str(app)) for line in text), text
