@@ -66,7 +66,7 @@ static void print_detached(const char *answer) {
 
 static void detach(pid_t pid) {
     char *number = hl_xasprintf("%d", pid);
-    const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", number, NULL};
+    const char *const argv[] = {"hugeld", "detach", "--json", number, NULL};
     struct hl_answer answer;
     hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
     print_detached(answer.output);
