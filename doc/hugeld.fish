@@ -8,7 +8,7 @@ function __hugeld_options
     end
 end
 
-set -l commands run inspect status doctor perf-map bench survey image share attach detach service enable disable reset
+set -l commands run inspect status doctor perf-map bench survey image attach detach enable disable apply list reset
 complete -c hugeld -f
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
@@ -18,24 +18,19 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a perf-map -d
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a bench -d 'Is it worth it'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a survey -d 'Which programs would gain'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a image -d 'Lay a file out for huge pages'
-complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a share -d 'One copy of the text for all processes'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a attach -d 'Move the text of running processes'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a detach -d 'Move it back'
-complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a service -d 'Keep the images up to date'
-complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a enable -d 'Share a program from now on'
-complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a disable -d 'Share it no longer'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a enable -d 'Keep its text on huge pages'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a disable -d 'Stop keeping it'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a apply -d 'Do what the lists say'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a list -d 'What is enabled, and who has it'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a reset -d 'Give back everything that hugeld holds'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
-complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share attach detach service' -s j -l json -d 'Print JSON'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey attach detach enable disable apply list reset' -s j -l json -d 'Print JSON'
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench attach detach' -s p -l objects -x -a main -d 'Which objects'
-complete -c hugeld -n '__fish_seen_subcommand_from service' -l once -d 'Put everything enabled on huge pages, and end'
-complete -c hugeld -n '__fish_seen_subcommand_from service share' -l config -r -d 'Another configuration'
-complete -c hugeld -n '__fish_seen_subcommand_from service' -l dry-run -d 'Only show what would be made'
-complete -c hugeld -n '__fish_seen_subcommand_from service' -l keep-only -d 'Only hold and watch'
-complete -c hugeld -n '__fish_seen_subcommand_from service' -a 'status undo'
 complete -c hugeld -n '__fish_seen_subcommand_from enable disable' -a '(__fish_complete_command)'
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso image' -d 'Which way in'
@@ -44,19 +39,9 @@ complete -c hugeld -n '__fish_seen_subcommand_from run' -l copy -d 'Make private
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l share -d 'Make missing images first'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
-complete -c hugeld -n '__fish_seen_subcommand_from share' -a 'add list check remove refresh unit' -F
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -s c -l children -d 'Children too'
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -l dry-run -d 'Only show what would be done'
-complete -c hugeld -n '__fish_seen_subcommand_from share attach' -l store -r -F -d 'Another store'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l way -x -a 'place image' -d 'In place or an image'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l any-disk -d 'Files on disks that may be exchanged, too'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l size -x -d 'How much it may hold'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l per-node -d 'An image on each node'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l running -d 'What processes have mapped'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -s a -l all -d 'Remove everything'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l unused -d 'Remove images that no process maps'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l force -d 'Remove images that processes map, too'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l unattended -d 'Refresh as the service does it'
+complete -c hugeld -n '__fish_seen_subcommand_from apply list attach' -l store -r -F -d 'Another store'
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map attach detach' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'
@@ -85,3 +70,11 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench' -l toggle -d 'Attach a
 complete -c hugeld -n '__fish_seen_subcommand_from bench attach detach' -l running-threads -d 'Interrupt threads that run, too'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l metric -x -d 'Prints the work done'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l keep -d 'Leave it attached'
+complete -c hugeld -n '__fish_seen_subcommand_from enable' -l way -x -a 'in-place image' -d 'Whatever is preferred'
+complete -c hugeld -n '__fish_seen_subcommand_from apply' -s n -l dry-run -d 'Change nothing'
+complete -c hugeld -n '__fish_seen_subcommand_from apply' -l metrics -r -F -d 'Write gauges'
+complete -c hugeld -n '__fish_seen_subcommand_from apply' -l every -x -d 'Again after that time'
+complete -c hugeld -n '__fish_seen_subcommand_from apply list' -l list -r -F -d 'This list'
+complete -c hugeld -n '__fish_seen_subcommand_from apply' -l any-disk -d 'Files on other mounts, too'
+complete -c hugeld -n '__fish_seen_subcommand_from list' -s c -l check -d 'Compare the bytes'
+complete -c hugeld -n '__fish_seen_subcommand_from reset' -l detach -d 'Move processes back, too'

@@ -148,7 +148,7 @@ static void count_our_pages(struct hl_needs *needs) {
         needs->reason = hl_xasprintf("hugeld run makes no private copy without --copy");
 }
 
-/* The store that `hugeld share` would put images into. */
+/* The store that `hugeld apply` would put images into. */
 static void look_at_store(struct hl_needs *needs) {
     char *path = hl_choose_store(&needs->options);
     hl_examine_store(&needs->store, path != NULL ? path : HL_SYSTEM_STORE, &needs->geometry);
@@ -392,9 +392,8 @@ static char *explain_room(const struct hl_needs *needs, const struct hl_need *ne
         return hl_xasprintf("; %s", hl_reason_sentence(HL_REASON_STORE_UNSAFE));
     if (fits_store(needs, need))
         return hl_xasprintf("; %s has room for it", store->path);
-    return hl_xasprintf("; %s has no room for it; fix: hugeld share --store=%s remove --unused, or add "
-                        "--size=BYTES",
-                        store->path, store->path);
+    return hl_xasprintf("; %s has no room for it; fix: disable other files, or store_size in hugeld.conf",
+                        store->path);
 }
 
 /* Prints the verdict on each object for which there is another way than the pool. */

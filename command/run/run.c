@@ -57,7 +57,7 @@ struct request {
 
 static const struct hl_flag command_flags[] = {
     HL_RUN_FLAGS(struct request, run),
-    {"share", 0, NULL, "Make the images that are missing first (hugeld share)",
+    {"share", 0, NULL, "Make the images that are missing first (hugeld enable)",
      HL_SWITCH(struct request, shares)},
     {"copy", 0, NULL, "Make private copies of objects that are not shared",
      HL_SWITCH(struct request, copies)},
@@ -282,7 +282,7 @@ static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *
     if (options->strict)
         plan->reason = never != NULL
                            ? never
-                           : "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
+                           : "nothing of it is shared (hugeld enable), and no copy was asked for (--copy)";
     else if (options->verbose >= 1)
         tell_of_start(program, argv, patterns, options);
 }
