@@ -51,13 +51,14 @@ command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c,$(wildcard command
 # The part that starts programs, once more for the libc of START_CC.
 start = $(patsubst %,$B/start/%.o,hugeld run/start proc/process proc/objects trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
     image/find file/elf-file file/program file/remedy image/name base/basics base/pin) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
+units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
 all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld $B/hugeld-command) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
-    $B/data/hugeld.service
+    $(units)
 unit-tests: $(unit_tests)
 fuzzers: $(fuzzers)
 core: $B/core.o
@@ -127,7 +128,7 @@ $B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process)
 $B/tests/test-pin: $(patsubst %,$B/command/%.o,base/local base/pin base/basics file/elf-file file/program proc/process image/eligible)
 $B/tests/test-pin: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
 
-$B/data/hugeld.service: data/hugeld.service $(CONFIG)
+$(units): $B/%: % $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)sed 's|@bindir@|$(bindir)|' $< > $@
 
@@ -139,6 +140,8 @@ $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def $(CONFIG)
 data = $(prefix)/share
 docdir = $(data)/doc/hugeld
 unitdir = $(prefix)/lib/systemd/system
+userunitdir = $(prefix)/lib/systemd/user
+generatordir = $(unitdir)-generators
 installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhugeld.so:$(libdir)/libhugeld.so \
     644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
@@ -150,7 +153,9 @@ installed += 755:$B/hugeld:$(bindir)/hugeld 755:$B/hugeld-command:$(libdir)/huge
     644:data/hugeld.schema.json:$(data)/hugeld/hugeld.schema.json \
     644:$B/doc/hugeld.bash:$(data)/bash-completion/completions/hugeld 644:$B/doc/hugeld.zsh:$(zshdir)/_hugeld \
     644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish \
-    644:$B/data/hugeld.service:$(unitdir)/hugeld.service
+    $(foreach unit,hugeld.service hugeld.timer hugeld-boot.service hugeld.slice,644:$B/data/$(unit):$(unitdir)/$(unit)) \
+    $(foreach unit,hugeld.service hugeld.timer,644:$B/data/user/$(unit):$(userunitdir)/$(unit)) \
+    755:$B/data/hugeld-generator:$(generatordir)/hugeld-generator
 endif
 ifeq ($(CHILDREN_32),yes)
 installed += link:$(libdir)/hugeld/libhugeld.so:$(libdir)/hugeld/preload/$(NATIVE_LIB)/libhugeld.so \
@@ -163,13 +168,14 @@ endif
 install: all
 	@doc/install '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed)
 
-# hugeld's service and all that it holds on the machine itself end first. The list of enabled files is the administrator's, and
-# stays.
+# hugeld's timer and all that it holds on the machine itself end first. What is enabled is the administrator's, and stays; so do
+# images in other stores and copies in processes.
 uninstall:
-	@[ -n '$(DESTDIR)' ] || [ ! -e '$(unitdir)/hugeld.service' ] || ! command -v systemctl > /dev/null || \
-	    systemctl --quiet disable $$([ ! -d /run/systemd/system ] || echo --now) hugeld.service || true
+	@[ -n '$(DESTDIR)' ] || [ ! -e '$(unitdir)/hugeld.timer' ] || ! command -v systemctl > /dev/null || \
+	    systemctl --quiet disable $$([ ! -d /run/systemd/system ] || echo --now) hugeld.timer hugeld-boot.service || true
 	@[ -n '$(DESTDIR)' ] || [ ! -x '$(bindir)/hugeld' ] || '$(bindir)/hugeld' reset
 	@doc/install -u '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed) 755::$(libdir)/hugeld/ld.so
+	@for left in '$(DESTDIR)/etc/hugeld'; do [ ! -e "$$left" ] || echo "stays: $$left"; done
 
 dist:
 	@mkdir -p $B

@@ -17,7 +17,7 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image share attach detach service enable disable reset --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image attach detach enable disable apply list reset --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
@@ -31,11 +31,13 @@ _hugeld() {
         ;;
     survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
-    service) options='--json --seconds --config --dry-run --once --keep-only --help' ;;
-    enable | disable | reset) options='--help' ;;
+    enable) options='--json --way --help' ;;
+    disable) options='--json --help' ;;
+    apply) options='--any-disk --dry-run --every --json --list --metrics --store --help' ;;
+    list) options='--check --json --list --store --help' ;;
+    reset) options='--detach --json --help' ;;
     attach) options='--json --children --dry-run --store --help' ;;
     detach) options='--json --children --dry-run --help' ;;
-    share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --config --unattended --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
@@ -54,22 +56,14 @@ _hugeld() {
     -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
-    -L | -O | --config | --ld-so | --output | --program | --report) _filedir ;;
-    --way) mapfile -t COMPREPLY < <(compgen -W 'place image' -- "$cur") ;;
+    -L | -O | --list | --metrics | --ld-so | --output | --program | --report) _filedir ;;
+    --way) mapfile -t COMPREPLY < <(compgen -W 'in-place image' -- "$cur") ;;
     --store) _filedir -d ;;
-    -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
+    -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --every) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
         inspect:* | image:*) _filedir ;;
-        share:*)
-            if ((cword == 2)); then
-                mapfile -t COMPREPLY < <(compgen -W 'add list check remove refresh unit' -- "$cur")
-            else
-                _filedir
-            fi
-            ;;
-        service:*) mapfile -t COMPREPLY < <(compgen -W 'status undo' -- "$cur") ;;
         status:* | perf-map:* | attach:* | detach:*) _pids ;;
         enable:* | disable:* | run:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac

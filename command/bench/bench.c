@@ -164,7 +164,7 @@ static char *find_remedy(struct hl_subject *subject, const char *line) {
     struct hl_options options;
     char *remedy = NULL;
     if (strstr(line, HL_IN_PLACE_SENTENCE) != NULL)
-        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld share add");
+        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld enable");
     const struct hl_target *target = hl_follow_launchers(&subject->program, subject->argv);
     hl_default_options(&options);
     hl_parse_options(&options, subject->run.options, NULL);

@@ -96,9 +96,8 @@ char *hl_explain_unsteady(int file, bool any_disk) {
     return hl_xasprintf(
         "it lies on another file system than the machine's / and /usr; if that were unmounted and another "
         "one "
-        "mounted, a file there could be taken for this one; accept that with hugeld share add --any-disk, "
-        "and "
-        "for hugeld enable with a line any_disk = yes in /etc/hugeld/hugeld.conf");
+        "mounted, a file there could be taken for this one; accept that with any_disk = yes in "
+        "/etc/hugeld/hugeld.conf, or hugeld apply --any-disk");
 }
 
 /* --- users --- */
@@ -225,14 +224,9 @@ char *hl_explain_private(int file, const char *path, int *error) {
     char *problem = hl_explain_exposed(file, path, true, error);
     if (problem == NULL)
         return NULL;
-    char *add = hl_xasprintf("hugeld share add --store=/run/own --size=1G");
-    hl_add_word(&add, path);
-    char *sentence =
-        hl_xasprintf("%s, and this store is for all users; make one of your own for it (%s) and name "
-                     "that (hugeld run -o store=/run/own), or keep the file where only root can "
-                     "write and all users can read",
-                     problem, add);
-    free(add);
+    char *sentence = hl_xasprintf("%s, and this store is for all users; keep the file where only root can write and all "
+                                  "users can read, or make a store of your own (hugeld apply --list=FILE --store=FOLDER)",
+                                  problem);
     free(problem);
     return sentence;
 }

@@ -193,7 +193,7 @@ static void say_not_moved(const struct hl_process *process) {
         hl_warn(
             "%d: nothing is written: it was attached with a copy of its own, in which perf finds no names, "
             "with "
-            "a map or without; profile it after hugeld detach %d, or start it on an image (hugeld share add, "
+            "a map or without; profile it after hugeld detach %d, or start it on an image (hugeld enable, "
             "hugeld run)",
             process->pid, process->pid);
     else if (has_shared_text(process))

@@ -223,7 +223,7 @@ static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *
     if (options->strict)
         plan->reason = never != NULL
                            ? never
-                           : "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
+                           : "nothing of it is shared (hugeld enable), and no copy was asked for (--copy)";
     else if (options->verbose >= 1)
         tell_of_start(program, argv, patterns, options);
 }

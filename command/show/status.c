@@ -484,7 +484,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
         return hl_explain_reason(verdict->obstacle, object->path);
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
         return hl_xasprintf(
-            "kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
+            "kept on huge pages in place, which the kernel gave up; run hugeld apply");
     if (verdict->now == HL_NOW_COPIED)
         return hl_xasprintf("outside of the copy that attach made");
     if (verdict->now == HL_NOW_EXECUTED || verdict->now == HL_NOW_MAPPED)

@@ -65,7 +65,7 @@ static void add_prospect(struct prospects *prospects, const struct hl_verdict *v
     struct prospect prospect = {.verdict = *verdict, .is_here = is_here, .hot = hot};
     for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
         prospect.covered[way] = share(prospect.verdict.covered[way], prospect.verdict.text_bytes);
-    /* The two ways of hugeld share add count as one here; if nothing can be preloaded into a program, its executable is moved in
+    /* The two ways of hugeld enable count as one here; if nothing can be preloaded into a program, its executable is moved in
        no other way. */
     enum hl_way shared = hl_shared_way(&prospect.verdict);
     prospect.covered[HL_WAY_IMAGE] = prospect.covered[shared];
@@ -94,7 +94,7 @@ static uint64_t count_pages(const struct prospect *prospect, enum hl_way way) {
 /* --- the command --- */
 
 static char *format_share(const struct prospects *prospects) {
-    char *text = hl_xasprintf("hugeld share add");
+    char *text = hl_xasprintf("hugeld enable");
     bool any = false;
     for (size_t i = 0; i < prospects->n; i++) {
         const struct prospect *prospect = &prospects->prospect[i];

@@ -387,7 +387,7 @@ static char *describe(const struct hl_verdict *verdict) {
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
     bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
-    char *add = hl_xasprintf("hugeld share add"), *own = hl_default_store(), *why = NULL;
+    char *add = hl_xasprintf("hugeld enable"), *own = hl_default_store(), *why = NULL;
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     hl_add_word(&add, verdict->path);
     why = !is_shared && verdict->image_reason == HL_REASON_IMAGE_INELIGIBLE
@@ -447,9 +447,7 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
     char *run = format_run(verdict);
     if (!is_added)
         return run;
-    char *add = hl_xasprintf("hugeld share");
-    add_store(&add, "--store=", verdict);
-    hl_add_word(&add, "add");
+    char *add = hl_xasprintf("hugeld enable");
     hl_add_word(&add, verdict->path);
     char *both = hl_xasprintf("%s%s%s", add, run != NULL ? ", then " : "", run != NULL ? run : "");
     free(run);

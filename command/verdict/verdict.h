@@ -65,7 +65,7 @@ enum hl_reason hl_find_obstacle(const struct hl_process *process);
 /* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
 char *hl_describe_now(const struct hl_verdict *verdict);
 
-/* The way in which hugeld share add has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+/* The way in which hugeld apply has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
 /* The mildest way such that no other covers clearly more; COVERED may be in any unit. */
@@ -77,7 +77,7 @@ const char *hl_way_name(enum hl_way way);
 /* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
 const char *hl_explain_nothing(const struct hl_verdict *verdict);
 
-/* The commands for the best way, "hugeld share add /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
+/* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
    frees it. */
 char *hl_format_commands(const struct hl_verdict *verdict);
 
