@@ -29,7 +29,6 @@
 #include "command/run/run.h"
 #include "command/run/start.h"
 #include "command/file/file-plan.h"
-#include "command/tlb/jump-costs.h"
 #include "elf/reason.h"
 #include "command/verdict/verdict.h"
 
@@ -427,19 +426,6 @@ static void advise_library(const struct hl_run *run, struct hl_program *program,
         tell_of_larger_library(argv[0], last, options);
 }
 
-/* If anything of the program called NAME is on huge pages by PLAN, and an earlier measurement found that these reach the TLB in
-   pieces: prints the consequence. */
-static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
-                           const struct hl_options *options) {
-    bool is_any = plan->is_in_place || plan->stop != NULL || plan->image != NULL || plan->linker != NULL ||
-                  (plan->library != NULL && plan->reason == NULL);
-    if (is_any && options->verbose >= 1 && hl_load_tlb_verdict() == HL_TLB_PIECES)
-        hl_warn("%s: huge pages reach the TLB in pieces here, as hugeld survey --calibrate measured: starts "
-                "gain, "
-                "long runs gain nothing or lose a per cent; 'hugeld bench' measures this program",
-                name);
-}
-
 /* The patched linker puts each object at an address that fits its image; at the exec stop this is done for the executable. */
 static enum hl_use_of_images find_use(const struct hl_run *run) {
     if (run->via == HL_VIA_LDSO)
@@ -531,7 +517,6 @@ int hl_run_program(int argc, char **argv) {
         share_missing(&request.run, &program, command_line, &request.options, false);
     code = hl_prepare_run(&request.run, command_line, &program, &plan);
     if (code == 0)
-        tell_of_pieces(&plan, command_line[0], &request.options);
     if (code == 0 && !request.shares)
         share_later(&request, &plan, &program, argv + 1);
     if (code == 0)

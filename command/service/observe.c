@@ -22,7 +22,6 @@
 #define FILES_MAX 1024
 #define CHUNKS_MAX 1024
 #define EXAMINED_MAX 16 /* after a window */
-#define TURN_MS 1000
 /* A window may take this part of its length in processor time; if it takes more, the time between windows is doubled, up to this
    many times. */
 #define OWN_SHARE 0.05
@@ -193,7 +192,7 @@ static double draw_pause(const struct hl_observer *observer, const struct hl_con
 }
 
 static void begin_window(struct hl_observer *observer, const struct hl_configuration *configuration) {
-    struct hl_sampler_request request = {.hz = HL_SAMPLER_HZ, .turn_ms = TURN_MS};
+    struct hl_sampler_request request = {.hz = HL_SAMPLER_HZ};
     double now = hl_now_ms();
     observer->begins = now + draw_pause(observer, configuration);
     int result = hl_open_sampler(&observer->sampler, &request);
@@ -302,8 +301,8 @@ bool hl_observe(struct hl_observer *observer, const struct hl_configuration *con
             observer->begins = hl_now_ms() + draw_pause(observer, configuration);
         return false;
     }
-    int result = hl_read_samples(observer->sampler, HL_SAMPLER_READ_MS, note_sample, observer);
-    if (result == 0 && !is_over(observer, configuration, may))
+    hl_read_samples(observer->sampler, HL_SAMPLER_READ_MS, note_sample, observer);
+    if (!is_over(observer, configuration, may))
         return false;
     end_window(observer);
     return true;

@@ -5,7 +5,6 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/base/lock.h"
-#include "command/tlb/jump-costs.h"
 #include "command/service/service.h"
 #include "command/proc/process.h"
 #include "command/proc/reading.h"
@@ -217,22 +216,9 @@ static bool remove_folder(char *path) {
     return fine;
 }
 
-/* Removes the measurements of this machine; their folder may have other files. */
-static void forget_measurement(void) {
-    char *path = hl_jump_costs_path();
-    if (path == NULL)
-        return;
-    unlink(path);
-    *strrchr(path, '/') = '\0';
-    rmdir(path);
-    free(path);
-}
-
 static bool reset_own(void) {
     detach_processes();
-    bool fine = hl_remove_all_images();
-    forget_measurement();
-    return fine;
+    return hl_remove_all_images();
 }
 
 static bool reset_system(void) {
