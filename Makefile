@@ -119,11 +119,11 @@ $B/start/%.o: command/%.c $(CONFIG)
 
 $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -lm
+	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -ljansson -lm
 
 # The parts of the command that need no library.
-$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
-$B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
+$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/tlb base/basics base/common)
+$B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process)
 $B/tests/test-pin: $(patsubst %,$B/command/%.o,base/local base/pin base/basics file/elf-file file/program proc/process image/eligible)
 $B/tests/test-pin: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir

@@ -29,7 +29,7 @@ _hugeld() {
     bench)
         options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;
-    survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
+    survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
     enable) options='--json --way --help' ;;
     disable) options='--json --help' ;;

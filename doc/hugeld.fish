@@ -61,8 +61,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench survey service' -l seco
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l program -r -F -d 'Only this executable'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l pid -x -a '(__fish_complete_pids)' -d 'Only this process'
-complete -c hugeld -n '__fish_seen_subcommand_from survey' -l exact -d 'Count pages'
-complete -c hugeld -n '__fish_seen_subcommand_from survey' -l calibrate -d 'Measure the cost of jumps'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l toggle -d 'Attach and detach in turns'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l metric -x -d 'Prints the work done'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l keep -d 'Leave it attached'

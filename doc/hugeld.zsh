@@ -45,7 +45,7 @@ _hugeld() {
         ;;
     survey)
         _arguments -S $help $json '--all-users[of other users too]' '*--program=[only this executable]:file:_files' \
-            '--pid=[only this process]:process:_pids' '--exact[count pages]' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure the cost of jumps]' \
+            '--pid=[only this process]:process:_pids' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;

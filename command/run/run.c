@@ -23,7 +23,6 @@
 #include "command/run/run.h"
 #include "command/run/start.h"
 #include "command/file/file-plan.h"
-#include "command/tlb/jump-costs.h"
 #include "elf/reason.h"
 #include "command/verdict/verdict.h"
 
@@ -357,19 +356,6 @@ static void advise_library(const struct hl_run *run, struct hl_program *program,
         tell_of_larger_library(argv[0], last, options);
 }
 
-/* If anything of the program called NAME is on huge pages by PLAN, and an earlier measurement found that these reach the TLB in
-   pieces: prints the consequence. */
-static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
-                           const struct hl_options *options) {
-    bool is_any = plan->is_in_place || plan->stop != NULL || plan->linker != NULL ||
-                  (plan->library != NULL && plan->reason == NULL);
-    if (is_any && options->verbose >= 1 && hl_load_tlb_verdict() == HL_TLB_PIECES)
-        hl_warn("%s: huge pages reach the TLB in pieces here, as hugeld survey --calibrate measured: starts "
-                "gain, "
-                "long runs gain nothing or lose a per cent; 'hugeld bench' measures this program",
-                name);
-}
-
 int hl_run_program(int argc, char **argv) {
     static const struct hl_command command = {
         "run",
@@ -401,8 +387,6 @@ int hl_run_program(int argc, char **argv) {
     }
     advise_library(&request.run, &program, command_line, &options);
     code = hl_prepare_run(&request.run, command_line, &program, &plan);
-    if (code == 0)
-        tell_of_pieces(&plan, command_line[0], &options);
     if (code == 0)
         code = hl_become_program(&plan, &program, command_line, options.strict ? NULL : variables);
 out:

@@ -322,23 +322,22 @@ def said_by_run(place, busy, path):
 
 def survey_and_verdict(place, path):
     """Survey's row, and the verdict of inspect, both without other stores, which others may fill meanwhile."""
-    for _ in range(5):
+    for seconds in (1, 1, 3, 9, 27):  # a busy machine gives few samples
         verdict = place.json("inspect", path)["files"][0]["verdict"]
-        [row] = place.json("survey", "--exact", "--seconds", "0.5", "--program", path)["programs"]
-        if verdict == place.json("inspect", path)["files"][0]["verdict"]:
+        rows = place.json("survey", "--seconds", str(seconds), "--program", path)["programs"]
+        if rows and rows[0]["samples"] > 0 and verdict == place.json("inspect", path)["files"][0]["verdict"]:
             break
+    [row] = rows
     return row, verdict
 
 
 def check_survey(place, path):
-    """Its advice for the program's own text is the verdict, or it says why the program needs nothing."""
+    """It enables what the verdict says can be shared, or it says why there is nothing to enable."""
     row, verdict = survey_and_verdict(place, path)
     advice = row["advice"]
-    assert advice["way"] != "nothing" or advice["reason"], row
-    words = [word for command in advice["commands"] if command.startswith("hugeld share add") for word in shlex.split(command)[3:]]
+    assert (advice["command"] is None) == (advice["reason"] is not None), row
+    words = shlex.split(advice["command"] or "")[2:]
     assert str(path) not in words or verdict["way"] in ("place", "image") and not verdict["is_made"], (row, verdict)
-    if words in ([], [str(path)]):  # no library has a part in it
-        assert ", then ".join(advice["commands"]) in ("", verdict["commands"]), (row, verdict)
 
 
 def check_process(place, target):
@@ -364,7 +363,7 @@ def check_commands(place, busy, path, verdict):
 
 
 @pytest.mark.parametrize("number", [pytest.param(i, marks=pytest.mark.check_all(ci=i % 8 == 0)) for i in range(FORTY)])
-def test_forty_programs(place, busy, pool, curve, number):
+def test_forty_programs(place, busy, pool, number):
     """Eight commands are asked about each, before anything is done for it and after their advice was followed: inspect, doctor,
     run, share and survey about the file, status, attach and perf-map about its processes."""
     pool(0)
@@ -469,13 +468,17 @@ def test_little_text_is_left(place, tmp_path):
 
 
 def test_survey_agrees(place, tmp_path):
-    """The advice of survey for a program whose hot text is its own is the verdict on its file."""
+    """Where the verdict on the file is a private copy, since another user's file gets no image, survey enables nothing, and says so."""
     program = build_calls(tmp_path / "calls", "-no-pie")
     process = subprocess.Popen([program, "1000000000000"], stdout=subprocess.DEVNULL)
     try:
-        [row] = [p for p in place.json("survey", "--exact", "--seconds", "0.5", "--program", program)["programs"]]
         verdict = place.json("inspect", program)["files"][0]["verdict"]
-        assert row["advice"]["way"] == verdict["way"] and verdict["commands"] == ", then ".join(row["advice"]["commands"]), row
+        for seconds in (1, 3, 9, 27):  # a busy machine gives few samples
+            [row] = place.json("survey", "--seconds", seconds, "--program", program)["programs"]
+            if row["likely_hot_bytes"] > 2 << 20:
+                break
+        assert verdict["way"] == "preload" and (row["advice"]["way"], row["advice"]["command"]) == ("nothing", None), (row, verdict)
+        assert row["advice"]["reason"] == "calls: only a private copy in each process helps; hugeld inspect says more"
     finally:
         process.kill()
         process.wait()

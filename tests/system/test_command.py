@@ -753,8 +753,8 @@ def sleeper_of_nobody(root):
 # Some kernels let root without CAP_SYS_PTRACE read the maps and not the file that runs.
 @pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
 @pytest.mark.parametrize("words", [
-    "attach", "attach --dry-run", "detach", "status", "status --json", "inspect --pid", "perf-map", "share add --running",
-    "survey --seconds 0.1 --pid", "survey --exact --seconds 0.1 --pid", "bench --seconds 0.1 --toggle --pid"])
+    "attach", "attach --dry-run", "detach", "status", "status --json", "inspect --pid", "perf-map",
+    "survey --seconds 0.1 --pid", "bench --seconds 0.1 --toggle --pid"])
 def test_root_that_may_not_read_a_process(library, sleeper_of_nobody, words, rights):
     """Every command says so, and none that there is nothing.  The remedy is not "run hugeld as root" for root."""
     command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld", *words.split(), sleeper_of_nobody]
@@ -778,7 +778,7 @@ def test_root_that_may_not_read_a_process_in_json(library, sleeper_of_nobody, ri
 def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
     """survey counts the processes that it may look at, and reports the others."""
     command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld"]
-    result = helpers.run([*command, "survey", "--exact", "--all-users", "--seconds=0.1"])
+    result = helpers.run([*command, "survey", "--all-users", "--seconds=0.1"])
     assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
 
 
@@ -910,45 +910,19 @@ def test_doctor_takes_nothing(pool, pages):
     assert free_pages() == pages
 
 
-SIDES, MEMORIES = ("data", "text"), ("hugetlb", "thp", "image")
-
-
-def check_tlb(tlb):
-    """The figures are there and fit together; their values depend on the machine (unit/test-tlb.c has the verdicts)."""
-    verdicts = ("whole", "pieces", "some", "unknown")
-    assert tlb["verdict"] in verdicts and tlb["data"] in verdicts and tlb["text"] in verdicts
-    assert (tlb["remedy"] is None) == (tlb["verdict"] in ("whole", "unknown"))
-    assert [(m["side"], m["memory"]) for m in tlb["memories"]] == [(s, m) for s in SIDES for m in MEMORIES]
-    figures = {(f["side"], f["memory"], f["lines"], f["page"]): f["ns"] for f in tlb["figures"]}
-    assert len(figures) == len(tlb["figures"]) and all(f["ns"] > 0 and f["noise_ns"] >= 0 for f in tlb["figures"])
-    for memory in tlb["memories"]:
-        own = {key: ns for key, ns in figures.items() if key[:2] == (memory["side"], memory["memory"])}
-        assert bool(own) == (memory["reason"] is None) and memory["whole_pages"] <= memory["pages"] <= 8
-        pages = [ns for key, ns in own.items() if key[3]]
-        assert not own or own[memory["side"], memory["memory"], 384, 0] == min(pages)
-        assert own or memory["verdict"] == "unknown"
-    for side in SIDES:
-        for memory in ("packed", "small"):
-            assert {lines for s, m, lines, _ in figures if (s, m) == (side, memory)} == {384, 1024, 4096}
-
-
-def test_doctor_tlb(pool):
-    pool(17)
-    told = hugeld_json("doctor")
-    check_tlb(told["tlb"])
+def find_tlb(*words):
+    """(the answer, its finding) of the TLB check, from the JSON that WORDS print."""
+    told = json.loads(helpers.run(words or [helpers.HUGELD, "doctor", "--json"]).stdout)
     [finding] = [f for f in told["findings"] if f["name"] == "tlb"]
-    assert finding["sentence"].split(":")[0] == told["tlb"]["sentence"].split(":")[0] and "TLB" in finding["sentence"]
-    pages = {m["memory"]: m for m in told["tlb"]["memories"] if m["side"] == "data"}["hugetlb"]
-    assert pages["reason"] is None
-    assert len({f["page"] for f in told["tlb"]["figures"] if f["memory"] == "hugetlb" and f["page"]}) == 8
+    return told["tlb"], finding
 
 
-@pytest.mark.parametrize("pages, seen", [(0, 0), (1, 0), (3, 1), (6, 3)])
-def test_doctor_tlb_leaves_half_of_the_pool(pool, pages, seen):
-    pool(pages)
-    tlb = json.loads(hugeld("doctor", "--json").stdout)["tlb"]
-    check_tlb(tlb)
-    assert len({f["page"] for f in tlb["figures"] if f["memory"] == "hugetlb" and f["page"]}) == seen
+def test_doctor_tlb():
+    """The answer depends on the machine (unit/test-tlb.c has the verdicts); it is said with its times, or with what is missing."""
+    answer, finding = find_tlb()
+    assert answer in ("yes", "in pieces", "no", None) and "TLB" in finding["sentence"]
+    assert (finding["state"], finding["remedy"] is None) == (("warn", False) if answer in ("in pieces", "no") else ("ok", True))
+    assert answer is None or re.search(r"takes [0-9.]+ ns on huge pages, [0-9.]+ on small ones, [0-9.]+ without a walk", finding["sentence"])
 
 
 @pytest.mark.parametrize("kernel, said", [("Not affected", None), ("KVM: Mitigation: Split huge pages", "splits?"),
@@ -968,34 +942,16 @@ def test_doctor_multihit(root, tmp_path, kernel, said):
         assert (finding["state"], "nx_huge_pages" in (finding["remedy"] or "")) in (("warn", True), ("ok", False))
 
 
-def test_doctor_tlb_of_a_store(root, thp):
-    """Its file has no name, and ends with doctor; a store that is full is no reason for a signal."""
-    script = """
-        mount -t tmpfs none /run && mkdir -m 755 /run/hugeld && mount -t tmpfs -o mode=755,huge=always,size=$1 none /run/hugeld &&
-        "$0" doctor --json; ls -A /run/hugeld >&2; df --output=used /run/hugeld | tail -n1 >&2
-    """
-    for size, fits in ("64m", True), ("4m", False):
-        result = helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD, size])
-        tlb = json.loads(result.stdout)["tlb"]
-        check_tlb(tlb)
-        reasons = {m["reason"] for m in tlb["memories"] if m["memory"] == "image"}
-        assert (None in reasons) == fits, reasons
-        assert result.stderr.split() == ["0"]
-
-
-def test_doctor_tlb_without_executable_memory(pool):
-    """A policy that forbids it leaves the data side."""
-    pool(4)
+def test_doctor_tlb_without_executable_memory(thp):
+    """A policy that forbids it leaves nothing to measure."""
     script = ("import ctypes, os, sys\n"
               "libc = ctypes.CDLL(None)\n"
               "if libc.prctl(65, 1, 0, 0, 0) != 0: sys.exit(3)\n"  # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN
               f"os.execv({str(helpers.HUGELD)!r}, ['hugeld', 'doctor', '--json'])\n")
-    result = helpers.run(["/usr/bin/python3", "-c", script])
-    if result.returncode == 3:
+    if helpers.run(["/usr/bin/python3", "-c", script]).returncode == 3:
         pytest.skip("this kernel has no PR_SET_MDWE")
-    tlb = json.loads(result.stdout)["tlb"]
-    assert not [f for f in tlb["figures"] if f["side"] == "text"] and [f for f in tlb["figures"] if f["side"] == "data"]
-    assert {m["reason"] for m in tlb["memories"] if m["side"] == "text"} >= {"a policy forbids executable memory here"}
+    answer, finding = find_tlb("/usr/bin/python3", "-c", script)
+    assert answer is None and "a policy forbids executable memory here" in finding["sentence"]
 
 
 def test_program_begins_without_the_command(tmp_path):
