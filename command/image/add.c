@@ -189,12 +189,6 @@ static bool fail_for_room(struct job *job, const char *of_what, uint64_t needed,
                              needed >> 20, of_what, there >> 20, remedy));
 }
 
-/* The full length of the image, or of all replicas, since it has no holes. */
-static uint64_t find_bytes_needed(const struct job *job) {
-    return (job->n_nodes > 0 ? job->n_nodes : 1) *
-           hl_round_up(job->image.bytes, job->store->geometry.huge_page_bytes);
-}
-
 /* Whether the image was made unasked for a program that ran, and no process maps it. */
 static bool is_evictable(const struct hl_store_item *item) {
     return (item->marks & HL_ADD_EVICTABLE) && item->processes == 0;
@@ -245,12 +239,12 @@ static bool is_calm(struct job *job) {
 static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "remove unused images: hugeld share remove --unused, or enlarge the store: --size";
-    uint64_t needed = find_bytes_needed(job);
+    uint64_t needed;
     struct hl_status status;
     struct hl_placement placement;
-    if (needed >
-        2 * job->image.huge_pages * store->geometry.huge_page_bytes * (job->n_nodes > 0 ? job->n_nodes : 1))
+    if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
+    needed *= job->n_nodes > 0 ? job->n_nodes : 1;
     if (((job->flags & HL_ADD_WHEN_CALM) && !is_calm(job)) ||
         ((job->flags & HL_ADD_UNATTENDED) && !leaves_margin(job, needed)))
         return false;
