@@ -199,12 +199,6 @@ static bool fail_for_room(struct job *job, const char *reason, const char *of_wh
                                      needed >> 20, of_what, there >> 20, remedy));
 }
 
-/* The full length of the image, or of all replicas, since it has no holes. */
-static uint64_t find_bytes_needed(const struct job *job) {
-    return (job->n_nodes > 0 ? job->n_nodes : 1) *
-           hl_round_up(job->image.bytes, job->store->geometry.huge_page_bytes);
-}
-
 /* Whether the image was made unasked for a program that ran, and no process maps it. */
 static bool is_evictable(const struct hl_store_item *item) {
     return (item->marks & HL_ADD_EVICTABLE) && item->processes == 0;
@@ -251,12 +245,12 @@ static bool leaves_margin(struct job *job, uint64_t needed) {
 static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
-    uint64_t needed = find_bytes_needed(job);
+    uint64_t needed;
     struct hl_status status;
     struct hl_placement placement;
-    if (needed >
-        2 * job->image.huge_pages * store->geometry.huge_page_bytes * (job->n_nodes > 0 ? job->n_nodes : 1))
+    if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
+    needed *= job->n_nodes > 0 ? job->n_nodes : 1;
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (job->flags & HL_ADD_UNASKED) {

@@ -148,8 +148,7 @@ static int read_sections(struct planner *p) {
 /* Finds the base, and the place of the ELF header in the segment that has it. */
 static void choose_base(struct planner *p) {
     struct hl_image *image = p->image;
-    image->base = hl_round_down(hl_find_image_base(&p->object, p->geometry),
-                                hl_load_alignment(p->file, p->geometry->huge_page_bytes));
+    image->base = hl_find_image_base(&p->object, p->geometry);
     for (unsigned i = 0; i < p->object.n_segments && !image->has_loaded_header; i++) {
         const struct hl_segment *segment = &p->object.segment[i];
         image->has_loaded_header = segment->offset == 0 && segment->file_end > segment->start;
@@ -462,13 +461,14 @@ static void add_extent(struct planner *p, uint64_t bytes, uint64_t align, Elf64_
 static void place_program_headers(struct planner *p) {
     struct hl_image *image = p->image;
     bool moves = hl_is_position_independent(p->file);
+    uint64_t huge = p->geometry->huge_page_bytes;
     hl_join_rows(image->phdr, p->file, p->geometry);
     for (size_t i = 0; i < image->phnum; i++) {
         Elf64_Phdr *ph = &image->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
             ph->p_offset = in_image(p, ph->p_vaddr);
-            if (moves && ph->p_align < p->geometry->huge_page_bytes)
-                ph->p_align = p->geometry->huge_page_bytes;
+            if (moves ? ph->p_align < huge : ph->p_align > huge)
+                ph->p_align = huge;
         } else if (ph->p_filesz > 0 && !goes_with(p, ph->p_offset, ph->p_vaddr)) {
             if (!find_loaded(p, ph->p_offset, ph->p_filesz, ph->p_vaddr, &ph->p_offset))
                 add_extent(p, ph->p_filesz, ph->p_align, &ph->p_offset);
@@ -633,6 +633,8 @@ static int plan(struct planner *p) {
 
     list_ranges(p);
     choose_base(p);
+    if (hl_is_position_independent(p->file) && image->base % hl_load_alignment(p->file, 1) != 0)
+        return HL_REASON_TOO_SPARSE;
     extend_to_pages(p);
     if (strcmp(hl_elf_type(p->file), "pie") == 0 && has_moved_headers(p))
         return HL_REASON_MOVED_HEADERS;
@@ -677,6 +679,11 @@ void hl_free_image(struct hl_image *image) {
     free(image->phdr);
     free(image->shdr);
     memset(image, 0, sizeof *image);
+}
+
+bool hl_fits_store(const struct hl_image *image, const struct hl_geometry *geometry, uint64_t *bytes) {
+    *bytes = hl_round_up(image->bytes, geometry->huge_page_bytes);
+    return *bytes <= 2 * image->huge_pages * geometry->huge_page_bytes;
 }
 
 /* --- its reach --- */

@@ -144,6 +144,16 @@ static void consider_place(struct judging *judging, bool is_kept) {
     free(path);
 }
 
+/* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
+static void consider_size(const struct judging *judging, bool has_image) {
+    struct hl_verdict *verdict = judging->verdict;
+    if (!verdict->is_library || verdict->text_bytes >= find_file_geometry(judging).huge_page_bytes)
+        return;
+    if (!has_image)
+        verdict->covered[HL_WAY_IMAGE] = 0;
+    verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
+}
+
 /* --- the choice --- */
 
 enum hl_way hl_choose_way(const double covered[HL_WAYS]) {
@@ -214,6 +224,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
         consider_place(&judging, made == HL_WAY_PLACE);
+        consider_size(&judging, is_image_there);
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);

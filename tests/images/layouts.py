@@ -244,7 +244,7 @@ def check_image(original_path, image_path, huge=helpers.HUGE):
         if after.type == PT_NULL:
             pass
         elif before.type == PT_LOAD:
-            assert after.align == (max(before.align, huge) if original.type == ET_DYN else before.align)
+            assert after.align == (max if original.type == ET_DYN else min)(before.align, huge)
             assert after.align < 2 or (after.vaddr - after.offset) % after.align == 0
         else:
             assert after.align == before.align

@@ -343,6 +343,56 @@ def test_no_store_takes_what_no_process_takes(builder, tmp_path, own_store):
     refuse_to_share(app, own_store, "no process would take its image")
 
 
+GIB = 1 << 30
+
+
+def align_to_a_gib(path, out):
+    elf = hostile.Elf(path.read_bytes())
+    for ph in elf.loads():
+        ph["align"] = GIB
+    out.write_bytes(elf.pack())
+    out.chmod(0o755)
+    return out
+
+
+def test_alignment_of_a_gib(builder, tmp_path, images, own_store):
+    """An executable's own address is what counts.  A PIE that may only be at multiples of 1 GiB, and begins elsewhere, has no image, and
+    nobody recommends one."""
+    fixed = align_to_a_gib(link(builder, "app-high-256", "-no-pie", "-Wl,-Ttext-segment=0x10000000"), tmp_path / "fixed")
+    assert helpers.run([fixed]).returncode == 3
+    layouts.check_image(fixed, make(fixed, tmp_path / "image"))
+    assert (tmp_path / "image").stat().st_size < fixed.stat().st_size + 4 * helpers.HUGE
+    pie = align_to_a_gib(link(builder, "app-pie-256", "-pie", "-fuse-ld=lld", "-Wl,--image-base=0x10000000"), tmp_path / "pie")
+    refuse(pie, tmp_path / "out", "its alignment is too large")
+    check_not_recommended(images, pie, "too-sparse")
+
+
+def check_not_recommended(images, path, reason):
+    """No store takes an image of PATH, for REASON, and inspect knows it."""
+    [file] = helpers.hugeld_json("inspect", "-o", images.options(), path)["files"]
+    assert file["verdict"]["way"] != "image" and file["image"]["reason"] == reason, file
+    refuse_to_share(path, images.folder, file["image"]["sentence"])
+
+
+def test_holes_are_no_image(builder, tmp_path, images, own_store):
+    """An image in a store has no holes, so one that would be mostly holes is refused, and nobody recommends it."""
+    _, (library,) = builder.with_library("dso")
+    elf = hostile.Elf(library.read_bytes())
+    elf.loads()[-1]["vaddr"] += GIB
+    changed = tmp_path / "library.so"
+    changed.write_bytes(elf.pack())
+    check_not_recommended(images, changed, "too-sparse")
+
+
+def test_little_text_is_not_recommended(builder, tmp_path, images):
+    """A library of 3 MiB, of which 528 KiB are text."""
+    source = tmp_path / "little.s"
+    source.write_text('.text\n.fill 0x84000, 1, 0x90\n.section .rodata\n.fill 0x280000, 1, 1\n')
+    library = builder.compile(tmp_path / "little.so", source, "-shared", "-nostdlib")
+    [file] = helpers.hugeld_json("inspect", "-o", images.options(), library)["files"]
+    assert file["text_bytes"] == 0x84000 and file["verdict"]["way"] in ("nothing", "place"), file
+
+
 HEADERS_ROOM = b"\x2e" * helpers.PAGE
 
 
