@@ -227,6 +227,10 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         result = prove_first_page(context, move, span);
     if (result == 0)
         result = hl_fill_span(context, object, span, move);
+    if (result == HL_REASON_SOURCE_UNREADABLE &&
+        hl_has_guard_page((int)context->probed.pagemap, span->start, span->end,
+                          context->config->geometry.page_bytes))
+        result = HL_REASON_GUARDED;
     if (result == 0 && move->backend == HL_THP)
         result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)

@@ -42,7 +42,7 @@ static void run_child(const char *path, char *const *argv, uid_t owner, unsigned
     }
     if (owner == HL_NOBODY)
         clearenv();
-    setenv("LD_HUGEPAGES", "", 1);
+    setenv("LD_HUGEPAGES", "!*", 1);
     setenv("LC_ALL", "C", 1);
     alarm(seconds);
     execv(path, argv);

@@ -449,7 +449,9 @@ static bool publish(struct job *job) {
 
 static void make_image(struct job *job) {
     if (job->flags & HL_ADD_DRY) {
-        job->outcome->huge_pages = find_bytes_needed(job) / job->store->geometry.huge_page_bytes;
+        uint64_t bytes;
+        hl_fits_store(&job->image, &job->store->geometry, &bytes);
+        job->outcome->huge_pages = bytes / job->store->geometry.huge_page_bytes;
         job->outcome->result = HL_SHARE_MADE;
         return;
     }

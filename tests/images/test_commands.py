@@ -287,7 +287,7 @@ def test_inspect_pie(builder, store, library, pause_library):
     store.add(app)
     told = store.inspect(app)["image"]
     assert told["used"] is False and told["reason"] == "image-place" and told["remedy"] == "start it with hugeld run"
-    env = helpers.preload(library, pause_library, options="data=off", patterns="")
+    env = helpers.preload(library, pause_library, options="data=off", patterns="!*")
     with helpers.paused([*store.inside, app], env, app.name) as process:
         told = store.inspect(app, "--pid", process.pid)
     at = int(told["plan"]["load_bias"], 16)
