@@ -34,9 +34,11 @@ static bool has_limit;
 
 /* Finds the user who has started PROCESS, even if it has more rights by now.  False: it has ended. */
 static bool identify(pid_t process, struct left_out *found) {
+    struct hl_task_status status;
     struct hl_usage usage;
-    uid_t effective;
-    bool is_known = hl_read_users(process, &found->user, &effective) && hl_read_usage(process, &usage) == 0;
+    bool is_known =
+        hl_read_thread_status(&status, process, process) == 0 && hl_read_usage(process, &usage) == 0;
+    found->user = status.user;
     found->process = process;
     found->started = is_known ? usage.started : 0;
     return is_known;

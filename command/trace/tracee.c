@@ -219,38 +219,17 @@ bool hl_is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
 
 static bool is_our_stop(int status) { return hl_is_event(status) && WSTOPSIG(status) == SIGTRAP; }
 
-static FILE *open_status(pid_t pid, pid_t tid) {
-    char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tid);
-    FILE *status = fopen(path, "re");
-    free(path);
-    return status;
-}
-
-/* Its state; 'X' if it has ended. */
-static char read_state(pid_t pid, pid_t tid, pid_t *tracer) {
-    char line[256], state = 'X';
-    FILE *status = open_status(pid, tid);
-    *tracer = 0;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
-        sscanf(line, "State: %c", &state);
-        sscanf(line, "TracerPid: %d", tracer);
-    }
-    if (status != NULL)
-        fclose(status);
-    return state;
-}
-
 pid_t hl_find_tracer(pid_t pid, pid_t tid) {
-    pid_t tracer;
-    char state = read_state(pid, tid, &tracer);
-    return state == 'Z' || state == 'X' ? -ESRCH : tracer;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, tid);
+    return status.state == 'Z' || status.state == 'X' ? -ESRCH : status.tracer;
 }
 
 /* Whether TRACEE, which was asked to stop, has stopped or needs only a processor to do so. */
 static bool is_coming(const struct hl_tracee *tracee) {
-    pid_t tracer;
-    char state = read_state(tracee->pid, tracee->tid, &tracer);
-    return state == 'R' || state == 't';
+    struct hl_task_status status;
+    hl_read_thread_status(&status, tracee->pid, tracee->tid);
+    return status.state == 'R' || status.state == 't';
 }
 
 int hl_await_late_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
@@ -262,14 +241,9 @@ int hl_await_late_stop(struct hl_tracee *tracee, int *status, int64_t patience_u
 }
 
 bool hl_catches(const struct hl_tracee *tracee, int number) {
-    FILE *status = open_status(tracee->pid, tracee->tid);
-    char line[256];
-    uint64_t caught = ~UINT64_C(0);
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "SigCgt: %" SCNx64, &caught);
-    if (status != NULL)
-        fclose(status);
-    return (caught >> (number - 1) & 1) != 0;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, tracee->pid, tracee->tid);
+    return (status.caught >> (number - 1) & 1) != 0;
 }
 
 /* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with the signals that it gets meanwhile.  All others that
@@ -512,14 +486,9 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* Whether system calls of the thread TID of PID are filtered; if that cannot be found out, true. */
 static bool has_filter(pid_t pid, pid_t tid) {
-    FILE *status = open_status(pid, tid);
-    char line[256];
-    int mode = 1;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "Seccomp: %d", &mode);
-    if (status != NULL)
-        fclose(status);
-    return mode != 0;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, tid);
+    return status.filter_mode != 0;
 }
 
 /* Why we cannot suspend filters; ERROR is the kernel's. */
