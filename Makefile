@@ -43,7 +43,7 @@ WARNINGS = -Wall -Wextra -Wshadow -Wstrict-prototypes
 BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
 # The core runs where no libc may be called, so the compiler must not add calls of its own.
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
-HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"'
+HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' $(if $(LZMA),-DHL_HAS_LZMA)
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
@@ -89,7 +89,7 @@ $B/hugeld: $(core) $(start)
 	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections,-z,noseparate-code -o $@ $^
 
 $B/hugeld-command: $(core) $(command)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
 
 # All of the core in one object, in which no symbol may be undefined (tools/lint).
 $B/core.o: $(core)
@@ -182,7 +182,7 @@ comma = ,
 
 $(fuzzers): $B/fuzz/%: $B/fuzz/tests/fuzz/%.o $B/fuzz/parts.a
 	$(Q)$(FUZZ) -fsanitize=fuzzer,address,undefined -o $@ $^ $(if $(filter %/process,$@),$(wrapped)) \
-	    -pthread -ldw -lelf -liberty -ljansson -lm
+	    -pthread -lelf $(LZMA) -ljansson -lm
 
 $B/fuzz/parts.a: $(patsubst $B/%,$B/fuzz/%,$(core) $(command)) $B/fuzz/tests/fuzz/world.o
 	@rm -f $@
