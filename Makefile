@@ -50,7 +50,7 @@ preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c,$(wildcard command/*.c command/*/*.c)))
 # The part that starts programs, once more for the libc of START_CC.
 start = $(patsubst %,$B/start/%.o,hugeld run/start run/later proc/process proc/objects proc/status trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
-    image/find file/elf-file file/program file/remedy image/name base/basics base/pin) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
+    image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
@@ -124,8 +124,8 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process proc/status)
-$B/tests/test-pin: $(patsubst %,$B/command/%.o,base/local base/pin base/basics file/elf-file file/program proc/process proc/status image/eligible)
-$B/tests/test-pin: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
+$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/status image/eligible)
+$B/tests/test-local: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
 
 $B/data/hugeld.service: data/hugeld.service $(CONFIG)
 	@mkdir -p $(@D)

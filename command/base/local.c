@@ -80,18 +80,10 @@ static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
     return is_local;
 }
 
-static void forget_folder(struct hl_local *local) {
-    if (local->folder != NULL)
-        close(local->folder_file);
-    free(local->folder);
-    local->folder = NULL;
-}
-
 void hl_close_local(struct hl_local *local) {
     for (size_t i = 0; i < local->n; i++)
         close(local->mount[i].file);
     local->n = 0;
-    forget_folder(local);
 }
 
 /* --- paths --- */
@@ -108,18 +100,13 @@ int hl_open_local_part(struct hl_local *local, int folder, const char *name, str
     int file = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
         return -errno;
-    if (local->asks ||
-        (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &about) == 0 &&
-         (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id))) {
-        int error = fstat(file, status) != 0 ? errno : 0;
-        if (error == 0)
-            return file;
+    bool is_local = statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &about) == 0 &&
+                    (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id);
+    int result = !is_local ? -EREMOTE : fstat(file, status) != 0 ? -errno : file;
+    local->is_remote |= !is_local;
+    if (result < 0)
         close(file);
-        return -error;
-    }
-    local->is_remote = true;
-    close(file);
-    return -EREMOTE;
+    return result;
 }
 
 /* Replaces the part of the path before REST by the target of the symbolic link FILE, in LEFT.  0, or a negated errno. */
@@ -136,24 +123,7 @@ static int follow(int file, char *left, const char *rest) {
     return 0;
 }
 
-/* Takes the open FILE over, which is the folder of PATH. */
-static void note_folder(struct hl_local *local, const char *path, int file) {
-    const char *name = strrchr(path, '/');
-    forget_folder(local);
-    local->folder = hl_xasprintf("%.*s", name != NULL ? (int)(name - path) : 0, path);
-    local->folder_file = file;
-}
-
-/* The name of PATH in the folder that was looked into last, or NULL: PATH is not directly in it. */
-static const char *find_name(const struct hl_local *local, const char *path) {
-    const char *name = strrchr(path, '/');
-    size_t length = local->folder != NULL ? strlen(local->folder) : 0;
-    bool is_inside = length > 0 && name == path + length && strncmp(path, local->folder, length) == 0;
-    return is_inside && name[1] != '\0' ? name + 1 : NULL;
-}
-
-/* Opens PATH from its first part on. */
-static int walk(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     char left[2 * PATH_MAX], *at = left;
     unsigned links = 0;
     size_t length = strlen(path);
@@ -178,23 +148,10 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
                    : left[0] == '/' ? hl_open_local_part(local, AT_FDCWD, "/", status)
                                     : duplicate(folder);
         }
-        if (part >= 0 && is_last && links == 0 && path[length - 1] != '/')
-            note_folder(local, path, folder);
-        else
-            close(folder);
+        close(folder);
         folder = part;
     }
     return folder;
-}
-
-int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
-    const char *known = find_name(local, path);
-    int file = known != NULL ? hl_open_local_part(local, local->folder_file, known, status) : -1;
-    if (known != NULL && (file < 0 || !follows || !S_ISLNK(status->st_mode)))
-        return file;
-    if (file >= 0)
-        close(file);
-    return walk(local, path, follows, status);
 }
 
 int hl_open_local_path(const char *path, bool follows, struct stat *status) {

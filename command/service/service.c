@@ -9,7 +9,6 @@
 #include "command/base/flags.h"
 #include "command/base/html.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
 #include "command/proc/reading.h"
 #include "command/base/lock.h"
 #include "command/file/elf-file.h"
@@ -410,7 +409,6 @@ static int serve(struct service *service) {
         hl_warn("service: only root can keep the system's store; run it as root");
         return HL_EXIT_NO;
     }
-    hl_pins_by = hl_open_local_path;
     if (!read_configuration(service))
         return HL_EXIT_USAGE; /* systemd does not start it again after this status */
     if (service->only_says)

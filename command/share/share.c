@@ -4,7 +4,6 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
 #include "command/base/progress.h"
 #include "command/share/configuration.h"
 #include "command/image/eligible.h"
@@ -851,7 +850,6 @@ static int refresh(struct request *request, const char *path) {
         return HL_EXIT_NO;
     }
     hl_enter_slice();
-    hl_pins_by = hl_open_local_path;
     if (request->unattended)
         hl_limit_readings();
     request->placer.count_ms_max = COUNT_MS;

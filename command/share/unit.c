@@ -157,9 +157,14 @@ static void say_unknown(const char *path, const char *executable, const char *un
 /* Replaces *PATH of UNIT by the file that is executed in the end.  False, after a message: it is unknown. */
 static bool resolve_file(char **path, const char *unit, const char *command) {
     struct hl_program program;
+    struct stat status;
     char *const argv[] = {*path, NULL};
-    if (!hl_open_program(&program, *path)) {
-        hl_warn("%s: %s: %s", unit, *path, errno == EREMOTE ? HL_LOCAL_PROBLEM : strerror(errno));
+    int file = hl_open_local_path(*path, true, &status);
+    if (file >= 0)
+        close(file);
+    if (file < 0 || !hl_open_program(&program, *path)) {
+        int error = file < 0 ? -file : errno;
+        hl_warn("%s: %s: %s", unit, *path, error == EREMOTE ? HL_LOCAL_PROBLEM : strerror(error));
         return false;
     }
     const struct hl_target *target = hl_follow_launchers(&program, argv);
