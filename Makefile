@@ -43,14 +43,14 @@ WARNINGS = -Wall -Wextra -Wshadow -Wstrict-prototypes
 BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
 # The core runs where no libc may be called, so the compiler must not add calls of its own.
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
-HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"'
+HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' $(if $(LZMA),-DHL_HAS_LZMA)
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c,$(wildcard command/*.c command/*/*.c)))
 # The part that starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,hugeld run/start proc/process proc/objects trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
-    image/find file/elf-file file/program file/remedy image/name base/basics base/pin) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
+start = $(patsubst %,$B/start/%.o,hugeld run/start proc/process proc/objects proc/status trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
+    image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
 units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
@@ -90,7 +90,7 @@ $B/hugeld: $(core) $(start)
 	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections,-z,noseparate-code -o $@ $^
 
 $B/hugeld-command: $(core) $(command)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
 
 # All of the core in one object, in which no symbol may be undefined (tools/lint).
 $B/core.o: $(core)
@@ -124,9 +124,9 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 # The parts of the command that need no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/tlb base/basics base/common)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read)
-$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process)
-$B/tests/test-pin: $(patsubst %,$B/command/%.o,base/local base/pin base/basics file/elf-file file/program proc/process image/eligible)
-$B/tests/test-pin: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
+$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process proc/status)
+$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/status image/eligible)
+$B/tests/test-local: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
 
 $(units): $B/%: % $(CONFIG)
 	@mkdir -p $(@D)
@@ -188,7 +188,7 @@ comma = ,
 
 $(fuzzers): $B/fuzz/%: $B/fuzz/tests/fuzz/%.o $B/fuzz/parts.a
 	$(Q)$(FUZZ) -fsanitize=fuzzer,address,undefined -o $@ $^ $(if $(filter %/process,$@),$(wrapped)) \
-	    -pthread -ldw -lelf -liberty -ljansson -lm
+	    -pthread -lelf $(LZMA) -ljansson -lm
 
 $B/fuzz/parts.a: $(patsubst $B/%,$B/fuzz/%,$(core) $(command)) $B/fuzz/tests/fuzz/world.o
 	@rm -f $@

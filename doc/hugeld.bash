@@ -25,7 +25,7 @@ _hugeld() {
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --help' ;;
-    perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
+    perf-map) options='--append --children --demangle --output --help' ;;
     bench)
         options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;

@@ -72,8 +72,7 @@ _hugeld() {
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)
         _arguments -S $help '(-a --append)'{-a,--append}'[add to the map]' '(-c --children)'{-c,--children}'[children too]' \
-            '(-C --clean)'{-C,--clean}'[remove old maps]' '(-f --force)'{-f,--force}'[replace any map]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \
-            '(-O --output)'{-O,--output}'[write to]:file:_files' '*:process:_pids'
+            '(-d --demangle)'{-d,--demangle}'[names by c++filt]' '(-O --output)'{-O,--output}'[write to]:file:_files' '*:process:_pids'
         ;;
     esac
 }

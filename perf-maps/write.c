@@ -52,23 +52,25 @@ void hl_free_map(struct hl_map_text *text) {
     text->at = NULL;
 }
 
-/* Writes BYTES of the buffer; the rest moves to its start. */
-static void flush(struct hl_map_text *text, uint64_t bytes) {
-    for (uint64_t done = 0; done < bytes && text->result == 0;) {
-        if (text->most_bytes - text->written < bytes - done) {
-            text->result = -EFBIG;
-            return;
-        }
-        long n = hl_write(text->fd, text->at + done, bytes - done);
+int hl_write_bytes(int fd, const char *at, uint64_t bytes) {
+    for (uint64_t done = 0; done < bytes;) {
+        long n = hl_write(fd, at + done, bytes - done);
         if (n == -EINTR)
             continue;
-        if (hl_is_error(n) || n == 0) {
-            text->result = n == 0 ? -EIO : (int)n;
-            return;
-        }
+        if (hl_is_error(n) || n == 0)
+            return n == 0 ? -EIO : (int)n;
         done += (uint64_t)n;
-        text->written += (uint64_t)n;
     }
+    return 0;
+}
+
+/* Writes BYTES of the buffer; the rest moves to its start. */
+static void flush(struct hl_map_text *text, uint64_t bytes) {
+    text->result =
+        text->most_bytes - text->written < bytes ? -EFBIG : hl_write_bytes(text->fd, text->at, bytes);
+    if (text->result != 0)
+        return;
+    text->written += bytes;
     text->filled -= bytes;
     hl_copy_bytes(text->at, text->at + bytes, text->filled);
 }
@@ -358,4 +360,40 @@ int hl_place_map(struct hl_new_map *map) {
 void hl_drop_map(struct hl_new_map *map) {
     hl_close(map->fd);
     unlink_map(map);
+}
+
+const char *hl_explain_map_error(int result) {
+    switch (-result) {
+    case EPERM:
+    case EACCES:
+        return "another user's file or folder is in the way; remove it, or use hugeld perf-map --output";
+    case EBUSY:
+        return "hugeld did not write this map (a JIT did?); add to it with --append, or remove it";
+    case EISDIR:
+        return "a folder has its name; remove it";
+    case ENOSPC:
+    case EDQUOT:
+        return "there is no room in /tmp; make some";
+    case EFBIG:
+        return "it is larger than the limit for files; raise ulimit -f";
+    case EROFS:
+    case ENOENT:
+    case ENOTDIR:
+        return "/tmp is no folder that can be written to; mount one";
+    case ENOMEM:
+        return "there is no memory for it";
+    case EMFILE:
+    case ENFILE:
+        return "there is no file descriptor left; raise ulimit -n";
+    case ENOEXEC:
+        return "its file has a broken symbol table; check it with readelf -sW";
+    case ESTALE:
+        return "its file was replaced since it was mapped; start the program again";
+    case EOVERFLOW:
+        return "it has 64 MiB already; open objects once, or use hugeld perf-map";
+    case ENODATA:
+        return "its file names no function there; install its debug symbols and use hugeld perf-map";
+    default:
+        return NULL;
+    }
 }

@@ -42,6 +42,12 @@ int hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
 int hl_finish_map(struct hl_map_text *text);
 void hl_free_map(struct hl_map_text *text);
 
+/* Writes all of it.  0, or a negated errno. */
+int hl_write_bytes(int fd, const char *at, uint64_t bytes);
+
+/* Why a map, or one object's lines, were not written, and the remedy, for a negated errno; NULL for an unusual one. */
+const char *hl_explain_map_error(int result);
+
 /* "perf-PID.map". */
 #define HL_MAP_NAME_BYTES 32
 void hl_name_map(char name[HL_MAP_NAME_BYTES], uint64_t pid);

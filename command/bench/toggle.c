@@ -110,19 +110,12 @@ static bool run_metric(const char *command, double *units) {
 static bool read_switches(pid_t pid, double *units) {
     pid_t *tids = NULL;
     size_t n = 0;
-    char line[256];
-    double number;
     *units = 0;
     hl_add_threads(&tids, &n, pid);
     for (size_t i = 0; i < n; i++) {
-        char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tids[i]);
-        FILE *status = fopen(path, "re");
-        while (status != NULL && fgets(line, sizeof line, status) != NULL)
-            if (sscanf(line, "voluntary_ctxt_switches: %lf", &number) == 1)
-                *units += number;
-        if (status != NULL)
-            fclose(status);
-        free(path);
+        struct hl_task_status status;
+        hl_read_thread_status(&status, pid, tids[i]);
+        *units += (double)status.switches;
     }
     free(tids);
     return n > 0;

@@ -2,7 +2,7 @@
 /* Checks whether an image is as it should be: on huge pages, and equal to its original. */
 #include "command/base/common.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
+#include "command/base/local.h"
 #include "command/image/eligible.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
@@ -186,9 +186,8 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
 
 /* Whether the file at the path of ITEM has another key by now, so that a starting program does not find the record. */
 static bool has_new_key(const struct hl_store_item *item) {
-    struct hl_pin pin;
-    int file = hl_pin(&pin, item->origin, true) ? open(pin.path, O_PATH | O_CLOEXEC) : -1;
-    hl_unpin(&pin);
+    struct stat status;
+    int file = hl_open_local_path(item->origin, true, &status);
     struct hl_file_state state;
     struct hl_line key;
     bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;

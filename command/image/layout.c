@@ -94,9 +94,6 @@ static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
     struct hl_options options;
     struct hl_plan plan;
-    const uint16_t one = 1;
-    if (header->e_ident[EI_DATA] != (*(const uint8_t *)&one == 1 ? ELFDATA2LSB : ELFDATA2MSB))
-        return HL_REASON_FOREIGN;
     if (header->e_phentsize != sizeof(Elf64_Phdr))
         return HL_REASON_MALFORMED;
     int result = hl_load_object(&p->object, p->file, "", 0, p->geometry);

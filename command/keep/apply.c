@@ -6,7 +6,6 @@
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
 #include "command/base/progress.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
@@ -48,7 +47,6 @@ bool hl_begin_apply(struct hl_apply *apply) {
     int result;
     apply->files = json_array();
     apply->problems = json_array();
-    hl_pins_by = hl_open_local_path; /* no server of a file system is asked */
     hl_read_lists(&apply->lists, apply->configuration, apply->list);
     for (size_t i = 0; i < apply->lists.problems.n; i++)
         hl_note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));

@@ -3,7 +3,6 @@
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
 #include "command/file/elf-file.h"
 #include "command/keep/keep.h"
 #include "command/proc/process.h"
@@ -175,7 +174,6 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     size_t n_items = 0, n = 0;
     uint64_t bytes = 0, used = 0;
     json_t *problems = json_array(), *files = json_array();
-    hl_pins_by = hl_open_local_path;
     hl_read_lists(&apply->lists, apply->configuration, apply->list);
     for (size_t i = 0; i < apply->lists.problems.n; i++)
         add_problem(problems, hl_xasprintf("%s", apply->lists.problems.text[i]));

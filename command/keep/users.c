@@ -158,11 +158,11 @@ static void scan_processes(struct scan *scan) {
     struct shared *shared = scan->shared;
     DIR *proc = NULL;
     for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
-        uid_t user, effective;
-        if (pid <= shared->last || pid == getpid() || pid == getppid() || !hl_read_users(pid, &user, &effective) ||
-            is_left_out(shared, user, pid))
+        struct hl_task_status status;
+        if (pid <= shared->last || pid == getpid() || pid == getppid() ||
+            hl_read_thread_status(&status, pid, pid) != 0 || is_left_out(shared, status.user, pid))
             continue;
-        shared->user = user;
+        shared->user = status.user;
         shared->reading = pid;
         scan_process(scan, pid);
         shared->reading = 0;

@@ -34,9 +34,8 @@ static const char *machine_name(unsigned machine) {
         unsigned machine;
         const char *name;
     } names[] = {
-        {EM_X86_64, "x86-64"}, {EM_AARCH64, "aarch64"},     {EM_PPC64, "ppc64"}, {EM_S390, "s390x"},
-        {EM_RISCV, "riscv64"}, {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"}, {EM_SPARCV9, "sparc64"},
-        {EM_ALPHA, "alpha"},   {EM_IA_64, "ia64"},
+        {EM_X86_64, "x86-64"},       {EM_AARCH64, "aarch64"}, {EM_PPC64, "ppc64"}, {EM_RISCV, "riscv64"},
+        {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"},     {EM_ALPHA, "alpha"}, {EM_IA_64, "ia64"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (names[i].machine == machine)

@@ -256,11 +256,12 @@ static bool is_of_interest(const struct tally *tally) {
 /* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
    is left out, also by a user who has started a set-user-ID program. */
 static char *read_options(const struct hl_process *process, struct hl_options *options) {
-    uid_t real, effective;
+    struct hl_task_status status;
     char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(options);
     hl_parse_options(options, text != NULL ? text : "", NULL);
-    if (!hl_read_users(process->pid, &real, &effective) || real != geteuid())
+    hl_read_task_status(&status, process->folder, "status");
+    if (status.user != geteuid())
         options->store = (struct hl_string){"", 0};
     return text;
 }

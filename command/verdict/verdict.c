@@ -304,16 +304,9 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
 /* Linux maps no file by huge entries into a process with PR_SET_THP_DISABLE, and MADV_COLLAPSE is EINVAL; huge entries that it
    had before stay (6.18). */
 enum hl_reason hl_find_obstacle(const struct hl_process *process) {
-    char line[1024];
-    unsigned long number;
-    enum hl_reason reason = HL_MOVED;
-    FILE *status = hl_open_text(process->folder, "status");
-    while (status != NULL && reason == HL_MOVED && fgets(line, sizeof line, status) != NULL)
-        if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0)
-            reason = HL_REASON_ATTACH_THP_DISABLED;
-    if (status != NULL)
-        fclose(status);
-    return reason;
+    struct hl_task_status status;
+    hl_read_task_status(&status, process->folder, "status");
+    return status.thp_enabled ? HL_MOVED : HL_REASON_ATTACH_THP_DISABLED;
 }
 
 /* LOADED's file is the image itself; other ways for the original are not considered. */

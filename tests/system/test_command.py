@@ -483,7 +483,7 @@ def test_inspect_aarch64():
     assert file["machine"] == "aarch64"
 
 
-def foreign(path, machine, big_endian):
+def foreign(path, machine, big_endian=False):
     """A made-up ELF64 library of another machine: 8 MiB of text at 2 MiB."""
     order = ">" if big_endian else "<"
     ident = b"\x7fELF\x02" + (b"\x02" if big_endian else b"\x01") + b"\x01" + bytes(9)
@@ -496,14 +496,16 @@ def foreign(path, machine, big_endian):
     return path
 
 
-@pytest.mark.parametrize("machine, big_endian, name", [
-    (183, False, "aarch64"), (22, True, "s390x"), (21, True, "ppc64"), (243, False, "riscv64"), (9999, False, "unknown"),
-])
-def test_inspect_foreign_machine(tmp_path, machine, big_endian, name):
-    [file] = hugeld_json("inspect", foreign(tmp_path / "foreign", machine, big_endian))["files"]
+@pytest.mark.parametrize("machine, name", [(183, "aarch64"), (21, "ppc64"), (243, "riscv64"), (9999, "unknown")])
+def test_inspect_foreign_machine(tmp_path, machine, name):
+    [file] = hugeld_json("inspect", foreign(tmp_path / "foreign", machine))["files"]
     check_plan(file)
     assert file["machine"] == name
     assert (file["range"]["pages_min"], file["range"]["pages_max"]) == (3, 4)
+
+
+def test_inspect_other_byte_order(tmp_path):
+    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is for machines of another byte order")
 
 
 def thirty_two_bit():
