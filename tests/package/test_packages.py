@@ -112,7 +112,10 @@ def test_install_use_remove_purge(debian):
     debian.do("apt-get -q -y purge hugeld")
     assert ours(debian) == [FOLDER, LINK]
     assert start(debian).endswith("/ld-linux-x86-64.so.2")
-    debian.do("apt-get -q -y purge hugeld-ldso")
+    debian.do("cp /root/cat /usr/local/bin/names-it")
+    said = debian.do("apt-get -q -y purge hugeld-ldso")
+    assert f"these name {LINK}, which is gone, and start no more: /usr/local/bin/names-it\n" in said
+    debian.do("rm /usr/local/bin/names-it")
     assert ours(debian) == []
     assert debian.run("/root/cat /dev/null").returncode == 127  # the link is gone, as it should
 
@@ -121,7 +124,9 @@ def test_libc6_changes_under_it(debian, other_libc6):
     """dpkg puts another libc6 there, ignoring dependencies on the old one, and the old one back."""
     debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
     assert start(debian) == f"{FOLDER}/ld.so"
-    debian.do("dpkg -i /packages/libc6-other.deb")
+    told = "hugeld-ldso: libc6 has changed; programs that name"
+    assert debian.do("dpkg -i /packages/libc6-other.deb").count(told) == 1
+    assert told not in debian.do("dpkg-trigger --by-package=libc6 /lib64/ld-linux-x86-64.so.2; dpkg --configure --pending")
     assert start(debian).endswith("/ld-linux-x86-64.so.2")
     assert "was not made for" in debian.do("hugeld --version")
     assert "was not made for" in debian.do("hugeld run --via=ldso -- /bin/true")
