@@ -58,13 +58,9 @@ def told(result):
     return [line for line in lines if not line.startswith("linker ")], linkers
 
 
-def mappings_of(result, name):
-    return sum(line.endswith(f"/{name}") for line in result.stdout.splitlines() if line.startswith("linker "))
-
-
 @pytest.mark.parametrize("link", ["-pie", "-no-pie"])
 def test_handed_over(link, tells, other_libc, readable_ldso, installed, root):
-    """The program finds everything as usual; of ours only the text and the data stay.  Beside its own libc ours goes on."""
+    """The program finds everything as usual; ours stays mapped, but nothing uses it.  Beside its own libc ours goes on."""
     program = tells(*(["-pie", "-fPIE"] if link == "-pie" else ["-no-pie", "-fno-pie"]))
     ours = run([program, "one", "two"])
     assert ours.returncode == 3, ours.stderr
@@ -74,7 +70,6 @@ def test_handed_over(link, tells, other_libc, readable_ldso, installed, root):
     theirs = run([*other_libc, program, "one", "two"])
     assert (theirs.returncode, theirs.stderr) == (3, "")
     assert told(theirs) == (said, {readable_ldso.name, installed.name})
-    assert mappings_of(theirs, readable_ldso.name) == 2
 
 
 def test_debugger(tells, other_libc, root):

@@ -37,8 +37,6 @@ RUN = {
     "hugeld doctor": ("hugeld doctor || [ $? = 1 ]", "now: hugetlb"),
     "echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf":
         ("echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf && cat /etc/sysctl.d/hugepages.conf", "=128"),
-    'patchelf --set-interpreter "$(pkg-config --variable=interpreter hugeld)" PROGRAM':
-        ("pkg-config --variable=interpreter hugeld", "/hugeld/ld-hugeld.so"),
 }  # fmt: skip
 
 # Each of the commands of README's first screen that set something up does so on a bare Debian with nothing but make.
@@ -49,6 +47,7 @@ ELSEWHERE = {
     "make check": "test_plain_check.py",
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",
     "make ldso": "CI, and make check-glibc SUITE=trixie",
+    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/ldso/test_ways.py, and its path test_install.py",
     "build/hugeld run --via=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",
