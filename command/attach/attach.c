@@ -18,16 +18,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <syslog.h>
 #include <unistd.h>
 
 struct request {
-    struct hl_attach_request attachment;
+    struct hl_attach_request plan;
     const char *name; /* of the command */
     bool json, children;
+    size_t memory_mib;
     struct hl_pids pids;
-    /* results */
-    json_t *processes;
-    bool failed;
+    struct hl_attachment *attachment; /* one for each */
 };
 
 static int parse_process(void *request_, const char *text) {
@@ -47,19 +47,20 @@ static int set_store(void *request_, const char *path) {
         hl_warn("--store=%s: give the store's folder with a leading slash", path);
         return EINVAL;
     }
-    request->attachment.options.store = (struct hl_string){path, strlen(path)};
+    request->plan.options.store = (struct hl_string){path, strlen(path)};
     return 0;
 }
 
 #define FLAGS_OF_BOTH                                                                                        \
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},                                      \
         {"children", 'c', NULL, "Their children, and theirs, too", HL_SWITCH(struct request, children)},     \
-        {"dry-run", 0, NULL, "Only show what would be done", HL_SWITCH(struct request, attachment.dry_run)}, \
-    {                                                                                                        \
+        {"dry-run", 0, NULL, "Only show what would be done", HL_SWITCH(struct request, plan.dry_run)}, {     \
         NULL, 0, "PID...", NULL, HL_CALL(parse_process)                                                      \
     }
 
 static const struct hl_flag attach_flags[] = {
+    {"memory", 0, "MIB", "Take up to so much for copies (an eighth of what is free)",
+     HL_COUNT(struct request, memory_mib, 1, UINT32_MAX)},
     {"store", 0, "FOLDER", "Look for images in this store", HL_CALL(set_store)},
     FLAGS_OF_BOTH,
 };
@@ -184,46 +185,114 @@ static json_t *make_json(const struct hl_attachment *attachment) {
     return json;
 }
 
-static void report(struct request *request, const struct hl_attachment *attachment) {
-    request->failed |= attachment->reason != 0 && !is_there_already(attachment);
-    if (request->json)
-        json_array_append_new(request->processes, make_json(attachment));
-    else
-        print_attachment(attachment);
-}
-
 /* --- the commands --- */
 
+/* Says what the copies will take, before any is made.  If that is too much, or there turns out to be too little memory, nothing
+   moves. */
+static void prepare_memory(struct request *request) {
+    struct hl_attach_request *all = &request->plan;
+    uint64_t limit = 0, bytes = hl_sum_own_images(all);
+    int result = hl_check_own_images(all, &limit);
+    if (bytes > 0 && !request->json)
+        hl_print("%zu cop%s of text %s %" PRIu64 " MiB of memory; up to %" PRIu64 " MiB may be taken",
+                 all->n_own, all->n_own == 1 ? "y" : "ies", all->dry_run ? "would take" : "take", bytes >> 20,
+                 limit >> 20);
+    for (size_t i = 0; i < request->pids.n && result == 0 && !all->dry_run; i++) {
+        hl_show_progress(1000, "%zu of %zu processes filled", i, request->pids.n);
+        if (!hl_fill_own_image(&request->attachment[i]))
+            result = request->attachment[i].reason;
+    }
+    for (size_t i = 0; i < request->pids.n && result != 0; i++)
+        if (request->attachment[i].reason == 0)
+            request->attachment[i].reason = result;
+}
+
+/* A line of syslog: who did what to which process.  The process may have chosen its name and path. */
+static void write_log(const struct hl_attachment *attachment) {
+    uint64_t user = 0;
+    hl_read_setting("/proc/self/loginuid", &user); /* who has logged in, and became root since */
+    char *why = attachment->reason != 0 ? explain(attachment) : NULL;
+    char *line =
+        hl_xasprintf("%s by root (login %d): process %d (%s), %s: %s%s",
+                     attachment->request->is_detach ? "detach" : "attach", (int)user, attachment->process.pid,
+                     attachment->process.name != NULL ? attachment->process.name : "?",
+                     attachment->loaded != NULL ? attachment->loaded->object.path : "?",
+                     why != NULL ? "text stays: " : "done", why != NULL ? why : "");
+    for (char *at = line; *at != '\0'; at++)
+        *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
+    openlog("hugeld", LOG_PID, LOG_AUTHPRIV);
+    syslog(LOG_NOTICE, "%s", line);
+    closelog();
+    free(line);
+    free(why);
+}
+
+/* What cannot be undone again is said before. */
+static void warn_one_way(const struct hl_attachment *attachment) {
+    if (attachment->request->is_detach && attachment->reason == 0 &&
+        hl_find_obstacle(&attachment->process) == HL_REASON_ATTACH_THP_DISABLED)
+        hl_warn("%d %s: one way only: it has disabled transparent huge pages (PR_SET_THP_DISABLE), so it "
+                "cannot be attached "
+                "again before it is started anew",
+                attachment->process.pid, attachment->process.name);
+}
+
+/* Prints the results.  Whether all of it is there. */
+static bool report(const struct request *request) {
+    json_t *processes = json_array();
+    bool is_done = true;
+    for (size_t i = 0; i < request->pids.n; i++) {
+        const struct hl_attachment *attachment = &request->attachment[i];
+        is_done = is_done && (attachment->reason == 0 || is_there_already(attachment));
+        if (request->json)
+            json_array_append_new(processes, make_json(attachment));
+        else
+            print_attachment(attachment);
+    }
+    if (request->json)
+        hl_print_json(json_pack("{s:I, s:O}", "copied_bytes", (json_int_t)hl_sum_own_images(&request->plan),
+                                "processes", processes));
+    json_decref(processes);
+    return is_done;
+}
+
 static int run(struct request *request) {
+    struct hl_attach_request *all = &request->plan;
     if (request->pids.n == 0) {
         hl_warn("%s: give a PID, or several", request->name);
         return HL_EXIT_USAGE;
     }
-    hl_set_geometry(&request->attachment.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    request->processes = json_array();
+    hl_set_geometry(&all->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    all->memory_bytes = (uint64_t)request->memory_mib << 20;
     hl_raise_file_limit(); /* a process may have mapped more than the soft one */
     if (request->children)
         hl_add_children(&request->pids);
+    request->attachment = hl_xmalloc(request->pids.n * sizeof *request->attachment);
     for (size_t i = 0; i < request->pids.n; i++) {
-        struct hl_attachment attachment;
-        hl_show_progress(1000, "%zu of %zu processes", i, request->pids.n);
-        hl_plan_attachment(&attachment, &request->attachment, request->pids.pid[i]);
-        if (!request->attachment.dry_run)
-            hl_move_attachment(&attachment);
-        hl_hide_progress();
-        report(request, &attachment);
-        hl_free_attachment(&attachment);
+        hl_show_progress(1000, "%zu of %zu processes planned", i, request->pids.n);
+        hl_plan_attachment(&request->attachment[i], all, request->pids.pid[i]);
+        warn_one_way(&request->attachment[i]);
     }
-    if (request->json)
-        hl_print_json(json_pack("{s:O}", "processes", request->processes));
-    json_decref(request->processes);
-    hl_free_placer(&request->attachment.placer);
+    prepare_memory(request);
+    for (size_t i = 0; i < request->pids.n && !all->dry_run; i++) {
+        hl_show_progress(1000, "%zu of %zu processes", i, request->pids.n);
+        hl_move_attachment(&request->attachment[i]);
+        if (geteuid() == 0)
+            write_log(&request->attachment[i]);
+    }
+    hl_hide_progress();
+    bool is_done = report(request);
+    for (size_t i = 0; i < request->pids.n; i++)
+        hl_free_attachment(&request->attachment[i]);
+    free(request->attachment);
+    hl_free_own_images(all);
+    hl_free_placer(&all->placer);
     free(request->pids.pid);
-    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+    return is_done ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
 static int parse_and_run(const struct hl_command *command, struct request *request, int argc, char **argv) {
-    hl_default_options(&request->attachment.options);
+    hl_default_options(&request->plan.options);
     if (hl_read_flags(command, argc, argv, request) != 0)
         return HL_EXIT_USAGE;
     return run(request);
@@ -238,8 +307,7 @@ int hl_attach_processes(int argc, char **argv) {
         "enable), else one is made for them.  Exit status: 0 when all of "
         "it is there, 1 when some is not.",
         attach_flags, false};
-    struct request request = {
-        .name = "attach", .attachment.joins = true, .attachment.placer.only_joins = true};
+    struct request request = {.name = "attach", .plan.joins = true, .plan.placer.only_joins = true};
     return parse_and_run(&command, &request, argc, argv);
 }
 
@@ -249,6 +317,6 @@ int hl_detach_processes(int argc, char **argv) {
         "Moves the text of running programs back from an image to their own files.\v"
         "Exit status: 0 when all of it is back, 1 when some is not, or there was nothing.",
         detach_flags, false};
-    struct request request = {.name = "detach", .attachment.is_detach = true};
+    struct request request = {.name = "detach", .plan.is_detach = true};
     return parse_and_run(&command, &request, argc, argv);
 }

@@ -8,6 +8,7 @@
 #include "command/image/in-place.h"
 #include "elf/options.h"
 #include "command/proc/process.h"
+#include "command/attach/leftovers.h"
 #include "command/trace/tracee.h"
 
 #define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
@@ -16,14 +17,16 @@
 struct hl_piece_of_text {
     uint64_t start, end, offset;
     int prot;
+    uint64_t distance; /* from there to where the object has these bytes; 0: they are there */
 };
 
-/* An image that was made here.  The next process that runs the same file at the same address modulo a huge page,
-   with the same ranges to be moved, takes it too. */
+/* An image that is made here, for all processes that run the same file at the same address modulo a huge page, with the same
+   ranges to be moved. */
 struct hl_own_image {
     struct hl_file_state state;
     uint64_t load_bias; /* modulo a huge page */
-    int file;
+    uint64_t bytes;
+    int file; /* -1: not filled yet */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
 };
@@ -32,6 +35,7 @@ struct hl_attach_request {
     struct hl_geometry geometry;
     struct hl_options options; /* of these, store counts */
     bool is_detach, dry_run;
+    uint64_t memory_bytes;   /* the most memory for copies; 0: an eighth of what is free */
     bool joins;              /* first join it in the page cache of its own file, which detach does not undo */
     struct hl_placer placer; /* hl_free_placer */
     size_t n_own;
@@ -48,9 +52,10 @@ struct hl_attachment {
     const struct hl_loaded *loaded; /* the executable; NULL: it was not found */
     struct hl_file_state state;     /* of its file, as it was planned */
     enum hl_now now;                /* where the text is now */
-    int file;                       /* the pieces are mapped from this file, */
-    bool owns_file;                 /* which hl_free_attachment closes, */
-    dev_t device;                   /* and how maps shows that */
+    size_t own;     /* the number of the own image that is to be filled, from 1 on; 0: it needs none */
+    int file;       /* the pieces are mapped from this file, */
+    bool owns_file; /* which hl_free_attachment closes, */
+    dev_t device;   /* and how maps shows that */
     ino_t inode;
     char *image;           /* the path of a store's image; NULL: one made for this process, or none */
     bool is_huge;          /* the file is an image, whose pages have to be huge */
@@ -58,6 +63,8 @@ struct hl_attachment {
     uint64_t joined_pages; /* huge pages of its own file that the process maps instead of small ones */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
+    unsigned n_gaps; /* of an image, between segments, where the program has nothing: detach unmaps them */
+    struct hl_address_range gap[HL_PIECES_MAX];
     int back_file; /* the file mapped there now, in the same way, in case the move fails half-way; -1: it cannot be
                       opened */
     bool owns_back_file;
@@ -65,7 +72,9 @@ struct hl_attachment {
     ino_t back_inode;
     unsigned n_back;
     struct hl_piece_of_text back[HL_PIECES_MAX];
-    struct hl_gadgets gadgets; /* found if anything is to move */
+    struct hl_leftovers left;  /* of earlier calls that were killed, */
+    bool closes_leftovers;     /* which hl_move_attachment closes, also if the text stays */
+    struct hl_gadgets gadgets; /* found if anything is to be done */
     uint64_t stopped_us;       /* how long its thread stood still */
 };
 
@@ -85,12 +94,24 @@ uint64_t hl_read_locked(const struct hl_process *process);
    process maps the huge pages in JOINED now, and no small page there; in a dry run: it would. */
 bool hl_join_attached_text(const struct hl_attachment *attachment, struct hl_range *joined);
 
-/* Takes an image that was made before, or makes one, with the bytes of the pieces in the process, at the pieces' offsets.  0:
-   ATTACHMENT has it; else a reason or a negated errno. */
-int hl_make_own_image(struct hl_attachment *attachment);
+/* Notes that the pieces need an image with their bytes, which other processes may share.  0, or why none is made of them. */
+int hl_claim_own_image(struct hl_attachment *attachment);
+
+/* The bytes of the images that the plans so far need, which are made before anything moves. */
+uint64_t hl_sum_own_images(const struct hl_attach_request *request);
+
+/* Whether REQUEST may take that much memory.  0, or HL_REASON_ATTACH_MEMORY.  *LIMIT: how much it may. */
+int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit);
+
+/* Fills the image that ATTACHMENT needs, unless it is filled already, and compares the bytes then.  The reason says why it cannot be.
+   False: there is no memory for it. */
+bool hl_fill_own_image(struct hl_attachment *attachment);
+void hl_free_own_images(struct hl_attach_request *request);
 
 /* Whether ATTACHMENT's file has the bytes of the executable's segments in the process.  0, or why not. */
 int hl_compare_attached_text(const struct hl_attachment *attachment);
+/* The same for the executable itself. */
+int hl_compare_with_own_file(const struct hl_attachment *attachment);
 
 /* Whether NOW still maps the pieces as they were when ATTACHMENT was planned, and nothing has written to them.  0, or why not. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_process *now);

@@ -24,6 +24,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -33,6 +34,9 @@
 /* A copy that is larger than this is made only if at least this fraction of the text is in memory. */
 #define ANY_USE_BYTES ((uint64_t)64 << 20)
 #define RESIDENT_SHARE 8
+
+/* Without being told, copies take at most this fraction of the free memory. */
+#define FREE_SHARE 8
 
 /* The file is read in parts of this size. */
 #define READ_BYTES ((size_t)64 << 10)
@@ -166,14 +170,6 @@ static int seal(int out, int *file) {
     return *file >= 0 ? 0 : -errno;
 }
 
-static bool has_memory(uint64_t bytes) {
-    struct hl_status status;
-    struct hl_placement placement;
-    hl_read_status(&status, &hl_system_roots);
-    hl_read_placement(&placement, &status, HL_NUMA_ANY);
-    return bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
-}
-
 static int write_memory_file(const struct hl_attachment *attachment, const char *name, int *file) {
     int out = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     int result = out < 0 ? -errno : write_pieces(attachment, out);
@@ -234,10 +230,6 @@ static bool is_in_use(const struct hl_attachment *attachment) {
 }
 
 static int write_image(const struct hl_attachment *attachment, int *file) {
-    if (!is_in_use(attachment))
-        return HL_REASON_ATTACH_UNUSED;
-    if (!has_memory(attachment->huge_pages * attachment->request->geometry.huge_page_bytes))
-        return HL_REASON_MEMORY_FULL;
     char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(attachment->loaded->object.path));
     int result = write_own_tmpfs(attachment, name, file);
     if (result < 0)
@@ -246,7 +238,9 @@ static int write_image(const struct hl_attachment *attachment, int *file) {
     return result;
 }
 
-/* Whether OWN has all pieces of TEXT, at the same offsets. */
+/* --- of all processes --- */
+
+/* Whether OWN is to have all pieces of ATTACHMENT, at the same offsets. */
 static bool has_pieces(const struct hl_own_image *own, const struct hl_attachment *attachment) {
     for (unsigned i = 0; i < own->n_pieces && own->n_pieces == attachment->n_pieces; i++)
         if (own->piece[i].offset != attachment->piece[i].offset ||
@@ -255,34 +249,72 @@ static bool has_pieces(const struct hl_own_image *own, const struct hl_attachmen
     return own->n_pieces == attachment->n_pieces;
 }
 
-static bool find_own_image(struct hl_attachment *attachment, uint64_t load_bias) {
-    const struct hl_attach_request *request = attachment->request;
-    for (size_t i = 0; i < request->n_own; i++) {
-        const struct hl_own_image *own = &request->own[i];
-        if (!hl_is_same_state(&own->state, &attachment->state) || own->load_bias != load_bias ||
-            !has_pieces(own, attachment))
-            continue;
-        attachment->file = own->file;
-        if (hl_compare_attached_text(attachment) == 0)
-            return true;
-    }
-    attachment->file = -1;
-    return false;
-}
-
-int hl_make_own_image(struct hl_attachment *attachment) {
+int hl_claim_own_image(struct hl_attachment *attachment) {
     struct hl_attach_request *request = attachment->request;
-    uint64_t load_bias = attachment->loaded->object.load_bias % attachment->request->geometry.huge_page_bytes;
-    if (find_own_image(attachment, load_bias))
+    uint64_t unit = request->geometry.huge_page_bytes;
+    uint64_t load_bias = attachment->loaded->object.load_bias % unit;
+    if (!is_in_use(attachment))
+        return HL_REASON_ATTACH_UNUSED;
+    for (size_t i = 0; i < request->n_own && attachment->own == 0; i++)
+        if (hl_is_same_state(&request->own[i].state, &attachment->state) &&
+            request->own[i].load_bias == load_bias && has_pieces(&request->own[i], attachment))
+            attachment->own = i + 1;
+    if (attachment->own != 0)
         return 0;
-    int result = write_image(attachment, &attachment->file);
-    if (result != 0)
-        return result;
     request->own = hl_xrealloc(request->own, (request->n_own + 1) * sizeof *request->own);
     struct hl_own_image *own = &request->own[request->n_own++];
-    *own = (struct hl_own_image){attachment->state, load_bias, attachment->file, attachment->n_pieces, {{0}}};
+    *own = (struct hl_own_image){attachment->state,    load_bias, attachment->huge_pages * unit, -1,
+                                 attachment->n_pieces, {{0}}};
     memcpy(own->piece, attachment->piece, sizeof own->piece);
+    attachment->own = request->n_own;
     return 0;
+}
+
+uint64_t hl_sum_own_images(const struct hl_attach_request *request) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < request->n_own; i++)
+        bytes += request->own[i].bytes;
+    return bytes;
+}
+
+int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    uint64_t free_bytes = hl_read_memory_headroom(&hl_system_roots, &placement);
+    *limit = request->memory_bytes != 0 ? request->memory_bytes : free_bytes / FREE_SHARE;
+    *limit = *limit < free_bytes ? *limit : free_bytes;
+    return hl_sum_own_images(request) <= *limit ? 0 : HL_REASON_ATTACH_MEMORY;
+}
+
+bool hl_fill_own_image(struct hl_attachment *attachment) {
+    struct hl_attach_request *request = attachment->request;
+    struct stat stat;
+    if (attachment->reason != 0 || attachment->own == 0)
+        return true;
+    struct hl_own_image *own = &request->own[attachment->own - 1];
+    bool was_filled = own->file >= 0;
+    int result = was_filled ? 0 : write_image(attachment, &own->file);
+    attachment->file = own->file;
+    if (result == 0 && was_filled)
+        result = hl_compare_attached_text(attachment);
+    if (result == 0 && fstat(attachment->file, &stat) == 0) {
+        attachment->device = stat.st_dev;
+        attachment->inode = stat.st_ino;
+    }
+    attachment->reason = hl_or_ended(attachment, result);
+    return result != HL_REASON_NO_MEMORY && result != HL_REASON_THP_UNAVAILABLE && result != -ENOMEM &&
+           result != -ENOSPC;
+}
+
+void hl_free_own_images(struct hl_attach_request *request) {
+    for (size_t i = 0; i < request->n_own; i++)
+        if (request->own[i].file >= 0)
+            close(request->own[i].file);
+    free(request->own);
+    request->own = NULL;
+    request->n_own = 0;
 }
 
 #endif

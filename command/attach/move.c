@@ -4,7 +4,8 @@
        socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd(2)
        mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
        mmap, madvise          and in it each piece of the file, with its page tables filled
-       mremap                 from there onto the old text: one call takes away the one and brings the other
+       mremap                 from there onto the old text: one call takes away the one and brings the other.  The room
+                              stays mapped (MREMAP_DONTUNMAP), so that nothing else can come to lie in it
        munmap, close
 
    All other threads run on, in the text that is replaced.  A thread that faults during mremap(2) waits for its lock, so each call
@@ -44,7 +45,7 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
-#define MREMAP_TO_PLACE 3 /* MREMAP_MAYMOVE | MREMAP_FIXED */
+#define MREMAP_TO_PLACE 7 /* MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP */
 /* How many huge pages one mremap(2) moves. */
 #define PAGES_AT_ONCE 4
 /* The stack of the process that sends a descriptor, its time limit, and the pause between two looks.  The processor is not yielded
@@ -60,7 +61,6 @@ struct mover {
     struct hl_tracee *tracee;
     uint64_t room, room_bytes;
     uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
-    uint64_t gone[HL_PIECES_MAX];    /* and the bytes already moved away from there */
     uint64_t moved_end;              /* the current piece is in place up to here, */
     unsigned moved_pieces;           /* and so many pieces before it */
     int file;                        /* the process's descriptor of attachment->file, or -1 */
@@ -134,19 +134,19 @@ static int send_file(int socket, int file) {
 }
 
 struct sending {
-    pid_t pid;
+    pid_t pid, maker; /* the process, and the one that made the socket: itself, or a parent */
     int number, file;
     char stack[SENDER_BYTES] __attribute__((aligned(16)));
 };
 
-/* The exit status: 0 if the descriptor was sent. errno is shared with the waiting process. */
+/* The exit status: 0 if the socket is one of a pair and the descriptor, if any, was sent. errno is shared with the waiting process. */
 static int send_in_process(void *data) {
     const struct sending *sending = data;
     int process = (int)syscall(SYS_pidfd_open, sending->pid, 0);
     int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, sending->number, 0) : -1;
-    bool is_sent =
-        socket >= 0 && is_end_of_pair(socket, sending->pid) && send_file(socket, sending->file) == 0;
-    return !is_sent;
+    bool is_done = socket >= 0 && is_end_of_pair(socket, sending->maker) &&
+                   (sending->file < 0 || send_file(socket, sending->file) == 0);
+    return !is_done;
 }
 
 /* 0, or -ETIMEDOUT; then the sender goes on until it can end. */
@@ -181,11 +181,13 @@ static pid_t begin_sender(struct sending *sending) {
     return sender;
 }
 
-/* Sends FILE through the process's own end NUMBER of its pair.  Another thread of the process may have put another file there;
-   if that belongs to a FUSE that never answers, closing it never ends, even by SIGKILL.  So a process of its own sends. */
-static int send_through(const struct mover *m, int number, int file) {
+/* Whether NUMBER is an end of a pair of sockets that the process MAKER made, and FILE, unless it is below 0, was sent through it.
+   Another thread of the process may have put another file there; if that belongs to a FUSE that never answers, closing it never
+   ends, even by SIGKILL.  So a process of its own does it. */
+static bool use_socket(const struct mover *m, int number, pid_t maker, int file) {
     struct sending *sending = hl_xmalloc(sizeof *sending);
     sending->pid = m->attachment->process.pid;
+    sending->maker = maker;
     sending->number = number;
     sending->file = file;
     int status = -1;
@@ -194,7 +196,7 @@ static int send_through(const struct mover *m, int number, int file) {
     bool is_sent = sender >= 0 && has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     if (has_ended)
         free(sending);
-    return is_sent ? 0 : HL_REASON_ATTACH_DESCRIPTOR;
+    return is_sent;
 }
 
 static int receive_file(struct mover *m, int socket) {
@@ -221,15 +223,16 @@ static int receive_file(struct mover *m, int socket) {
 static int pass_file(struct mover *m, int file) {
     int pair[2];
     long made;
-    int result = call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->data, 0, 0);
+    lseek(file, (off_t)HL_LEFT_POSITION, SEEK_SET); /* by which it is known if we are killed */
+    int result =
+        call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->pair_at, 0, 0);
     if (result != 0)
         return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
-    result = hl_read_thread(m->tracee->tid, m->tracee->data, pair, sizeof pair);
+    result = hl_read_thread(m->tracee->tid, m->tracee->pair_at, pair, sizeof pair);
     if (result != 0)
         return result;
-    result = send_through(m, pair[0], file);
-    if (result == 0)
-        result = receive_file(m, pair[1]);
+    result = use_socket(m, pair[0], m->attachment->process.pid, file) ? receive_file(m, pair[1])
+                                                                      : HL_REASON_ATTACH_DESCRIPTOR;
     close_in_tracee(m, pair[0]);
     close_in_tracee(m, pair[1]);
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
@@ -242,20 +245,20 @@ static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece
 /* mlockall(MCL_FUTURE) shows in a mapping made now: the new text would be locked into memory, and count as such.  Where
    RLIMIT_MEMLOCK forbids that, mmap fails with EAGAIN. */
 static int reserve_room(struct mover *m) {
-    uint64_t unit = m->attachment->request->geometry.huge_page_bytes, bytes = unit;
-    uint64_t locked_kib = hl_read_locked(&m->attachment->process);
+    uint64_t unit = m->attachment->request->geometry.huge_page_bytes, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t locked_kib = hl_read_locked(&m->attachment->process), bytes = unit + 2 * page;
     long room;
     for (unsigned i = 0; i < m->attachment->n_pieces; i++)
         bytes += hl_round_up(piece_bytes(&m->attachment->piece[i]), unit) + unit;
-    int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      (uint64_t)-1, 0);
+    int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, (uint64_t)m->file,
+                      HL_LEFT_OFFSET);
     if (result == HL_REASON_ATTACH_CALL)
         return room == -EAGAIN ? HL_REASON_ATTACH_LOCKED : HL_REASON_NO_MEMORY;
     if (result != 0)
         return result;
     m->room = (uint64_t)room;
     m->room_bytes = bytes;
-    uint64_t at = hl_round_up(m->room, unit);
+    uint64_t at = hl_round_up(m->room + page, unit); /* the first page and the last one stay reserved */
     for (unsigned i = 0; i < m->attachment->n_pieces; i++) {
         const struct hl_piece_of_text *piece = &m->attachment->piece[i];
         m->scratch[i] = at + piece->start % unit;
@@ -264,23 +267,20 @@ static int reserve_room(struct mover *m) {
     return hl_read_locked(&m->attachment->process) < locked_kib + bytes / 1024 ? 0 : HL_REASON_ATTACH_LOCKED;
 }
 
-static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at, int more) {
+static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at) {
     long mapped;
     int result = call(m, &mapped, SYS_mmap, at, piece_bytes(piece), (uint64_t)piece->prot,
-                      (uint64_t)(MAP_PRIVATE | MAP_FIXED | more), (uint64_t)m->file, piece->offset);
+                      MAP_PRIVATE | MAP_FIXED, (uint64_t)m->file, piece->offset);
     return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
-/* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as many as the kernel likes). */
+/* Maps a piece at its scratch address, with all its page tables.  Linux before 5.14 cannot do that, nor the move. */
 static int prepare_piece(const struct mover *m, unsigned i) {
     long done;
-    int result = map_piece(m, &m->attachment->piece[i], m->scratch[i], 0);
-    if (result != 0)
-        return result;
-    result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->attachment->piece[i]),
-                  MADV_POPULATE_READ, 0, 0, 0);
-    if (result == HL_REASON_ATTACH_CALL && done == -EINVAL)
-        return map_piece(m, &m->attachment->piece[i], m->scratch[i], MAP_POPULATE);
+    int result = map_piece(m, &m->attachment->piece[i], m->scratch[i]);
+    if (result == 0)
+        result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->attachment->piece[i]),
+                      MADV_POPULATE_READ, 0, 0, 0);
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
 }
 
@@ -331,10 +331,12 @@ static uint64_t read_map_count_limit(void) {
 /* The last look, at everything that could have changed since the process was planned. */
 static int check_again(const struct mover *m) {
     struct hl_process now = {.folder = -1};
-    struct hl_address_range range[HL_PIECES_MAX + 1];
+    struct hl_address_range range[2 * HL_PIECES_MAX + 1];
     size_t n = 0;
     for (; n < m->attachment->n_pieces; n++)
         range[n] = (struct hl_address_range){m->attachment->piece[n].start, m->attachment->piece[n].end};
+    for (unsigned i = 0; i < m->attachment->n_gaps; i++)
+        range[n++] = m->attachment->gap[i];
     range[n++] = (struct hl_address_range){m->room, m->room + m->room_bytes};
     int result = hl_read_some_mappings(&now, &m->attachment->process, range, n);
     if (result == 0)
@@ -368,7 +370,7 @@ static bool is_mapped(const struct mover *m, uint64_t at) {
 static int map_in_place(const struct mover *m, const struct hl_piece_of_text *piece) {
     int result = HL_REASON_NO_MEMORY;
     for (unsigned tries = 0; tries < HL_TRIES && result > 0; tries++)
-        result = map_piece(m, piece, piece->start, 0);
+        result = map_piece(m, piece, piece->start);
     return result;
 }
 
@@ -386,7 +388,6 @@ static int move_piece(struct mover *m, unsigned i) {
         if (result != 0)
             return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
         m->moved_end = next;
-        m->gone[i] = next - piece->start;
     }
     return 0;
 }
@@ -408,21 +409,42 @@ static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
         call(m, &result, SYS_munmap, start, end - start, 0, 0, 0, 0);
 }
 
-/* Gives back the room and the descriptor, but not the places from which pieces were moved: another thread may have mapped
-   something there since. */
-static void finish(struct mover *m) {
-    uint64_t at = m->room;
+/* Gives back the room and the descriptor. */
+static void finish(const struct mover *m) {
     if (m->tracee->stage == HL_TRACEE_GONE)
         return;
-    for (unsigned i = 0; m->room_bytes != 0 && i < m->attachment->n_pieces; i++) {
-        if (m->gone[i] == 0)
-            continue;
-        unmap(m, at, m->scratch[i]);
-        at = m->scratch[i] + m->gone[i];
-    }
-    unmap(m, at, m->room + m->room_bytes);
+    unmap(m, m->room, m->room + m->room_bytes);
     close_in_tracee(m, m->file);
 }
+
+/* --- leftovers --- */
+
+/* Whether [range] is a room still. */
+static bool is_left_room(const struct mover *m, struct hl_address_range range) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range room = range;
+    bool is_left = hl_read_some_mappings(&now, &m->attachment->process, &range, 1) == 0 &&
+                   hl_find_left_room(&now, room.start) == room.end;
+    hl_close_process(&now);
+    return is_left;
+}
+
+/* Closes what earlier calls of hugeld have left when they were killed.  It is looked at once more before: other threads run. */
+static void close_leftovers(const struct mover *m) {
+    const struct hl_leftovers *left = &m->attachment->left;
+    const struct hl_tracee *tracee = m->tracee;
+    for (unsigned i = 0; i < left->n_rooms; i++)
+        if (is_left_room(m, left->room[i]))
+            unmap(m, left->room[i].start, left->room[i].end);
+    for (unsigned i = 0; i < left->n_files; i++)
+        if (hl_is_left_file(&m->attachment->process, left->file[i]))
+            close_in_tracee(m, left->file[i]);
+    for (unsigned i = 0; i < 2; i++)
+        if (tracee->left_pair[i] >= 0 && use_socket(m, tracee->left_pair[i], tracee->left_pid, -1))
+            close_in_tracee(m, tracee->left_pair[i]);
+}
+
+/* --- back --- */
 
 /* Maps [start, end) again from its old file. */
 static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
@@ -439,7 +461,8 @@ static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
 
 /* Takes back the moves made before something failed. */
 static void undo(struct mover *m) {
-    bool any = m->moved_pieces > 0 || m->moved_end > m->attachment->piece[0].start;
+    bool any =
+        m->moved_pieces > 0 || (m->attachment->n_pieces > 0 && m->moved_end > m->attachment->piece[0].start);
     m->file = -1;
     m->room = m->room_bytes = 0;
     if (!any || m->tracee->stage == HL_TRACEE_GONE || m->attachment->back_file < 0 ||
@@ -468,6 +491,9 @@ static int why_gone(const struct hl_tracee *tracee) {
 
 static void move_text(struct hl_attachment *attachment, struct hl_tracee *tracee) {
     struct mover m = {.attachment = attachment, .tracee = tracee, .file = -1};
+    close_leftovers(&m);
+    if (attachment->reason != 0) /* nothing else is to be done */
+        return;
     int result = prepare(&m);
     if (result == 0)
         result = why_gone(tracee);
@@ -475,6 +501,8 @@ static void move_text(struct hl_attachment *attachment, struct hl_tracee *tracee
         result = check_again(&m);
     if (result == 0)
         result = commit(&m);
+    for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
+        unmap(&m, attachment->gap[i].start, attachment->gap[i].end);
     if (result == 0)
         finish(&m);
     else
@@ -538,7 +566,7 @@ static void *work_in_thread(void *data) {
         if (result == 0)
             attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
     }
-    if (result != 0)
+    if (result != 0 && attachment->reason == 0)
         attachment->reason = hl_or_ended(attachment, result);
     return NULL;
 }
@@ -548,7 +576,7 @@ static void *work_in_thread(void *data) {
 void hl_move_attachment(struct hl_attachment *attachment) {
     struct hl_tracing before;
     pthread_t thread;
-    if (attachment->reason != 0)
+    if (attachment->reason != 0 && !attachment->closes_leftovers)
         return;
     hl_begin_tracing(&before);
     int error = pthread_create(&thread, NULL, work_in_thread, attachment);

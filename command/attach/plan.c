@@ -157,7 +157,7 @@ static int add_piece(struct hl_attachment *attachment, unsigned edges, struct hl
     if (result != 0 || span.end == span.start)
         return result;
     attachment->piece[attachment->n_pieces++] =
-        (struct hl_piece_of_text){span.start, span.end, span.start - base, PROT_READ | PROT_EXEC};
+        (struct hl_piece_of_text){span.start, span.end, span.start - base, PROT_READ | PROT_EXEC, 0};
     attachment->huge_pages += hl_span_bytes(&span) / geometry->huge_page_bytes;
     return check_written(attachment, span.start, span.end);
 }
@@ -204,7 +204,7 @@ static void add_part(struct hl_attachment *attachment, const struct hl_piece_of_
                      uint64_t end, uint64_t offset) {
     if (start < end && attachment->n_pieces < HL_PIECES_MAX)
         attachment->piece[attachment->n_pieces++] =
-            (struct hl_piece_of_text){start, end, offset, piece->prot};
+            (struct hl_piece_of_text){start, end, offset, piece->prot, 0};
 }
 
 /* Takes the huge page with the headers, of the N PLANNED pieces, from IMAGE's second copy of it, which has the process's
@@ -272,15 +272,17 @@ static int check_address_space(const struct hl_attachment *attachment) {
 
 static int find_source(struct hl_attachment *attachment) {
     struct stat stat;
-    int result = 0;
     attachment->is_huge = true;
-    if (!use_image_of_store(attachment)) /* also for --dry-run, which must not promise a move that fails */
-        result = hl_make_own_image(attachment);
-    if (attachment->file >= 0 && fstat(attachment->file, &stat) == 0) {
+    if (use_image_of_store(attachment)) {
+        if (fstat(attachment->file, &stat) != 0)
+            return -errno;
         attachment->device = stat.st_dev;
         attachment->inode = stat.st_ino;
+        return 0;
     }
-    return result;
+    int result = hl_claim_own_image(attachment);
+    /* A dry run fills no image, and must not promise a move that fails. */
+    return result == 0 && attachment->request->dry_run ? hl_compare_with_own_file(attachment) : result;
 }
 
 /* --- there and back --- */
@@ -294,9 +296,9 @@ static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const st
         uint64_t end = segment->end_page < to ? segment->end_page : to;
         if (start >= end || (segment->flags & PF_W) || *n == HL_PIECES_MAX)
             continue;
-        piece[(*n)++] = (struct hl_piece_of_text){start, end, segment->offset + (start - segment->first_page),
-                                                  (segment->flags & PF_R ? PROT_READ : 0) |
-                                                      (segment->flags & PF_X ? PROT_EXEC : 0)};
+        piece[(*n)++] = (struct hl_piece_of_text){
+            start, end, segment->offset + (start - segment->first_page),
+            (segment->flags & PF_R ? PROT_READ : 0) | (segment->flags & PF_X ? PROT_EXEC : 0), 0};
     }
 }
 
@@ -342,14 +344,75 @@ static void open_region(struct hl_attachment *attachment, const struct hl_region
     }
 }
 
-/* REGION maps an image where the executable is. */
-static int plan_region_back(struct hl_attachment *attachment, const struct hl_region *region) {
+/* Adds the parts of [start, end), an image's mapping, that lie in no segment: the exec stop maps traps there. */
+static void add_gaps(struct hl_attachment *attachment, uint64_t start, uint64_t end) {
+    const struct hl_object *object = &attachment->loaded->object;
+    for (unsigned i = 0; i <= object->n_segments && start < end; i++) {
+        uint64_t from = i < object->n_segments ? object->segment[i].first_page : end;
+        uint64_t to = i < object->n_segments ? object->segment[i].end_page : end;
+        if (start < from && attachment->n_gaps < HL_PIECES_MAX)
+            attachment->gap[attachment->n_gaps++] = (struct hl_address_range){start, from < end ? from : end};
+        start = to > start ? to : start;
+    }
+}
+
+/* Adds the parts of segments that REGION, outside of the executable, maps from its image: V8 moves or copies some of its own text to
+   where it writes code. */
+static void add_pieces_elsewhere(struct hl_attachment *attachment, const struct hl_region *region) {
+    const struct hl_object *object = &attachment->loaded->object;
+    uint64_t distance =
+        hl_find_image_base(object, &attachment->request->geometry) + region->offset - region->start;
     unsigned before = attachment->n_pieces;
+    add_own_pieces(attachment->piece, &attachment->n_pieces, object, region->start + distance,
+                   region->end + distance);
+    for (unsigned i = before; i < attachment->n_pieces; i++) {
+        attachment->piece[i].start -= distance;
+        attachment->piece[i].end -= distance;
+        attachment->piece[i].distance = distance;
+    }
+}
+
+/* check_flags for a REGION of which only the fields of maps are known. */
+static int check_flags_elsewhere(const struct hl_attachment *attachment, const struct hl_region *region) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range range = {region->start, region->end};
+    int result = hl_read_some_regions(&now, &attachment->process, &range, 1);
+    if (result == 0 && now.n_regions == 0)
+        result = HL_REASON_MAPPING_CHANGED;
+    for (size_t i = 0; i < now.n_regions && result == 0; i++)
+        result = check_flags(&now.region[i]);
+    hl_close_process(&now);
+    return result;
+}
+
+/* Whether REGION lies in reserved addresses of an earlier call, which was killed. */
+static bool is_left(const struct hl_attachment *attachment, const struct hl_region *region) {
+    for (unsigned i = 0; i < attachment->left.n_rooms; i++)
+        if (hl_overlap(region->start, region->end, attachment->left.room[i].start,
+                       attachment->left.room[i].end) > 0)
+            return true;
+    return false;
+}
+
+/* Whether REGION lies between the first byte of OBJECT and the last one. */
+static bool is_inside(const struct hl_object *object, const struct hl_region *region) {
+    return region->start >= object->segment[0].first_page &&
+           region->end <= object->segment[object->n_segments - 1].end_page;
+}
+
+/* REGION maps an image where the executable is, or a part of that elsewhere. */
+static int plan_region_back(struct hl_attachment *attachment, const struct hl_region *region) {
+    unsigned before = attachment->n_pieces, gaps_before = attachment->n_gaps;
     add_own_pieces(attachment->piece, &attachment->n_pieces, &attachment->loaded->object, region->start,
                    region->end);
-    if (attachment->n_pieces == before)
+    bool is_elsewhere = attachment->n_pieces == before && !is_inside(&attachment->loaded->object, region);
+    if (is_elsewhere)
+        add_pieces_elsewhere(attachment, region);
+    else
+        add_gaps(attachment, region->start, region->end);
+    if (attachment->n_pieces == before && attachment->n_gaps == gaps_before)
         return 0;
-    int result = check_flags(region);
+    int result = is_elsewhere ? check_flags_elsewhere(attachment, region) : check_flags(region);
     if (result != 0)
         return result;
     attachment->huge_pages += (region->end - region->start) / attachment->request->geometry.huge_page_bytes;
@@ -359,7 +422,7 @@ static int plan_region_back(struct hl_attachment *attachment, const struct hl_re
         attachment->back_device == region->device)
         attachment->back[attachment->n_back++] = (struct hl_piece_of_text){
             region->start, region->end, region->offset,
-            (region->flags & PF_R ? PROT_READ : 0) | (region->flags & PF_X ? PROT_EXEC : 0)};
+            (region->flags & PF_R ? PROT_READ : 0) | (region->flags & PF_X ? PROT_EXEC : 0), 0};
     return check_written(attachment, region->start, region->end);
 }
 
@@ -372,14 +435,15 @@ static int plan_detach(struct hl_attachment *attachment) {
     attachment->inode = loaded->inode;
     for (size_t i = 0; i < attachment->process.n_regions && !loaded->is_image; i++) {
         const struct hl_region *region = &attachment->process.region[i];
-        if (!region->of_image || region->shared || (region->flags & PF_W) ||
+        if (!region->of_image || region->shared || (region->flags & PF_W) || is_left(attachment, region) ||
             !hl_answers(&attachment->process, region))
             continue;
         int result = plan_region_back(attachment, region);
         if (result != 0)
             return result;
     }
-    return attachment->n_pieces == 0 ? HL_REASON_ATTACH_DETACHED : hl_compare_attached_text(attachment);
+    return attachment->n_pieces + attachment->n_gaps == 0 ? HL_REASON_ATTACH_DETACHED
+                                                          : hl_compare_attached_text(attachment);
 }
 
 /* --- once more --- */
@@ -440,13 +504,17 @@ static uint64_t count_below(const struct hl_process *process, uint64_t address) 
 static int check_flags_again(const struct hl_attachment *attachment) {
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];
-    if (count_below(&attachment->process, attachment->piece[0].start) > BELOW_MAX)
+    size_t n = 0;
+    uint64_t lowest = attachment->n_pieces > 0 ? attachment->piece[0].start : 0;
+    if (count_below(&attachment->process, lowest) > BELOW_MAX)
         return hl_read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_REASON_MAPPING_CHANGED;
     for (unsigned i = 0; i < attachment->n_pieces; i++)
-        range[i] = (struct hl_address_range){attachment->piece[i].start, attachment->piece[i].end};
-    int result = hl_read_some_regions(&now, &attachment->process, range, attachment->n_pieces);
+        if (attachment->piece[i].distance == 0) /* others lie above nearly everything */
+            range[n++] = (struct hl_address_range){attachment->piece[i].start, attachment->piece[i].end};
+    int result = n > 0 ? hl_read_some_regions(&now, &attachment->process, range, n) : 0;
     for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
-        if (!is_as_planned(attachment, &now, attachment->piece[i].start, attachment->piece[i].end))
+        if (attachment->piece[i].distance == 0 &&
+            !is_as_planned(attachment, &now, attachment->piece[i].start, attachment->piece[i].end))
             result = HL_REASON_MAPPING_CHANGED;
     for (size_t i = 0; i < now.n_regions && result == 0; i++)
         result = check_flags(&now.region[i]);
@@ -462,6 +530,9 @@ int hl_check_attached_text(const struct hl_attachment *attachment, const struct 
             return HL_REASON_MAPPING_CHANGED;
         result = check_written(attachment, piece->start, piece->end);
     }
+    for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
+        if (!is_as_planned(attachment, now, attachment->gap[i].start, attachment->gap[i].end))
+            result = HL_REASON_MAPPING_CHANGED;
     return result;
 }
 
@@ -532,8 +603,12 @@ static int look_at(struct hl_attachment *attachment, pid_t pid) {
     if (attachment->process.n_loaded == 0 || !attachment->process.loaded[0].object.is_main)
         return -ENOENT; /* the executable cannot be opened */
     attachment->loaded = &attachment->process.loaded[0];
+    hl_find_leftovers(&attachment->left, &attachment->process);
+    bool any_left = hl_has_leftovers(&attachment->left);
     result = plan_text(attachment);
-    return result == 0 ? check_thread(attachment) : result;
+    int calls = result == 0 || any_left ? check_thread(attachment) : 0;
+    attachment->closes_leftovers = any_left && calls == 0;
+    return result == 0 ? calls : result;
 }
 
 /* Its first thread may end before others, which still have that memory, but then none of it can be read. */
@@ -572,6 +647,17 @@ void hl_free_attachment(struct hl_attachment *attachment) {
 }
 
 #else
+
+bool hl_fill_own_image(struct hl_attachment *attachment) { return attachment != NULL; }
+
+int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit) {
+    (void)request, (void)limit;
+    return 0;
+}
+
+uint64_t hl_sum_own_images(const struct hl_attach_request *request) { return 0 * request->n_own; }
+
+void hl_free_own_images(struct hl_attach_request *request) { (void)request; }
 
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
     *attachment = (struct hl_attachment){

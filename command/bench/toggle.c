@@ -54,6 +54,7 @@ static bool set(struct toggle *toggle, bool attach) {
     for (unsigned tries = 0; tries < 5; tries++) {
         struct hl_attachment attachment;
         hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
+        hl_fill_own_image(&attachment);
         hl_move_attachment(&attachment);
         reason = attachment.reason;
         hl_free_attachment(&attachment);
@@ -280,5 +281,6 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);
     hl_free_counters(&toggle.counters);
+    hl_free_own_images(&toggle.request);
     return code;
 }

@@ -19,7 +19,7 @@
    as it could be made, a handler's may be an array on the stack that it interrupts, and both may be zeros.  So the process gets new
    memory for it: a write through /proc/PID/mem below the kernel's own stack, [stack], lets that grow.  The gap between leaves room
    for the first thread's own use meanwhile.  When the thread is let go, a pattern is left in the frame's place, by which the next
-   attach knows that it was not used since.
+   attach knows that it was not used since.  After we were killed it knows that by the frame, and closes what a journal beside it names.
 
    The differences between machines are in tracee-*.c: the frame, and how a thread goes on with the call in which it was stopped.
 
@@ -36,6 +36,7 @@
 #include <inttypes.h>
 #include <linux/capability.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -397,13 +398,51 @@ static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
         words[i] = (at + i * sizeof *words) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static bool has_pattern(const struct hl_tracee *tracee, uint64_t at, size_t bytes) {
+static uint64_t hash(const char *bytes, size_t n) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* At the low end of a frame's place while it is in use, and still there after we were killed.  The kernel itself writes the numbers of
+   the sockets that the thread makes. */
+struct journal {
+    uint64_t mark; /* depends on the address, as the pattern does */
+    uint64_t frame_hash;
+    uint32_t frame_bytes;
+    int32_t pid; /* of the process that made the sockets; a child has a copy */
+    int32_t pair[2];
+};
+
+static uint64_t mark_of(uint64_t at) {
+    uint64_t word;
+    fill_pattern(&word, at, sizeof word);
+    return ~word;
+}
+
+/* Whether the BYTES at AT are as we have left them: the pattern, or with a frame in use, which a killed tracer leaves.  *LEFT is its
+   journal, or has no sockets. */
+static bool is_as_left(const struct hl_tracee *tracee, uint64_t at, size_t bytes, struct journal *left) {
     char *found = hl_xmalloc(bytes), *wanted = hl_xmalloc(bytes);
+    size_t compared = bytes;
     fill_pattern((uint64_t *)wanted, at, bytes);
-    bool has = hl_read_thread(tracee->tid, at, found, bytes) == 0 && memcmp(found, wanted, bytes) == 0;
+    bool is_left = hl_read_thread(tracee->tid, at, found, bytes) == 0;
+    memcpy(left, found, sizeof *left);
+    bool in_use = is_left && left->mark == mark_of(at);
+    if (in_use) {
+        size_t frame_bytes = left->frame_bytes;
+        is_left = frame_bytes < bytes - HL_TRACEE_DATA_BYTES - sizeof *left &&
+                  hash(found + bytes - frame_bytes, frame_bytes) == left->frame_hash;
+        compared = is_left ? bytes - frame_bytes - HL_TRACEE_DATA_BYTES : 0;
+        memcpy(wanted, left, sizeof *left);
+    }
+    is_left = is_left && memcmp(found, wanted, compared) == 0;
+    if (!in_use || !is_left)
+        left->pair[0] = left->pair[1] = -1;
     free(found);
     free(wanted);
-    return has;
+    return is_left;
 }
 
 /* Whether no page of [start, end) has ever existed, as pagemap shows: neither present nor swapped. */
@@ -428,11 +467,14 @@ static size_t find_stack(const struct hl_process *process) {
     return i;
 }
 
-/* Lets [stack], the region I, grow until there are BYTES at its low end that were never used, with a gap above them.  Returns
-   where these begin; 0: it does not grow. */
-static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_process *process, size_t i,
-                           uint64_t bytes) {
-    static const uint64_t zero;
+bool hl_has_journal(const struct hl_process *process) {
+    size_t i = find_stack(process);
+    uint64_t at = i < process->n_regions ? process->region[i].start : 0, mark;
+    return at != 0 && hl_read_thread(process->pid, at, &mark, sizeof mark) == 0 && mark == mark_of(at);
+}
+
+/* Where [stack], the region I, begins when it has grown by BYTES that were never used, with a gap above them; 0: it may not grow. */
+static uint64_t find_room_below(const struct hl_process *process, size_t i, uint64_t bytes) {
     const struct hl_region *stack = &process->region[i];
     uint64_t low = stack->start - GAP_BYTES - bytes;
     struct hl_address_range range = {low, stack->end};
@@ -440,22 +482,22 @@ static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_proce
     bool is_free = hl_read_some_mappings(&near, process, &range, 1) == 0 && near.n_regions == 1 &&
                    near.region[0].start == stack->start;
     hl_close_process(&near);
-    return is_free && stack->end - low <= hl_read_limit(process, "Max stack size") &&
-                   hl_write_tracee(tracee, low, &zero, sizeof zero) == 0
-               ? low
-               : 0;
+    return is_free && stack->end - low <= hl_read_limit(process, "Max stack size") ? low : 0;
 }
 
-/* The low end of BYTES, which are whole pages, for the frame; 0: there are none. */
-static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes) {
+/* The low end of BYTES, which are whole pages, for the frame; 0: there are none.  *LEFT as of is_as_left. */
+static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes,
+                          struct journal *left) {
     size_t i = find_stack(process);
     const struct hl_region *stack = &process->region[i];
+    *left = (struct journal){.pair = {-1, -1}};
     if (i == process->n_regions || stack->shared || (stack->flags & (PF_R | PF_W)) != (PF_R | PF_W))
         return 0;
-    if (stack->end - stack->start > bytes + GAP_BYTES && has_pattern(tracee, stack->start, bytes) &&
-        is_untouched(process, stack->start + bytes, stack->start + bytes + GAP_BYTES))
+    if (stack->end - stack->start > bytes + GAP_BYTES &&
+        is_untouched(process, stack->start + bytes, stack->start + bytes + GAP_BYTES) &&
+        is_as_left(tracee, stack->start, bytes, left))
         return stack->start;
-    return grow_stack(tracee, process, i, bytes);
+    return find_room_below(process, i, bytes);
 }
 
 /* MASK without the signals that a thread raises itself: the kernel ends a process that gets one and has it blocked. */
@@ -474,21 +516,33 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
     const uint64_t none[6] = {0};
     size_t frame_bytes = hl_get_frame_bytes(tracee), bytes = HL_TRACEE_DATA_BYTES + frame_bytes;
     size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
-    state->low = find_room(tracee, process, taken);
+    struct journal journal;
+    state->low = find_room(tracee, process, taken, &journal);
     if (state->low == 0)
         return HL_REASON_ATTACH_STACK;
     state->high = state->low + taken;
     state->stack = state->high - frame_bytes;
     tracee->data = state->high - bytes;
-    char *frame = hl_xmalloc(frame_bytes);
-    memset(frame, 0, frame_bytes);
+    tracee->pair_at = state->low + offsetof(struct journal, pair);
+    tracee->left_pid = journal.pid;
+    memcpy(tracee->left_pair, journal.pair, sizeof tracee->left_pair);
+    char *place = hl_xmalloc(taken), *frame = place + (state->stack - state->low);
+    fill_pattern((uint64_t *)place, state->low, taken);
+    memset(place + (tracee->data - state->low), 0, bytes);
     hl_fill_frame(frame, tracee, state->stack);
-    int result = hl_write_tracee(tracee, state->stack, frame, frame_bytes);
-    free(frame);
+    journal.mark = mark_of(state->low);
+    journal.frame_hash = hash(frame, frame_bytes);
+    journal.frame_bytes = (uint32_t)frame_bytes;
+    journal.pid = journal.pair[0] >= 0 ? journal.pid : tracee->pid;
+    memcpy(place, &journal, sizeof journal);
+    /* The stack grows by this write; a kill leaves either nothing or all of it. */
+    int result = hl_write_tracee(tracee, state->low, place, taken);
+    free(place);
+    if (result != 0)
+        return result == -ESRCH ? result : HL_REASON_ATTACH_STACK;
     hl_set_call(tracee, &r, SYS_getpid, none);
     uint64_t mask = blockable(state->mask);
-    if (result == 0)
-        result = hl_write_registers(tracee->tid, &r);
+    result = hl_write_registers(tracee->tid, &r);
     if (result == 0)
         result = hl_trace(tracee->tid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
     return result;

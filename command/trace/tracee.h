@@ -41,8 +41,12 @@ struct hl_tracee {
     pid_t pid, tid;
     enum hl_tracee_stage stage;
     double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
-    int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: not that of a program executed later */
-    uint64_t data; /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
+    int memory;       /* an open /proc/TID/mem, after hl_arm_tracee: not that of a program executed later */
+    uint64_t data;    /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
+    uint64_t pair_at; /* the place for the numbers of two sockets that it makes */
+    int left_pair
+        [2]; /* sockets that it had made, as the process LEFT_PID, when an earlier tracer was killed; below 0: none */
+    pid_t left_pid;
     struct hl_gadgets gadgets;
     struct hl_tracee_state *state; /* from hl_arm_tracee on */
     struct hl_call call;           /* the call in which it slept when it was asked to stop, */
@@ -86,6 +90,9 @@ int hl_await_tracee(struct hl_tracee *tracee);
    the low end of [stack], which was never used.  0, or why that cannot be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends);
+
+/* Whether the first thread of PROCESS, which has its mappings, makes calls for a tracer, or did when that was killed. */
+bool hl_has_journal(const struct hl_process *process);
 
 /* Makes a system call.  0: *RESULT is its result.  HL_REASON_ATTACH_TAMPERED: the thread was about to make another call, and did
    not make it if a filter is suspended; HL_REASON_ATTACH_FROZEN: its control group is frozen, and it made none.  After both it has

@@ -993,8 +993,11 @@ static void run_execs_beside(void) {
 }
 
 /* Changes the text as the FIFO NAME says: l locks it, a advises something, s seals the last 6 MiB, S all;
-   u unloads the LIBRARY, e executes another program. */
+   u unloads the LIBRARY, e executes another program, m maps a part elsewhere, as V8 does. */
 static void *library;
+static const char *elsewhere;
+
+static const char *aligned_text(void) { return (const char *)(((uintptr_t)functions + 0x1fffff) & ~0x1fffffUL); }
 
 static void *obey(void *data) {
     size_t bytes = 1024 * FUNCTIONS, sealed = (size_t)6 << 20;
@@ -1008,6 +1011,9 @@ static void *obey(void *data) {
         want(syscall(462 /* mseal */, from + bytes - sealed, sealed, 0) == 0, "mseal");
     if (byte == 'S')
         want(syscall(462, from, bytes, 0) == 0, "mseal");
+    if (byte == 'm')
+        elsewhere = mremap((void *)aligned_text(), 2 << 20, 2 << 20, 5 /* MAYMOVE, DONTUNMAP */);
+    want(elsewhere != MAP_FAILED, "mremap");
     if (byte == 'u')
         want(dlclose(library) == 0, "dlclose");
     if (byte == 'e')
@@ -1036,6 +1042,8 @@ static void run_told(void) {
     wait_futex();
     pthread_cancel(thread);
     pthread_join(thread, NULL);
+    if (elsewhere != NULL)
+        want(memcmp(elsewhere, aligned_text(), 2 << 20) == 0, "the text elsewhere");
 }
 
 /* The executed program gets a signal that it ignores, at which a tracer would stop it. */

@@ -6,8 +6,10 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
+import socket
 import time
 
 import helpers
@@ -251,13 +253,15 @@ def test_several_and_children(targets, plain_output):
 
 def test_json(targets):
     with attaching.running(targets["exec"], "futex") as target:
-        found = json.loads(succeed(attach("--json", target.pid)))["processes"]
+        answer = json.loads(succeed(attach("--json", target.pid)))
+        found = answer["processes"]
         assert [p["pid"] for p in found] == [target.pid]
         (main,) = found[0]["objects"]
         assert main["path"] == target.path and main["is_main"] and main["moves"]
         assert main["huge_pages"] == target.huge_bytes() // helpers.HUGE
         assert main["image"] is None and main["reason"] is None
-        compare("attach-detach", [{"processes": found}], unseen=())
+        compare("attach-detach", [answer], unseen=())
+        assert answer["copied_bytes"] == main["huge_pages"] * helpers.HUGE
         assert found[0]["stopped_us"] > 0
         result = detach("--json", target.pid, target.pid + 100000)
         assert result.returncode == 1
@@ -298,4 +302,53 @@ def test_many_times(targets, plain_output, mode):
         for _ in range(20):
             insist("attach", target.pid)
             insist("detach", target.pid)
+        assert target.finish() == plain_output
+
+
+def test_memory_is_said_before(targets, plain_output):
+    """Position-independent programs need a copy for each address.  The sum is said before; above an eighth of the free memory, or what
+    --memory says, nothing moves."""
+    with contextlib.ExitStack() as stack:
+        several = [stack.enter_context(attaching.running(targets["pie"], "futex")) for _ in range(3)]
+        pids = [target.pid for target in several]
+        before = [target.layout() for target in several]
+        would = succeed(attach("--dry-run", *pids))
+        copies, mib = map(int, re.match(r"(\d) cop(?:y|ies) of text would take (\d+) MiB of memory", would).groups())
+        assert mib >= 4 * copies and [target.layout() for target in several] == before
+        result = helpers.hugeld("attach", f"--memory={mib - 1}", *pids)
+        assert result.returncode == 1 and result.stderr.count("would take too much of the free memory") == 3, result
+        assert [target.layout() for target in several] == before
+        said = succeed(attach(f"--memory={mib}", *pids))
+        assert said.startswith(f"{copies} cop") and f" {mib} MiB of memory" in said.splitlines()[0]
+        assert all(target.huge_bytes() > 0 for target in several)
+        assert all(target.finish() == plain_output for target in several)
+
+
+def test_all_or_none(targets, plain_output, tmp_path):
+    """Where there is no memory for one copy, none of the processes moves, although the copy for the first one was made."""
+    preload = attaching.compile_preloaded(tmp_path, "no-second-copy.c")
+    with attaching.running(targets["exec"], "futex") as one, attaching.running(targets["pie"], "futex") as two:
+        before = one.layout(), two.layout()
+        result = helpers.run([helpers.COMMAND, "attach", one.pid, two.pid], env=helpers.environment(LD_PRELOAD=preload))
+        assert result.returncode == 1 and result.stderr.count("text stays: ") == 2, result
+        assert (one.layout(), two.layout()) == before
+        assert one.finish() == two.finish() == plain_output
+
+
+LOG = """mkdir "$0/dev" && mknod "$0/dev/null" c 1 3 && chmod 666 "$0/dev/null" && ln -s "$0/log" "$0/dev/log" && mount --bind "$0/dev" /dev
+exec "$@\""""
+
+
+def test_log(targets, plain_output, tmp_path, root):
+    """Each attach and detach by root leaves a line in syslog."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log, attaching.running(targets["exec"], "futex") as target:
+        log.bind(str(tmp_path / "log"))
+        log.settimeout(helpers.PATIENCE)
+        prefix = ["unshare", "--mount", "sh", "-c", LOG, tmp_path]
+        for command, said in ("attach", "done"), ("attach", "text stays: "), ("detach", "done"):
+            assert helpers.run([*prefix, helpers.HUGELD, command, target.pid]).returncode == 0
+            shutil.rmtree(tmp_path / "dev")
+            line = log.recv(4096).decode()
+            assert re.search(rf"hugeld\[\d+\]: {command} by root \(login -?\d+\): process {target.pid} \(target-exec\), {target.path}: {said}",
+                             line), line
         assert target.finish() == plain_output

@@ -64,6 +64,7 @@ def sweep(target_file, steps, command, mode, plain, later=0, stride=STRIDE):
         with attaching.running(target_file, mode) as target:
             if mode not in ("doze", "vectors", "coroutine"):
                 attaching.wait_in_call(target.pid)
+            plain_layout = target.layout()
             if command == "detach":
                 assert attaching.ask("attach", target.pid).returncode == 0
             before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
@@ -71,10 +72,12 @@ def sweep(target_file, steps, command, mode, plain, later=0, stride=STRIDE):
             killed = code == 99
             assert killed or code == 0, said
             check_left(target, before, descriptors, masks)
-            # With these leftovers, it can still be attached to, and ends.
+            # With these leftovers, it can still be attached to, which closes them, and ends.
             assert attaching.ask("attach", target.pid).returncode == 0, nth
             assert target.huge_bytes() >= 2 * helpers.HUGE
+            assert target.descriptors() == descriptors, nth
             assert attaching.ask("detach", target.pid).returncode == 0, nth
+            assert target.layout() == plain_layout and target.descriptors() == descriptors, nth
             assert target.finish() == plain, nth
         nth += stride
     return n
@@ -105,6 +108,34 @@ def test_killed_sample(targets, steps, plain_output, nth):
         _, code, said = step(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
         assert code == 99, said
         check_left(target, before, descriptors, masks)
+        assert target.finish() == plain_output
+
+
+def stack_bytes(target):
+    (stack,) = [m for m in target.mappings() if m.name == "[stack]"]
+    return stack.end - stack.start
+
+
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_killed_again_and_again(targets, steps, plain_output, command):
+    """However often it is killed, there is one set of leftovers, which status names; a detach that has nothing else to do closes it."""
+    with attaching.running(targets["exec"], "futex", 1) as target:
+        attaching.wait_in_call(target.pid)
+        layout, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+        assert attaching.ask("attach", target.pid).returncode == 0
+        stack = stack_bytes(target)
+        if command == "attach":
+            assert attaching.ask("detach", target.pid).returncode == 0
+        before, named = target.layout(), 0
+        for nth in range(1, 70, 2):
+            step(steps, "kill", nth, helpers.HUGELD, command, target.pid)
+            check_left(target, before if nth < 40 else layout, descriptors, masks)
+            assert stack_bytes(target) == stack, nth
+            named += "left by a killed attach or detach: " in helpers.hugeld("status", target.pid).stdout
+        assert named > 15
+        attaching.ask("detach", target.pid)
+        assert "left by a killed" not in helpers.hugeld("status", target.pid).stdout
+        assert target.layout() == layout and target.descriptors() == descriptors
         assert target.finish() == plain_output
 
 
@@ -191,7 +222,7 @@ for i in $(seq 500); do read -r name < /proc/{pid}/comm; [ "$name" != executed ]
 for i in $(seq 500); do ! grep -q "^State:.[tS]" /proc/{pid}/status || break; sleep 0.01; done"""
 
 
-@pytest.mark.parametrize("back", [3, 9, 15, *[pytest.param(i, marks=pytest.mark.check_all) for i in range(0, 40, 2)]])
+@pytest.mark.parametrize("back", [3, 9, 15, *[pytest.param(i, marks=pytest.mark.check_all) for i in range(1, 40, 2)]])
 def test_another_program(targets, steps, tmp_path, back):
     """Another thread executes a program, which gets the number of the one that makes the calls, and nothing of its registers."""
     fifo = tmp_path / "fifo"
@@ -202,7 +233,9 @@ def test_another_program(targets, steps, tmp_path, back):
         assert code == 0, said
         assert attaching.ask("detach", target.pid).returncode == 0
         script = EXECUTE.format(fifo=fifo, pid=target.pid)
-        _, code, said = step(steps, "run", n - back, script, helpers.HUGELD, "attach", target.pid)
+        made, code, said = step(steps, "run", n - back, script, helpers.HUGELD, "attach", target.pid)
+        if made < n - back:  # a machine that is less busy makes fewer steps
+            assert subprocess.run(["sh", "-c", script], check=False, timeout=60).returncode == 0
         assert code == 0 or "ended or executed" in said, said
         assert target.finish() == (7, "executed\n"), said
 
@@ -269,6 +302,19 @@ def told(program, fifo, **options):
         helpers.wait_until(lambda: len(os.listdir(folder)) == 2, what="its second thread")
         (other,) = set(os.listdir(folder)) - {str(target.pid)}
         yield target, lambda word: TELL.format(word=word, fifo=fifo, comm=f"{folder}/{other}/comm")
+
+
+def test_text_elsewhere(targets, plain_output, tmp_path):
+    """A part of its text is mapped elsewhere while that is an image's, as V8 does: detach takes all of it back, and then says so."""
+    with told(targets["exec"], tmp_path / "fifo") as (target, script):
+        assert attaching.ask("attach", target.pid).returncode == 0
+        assert helpers.run(["sh", "-c", script("m")]).returncode == 0
+        images = [m for m in target.mappings() if m.name.startswith("/hugeld:")]
+        assert images and max(m.end for m in images) > 1 << 40, images
+        assert attaching.ask("detach", target.pid).returncode == 0
+        assert not any("hugeld:" in m.name for m in target.mappings())
+        helpers.one_line(helpers.hugeld("detach", target.pid), 1, "it is not attached")
+        assert target.finish() == plain_output
 
 
 LOCKED, UNUSUAL = "its text is locked into memory", "its text is mapped in an unusual way"
@@ -357,7 +403,7 @@ LET_END = "kill -KILL {pid}; while grep -q . /proc/{pid}/maps; do :; done"
 
 @pytest.mark.parametrize("script, may_be_said", [
     pytest.param(LET_END, "(it|has) ended", id="ends"),
-    pytest.param(LET_EXECUTE, "ended or executed|nothing to do", id="executes", marks=pytest.mark.check_all)])
+    pytest.param(LET_EXECUTE, "ended or executed|it is not attached|no whole huge page", id="executes", marks=pytest.mark.check_all)])
 @pytest.mark.parametrize("is_attached, command", [(False, "attach"), *[pytest.param(True, c, marks=pytest.mark.check_all(ci=True)) for c in ("attach", "detach")]])
 def test_ends_while_it_is_looked_at(targets, tmp_path, is_attached, command, script, may_be_said):
     """It ends before each file of it that is opened: this is the reason given, and not the file that can't be read any more."""
