@@ -195,7 +195,7 @@ static int remove_items(struct request *request, const struct hl_wanted_files *g
                              .configuration = hl_xasprintf("%s", request->configuration),
                              .store_path = hl_default_store()};
     if (hl_begin_apply(&apply)) {
-        apply.failed = false;
+        apply.failed = false; /* which the caller says */
         hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
         hl_remove_unlisted(&apply, gone);
     }
@@ -241,6 +241,9 @@ static void disable_word(struct request *request, const char *text) {
             code = is_meant ? remove_items(request, &gone, &files) : HL_EXIT_DONE;
         free(line);
     }
+    for (size_t i = 0; i < lists.problems.n; i++)
+        hl_warn("%s", lists.problems.text[i]);
+    code = lists.is_whole ? code : HL_EXIT_NO;
     if (!request->json && code != HL_EXIT_NO)
         hl_print("%s: %s%s", text,
                  masked    ? "disabled by a line that masks it, since it is listed in "
@@ -272,10 +275,11 @@ static int lock_lists(struct request *request) {
     char *folder = hl_xasprintf("%s/enabled.d", request->configuration);
     for (char *at = folder + 1; !request->disables && (at = strchr(at, '/')) != NULL; *at++ = '/') {
         *at = '\0';
-        mkdir(folder, geteuid() == 0 ? 0755 : 0700);
+        if (mkdir(folder, geteuid() == 0 ? 0755 : 0700) == 0 && geteuid() == 0)
+            chmod(folder, 0755); /* umask(2) */
     }
     if (!request->disables && mkdir(folder, 0755) == 0)
-        chmod(folder, 0755); /* umask(2) */
+        chmod(folder, 0755);
     request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
     int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
     if (lock == -EWOULDBLOCK)

@@ -59,7 +59,7 @@ def test_folder_that_others_can_write_to(world):
 
 def test_refresh_counts_an_image_once(world):
     done(world.run(HUGELD, "enable", APP))
-    said = done(world.share("refresh"))
+    said = done(world.hugeld("apply"))
     assert said.startswith(f"{APP}: there already") and said.count("\n") == 1
 
 
@@ -76,7 +76,7 @@ def test_names(world):
     odd = "/run/programs/a[b]*"
     shutil.copy(world.path(APP), world.path(odd))
     done(world.run(HUGELD, "enable", odd))
-    done(world.share("refresh"))
+    done(world.hugeld("apply"))
     assert len(world.list()) == 2
     world.path(odd).unlink()
     done(world.run(HUGELD, "disable", odd))
@@ -238,12 +238,12 @@ def test_what_is_on_another_disk(world, tmp_path):
         write(world, "any_disk = yes\n")
         assert f"{app}: nothing would be done" not in world.run(HUGELD, "service", "--dry-run").stdout
         done(world.run(HUGELD, "enable", app))
-        done(world.share("remove", "--all"))
-        done(world.share("refresh"))
+        done(world.hugeld("disable", APP))
+        done(world.hugeld("apply"))
         assert [(i["path"], i["state"]) for i in world.list()] == [(app, "fresh")]
         write(world, f"enabled = {app}\n")
-        done(world.share("remove", "--all"))
-        assert world.share("refresh").returncode == 1
+        done(world.hugeld("disable", APP))
+        assert world.hugeld("apply").returncode == 1
         assert [(i["path"], i["state"]) for i in world.list()] == [(app, "pending")]
         done(world.run(HUGELD, "reset"))
 
@@ -263,17 +263,17 @@ def test_reset(world):
     done(world.run("env", "XDG_CACHE_HOME=/run/cache", HUGELD, "reset"))
     assert (sorted(os.listdir(world.path("/run"))), mounts(world)) == before
     done(world.run(HUGELD, "reset"))
-    done(world.share("refresh"))
+    done(world.hugeld("apply"))
     assert len(world.list()) == 1  # enabled files stay enabled
 
 
 def test_reset_where_the_store_is_not_seen(world):
     """reset runs in a mount namespace in which the store is not mounted, but its folder is there."""
-    world.add(APP)
+    world.enable(APP)
     [image] = world.list()
     script = f"umount {SYSTEM} && {HUGELD} reset && ls -d {SYSTEM}"
     assert done(world.run("unshare", "-m", "sh", "-c", script)) == f"{SYSTEM}\n"
-    assert world.list() == [image] and world.share("check").returncode == 0
+    assert world.list() == [image] and world.hugeld("list", "--check").returncode == 0
     done(world.run(HUGELD, "reset"))
 
 
@@ -290,7 +290,7 @@ def test_reset_follows_no_link(world):
 def test_reset_is_killed(world, strace, call):
     """The next reset does the rest."""
     before = sorted(os.listdir(world.path("/run"))), mounts(world)
-    world.add(APP)
+    world.enable(APP)
     kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when=1"]
     world.run(HUGELD, "reset", strace=kill)
     done(world.run(HUGELD, "reset"))
@@ -308,7 +308,7 @@ def test_reset_detaches(world):
     process = helpers.start(world.command(python, "-c", script), stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline() == "ready\n"
-        world.add("--way=image", python)
+        world.enable("--way=image", python)
         done(world.run(HUGELD, "attach", process.pid))
         assert f"{SYSTEM}/" in maps(process.pid)
         assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in done(world.run(HUGELD, "reset"))
@@ -320,7 +320,7 @@ def test_reset_detaches(world):
 
 def test_reset_beside_a_process_that_does_not_answer(world):
     """The process is named, and all else is reset."""
-    world.add(APP)
+    world.enable(APP)
     process = helpers.start(["sleep", "1000"])
     try:
         assert world.run("sh", "-c", f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{process.pid}/maps").returncode == 0
@@ -334,20 +334,20 @@ def test_reset_beside_a_process_that_does_not_answer(world):
 
 def test_reset_of_what_is_used(world):
     """The process keeps its pages until it ends, and nothing is left to do then."""
-    world.add(APP)
+    world.enable(APP)
     [image] = world.list()
     with world.mapped(image["image"]) as huge:
         assert huge > 0
         assert "keep these until they end" in done(world.run(HUGELD, "reset"))
         assert not world.path(SYSTEM).exists() and f" {SYSTEM} " not in mounts(world)
-        world.add(APP)
+        world.enable(APP)
         assert [i["state"] for i in world.list()] == ["fresh"]
     done(world.run(HUGELD, "reset"))
     assert not world.path(SYSTEM).exists()
 
 
 def test_reset_while_the_service_runs(world):
-    world.add(APP)
+    world.enable(APP)
     process = helpers.start(world.command(HUGELD, "service"))
     try:
         helpers.wait_until(lambda: any(m.name.startswith(f"{SYSTEM}/") for m in read_smaps(process.pid)))

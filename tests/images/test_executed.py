@@ -378,7 +378,7 @@ def test_changed_file(images, program, run, change, tmp_path):
     elif change == "replaced":
         shutil.copy(app, tmp_path / "new")
         os.replace(tmp_path / "new", app)
-    refused(run, app, "make one: hugeld share add " + str(app))
+    refused(run, app, "make one: hugeld enable " + str(app))
 
 
 def test_image_of_another_file(images, program, run, builder):

@@ -131,7 +131,7 @@ def test_program_that_is_run_again(calls):
     """None of its processes lives as long as the window; the plan is made for the one that there is at the end."""
     answer, _ = survey("--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", seconds=5)
     found = row(answer, calls)
-    assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] in ("place", "image")
+    assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] in ("in-place", "image")
 
 
 @pytest.mark.check_all
@@ -151,10 +151,10 @@ def test_advice(calls):
         [file] = helpers.hugeld_json("inspect", "--pid", process.pid, "-o", "segments=text,sparse_text=off")["files"]
         answer, status = survey("--program", calls)
     advice = row(answer, calls)["advice"]
-    assert status == 0 and advice["way"] == file["verdict"]["way"] in ("place", "image") and advice["hot_share"] > 0.8
+    assert status == 0 and advice["way"] == file["verdict"]["way"] in ("in-place", "image") and advice["hot_share"] > 0.8
     assert advice["pages"] == file["verdict"]["pages"] > 0 and advice["all_pages"] == advice["pages"]
     assert ", then ".join(advice["commands"]) == file["verdict"]["commands"]
-    assert advice["commands"][0] == f"hugeld share add {calls}"
+    assert advice["commands"][0] == f"hugeld enable {calls}"
 
 
 @pytest.mark.check_all
@@ -171,8 +171,8 @@ def test_static_program(roots_folder):
     with running([static, FOREVER]):
         answer, _ = survey("--program", static)
     advice = row(answer, static)["advice"]
-    assert advice["way"] in ("place", "image") and "preloaded" in advice["reason"]
-    assert advice["commands"] == [f"hugeld share add {static}", f"hugeld run -- {static}"][:1 if advice["way"] == "place" else 2]
+    assert advice["way"] in ("in-place", "image") and "preloaded" in advice["reason"]
+    assert advice["commands"] == [f"hugeld enable {static}", f"hugeld run -- {static}"][:1 if advice["way"] == "place" else 2]
 
 
 @pytest.mark.check_all
@@ -370,7 +370,7 @@ def test_report(calls, roots_folder, tmp_path):
         survey("--program", program, "--report", report)
     drawn = Drawing(report, tmp_path)
     assert answer_of(report)["programs"] and drawn.shapes.count(("rect", "huge")) >= 1
-    assert "<script>&" in drawn.text and "hugeld share add" in drawn.text and "TLB" in drawn.text
+    assert "<script>&" in drawn.text and "hugeld enable" in drawn.text and "TLB" in drawn.text
 
 
 def test_progress():
