@@ -44,8 +44,20 @@ static const struct hl_flag disable_flags[] = {
 
 /* --- what a name means --- */
 
+static char *find_line(const struct request *request, const char *text, char **source);
+
+/* Whether a list has TEXT as an entry. */
+static bool is_listed(const struct request *request, const char *text) {
+    char *source, *line = text != NULL ? find_line(request, text, &source) : NULL;
+    if (text != NULL)
+        free(source);
+    free(line);
+    return line != NULL;
+}
+
 /* The word of a list for NAME: a path, also of a file that is gone; a program in PATH; a glob.  NULL, after a message. */
-static char *find_word(const char *name, bool disables) {
+static char *find_word(const struct request *request, const char *name) {
+    bool disables = request->disables;
     char path[PATH_MAX];
     char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name), *word = NULL;
     if (program == NULL) {
@@ -59,6 +71,13 @@ static char *find_word(const char *name, bool disables) {
         word = hl_quote_path(path, true);
     else if (is_glob || (disables && program[0] == '/'))
         word = hl_quote_path(program, !is_glob);
+    char *literal = !found && disables && is_glob ? hl_quote_path(program, true) : NULL;
+    if (is_listed(request, literal)) { /* a file that looks like a glob, and is gone */
+        free(word);
+        word = literal;
+    } else {
+        free(literal);
+    }
     if (!found && word == NULL && !is_glob && !(disables && program[0] == '/'))
         hl_warn("%s: %s", name, strerror(error));
     else if (word == NULL)
@@ -78,6 +97,9 @@ static void note_entry(struct request *request, const char *entry, bool changed,
 }
 
 static bool change_list(struct request *request, const char *added, const char *removed, bool *changed) {
+    *changed = false;
+    if (request->folder < 0) /* there is no list to disable anything in */
+        return true;
     int result = hl_change_list(request->folder, added, removed, changed);
     if (result != 0) {
         hl_warn("%s/enabled.d/" HL_LOCAL_LIST ": it cannot be changed: %s", request->configuration, strerror(-result));
@@ -302,7 +324,7 @@ static void act_on_names(struct request *request) {
             hl_free_texts(&files);
             continue;
         }
-        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(name, request->disables);
+        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(request, name);
         if (word == NULL) {
             note_entry(request, name, false, HL_EXIT_NO, json_array());
         } else if (request->disables) {
