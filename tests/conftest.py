@@ -362,7 +362,7 @@ def images(image_store):
     """The same for one test: its images go at its end, since they all take memory."""
     before = set(os.listdir(image_store.folder))
     yield image_store
-    for name in set(os.listdir(image_store.folder)) - before - {".lock"}:
+    for name in set(os.listdir(image_store.folder)) - before - {".lock", ".records"}:
         shutil.rmtree(image_store.folder / name)
 
 

@@ -294,14 +294,14 @@ static bool is_planned(const struct hl_apply *apply, const char *path, const cha
 
 /* Tries to put the file on huge pages, and notes the result. */
 static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, struct hl_record *record, const char *key,
-                    bool was_tried) {
+                    bool was_tried, bool is_broken) {
     struct hl_add_outcome outcome;
     unsigned flags = (apply->any_disk ? HL_ADD_ANY_DISK : 0) | (apply->is_dry ? HL_ADD_DRY : 0) |
                      (wanted->is_named ? 0 : HL_ADD_IF_WORTH) | wanted->entry->way;
     hl_show_progress(1000, "%u images, %" PRIu64 " huge pages; %.60s", apply->made, apply->huge_pages,
                      hl_base_name(wanted->path));
-    /* An item of the same version goes if another way is asked for now. */
-    remove_old_items(apply, wanted->path, record->asked != wanted->entry->way ? "" : key, false);
+    /* An item of the same version goes if something is wrong with it, or if another way is asked for now. */
+    remove_old_items(apply, wanted->path, is_broken || record->asked != wanted->entry->way ? "" : key, false);
     hl_add_path(&outcome, &apply->store, wanted->path, flags);
     if (outcome.result == HL_SHARE_MADE && is_planned(apply, wanted->path, key))
         outcome.result = HL_SHARE_PRESENT;
@@ -347,7 +347,7 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
         (is_same && record->result == HL_RESULT_MADE && is_still_made(apply, wanted, record, &state)))
         count_result(apply, wanted, record);
     else
-        attempt(apply, wanted, record, key.at, is_vain);
+        attempt(apply, wanted, record, key.at, is_vain, is_same && record->result == HL_RESULT_MADE);
 }
 
 /* --- what no entry names --- */
@@ -421,7 +421,7 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
         size_t n;
         if (hl_find_wanted_file(&apply->wanted, gone->file[i].path) != NULL)
             continue;
-        hl_read_items_of(&apply->store, gone->file[i].path, &items, &n);
+        apply->failed |= !hl_read_items_of(&apply->store, gone->file[i].path, &items, &n);
         for (size_t j = 0; j < n; j++)
             if (remove_item(apply, &items[j]) == 0)
                 say_removed(apply, &items[j], "since it was disabled");

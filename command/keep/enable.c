@@ -44,8 +44,20 @@ static const struct hl_flag disable_flags[] = {
 
 /* --- what a name means --- */
 
+static char *find_line(const struct request *request, const char *text, char **source);
+
+/* Whether a list has TEXT as an entry. */
+static bool is_listed(const struct request *request, const char *text) {
+    char *source, *line = text != NULL ? find_line(request, text, &source) : NULL;
+    if (text != NULL)
+        free(source);
+    free(line);
+    return line != NULL;
+}
+
 /* The word of a list for NAME: a path, also of a file that is gone; a program in PATH; a glob.  NULL, after a message. */
-static char *find_word(const char *name, bool disables) {
+static char *find_word(const struct request *request, const char *name) {
+    bool disables = request->disables;
     char path[PATH_MAX];
     char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name), *word = NULL;
     if (program == NULL) {
@@ -59,6 +71,13 @@ static char *find_word(const char *name, bool disables) {
         word = hl_quote_path(path, true);
     else if (is_glob || (disables && program[0] == '/'))
         word = hl_quote_path(program, !is_glob);
+    char *literal = !found && disables && is_glob ? hl_quote_path(program, true) : NULL;
+    if (is_listed(request, literal)) { /* a file that looks like a glob, and is gone */
+        free(word);
+        word = literal;
+    } else {
+        free(literal);
+    }
     if (!found && word == NULL && !is_glob && !(disables && program[0] == '/'))
         hl_warn("%s: %s", name, strerror(error));
     else if (word == NULL)
@@ -78,6 +97,9 @@ static void note_entry(struct request *request, const char *entry, bool changed,
 }
 
 static bool change_list(struct request *request, const char *added, const char *removed, bool *changed) {
+    *changed = false;
+    if (request->folder < 0) /* there is no list to disable anything in */
+        return true;
     int result = hl_change_list(request->folder, added, removed, changed);
     if (result != 0) {
         hl_warn("%s/enabled.d/" HL_LOCAL_LIST ": it cannot be changed: %s", request->configuration, strerror(-result));
@@ -195,7 +217,7 @@ static int remove_items(struct request *request, const struct hl_wanted_files *g
                              .configuration = hl_xasprintf("%s", request->configuration),
                              .store_path = hl_default_store()};
     if (hl_begin_apply(&apply)) {
-        apply.failed = false;
+        apply.failed = false; /* which the caller says */
         hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
         hl_remove_unlisted(&apply, gone);
     }
@@ -241,6 +263,9 @@ static void disable_word(struct request *request, const char *text) {
             code = is_meant ? remove_items(request, &gone, &files) : HL_EXIT_DONE;
         free(line);
     }
+    for (size_t i = 0; i < lists.problems.n; i++)
+        hl_warn("%s", lists.problems.text[i]);
+    code = lists.is_whole ? code : HL_EXIT_NO;
     if (!request->json && code != HL_EXIT_NO)
         hl_print("%s: %s%s", text,
                  masked    ? "disabled by a line that masks it, since it is listed in "
@@ -272,10 +297,11 @@ static int lock_lists(struct request *request) {
     char *folder = hl_xasprintf("%s/enabled.d", request->configuration);
     for (char *at = folder + 1; !request->disables && (at = strchr(at, '/')) != NULL; *at++ = '/') {
         *at = '\0';
-        mkdir(folder, geteuid() == 0 ? 0755 : 0700);
+        if (mkdir(folder, geteuid() == 0 ? 0755 : 0700) == 0 && geteuid() == 0)
+            chmod(folder, 0755); /* umask(2) */
     }
     if (!request->disables && mkdir(folder, 0755) == 0)
-        chmod(folder, 0755); /* umask(2) */
+        chmod(folder, 0755);
     request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
     int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
     if (lock == -EWOULDBLOCK)
@@ -298,7 +324,7 @@ static void act_on_names(struct request *request) {
             hl_free_texts(&files);
             continue;
         }
-        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(name, request->disables);
+        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(request, name);
         if (word == NULL) {
             note_entry(request, name, false, HL_EXIT_NO, json_array());
         } else if (request->disables) {

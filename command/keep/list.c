@@ -402,13 +402,31 @@ static void add_path(struct finding *finding, const char *path, bool is_named, b
     }
 }
 
+/* Whether PATTERN matches one path alone, which it is without its '\\'; that becomes *PATH. */
+static bool is_path(const char *pattern, char **path) {
+    char *end = *path = hl_xmalloc(strlen(pattern) + 1);
+    for (const char *at = pattern; *at != '\0'; at++) {
+        if (strchr("*?[", *at) != NULL)
+            return false;
+        at += at[0] == '\\' && at[1] != '\0';
+        *end++ = *at;
+    }
+    return true;
+}
+
 /* Adds what PATTERN matches. */
 static void add_pattern(struct finding *finding, const char *pattern) {
     glob_t matches;
-    bool is_named = strpbrk(pattern, "*?[") == NULL;
+    char *path;
+    if (is_path(pattern, &path)) {
+        add_path(finding, path, true, false);
+        free(path);
+        return;
+    }
+    free(path);
     int result = hl_glob_local(&finding->local, pattern, &matches);
     for (size_t i = 0; i < matches.gl_pathc; i++)
-        add_path(finding, matches.gl_pathv[i], is_named, false);
+        add_path(finding, matches.gl_pathv[i], false, false);
     globfree(&matches);
     if (result == GLOB_NOSPACE || result == GLOB_ABORTED)
         note_missing(finding, hl_xasprintf("%s: it cannot be read", pattern), true);

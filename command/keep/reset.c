@@ -24,6 +24,11 @@ static bool has_our_mounts(int folder) {
     return hl_has_same(folder, "ns/mnt") == 1 && hl_has_same(folder, "root") == 1;
 }
 
+/* Whether REGION maps an image that was removed from its store, and perhaps the store with it. */
+static bool is_removed_image(const struct hl_region *region) {
+    return strstr(region->name, "/" HL_OLD_FOLDER "/") != NULL && hl_ends_in(region->name, HL_DELETED);
+}
+
 /* A process that is looked at in a child, since its memory map may stay locked. */
 struct look {
     pid_t pid;
@@ -42,7 +47,7 @@ static bool maps_images(void *look_) {
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
         maps = (region->flags & PF_X) &&
-               (hl_is_own_image(region) ? has_our_mounts(process.folder)
+               (hl_is_own_image(region) || is_removed_image(region) ? has_our_mounts(process.folder)
                                         : look->store != NULL && region->device == look->store->st_dev);
     }
     hl_close_process(&process);

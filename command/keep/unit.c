@@ -364,14 +364,14 @@ static int end(const char *unit, char *const *files, int n) {
 }
 
 int hl_serve_unit(const char *verb, int argc, char **argv) {
-    bool is_generator = strcmp(verb, "unit-generate") == 0;
+    bool is_generator = strcmp(verb, "unit-generate") == 0, begins = strcmp(verb, "unit-begin") == 0;
     bool is_wrong = is_generator ? argc != 2 && argc != 4
                                  : argc < 3 || argc - 2 > LINKS_MAX || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
-    if (is_wrong) {
+    if (is_wrong || (!is_generator && !begins && strcmp(verb, "unit-end") != 0)) {
         hl_warn("%s: it is called by systemd, with the %s", verb, is_generator ? "folder" : "unit and its files");
         return HL_EXIT_USAGE;
     }
     if (is_generator)
         return generate(argv[1]);
-    return (strcmp(verb, "unit-begin") == 0 ? begin : end)(argv[1], argv + 2, argc - 2);
+    return (begins ? begin : end)(argv[1], argv + 2, argc - 2);
 }

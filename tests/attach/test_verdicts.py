@@ -89,9 +89,9 @@ def stock_programs():
 
 def added_as_told(place, path, verdict):
     """Follows VERDICT with share add, and returns the result."""
-    file = place.add(path)
+    file = place.enable(path)
     way, share = verdict["way"], verdict["text_share"]
-    if way in ("place", "image") and not verdict["is_made"]:
+    if way in ("in-place", "image") and not verdict["is_made"]:
         # A machine short of memory gives no huge pages in place; then it is an image.
         assert file["result"] == "made" and (file["way"] == way or way == "place"), (path, verdict, file)
         assert file["way"] != way or abs(file["text_share"] - share) < 0.01, (path, verdict, file)
@@ -275,7 +275,7 @@ def test_static_program_of_which_no_image_can_be_made(targets, tmp_path):
     shutil.copy(targets["static"], app)
     tmp_path.chmod(0o777)
     text = helpers.hugeld("inspect", app).stdout
-    assert "leave it as it is" in text and f"no image can be made of it: 'hugeld share add {app}' says why" in text, text
+    assert "leave it as it is" in text and f"no image can be made of it: 'hugeld enable {app}' says why" in text, text
 
 
 def test_no_whole_page_of_text(place, tmp_path):
@@ -283,7 +283,7 @@ def test_no_whole_page_of_text(place, tmp_path):
     source, app = tmp_path / "app.c", tmp_path / "app"
     source.write_text('__asm__(".section .rodata; .skip 2 << 20, 1; .text; .skip 3 << 20, 0x90"); int main(void) { return 0; }\n')
     subprocess.run(["gcc", "-pie", "-fPIE", "-o", app, source], check=True)
-    file = place.add(app, "--way=image")
+    file = place.enable(app, "--way=image")
     assert file["result"] == "made" and file["text_share"] == 1, file
     verdict = place.inspect(app)["verdict"]
     assert (verdict["way"], verdict["is_made"]) == ("image", True), verdict
@@ -337,7 +337,7 @@ def check_survey(place, path):
     advice = row["advice"]
     assert (advice["command"] is None) == (advice["reason"] is not None), row
     words = shlex.split(advice["command"] or "")[2:]
-    assert str(path) not in words or verdict["way"] in ("place", "image") and not verdict["is_made"], (row, verdict)
+    assert str(path) not in words or verdict["way"] in ("in-place", "image") and not verdict["is_made"], (row, verdict)
 
 
 def check_process(place, target):
@@ -382,7 +382,7 @@ def test_forty_programs(place, busy, pool, number):
         attaching.wait_in_call(target.pid)
         check_process(place, target)
     check_program(place, path)
-    made = place.add(path)["result"] == "made"
+    made = place.enable(path)["result"] == "made"
     if made:
         check_commands(place, busy, path, place.inspect(path)["verdict"])
 
@@ -416,8 +416,8 @@ def test_run_does_as_told(place):
         [told] = started_by_run(place, path, "-o", option)
         best = verdict["sentence"].removeprefix("leave it as it is: ")
         assert told.startswith(f"hugeld: {path}: started as it is") and best in told, (told, verdict)
-        assert (verdict["commands"] or "") in told and ("share add" in told) <= (verdict["way"] in ("place", "image")), told
-        if place.add(path)["result"] == "made":
+        assert (verdict["commands"] or "") in told and ("share add" in told) <= (verdict["way"] in ("in-place", "image")), told
+        if place.enable(path)["result"] == "made":
             made = place.inspect(path)["verdict"]
             assert made["is_made"] and (made["pages"] == verdict["pages"] or made["way"] != verdict["way"]), (verdict, made)
             told = started_by_run(place, path, "-o", f"verbose=2,{place.option}")
@@ -454,7 +454,7 @@ def test_little_text_is_left(place, tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", lib, tmp_path / "data.c"], check=True)
     verdict = place.inspect("-o", "segments=text,sparse_text=off", lib)["verdict"]
     assert verdict["way"] == "nothing" and "too little text" in verdict["sentence"], json.dumps(verdict)
-    assert place.add(lib)["result"] == "nothing"
+    assert place.enable(lib)["result"] == "nothing"
     process = helpers.start([*place.inside, "env", f"LD_PRELOAD={lib}", "sleep", "1000"])
     try:
         helpers.wait_until(lambda: str(lib) in pathlib.Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"))
@@ -464,7 +464,7 @@ def test_little_text_is_left(place, tmp_path):
         helpers.end_process(process)
     [store] = place.json("share", f"--store={place.path}", "list")["stores"]
     assert store["images"] == []
-    assert place.add(lib, "--way=image")["result"] == "made"
+    assert place.enable(lib, "--way=image")["result"] == "made"
 
 
 def test_survey_agrees(place, tmp_path):

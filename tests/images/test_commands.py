@@ -255,7 +255,7 @@ def test_inspect(builder, store):
     app = builder.executable("nopie")
     before = store.inspect(app)["image"]
     assert (before["path"], before["bytes"], before["used"], before["reason"]) == (None, None, False, "no-image")
-    assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld share add {app}")
+    assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld enable {app}")
     image = store.add(app)
     after = store.inspect(app, options="segments=text,sparse_text=off")
     assert after["image"]["path"] == image and after["image"]["used"] is True

@@ -54,14 +54,14 @@ ELSEWHERE = {
     "docker run -v /run/hugeld/KEY/NAME:/usr/bin/NAME:ro IMAGE": "tests/images/test_containers.py",
     "volumeMounts: [{name: image, mountPath: /usr/bin/NAME, readOnly: true}]": "tests/images/test_containers.py, by runc",
     "volumes: [{name: image, hostPath: {path: /run/hugeld/KEY/NAME, type: File}}]": "tests/images/test_containers.py, by runc",
-    "hugeld share add --way=place --any-disk /var/lib/containers/storage/overlay/LAYER/diff/usr/bin/NAME":
+    "hugeld enable --way=in-place --any-disk /var/lib/containers/storage/overlay/LAYER/diff/usr/bin/NAME":
         "tests/programs/test_pods.py",
     "make": "everything",
     "deploy/container-root build/container": "tests/programs/test_pods.py",
     "podman build -t localhost/hugeld -f deploy/Containerfile build/container": "tests/programs/test_pods.py",
     "kubectl apply -f deploy/hugeld.yaml": "tests/programs/test_pods.py, its pod by podman",
-    "hugeld share add PROGRAM": "tests/images/test_store.py",
-    "hugeld share add --way=image FILE": "tests/images/test_in_place.py",
+    "hugeld enable PROGRAM": "tests/images/test_store.py",
+    "hugeld enable --way=image FILE": "tests/images/test_in_place.py",
     "hugeld enable NAME.service": "tests/images/test_enable.py",
     "hugeld share list": "tests/images/test_store.py",
     "hugeld survey": "tests/survey/test_survey.py",

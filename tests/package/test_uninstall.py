@@ -46,7 +46,7 @@ await() {
 HOLD = f"""
 hugeld enable {APP}
 systemctl enable --quiet hugeld.service
-hugeld share add --way=image --any-disk {OTHER}
+hugeld enable --way=image --any-disk {OTHER}
 rm -f /tmp/lines
 mkfifo /tmp/lines
 exec 9<> /tmp/lines

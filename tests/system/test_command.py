@@ -346,7 +346,7 @@ def test_inspect_name_in_a_remedy(tmp_path):
     """A command that is to be copied into a shell has the name as a shell reads it."""
     shutil.copy("/usr/bin/perl", tmp_path / "a;id b")
     told = hugeld("inspect", tmp_path / "a;id b").stdout
-    assert f"'hugeld share add {tmp_path}/a\\;id\\ b' says why" in told
+    assert f"'hugeld enable {tmp_path}/a\\;id\\ b' says why" in told
     assert "add " + str(tmp_path / "a;id") not in told
 
 
