@@ -9,7 +9,8 @@ import databases
 import service
 import upstream
 from images import group_image
-from measure import Variant, at_once_precisely, compare, pairs, time_run
+from intervals import compare
+from measure import Variant, at_once_precisely, pairs, time_run
 from memory import group_arrays, group_calls, group_faults, group_memory, group_pressure, group_stalls, group_threads
 from programs import group_alternatives, group_defaults, group_many, group_misses, group_more, group_programs
 from servers import group_databases, group_servers

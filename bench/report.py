@@ -7,7 +7,7 @@ import re
 import statistics
 
 import misses
-from measure import compare
+from intervals import compare
 
 HEAD = """# Results
 
