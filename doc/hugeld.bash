@@ -35,7 +35,7 @@ _hugeld() {
     enable | disable | reset) options='--help' ;;
     attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
     detach) options='--json --objects --children --dry-run --running-threads --help' ;;
-    share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --config --unattended --help' ;;
+    share) options='--json --store --way --any-disk --size --running --all --unused --force --config --unattended --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.

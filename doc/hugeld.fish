@@ -51,7 +51,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from share attach' -l store -r -F 
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l way -x -a 'place image' -d 'In place or an image'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l any-disk -d 'Files on disks that may be exchanged, too'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l size -x -d 'How much it may hold'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l per-node -d 'An image on each node'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l running -d 'What processes have mapped'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -s a -l all -d 'Remove everything'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l unused -d 'Remove images that no process maps'

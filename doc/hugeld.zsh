@@ -56,7 +56,7 @@ _hugeld() {
     share)
         _arguments -S $help $json '--store=[another store]:folder:_files -/' '--way=[in place or an image]:way:(place image)' \
             '--any-disk[files on disks that may be exchanged, too]' \
-            '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[files that processes have mapped]' \
+            '--size=[how much it may hold]:size:' '--running[files that processes have mapped]' \
             '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove images that no process maps]' '--force[remove mapped images, too]' \
             '--config=[another configuration]:file:_files' '--unattended[as the service does it]' \
             '1:action:(add list check remove refresh unit)' '*:file:_files'

@@ -127,14 +127,7 @@ static void hold_file(struct kept *kept, const struct hl_geometry *geometry, int
 
 /* Whether the held files are those that the store has. */
 static bool holds(const struct kept *kept, const struct hl_store_item *item) {
-    bool same = kept->n_held == item->n_inodes;
-    for (size_t i = 0; same && i < kept->n_held; i++) {
-        bool found = false;
-        for (size_t j = 0; j < item->n_inodes; j++)
-            found |= item->inode[j] == kept->held[i].inode;
-        same = found;
-    }
-    return same;
+    return kept->n_held == 1 && kept->held[0].inode == item->inode;
 }
 
 static void hold_link(struct kept *kept, const struct hl_store *store, const char *link) {
@@ -151,13 +144,7 @@ static void hold(struct kept *kept, const struct hl_store *store, const struct h
     if (holds(kept, item)) /* a file in place has no image to hold */
         return;
     release(kept);
-    if (item->replicas == 0)
-        hold_link(kept, store, HL_IMAGE_LINK);
-    for (unsigned node = 0; item->replicas > 0 && node < HL_NODE_NUMBERS; node++) {
-        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
-        hold_link(kept, store, link);
-        free(link);
-    }
+    hold_link(kept, store, HL_IMAGE_LINK);
 }
 
 /* --- watching --- */

@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 struct request {
-    bool json, running, any_disk, per_node, all, unused, force, unattended;
+    bool json, running, any_disk, all, unused, force, unattended;
     const char *store_path, *action, *configuration;
     char *size;         /* of the store; NULL: as it is */
     unsigned way_flags; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE or 0 */
@@ -92,7 +92,6 @@ static const struct hl_flag command_flags[] = {
      HL_SWITCH(struct request, any_disk)},
     {"size", 0, "BYTES|PERCENT", "add, refresh: how much root lets the store hold (25% of the memory)",
      HL_CALL(set_size)},
-    {"per-node", 0, NULL, "add: an image on each NUMA node", HL_SWITCH(struct request, per_node)},
     {"running", 0, NULL, "add: the files that processes of these names or PIDs have mapped",
      HL_SWITCH(struct request, running)},
     {"all", 'a', NULL, "remove: everything", HL_SWITCH(struct request, all)},
@@ -212,10 +211,9 @@ static void report_outcome(struct request *request, const struct hl_store *store
 
 /* --- add --- */
 
-static unsigned find_flags(const struct request *request, bool per_node, bool if_worth) {
-    return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (per_node ? HL_ADD_PER_NODE | HL_ADD_IMAGE : 0) |
-           (if_worth ? HL_ADD_IF_WORTH : 0) | (request->unattended ? HL_ADD_UNATTENDED : 0) |
-           request->way_flags;
+static unsigned find_flags(const struct request *request, bool if_worth) {
+    return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (if_worth ? HL_ADD_IF_WORTH : 0) |
+           (request->unattended ? HL_ADD_UNATTENDED : 0) | request->way_flags;
 }
 
 /* Whether refresh_store has just failed to make the image of the enabled file at PATH, in the same way. */
@@ -250,7 +248,7 @@ static void note_pending(const struct request *request, const struct hl_store *s
 
 static void add_file(struct request *request, const struct hl_store *store, const char *path, bool quiet) {
     struct hl_add_outcome outcome;
-    unsigned flags = find_flags(request, request->per_node, quiet);
+    unsigned flags = find_flags(request, quiet);
     if (was_tried(request, path))
         return;
     show_progress(request, path);
@@ -394,7 +392,7 @@ static void add_loaded(struct request *request, const struct hl_store *store, co
         .sentence = problem};
     show_progress(request, loaded->object.path);
     if (problem == NULL)
-        hl_add_image(&outcome, store, loaded->file, find_flags(request, request->per_node, true));
+        hl_add_image(&outcome, store, loaded->file, find_flags(request, true));
     report_outcome(request, store, loaded->object.path, &outcome, true);
     hl_free_add_outcome(&outcome);
 }
@@ -539,8 +537,8 @@ static int add(struct request *request, const char *path) {
 static void print_item(const struct hl_store_item *item) {
     unsigned share = hl_permille(item->text_huge_bytes, item->text_bytes);
     char *text = item->text_bytes > 0 ? hl_xasprintf("%u.%u %%", share / 10, share % 10) : hl_xasprintf("-");
-    hl_print("%-5s %7s %10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", name_way(item->is_in_place), text,
-             item->huge_pages, item->bytes / 1024, item->processes, item->replicas,
+    hl_print("%-5s %7s %10" PRIu64 " %10" PRIu64 " %9u  %-8s %s  %s", name_way(item->is_in_place), text,
+             item->huge_pages, item->bytes / 1024, item->processes,
              hl_item_state_name(item->state), item->origin, item->key);
     free(text);
 }
@@ -558,8 +556,8 @@ static void print_store(const struct hl_store *store, const struct hl_store_item
              store->geometry.huge_page_bytes / 1024, left, n - images, hl_plural(n - images));
     free(left);
     if (n > 0)
-        hl_print("%-5s %7s %10s %10s %9s %8s  %-8s %s", "WAY", "TEXT", "PAGES", "KIB", "PROCESSES",
-                 "REPLICAS", "STATE", "FILE, KEY");
+        hl_print("%-5s %7s %10s %10s %9s  %-8s %s", "WAY", "TEXT", "PAGES", "KIB", "PROCESSES",
+                 "STATE", "FILE, KEY");
     for (size_t i = 0; i < n; i++)
         print_item(&items[i]);
 }
@@ -567,11 +565,11 @@ static void print_store(const struct hl_store *store, const struct hl_store_item
 static json_t *make_json_item(const struct hl_store_item *item) {
     json_t *share =
         item->text_bytes > 0 ? hl_json_share(item->text_huge_bytes, item->text_bytes) : json_null();
-    return json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:s, s:I}", "path", hl_json_text(item->origin),
+    return json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:o, s:s, s:I}", "path", hl_json_text(item->origin),
                      "key", item->key, "way", name_way(item->is_in_place), "image",
                      item->is_in_place ? json_null() : hl_json_text(item->image), "bytes",
                      (json_int_t)item->bytes, "huge_pages", (json_int_t)item->huge_pages, "text_share", share,
-                     "replicas", (json_int_t)item->replicas, "state", hl_item_state_name(item->state),
+                     "state", hl_item_state_name(item->state),
                      "processes", (json_int_t)item->processes);
 }
 
@@ -793,7 +791,7 @@ static void report_removed(struct request *request, const struct hl_store *store
 static void refresh_image(struct request *request, const struct hl_store *store,
                           const struct hl_store_item *item) {
     struct hl_add_outcome outcome;
-    switch (hl_refresh_store_item(&outcome, store, item, find_flags(request, false, false))) {
+    switch (hl_refresh_store_item(&outcome, store, item, find_flags(request, false))) {
     case HL_REFRESH_FINE:
         request->present++;
         note(request, store, item->origin, item->key, "present", item->is_in_place, 0, NULL, NULL);
@@ -908,10 +906,8 @@ static const char *find_near(const char *name) {
 /* The mistake in the arguments, or NULL. */
 static const char *find_misuse(const struct request *request, const struct action *action) {
     bool adds = action->function == add, removes = action->function == remove_some;
-    if (!adds && (request->running || request->per_node || request->way_flags != 0))
-        return "--running, --per-node and --way are for add";
-    if (request->per_node && (request->way_flags & HL_ADD_IN_PLACE))
-        return "--per-node makes images, so --way=place cannot be given with it";
+    if (!adds && (request->running || request->way_flags != 0))
+        return "--running and --way are for add";
     if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
         return "--any-disk and --size are for add and refresh";
     if (action->function != refresh && (request->configuration != NULL || request->unattended))

@@ -50,7 +50,7 @@ def test_add(world, tmp_path):
     assert re.fullmatch(rf"{APP}: image, \d+\.\d % of its text, \d+ huge pages\n", world.add(APP).stdout)
     [image] = world.list()
     status = world.path(APP).stat()
-    assert (image["path"], image["state"], image["processes"], image["replicas"]) == (APP, "fresh", 0, 0)
+    assert (image["path"], image["state"], image["processes"]) == (APP, "fresh", 0)
     assert image["key"] == (f"{status.st_dev:#x}-{status.st_ino:#x}-{status.st_size:#x}-{status.st_ctime_ns // 10**9:#x}."
                             f"{status.st_ctime_ns % 10**9:#x}")
     folder = world.path(SYSTEM) / image["key"]
@@ -370,22 +370,6 @@ def test_folder_that_may_not_answer(world):
         [told] = json.loads(world.share("add", "--json", "/run/served/app").stdout)["files"]
         assert (told["result"], told["path"], told["key"], told["store"]) == ("failed", "/run/served/app", None, SYSTEM)
         assert not world.path(SYSTEM).exists()
-
-
-def test_per_node(world):
-    nodes = pathlib.Path("/sys/devices/system/node/has_memory").read_text().strip()
-    numbers = [n for part in nodes.split(",") for n in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)]
-    world.add(APP)  # without: then it is made anew
-    world.add("--per-node", APP)
-    [image] = world.list()
-    assert image["replicas"] == len(numbers)
-    folder = world.path(SYSTEM) / image["key"]
-    assert os.readlink(folder / ".image") == f"node{numbers[0]}/app"
-    for number in numbers:
-        assert os.readlink(folder / f".image-{number}") == f"node{number}/app"
-    check_huge(world, dict(image, huge_pages=image["huge_pages"] // len(numbers)))
-    assert world.share("check").returncode == 0
-    assert world.share("remove", APP).returncode == 0 and world.left() == []
 
 
 # --- rights to fill a store ---
@@ -1207,15 +1191,7 @@ def test_pending_and_gone(world):
 
 
 def test_how_it_was_asked_for(world, tmp_path):
-    """refresh makes an image as it was made first, also after it could not be made for a while."""
-    world.add("--per-node", APP)
-    world.path(APP).chmod(0o700)
-    assert world.share("refresh").returncode == 1 and world.list()[0]["state"] == "pending"
-    world.path(APP).chmod(0o755)
-    time.sleep(0.1)
-    assert world.share("refresh").returncode == 0
-    assert world.list()[0]["replicas"] > 0
-
+    """refresh makes an image as it was made first."""
     def make(file, tree):
         return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
 
