@@ -558,8 +558,7 @@ def test_rests_between_collapses(place):
 
 
 def test_misuse(place):
-    for arguments, words in ((["add", "--way=elsewhere", BIG], "place or image"), (["list", "--way=in-place"], "--way"),
-                             (["add", "--per-node", "--way=in-place", BIG], "--per-node")):
+    for arguments, words in ((["add", "--way=elsewhere", BIG], "place or image"), (["list", "--way=in-place"], "--way")):
         result = place.share(*arguments)
         assert result.returncode == 2 and words in result.stderr
 

@@ -849,6 +849,20 @@ def test_padding_of_a_page(spread, tmp_path, where):
     assert helpers.run([tmp_path / "out"]).stdout == "x\n"
 
 
+def test_section_in_the_padding(spread, tmp_path):
+    """What a section names is no padding."""
+    original, end, _ = spread
+    put(original, tmp_path / "app", end, b"what the program reads"[:8])
+    data = bytearray((tmp_path / "app").read_bytes())
+    elf = layouts.Elf(original)
+    strings = elf.shdrs[elf.header[-1]].offset
+    [at] = [elf.shoff + 64 * i for i, sh in enumerate(elf.shdrs) if data[strings + sh.name:].startswith(b".comment\0")]
+    struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] + 1)  # "comment"
+    struct.pack_into("<QQ", data, at + 24, end, 8)
+    (tmp_path / "app").write_bytes(data)
+    refuse(tmp_path / "app", tmp_path / "out", "or in a section", f"--huge-page={SMALL}")
+
+
 def test_padding_is_not_last(small, tmp_path):
     """In a file without section headers, what follows the last segment in its page is appended data."""
     data = bytearray(small.read_bytes())
