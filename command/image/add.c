@@ -611,7 +611,8 @@ static void find_nodes(struct job *job) {
 /* Whether the store has the image already, and with --per-node all of its replicas. */
 static bool is_present(const struct job *job) {
     struct hl_line path;
-    long image = hl_open_image_in_store(job->store->folder, job->store->owner, 0, &job->state, &path);
+    struct hl_file_state image_state = {0};
+    long image = hl_open_image_in_store(job->store->folder, job->store->owner, 0, &job->state, &path, &image_state);
     if (image < 0)
         return false;
     close((int)image);
