@@ -548,7 +548,8 @@ static bool give_new_key(struct job *job) {
 
 static bool is_present(const struct job *job) {
     struct hl_line path;
-    long image = hl_open_image_in_store(job->store->folder, job->store->owner, &job->state, &path);
+    struct hl_file_state image_state = {0};
+    long image = hl_open_image_in_store(job->store->folder, job->store->owner, &job->state, &path, &image_state);
     if (image >= 0)
         close((int)image);
     return image >= 0;

@@ -211,7 +211,8 @@ static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *want
 static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_file_state *state) {
     struct hl_line path;
     uint64_t pages, small = 0;
-    long image = hl_open_image_in_store(apply->store.folder, apply->store.owner, state, &path);
+    struct hl_file_state found = {0};
+    long image = hl_open_image_in_store(apply->store.folder, apply->store.owner, state, &path, &found);
     if (image < 0 || !is_still_public(apply, wanted)) {
         if (image >= 0)
             close((int)image);
