@@ -80,10 +80,18 @@ static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
     return is_local;
 }
 
+static void forget_folder(struct hl_local *local) {
+    if (local->folder != NULL)
+        close(local->folder_file);
+    free(local->folder);
+    local->folder = NULL;
+}
+
 void hl_close_local(struct hl_local *local) {
     for (size_t i = 0; i < local->n; i++)
         close(local->mount[i].file);
     local->n = 0;
+    forget_folder(local);
 }
 
 /* --- paths --- */
@@ -123,7 +131,24 @@ static int follow(int file, char *left, const char *rest) {
     return 0;
 }
 
-int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+/* Takes the open FILE over, which is the folder of PATH. */
+static void note_folder(struct hl_local *local, const char *path, int file) {
+    const char *name = strrchr(path, '/');
+    forget_folder(local);
+    local->folder = hl_xasprintf("%.*s", name != NULL ? (int)(name - path) : 0, path);
+    local->folder_file = file;
+}
+
+/* The name of PATH in the folder that was looked into last, or NULL: PATH is not directly in it. */
+static const char *find_name(const struct hl_local *local, const char *path) {
+    const char *name = strrchr(path, '/');
+    size_t length = local->folder != NULL ? strlen(local->folder) : 0;
+    bool is_inside = length > 0 && name == path + length && strncmp(path, local->folder, length) == 0;
+    return is_inside && name[1] != '\0' ? name + 1 : NULL;
+}
+
+/* Opens PATH from its first part on. */
+static int walk(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     char left[2 * PATH_MAX], *at = left;
     unsigned links = 0;
     size_t length = strlen(path);
@@ -148,10 +173,23 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
                    : left[0] == '/' ? hl_open_local_part(local, AT_FDCWD, "/", status)
                                     : duplicate(folder);
         }
-        close(folder);
+        if (part >= 0 && is_last && links == 0 && path[length - 1] != '/')
+            note_folder(local, path, folder);
+        else
+            close(folder);
         folder = part;
     }
     return folder;
+}
+
+int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+    const char *known = find_name(local, path);
+    int file = known != NULL ? hl_open_local_part(local, local->folder_file, known, status) : -1;
+    if (known != NULL && (file < 0 || !follows || !S_ISLNK(status->st_mode)))
+        return file;
+    if (file >= 0)
+        close(file);
+    return walk(local, path, follows, status);
 }
 
 int hl_open_local_path(const char *path, bool follows, struct stat *status) {

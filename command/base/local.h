@@ -36,6 +36,8 @@ struct hl_local {
     bool is_remote;     /* something was left out because of its file system */
     bool is_full;       /* or because of entries_max */
     char *exposed;      /* or because of only_roots: the first such path; the caller frees it */
+    char *folder;       /* the folder that was looked into last */
+    int folder_file;    /* its descriptor */
     size_t n;
     struct {
         uint64_t number;
