@@ -35,7 +35,6 @@ RUN = {
     "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 3; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
     "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", "pages: text"),
     "hugeld doctor": ("hugeld doctor || [ $? = 1 ]", "now: hugetlb"),
-    "hugeld doctor --copy -- PROGRAM ARGS": (f"hugeld doctor -- {PROGRAM} || [ $? = 1 ]", "python3"),
     "echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf":
         ("echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf && cat /etc/sysctl.d/hugepages.conf", "=128"),
 }  # fmt: skip
@@ -55,17 +54,16 @@ ELSEWHERE = {
     "docker run -v /run/hugeld/KEY/NAME:/usr/bin/NAME:ro IMAGE": "tests/images/test_containers.py",
     "volumeMounts: [{name: image, mountPath: /usr/bin/NAME, readOnly: true}]": "tests/images/test_containers.py, by runc",
     "volumes: [{name: image, hostPath: {path: /run/hugeld/KEY/NAME, type: File}}]": "tests/images/test_containers.py, by runc",
-    "hugeld share add --way=place --any-disk /var/lib/containers/storage/overlay/LAYER/diff/usr/bin/NAME":
+    "hugeld enable --way=in-place --any-disk /var/lib/containers/storage/overlay/LAYER/diff/usr/bin/NAME":
         "tests/programs/test_pods.py",
     "make": "everything",
     "deploy/container-root build/container": "tests/programs/test_pods.py",
     "podman build -t localhost/hugeld -f deploy/Containerfile build/container": "tests/programs/test_pods.py",
     "kubectl apply -f deploy/hugeld.yaml": "tests/programs/test_pods.py, its pod by podman",
-    "hugeld share add PROGRAM": "tests/images/test_store.py",
-    "hugeld share add --way=image FILE": "tests/images/test_in_place.py",
+    "hugeld enable PROGRAM": "tests/images/test_store.py",
+    "hugeld enable --way=image FILE": "tests/images/test_in_place.py",
     "hugeld enable NAME.service": "tests/images/test_enable.py",
     "hugeld share list": "tests/images/test_store.py",
-    "hugeld run --share -- PROGRAM ARGS": "tests/images/test_executed.py",
     "hugeld survey": "tests/survey/test_survey.py",
     "hugeld attach PID": "tests/attach/test_attach_kinds.py",
     "hugeld detach PID": "tests/attach/test_attach_kinds.py",
