@@ -18,6 +18,7 @@ import helpers
 from installed import find_cc1plus, find_node
 from objects import PF_X, PT_LOAD, read_headers
 from smaps import read_smaps
+from stores import make_images
 
 
 # Prints where a program finds itself, in every way that there is.
@@ -314,7 +315,7 @@ def test_by_a_user(program, library, shared_folder):
         pytest.skip(f"no tmpfs here: {mounted.stderr}")
     user = [*SHARED, *UNPRIVILEGED, "env", f"XDG_RUNTIME_DIR={store.parent}"]
     with helpers.at_end('umount "$1"; rm -rf "$@"', store.parent, folder):
-        made = helpers.run([*user, command, "share", "add", app])
+        made = helpers.run([*user, f"XDG_CONFIG_HOME={store.parent}/config", command, "enable", app])
         assert made.returncode == 0, made.stderr
         result = helpers.run([*user, command, "run", "-o", "verbose=2", "--", app])
         assert re.fullmatch(rf"hugeld: where-static: text \d pages image, .*at the exec stop from {store}/.*/where-static\n", result.stderr), result.stderr
@@ -566,7 +567,7 @@ def test_share_makes_no_room_in_vain(own_store, program, run, later, images):
 def test_share_makes_room(own_store, program, run, later, images):
     """Images made for programs that ran go first, the least recently used; those added by hand stay."""
     first, second, third = (program(variant) for variant in ("pie", "static", "nopie"))
-    assert helpers.hugeld("share", f"--store={own_store}", "add", first).returncode == 0
+    assert make_images(own_store, first).returncode == 0
     run([second], "--share", loader=(), prefix=later)
     [made] = own_store.glob(f"*/{second.name}")
     with full(own_store):

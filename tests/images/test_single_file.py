@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import helpers
+from stores import make_images
 from test_executed import SHARED
 
 
@@ -126,7 +127,7 @@ def test_finds_what_it_carries(images, own_store, later, single, kind):
     assert "pages image" not in run()
     assert ("pages image" in run("--share", prefix=later)) == gets_image
     assert bool(list(own_store.glob(f"*/{app.name}"))) == gets_image
-    added = helpers.hugeld("share", f"--store={own_store}", "add", app)
+    added = make_images(own_store, app)
     assert (REFUSED in added.stderr) == (not gets_image), added
     assert (" image, at the exec stop" in run()) == gets_image
     assert ("executed from its image" in run("--via=image")) == gets_image

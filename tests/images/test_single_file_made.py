@@ -13,6 +13,7 @@ import pytest
 
 import helpers
 from installed import cache_folder, find_node
+from stores import make_images
 from test_executed import SHARED
 from test_single_file import REFUSED, attach, outcome
 
@@ -139,7 +140,7 @@ def test_finds_what_it_carries(own_store, later, tmp_path, kind):
     run()
     run("--share", prefix=later)
     assert bool(list(own_store.glob(f"*/{app.name}"))) == (words is None)
-    added = helpers.hugeld("share", f"--store={own_store}", "add", app, timeout=120)
+    added = make_images(own_store, app, timeout=120)
     assert (added.returncode == 0) if words is None else words in added.stderr, added
     assert (" image, at the exec stop" in run()) == (words is None)
     assert ("executed from its image" in run("--via=image")) == (words is None)
