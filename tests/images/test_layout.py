@@ -23,6 +23,7 @@ import programs
 from installed import find_cc1plus
 from objects import PF_X, page_up
 from smaps import read_smaps
+from stores import make_images
 
 sys.path.append(str(helpers.ROOT / "tests/fuzz"))
 import hostile  # noqa: E402  (its folder has just been added)
@@ -329,9 +330,9 @@ def test_many_program_headers(builder, tmp_path):
 
 def refuse_to_share(app, store, reason):
     """No image gets into the STORE, and one line says why."""
-    before = set(os.listdir(store)) | {".lock"}
-    result = helpers.hugeld("share", "add", "--any-disk", "--way=image", "--store", store, app)
-    assert (result.returncode, result.stdout) == (1, "") and len(result.stderr.splitlines()) == 1, result
+    before = set(os.listdir(store)) | {".lock", ".records"}
+    result = make_images(store, app, way="image")
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
     assert reason in result.stderr and set(os.listdir(store)) <= before, result
 
 
