@@ -58,18 +58,6 @@ static enum hl_reason explain_store(long result) {
     }
 }
 
-/* The node that this thread runs on.  A thread that may use only one has no others' replicas; and a filter may kill for asking. */
-static unsigned find_node(const struct hl_context *context) {
-    const uint64_t *bits = context->probed.status.nodes.bits;
-    unsigned processor, node = 0;
-    bool is_one = (bits[0] & (bits[0] - 1)) == 0;
-    for (unsigned i = 1; i < HL_NODE_NUMBERS / 64; i++)
-        is_one = is_one && bits[i] == 0;
-    if (context->probed.status.filters == 0 && !is_one)
-        HL_CALL(__NR_getcpu, &processor, &node, 0, 0, 0, 0);
-    return node;
-}
-
 bool hl_open_stores(struct hl_stores *stores, struct hl_context *context) {
     struct hl_string named = context->config->options.store;
     stores->store[0].folder = stores->store[1].folder = -ENOENT;
@@ -97,7 +85,6 @@ void hl_close_stores(const struct hl_stores *stores) {
 }
 
 long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state) {
-    unsigned node = find_node(context);
     enum hl_reason reason = HL_REASON_NO_IMAGE;
     struct hl_file_state found;
     for (unsigned i = 0; i < 2; i++) {
@@ -109,8 +96,7 @@ long hl_open_image(struct hl_stores *stores, struct hl_context *context, const s
         found.device = stores->store[i].state.device;
         found.bytes = 0;
         if (!hl_is_error(image))
-            image = hl_open_image_in_store((int)image, stores->store[i].owner, node, state, &context->path,
-                                           &found);
+            image = hl_open_image_in_store((int)image, stores->store[i].owner, state, &context->path, &found);
         stores->image_bytes = found.bytes;
         if (!hl_is_error(image) && !context->probed.status.thp_disabled)
             return image;

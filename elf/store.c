@@ -133,24 +133,11 @@ long hl_open_store(const char *path, uint64_t owner) {
     return hl_open_store_at(path, owner, &state);
 }
 
-/* NODE is 0 for the image that has no number, the first node's. */
-static long open_link(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
-                      struct hl_line *path, struct hl_file_state *found) {
+long hl_open_image_in_store(int store, uint64_t owner, const struct hl_file_state *state, struct hl_line *path,
+                            struct hl_file_state *found) {
     hl_set_image_key(path, state);
     hl_add_text(path, "/" HL_IMAGE_LINK);
-    if (node > 0) {
-        hl_add_text(path, "-");
-        hl_add_number(path, node);
-    }
     return keep_if_safe(
         HL_CALL(__NR_openat, store, path->at, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0), owner,
         S_IFREG, found);
-}
-
-long hl_open_image_in_store(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
-                            struct hl_line *path, struct hl_file_state *found) {
-    long image = -ENOENT;
-    if (node > 0)
-        image = open_link(store, owner, node, state, path, found);
-    return image != -ENOENT ? image : open_link(store, owner, 0, state, path, found);
 }

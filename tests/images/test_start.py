@@ -15,6 +15,7 @@ import pytest
 import helpers
 from objects import PF_X, read_headers
 from smaps import read_smaps
+from stores import make_images
 
 
 
@@ -184,7 +185,7 @@ def test_store_that_was_made_since(own_store, builder, library):
     try:
         assert process.stdout.readline() == "ready\n"
         store.mkdir(mode=0o700)
-        added = helpers.hugeld("share", f"--store={store}", "add", "--way=image", dso)
+        added = make_images(store, dso, way="image")
         assert added.returncode == 0, added
         said, _ = process.communicate("\n", timeout=60)
         assert f"{store}/" in said, said

@@ -14,6 +14,13 @@
         .p_align = 0x1000                                                                                    \
     }
 
+/* The file's byte for an address has that offset. */
+#define LOAD_AT(vaddr, filesz, memsz)                                                                        \
+    {                                                                                                        \
+        .p_type = PT_LOAD, .p_flags = PF_R, .p_offset = vaddr, .p_vaddr = vaddr, .p_filesz = filesz,         \
+        .p_memsz = memsz, .p_align = 0x1000                                                                  \
+    }
+
 static int read_headers(struct hl_object *object, const Elf64_Phdr *phdr, size_t n, uint64_t bias) {
     memset(object, 0xa5, sizeof *object);
     object->path = "hostile";
@@ -37,7 +44,11 @@ static void test_refused(void **state) {
         {"end beyond user space", {LOAD(UINT64_C(1) << 61, 0, (UINT64_C(1) << 62) - 1)}},
         {"unsorted", {LOAD(0x10000, 0x1000, 0x1000), LOAD(0, 0x1000, 0x1000)}},
         {"overlapping", {LOAD(0, 0x3000, 0x3000), LOAD(0x2000, 0x1000, 0x1000)}},
-        {"sharing a page", {LOAD(0, 0x1800, 0x1800), LOAD(0x1900, 0x1000, 0x1000)}},
+        {"sharing a page, of which the file has two", {LOAD(0, 0x1800, 0x1800), LOAD(0x1900, 0x1000, 0x1000)}},
+        {"sharing a page with zeros", {LOAD_AT(0, 0x1800, 0x1880), LOAD_AT(0x1900, 0x1000, 0x1000)}},
+        {"sharing bytes", {LOAD_AT(0, 0x1a00, 0x1a00), LOAD_AT(0x1900, 0x1000, 0x1000)}},
+        {"sharing two pages", {LOAD_AT(0, 0x2800, 0x2800), LOAD_AT(0x1900, 0x1000, 0x1000)}},
+        {"sharing a page with no bytes", {LOAD_AT(0, 0x1800, 0x1800), LOAD_AT(0x1900, 0, 0x1000)}},
         {"the same twice", {LOAD(0, 0x1000, 0x1000), LOAD(0, 0x1000, 0x1000)}},
         {"third inside the first",
          {LOAD(0, 0x1000, 0x9000), LOAD(0x9000, 0x1000, 0x1000), LOAD(0x8000, 0x1000, 0x1000)}},
@@ -95,6 +106,43 @@ static void test_fields(void **state) {
     assert_int_equal(data->end_page, 0x105000);
     assert_int_equal(object.relro_start, 0x103000);
     assert_int_equal(object.relro_end, 0x104000);
+}
+
+/* As patchelf lays files out: the kernel maps the second over the first there, and it has the bytes of both. */
+static void test_shared_page(void **state) {
+    (void)state;
+    Elf64_Phdr phdr[] = {LOAD_AT(0x1ff000, 0x1338, 0x1338), LOAD_AT(0x200338, 0x1000, 0x3000)};
+    phdr[0].p_flags = PF_R | PF_W;
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, T_COUNT(phdr), 0), 0);
+    assert_int_equal(object.n_segments, 2);
+    const struct hl_segment *first = &object.segment[0], *second = &object.segment[1];
+    assert_int_equal(first->start, 0x1ff000);
+    assert_int_equal(first->file_end, 0x200000);
+    assert_int_equal(first->end, 0x200000);
+    assert_int_equal(first->end_page, 0x200000);
+    assert_int_equal(second->start, 0x200000);
+    assert_int_equal(second->first_page, 0x200000);
+    assert_int_equal(second->offset, 0x200000);
+    assert_int_equal(second->file_end, 0x201338);
+    assert_int_equal(second->end, 0x203338);
+    assert_int_equal(second->flags, PF_R);
+}
+
+/* Several in one page, of which the second lies in no other. */
+static void test_several_in_a_page(void **state) {
+    (void)state;
+    const Elf64_Phdr phdr[] = {LOAD_AT(0x1f4000, 0xb238, 0xb238), LOAD_AT(0x1ff238, 0xc8, 0xc8),
+                               LOAD_AT(0x1ff300, 0x1148, 0x1148), LOAD_AT(0x200448, 0x24d1, 0x24d1)};
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, T_COUNT(phdr), 0), 0);
+    assert_int_equal(object.n_segments, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        static const uint64_t border[] = {0x1f4000, 0x1ff000, 0x200000, 0x202919};
+        assert_int_equal(object.segment[i].start, border[i]);
+        assert_int_equal(object.segment[i].end, border[i + 1]);
+        assert_int_equal(object.segment[i].offset, border[i]);
+    }
 }
 
 /* An object that was linked above its load address has a bias that wraps: right, and not malformed. */
@@ -273,6 +321,8 @@ int main(void) {
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_no_headers),
         cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_shared_page),
+        cmocka_unit_test(test_several_in_a_page),
         cmocka_unit_test(test_negative_bias),
         cmocka_unit_test(test_empty_loads_are_ignored),
         cmocka_unit_test(test_many_segments),
