@@ -131,7 +131,7 @@ def test_program_that_is_run_again(calls):
     """None of its processes lives as long as the window; the plan is made for the one that there is at the end."""
     answer, _ = survey("--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", seconds=5)
     found = row(answer, calls)
-    assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] in ("in-place", "image")
+    assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] in ("place", "image")
 
 
 @pytest.mark.check_all
@@ -151,7 +151,7 @@ def test_advice(calls):
         [file] = helpers.hugeld_json("inspect", "--pid", process.pid, "-o", "segments=text,sparse_text=off")["files"]
         answer, status = survey("--program", calls)
     advice = row(answer, calls)["advice"]
-    assert status == 0 and advice["way"] == file["verdict"]["way"] in ("in-place", "image") and advice["hot_share"] > 0.8
+    assert status == 0 and advice["way"] == file["verdict"]["way"] in ("place", "image") and advice["hot_share"] > 0.8
     assert advice["pages"] == file["verdict"]["pages"] > 0 and advice["all_pages"] == advice["pages"]
     assert ", then ".join(advice["commands"]) == file["verdict"]["commands"]
     assert advice["commands"][0] == f"hugeld enable {calls}"
@@ -171,7 +171,7 @@ def test_static_program(roots_folder):
     with running([static, FOREVER]):
         answer, _ = survey("--program", static)
     advice = row(answer, static)["advice"]
-    assert advice["way"] in ("in-place", "image") and "preloaded" in advice["reason"]
+    assert advice["way"] in ("place", "image") and "preloaded" in advice["reason"]
     assert advice["commands"] == [f"hugeld enable {static}", f"hugeld run -- {static}"][:1 if advice["way"] == "place" else 2]
 
 
