@@ -76,7 +76,7 @@ ELSEWHERE = {
 
 def is_shown(block):
     """A picture, or a unit of systemd: nothing to type."""
-    return block[0].startswith("[") or "->" in block[0] or "/usr/bin/" in "".join(block[:2]) and block[0][0].isdigit()
+    return block[0].startswith(("[", "- ansible")) or "->" in block[0] or "/usr/bin/" in "".join(block[:2]) and block[0][0].isdigit()
 
 
 def test_every_command_is_known():
