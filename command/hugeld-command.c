@@ -38,7 +38,7 @@ static const char doc[] =
     "\v"
     "How do I use it?\n"
     "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
-    "  doctor [-- PROGRAM ARGS]      test this machine, with a fix for each problem\n"
+    "  doctor                        test this machine, with a fix for each problem\n"
     "  image FILE OUT                write a copy of a file, laid out for huge pages\n"
     "  enable FILE|UNIT...           keep its text on huge pages for all processes\n"
     "  disable FILE|UNIT...          stop keeping it\n"

@@ -21,31 +21,31 @@ _hugeld() {
         return
     fi
     case ${words[1]} in
-    run) options='--via --ld-so --options --objects --copy --share --help' ;;
+    run) options='--via --ld-so --options --objects --copy --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
-    doctor) options='--json --options --objects --copy --own-pages --help' ;;
-    perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
+    doctor) options='--json --help' ;;
+    perf-map) options='--append --children --demangle --output --help' ;;
     bench)
-        options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --running-threads --seconds --toggle --help'
+        options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;
-    survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
+    survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
     enable) options='--json --way --help' ;;
     disable) options='--json --help' ;;
     apply) options='--any-disk --dry-run --every --json --list --metrics --store --help' ;;
     list) options='--check --json --list --store --help' ;;
     reset) options='--detach --json --help' ;;
-    attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
-    detach) options='--json --objects --children --dry-run --running-threads --help' ;;
+    attach) options='--json --children --dry-run --memory --store --help' ;;
+    detach) options='--json --children --dry-run --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
-    if [[ ${words[1]} == @(run|doctor|bench|survey) ]]; then
+    if [[ ${words[1]} == @(run|bench|survey) ]]; then
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --via | --ld-so | --own-pages | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -53,19 +53,19 @@ _hugeld() {
     fi
     case $prev in
     -o | --options | --against) _hugeld_options ;;
-    -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso image' -- "$cur") ;;
+    -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --list | --metrics | --ld-so | --output | --program | --report) _filedir ;;
     --way) mapfile -t COMPREPLY < <(compgen -W 'in-place image' -- "$cur") ;;
     --store) _filedir -d ;;
-    --own-pages | -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --every) ;;
+    -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --every) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
         inspect:* | image:*) _filedir ;;
         status:* | perf-map:* | attach:* | detach:*) _pids ;;
-        enable:* | disable:* | run:* | doctor:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        enable:* | disable:* | run:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

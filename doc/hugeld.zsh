@@ -13,7 +13,7 @@ _hugeld() {
     json=('(-j --json)'{-j,--json}'[print JSON]')
     options=('*'{-o,--options}'[how]:option:_hugeld_options')
     objects=('(-p --objects)'{-p,--objects}'[which objects]:patterns:(main)')
-    loader=('(-l --via)'{-l,--via}'[which way in]:way:(auto preload ldso image)'
+    loader=('(-l --via)'{-l,--via}'[which way in]:way:(auto preload ldso)'
         '(-L --ld-so)'{-L,--ld-so}'[the patched dynamic linker]:file:_files')
     help=('(- *)'{-h,--help}'[print help]')
     if ((CURRENT == 2)); then
@@ -31,7 +31,7 @@ _hugeld() {
     ((CURRENT--))
     case $command in
     run)
-        _arguments -S $help $options $objects $loader '--copy[make private copies of objects that are not shared]' '--share[make missing images first]' \
+        _arguments -S $help $options $objects $loader '--copy[make private copies of objects that are not shared]' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     bench)
@@ -40,20 +40,17 @@ _hugeld() {
             '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
             '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
-            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '--running-threads[interrupt threads that run, too]' '(-)1:program:_command_names -e' \
+            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '(-)1:program:_command_names -e' \
             '*::argument:_normal'
         ;;
     survey)
         _arguments -S $help $json '--all-users[of other users too]' '*--program=[only this executable]:file:_files' \
-            '--pid=[only this process]:process:_pids' '--exact[count pages]' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure the cost of jumps]' \
+            '--pid=[only this process]:process:_pids' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;
-    doctor)
-        _arguments -S $help $json $options $objects '--copy[count a private copy]' '--own-pages[huge pages of its own]:number:' \
-            '(-)1:program:_command_names -e' '*::argument:_normal'
-        ;;
+    doctor) _arguments -S $help $json ;;
     enable) _arguments -S $help $json '--way=[whatever is preferred]:way:(in-place image)' '*:program:_command_names -e' ;;
     disable) _arguments -S $help $json '*:program:_command_names -e' ;;
     apply)
@@ -68,15 +65,14 @@ _hugeld() {
     reset) _arguments -S $help $json '--detach[move processes back, too]' ;;
     attach | detach)
         local -a store
-        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/')
-        _arguments -S $help $json $objects $store '(-c --children)'{-c,--children}'[children too]' \
-            '--dry-run[only show what would be done]' '--running-threads[interrupt threads that run, too]' '*:process:_pids'
+        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/' '--memory=[the most memory for copies]:MiB:')
+        _arguments -S $help $json $store '(-c --children)'{-c,--children}'[children too]' \
+            '--dry-run[only show what would be done]' '*:process:_pids'
         ;;
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)
         _arguments -S $help '(-a --append)'{-a,--append}'[add to the map]' '(-c --children)'{-c,--children}'[children too]' \
-            '(-C --clean)'{-C,--clean}'[remove old maps]' '(-f --force)'{-f,--force}'[replace any map]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \
-            '(-O --output)'{-O,--output}'[write to]:file:_files' '*:process:_pids'
+            '(-d --demangle)'{-d,--demangle}'[names by c++filt]' '(-O --output)'{-O,--output}'[write to]:file:_files' '*:process:_pids'
         ;;
     esac
 }

@@ -126,18 +126,12 @@ int hl_open_local_part(struct hl_local *local, int folder, const char *name, str
     int file = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
         return -errno;
-    bool is_known = statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS | STATX_MNT_ID, &about) == 0;
-    if (!local->asks && is_known && (about.stx_mask & STATX_MNT_ID) != 0 &&
-        is_mount_local(local, file, about.stx_mnt_id)) {
+    bool is_local =
+        statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS | STATX_MNT_ID, &about) == 0 &&
+        (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id);
+    if (is_local) {
         fill(status, &about);
         return file;
-    }
-    if (local->asks) {
-        int error = fstat(file, status) != 0 ? errno : 0;
-        if (error == 0)
-            return file;
-        close(file);
-        return -error;
     }
     local->is_remote = true;
     close(file);
@@ -220,8 +214,9 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
             return file;
         /* Most links in a folder of libraries lead to another name there. */
         ssize_t bytes = readlinkat(file, "", target, sizeof target - 1);
-        bool is_here = bytes > 0 && bytes < (ssize_t)sizeof target - 1 && memchr(target, '/', (size_t)bytes) == NULL &&
-                       links < LINKS_MAX && (!local->only_roots || status->st_uid == 0);
+        bool is_here = bytes > 0 && bytes < (ssize_t)sizeof target - 1 &&
+                       memchr(target, '/', (size_t)bytes) == NULL && links < LINKS_MAX &&
+                       (!local->only_roots || status->st_uid == 0);
         close(file);
         local->followed = true;
         if (!is_here)

@@ -31,7 +31,6 @@ bool hl_is_passing_error(int error);
    so that is called soon. */
 struct hl_local {
     bool only_roots;    /* set by the caller: folders and links that others can change are left out */
-    bool asks;          /* set by the caller: file systems that may not answer are asked, too */
     size_t entries_max; /* set by the caller: the most names that are listed; 0: any number */
     size_t entries;     /* listed so far */
     bool is_remote;     /* something was left out because of its file system */

@@ -76,7 +76,9 @@ static void look_through(struct hl_store_state *state, int folder, uint64_t owne
     hl_free_store_items(items, n);
 }
 
-void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry) {
+/* Examines the store at PATH, as a process of this user would. */
+static void examine_store(struct hl_store_state *state, const char *path,
+                          const struct hl_geometry *geometry) {
     uint64_t owner = hl_find_store_owner();
     *state = (struct hl_store_state){.path = hl_xasprintf("%s", path)};
     state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
@@ -111,8 +113,8 @@ unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options
     bool is_system = own == NULL || strcmp(own, HL_SYSTEM_STORE) == 0;
     unsigned n = 0;
     if (!is_system)
-        hl_examine_store(&state[n++], own, geometry);
-    hl_examine_store(&state[n], HL_SYSTEM_STORE, geometry);
+        examine_store(&state[n++], own, geometry);
+    examine_store(&state[n], HL_SYSTEM_STORE, geometry);
     /* If the user has named another store, a missing system's store is not reported. */
     if (options->store.bytes > 0 && !is_system && state[n].result == -ENOENT)
         hl_free_store_state(&state[n]);

@@ -20,12 +20,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/mempolicy.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,9 +46,7 @@ struct job {
     bool has_no_lease; /* it cannot be determined whether the file has a writer */
     const char *name;  /* the image's: the original's base name */
     char digest[HL_DIGEST_TEXT];
-    int folder;       /* .new in the store */
-    unsigned n_nodes; /* 0: one image, with pages of any node */
-    struct hl_nodes nodes;
+    int folder; /* .new in the store */
 };
 
 /* Notes why there is no image; takes SENTENCE over.  The result is always false. */
@@ -186,23 +182,19 @@ static bool is_unchanged(struct job *job) {
         return true;
     return fail_for_now(
         job, "changing",
-        hl_xasprintf("it is being written to, or was changed or replaced meanwhile; the next hugeld apply tries "
-                     "again"));
+        hl_xasprintf(
+            "it is being written to, or was changed or replaced meanwhile; the next hugeld apply tries "
+            "again"));
 }
 
 /* --- room --- */
 
-static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed, uint64_t there,
-                          const char *remedy) {
+static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed,
+                          uint64_t there, const char *remedy) {
     return fail_for_now(job, reason,
-                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
+                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64
+                                     " MiB; %s",
                                      needed >> 20, of_what, there >> 20, remedy));
-}
-
-/* The full length of the image, or of all replicas, since it has no holes. */
-static uint64_t find_bytes_needed(const struct job *job) {
-    return (job->n_nodes > 0 ? job->n_nodes : 1) *
-           hl_round_up(job->image.bytes, job->store->geometry.huge_page_bytes);
 }
 
 /* Whether the image was made unasked for a program that ran, and no process maps it. */
@@ -242,7 +234,8 @@ static bool leaves_margin(struct job *job, uint64_t needed) {
     int64_t bytes = (int64_t)needed + job->store->planned;
     return hl_leaves_margin(bytes > 0 ? (uint64_t)bytes : 0) ||
            fail_for_now(job, "memory",
-                        hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
+                        hl_xasprintf("its image takes %" PRIu64
+                                     " MiB, and less than %d %% of the memory would stay "
                                      "available; free memory",
                                      needed >> 20, HL_AVAILABLE_MIN));
 }
@@ -251,11 +244,10 @@ static bool leaves_margin(struct job *job, uint64_t needed) {
 static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
-    uint64_t needed = find_bytes_needed(job);
+    uint64_t needed;
     struct hl_status status;
     struct hl_placement placement;
-    if (needed >
-        2 * job->image.huge_pages * store->geometry.huge_page_bytes * (job->n_nodes > 0 ? job->n_nodes : 1))
+    if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
@@ -271,31 +263,22 @@ static bool check_room(struct job *job) {
         return fail_for_room(job, "store-full", "the store", needed, hl_store_room(store), remedy);
     int64_t there = (int64_t)hl_read_memory_headroom(&hl_system_roots, &placement) - store->planned;
     if (there < 0 || needed > (uint64_t)there)
-        return fail_for_room(job, "memory", "the machine or a memory limit", needed, there > 0 ? (uint64_t)there : 0,
-                             "free memory, or raise the limit");
+        return fail_for_room(job, "memory", "the machine or a memory limit", needed,
+                             there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
     return leaves_margin(job, needed);
 }
 
 /* --- writing --- */
 
-/* Pages come from NODE alone until unbind. */
-static int bind_to_node(unsigned node) {
-    unsigned long mask[HL_NODE_NUMBERS / (8 * sizeof(unsigned long))] = {0};
-    mask[node / (8 * sizeof mask[0])] |= 1UL << node % (8 * sizeof mask[0]);
-    return syscall(SYS_set_mempolicy, MPOL_BIND, mask, (unsigned long)HL_NODE_NUMBERS + 1) == 0 ? 0 : -errno;
-}
-
-static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); }
-
 /* Makes .new in the store, which is locked. */
 static bool make_folder(struct job *job) {
-    unsigned marks = job->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
+    unsigned marks = job->flags & (HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
     job->folder = hl_make_new_folder(job->store, marks);
     return job->folder >= 0 ||
            fail_for_now(
-                job, "store",
-                hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
-                             strerror(-job->folder)));
+               job, "store",
+               hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
+                            strerror(-job->folder)));
 }
 
 /* An empty file in FOLDER: without a name if the file system supports that, else *NAMED. */
@@ -309,13 +292,14 @@ static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
         return refuse(job, (enum hl_reason)result);
     if (result == -ENOSPC || result == -EDQUOT)
-        return fail_for_now(job, "store-full",
-                            hl_xasprintf("the store is full; disable other files, or enlarge it: store_size in "
-                                         "hugeld.conf"));
+        return fail_for_now(
+            job, "store-full",
+            hl_xasprintf("the store is full; disable other files, or enlarge it: store_size in "
+                         "hugeld.conf"));
     return fail_for_now(job, "store",
-                hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
-                             result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"
-                                              : "free memory and try again"));
+                        hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
+                                     result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"
+                                                      : "free memory and try again"));
 }
 
 /* Proves that OUT is on huge pages only, *PAGES of them; else there is no image. */
@@ -334,12 +318,14 @@ static bool prove(struct job *job, int out, uint64_t *pages) {
         result = -ENOMEM;
     if (result == -ENOMEM)
         return fail_for_now(job, "no-huge-page",
-                    hl_xasprintf("%" PRIu64 " of its pages did not become huge; free or compact memory: echo "
-                                 "1 > /proc/sys/vm/compact_memory",
-                                 small));
-    return result == 0 || fail_for_now(job, "unknown",
-                               hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
-                                            strerror(-result)));
+                            hl_xasprintf("%" PRIu64
+                                         " of its pages did not become huge; free or compact memory: echo "
+                                         "1 > /proc/sys/vm/compact_memory",
+                                         small));
+    return result == 0 ||
+           fail_for_now(job, "unknown",
+                        hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
+                                     strerror(-result)));
 }
 
 /* Proves it for one huge page of zeros first: if that cannot be huge, the whole image would be written in vain. */
@@ -364,16 +350,17 @@ static bool is_acceptable(struct job *job, int out) {
                              "are unusual); use hugeld run --copy"));
 }
 
-static bool give_name(struct job *job, int out, int folder) {
+static bool give_name(struct job *job, int out) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", out);
-    return linkat(AT_FDCWD, path, folder, job->name, AT_SYMLINK_FOLLOW) == 0 || fail_to_write(job, -errno);
+    return linkat(AT_FDCWD, path, job->folder, job->name, AT_SYMLINK_FOLLOW) == 0 ||
+           fail_to_write(job, -errno);
 }
 
-/* Writes one image into FOLDER. */
-static bool write_image(struct job *job, int folder) {
+/* Writes the image into job->folder. */
+static bool write_image(struct job *job) {
     bool named, done = false;
-    int out = create_file(folder, job->name, &named);
+    int out = create_file(job->folder, job->name, &named);
     if (out < 0)
         return fail_to_write(job, -errno);
     if (!prove_first_page(job, out)) {
@@ -394,55 +381,14 @@ static bool write_image(struct job *job, int folder) {
     if (result != 0)
         fail_to_write(job, result);
     else
-        done = is_acceptable(job, out) && prove(job, out, &pages) && (named || give_name(job, out, folder));
-    job->outcome->huge_pages += done ? pages : 0;
+        done = is_acceptable(job, out) && prove(job, out, &pages) && (named || give_name(job, out));
+    job->outcome->huge_pages = done ? pages : 0;
     close(out);
     return done;
 }
 
 static bool link_to(struct job *job, const char *target, const char *name) {
     return symlinkat(target, job->folder, name) == 0 || fail_to_write(job, -errno);
-}
-
-/* Node NODE's replica, in a folder of its own. */
-static bool write_replica(struct job *job, unsigned node, bool first) {
-    char *folder_name = hl_xasprintf("node%u", node), *target = hl_xasprintf("node%u/%s", node, job->name),
-         *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
-    bool done = false;
-    int folder = -1, result = bind_to_node(node);
-    if (result == 0 && mkdirat(job->folder, folder_name, 0755) == 0)
-        folder = openat(job->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (result != 0)
-        fail(
-            job, HL_SHARE_FAILED,
-            hl_xasprintf("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
-                         node, strerror(-result)));
-    else if (folder < 0 || fchmod(folder, 0755) != 0)
-        fail_to_write(job, -errno);
-    else
-        done = write_image(job, folder) && link_to(job, target, link) &&
-               (!first || link_to(job, target, HL_IMAGE_LINK));
-    unbind();
-    if (folder >= 0)
-        close(folder);
-    free(folder_name);
-    free(target);
-    free(link);
-    return done;
-}
-
-static bool write_all(struct job *job) {
-    bool first = true;
-    if (job->n_nodes == 0)
-        return write_image(job, job->folder) && link_to(job, job->name, HL_IMAGE_LINK);
-    for (unsigned node = 0; node < HL_NODE_NUMBERS; node++) {
-        if ((job->nodes.bits[node / 64] >> node % 64 & 1) == 0)
-            continue;
-        if (!write_replica(job, node, first))
-            return false;
-        first = false;
-    }
-    return true;
 }
 
 /* One rename makes the image visible. */
@@ -455,7 +401,9 @@ static bool publish(struct job *job) {
 
 static void make_image(struct job *job) {
     if (job->flags & HL_ADD_DRY) {
-        job->outcome->huge_pages = find_bytes_needed(job) / job->store->geometry.huge_page_bytes;
+        uint64_t bytes;
+        hl_fits_store(&job->image, &job->store->geometry, &bytes);
+        job->outcome->huge_pages = bytes / job->store->geometry.huge_page_bytes;
         job->outcome->result = HL_SHARE_MADE;
         return;
     }
@@ -463,8 +411,9 @@ static void make_image(struct job *job) {
         hl_remove_leftovers(job->store);
         return;
     }
-    if (!write_all(job) || !is_unchanged(job) || !link_to(job, job->digest, HL_DIGEST_LINK) ||
-        !link_to(job, job->outcome->path, HL_ORIGIN_LINK) || !publish(job))
+    if (!write_image(job) || !is_unchanged(job) || !link_to(job, job->name, HL_IMAGE_LINK) ||
+        !link_to(job, job->digest, HL_DIGEST_LINK) || !link_to(job, job->outcome->path, HL_ORIGIN_LINK) ||
+        !publish(job))
         hl_remove_leftovers(job->store);
     close(job->folder);
 }
@@ -553,7 +502,8 @@ static bool add_in_place(struct job *job) {
     if (job->flags & HL_ADD_IMAGE)
         return false;
     if (job->store->placer == NULL)
-        return forced && !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
+        return forced &&
+               !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
     int result = hl_look_in_place(&place, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
@@ -594,8 +544,7 @@ static bool give_new_key(struct job *job) {
     hl_read_items_of(store, job->outcome->path, &items, &n);
     bool done = false;
     for (size_t i = 0; i < n && !done; i++)
-        done = items[i].state == HL_ITEM_TOUCHED && items[i].replicas == job->n_nodes &&
-               is_as_made_now(job, &items[i]) && is_unchanged(job) &&
+        done = items[i].state == HL_ITEM_TOUCHED && is_as_made_now(job, &items[i]) && is_unchanged(job) &&
                ((job->flags & HL_ADD_DRY) ||
                 renameat(store->folder, items[i].key, store->folder, job->outcome->key.at) == 0);
     hl_free_store_items(items, n);
@@ -604,41 +553,14 @@ static bool give_new_key(struct job *job) {
     return done;
 }
 
-/* Finds the nodes with memory that this process may use. */
-static void find_nodes(struct job *job) {
-    struct hl_status status;
-    char text[4096];
-    uint64_t first, last;
-    long bytes = hl_read_file("/sys/devices/system/node/has_memory", text, sizeof text);
-    const char *at = text, *end = text + (bytes > 0 ? bytes : 0);
-    hl_read_status(&status, &hl_system_roots);
-    while (hl_scan_range(&at, end, &first, &last)) {
-        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++) {
-            if ((status.nodes.bits[node / 64] >> node % 64 & 1) == 0)
-                continue;
-            job->nodes.bits[node / 64] |= UINT64_C(1) << node % 64;
-            job->n_nodes++;
-        }
-    }
-}
-
-/* Whether the store has the image already, and with --per-node all of its replicas. */
 static bool is_present(const struct job *job) {
     struct hl_line path;
-    long image = hl_open_image_in_store(job->store->folder, job->store->owner, 0, &job->state, &path);
-    if (image < 0)
-        return false;
-    close((int)image);
-    if (job->n_nodes == 0)
-        return true;
-    struct hl_store_item *items;
-    size_t n;
-    hl_read_items_of(job->store, job->outcome->path, &items, &n);
-    bool found = false;
-    for (size_t i = 0; i < n; i++)
-        found |= strcmp(items[i].key, job->outcome->key.at) == 0 && items[i].replicas == job->n_nodes;
-    hl_free_store_items(items, n);
-    return found;
+    struct hl_file_state image_state = {0};
+    long image =
+        hl_open_image_in_store(job->store->folder, job->store->owner, &job->state, &path, &image_state);
+    if (image >= 0)
+        close((int)image);
+    return image >= 0;
 }
 
 /* Notes how much of the text the image brings onto huge pages, by the way of starting that brings most.  False: none, by either
@@ -673,8 +595,6 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
     if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&job)) || !check_file(&job) ||
         !make_changes_show(&job))
         return;
-    if (flags & HL_ADD_PER_NODE)
-        find_nodes(&job);
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&job);
     if (has_image) {
         outcome->result = HL_SHARE_PRESENT;

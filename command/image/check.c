@@ -2,7 +2,7 @@
 /* Checks whether an image is as it should be: on huge pages, and equal to its original. */
 #include "command/base/common.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
+#include "command/base/local.h"
 #include "command/image/eligible.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
@@ -139,10 +139,10 @@ static int check_bytes(const struct expected *expected, const struct hl_store_it
                                            : result;
 }
 
-/* Checks the one image in the folder of ITEM that LINK leads to.  NULL, or the problem. */
-static char *check_replica(const struct expected *expected, const struct hl_store_item *item,
-                           const char *link, enum hl_fault *fault) {
-    char *path = hl_xasprintf("%s/%s", item->key, link), *problem = NULL;
+/* Checks the image of ITEM.  NULL, or the problem. */
+static char *check_image(const struct expected *expected, const struct hl_store_item *item,
+                         enum hl_fault *fault) {
+    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL;
     uint64_t pages = 0, small = 0;
     int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
@@ -168,27 +168,10 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
     return problem;
 }
 
-static char *check_replicas(const struct expected *expected, const struct hl_store_item *item,
-                            enum hl_fault *fault) {
-    char *problem = check_replica(expected, item, HL_IMAGE_LINK, fault);
-    for (unsigned node = 0, found = 0; problem == NULL && found < item->replicas && node < HL_NODE_NUMBERS;
-         node++) {
-        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node), *path = hl_xasprintf("%s/%s", item->key, link);
-        if (faccessat(expected->store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
-            found++;
-            problem = check_replica(expected, item, link, fault);
-        }
-        free(path);
-        free(link);
-    }
-    return problem;
-}
-
 /* Whether the file at the path of ITEM has another key by now, so that a starting program does not find the record. */
 static bool has_new_key(const struct hl_store_item *item) {
-    struct hl_pin pin;
-    int file = hl_pin(&pin, item->origin, true) ? open(pin.path, O_PATH | O_CLOEXEC) : -1;
-    hl_unpin(&pin);
+    struct stat status;
+    int file = hl_open_local_path(item->origin, true, &status);
     struct hl_file_state state;
     struct hl_line key;
     bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;
@@ -290,7 +273,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
     }
     int result = how & HL_CHECK_STATE ? 0 : hl_plan_image(&expected.image, &file, &store->geometry);
     if (result == 0) {
-        problem = check_replicas(&expected, item, fault);
+        problem = check_image(&expected, item, fault);
         hl_free_image(&expected.image);
     } else {
         *fault = result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;

@@ -116,12 +116,15 @@ enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file
                                  uint64_t *pages) {
     struct hl_image image;
     struct hl_reach reach;
+    uint64_t bytes;
     *pages = 0;
     int result = hl_has_privileges(file) ? HL_REASON_PRIVILEGED : hl_plan_image(&image, file, geometry);
     if (result != 0)
         return (enum hl_reason)result;
     if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
         result = HL_REASON_IMAGE_USELESS;
+    else if (!hl_fits_store(&image, geometry, &bytes))
+        result = HL_REASON_TOO_SPARSE;
     else if (reach.text_bytes < find_least_text_bytes(geometry))
         result = HL_REASON_SPARSE_TEXT;
     else if (reason == HL_REASON_STORE_FOREIGN) /* no image of any file can be used */

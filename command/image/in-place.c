@@ -381,7 +381,8 @@ static ssize_t find_mapped_page(const struct work *work, int counts, const uint6
         uint64_t frame = find_frame(entry, i);
         if (!(entry[i] & PRESENT))
             continue;
-        if (frame == 0 || pread(counts, &mapped, sizeof mapped, (off_t)(frame * sizeof mapped)) != sizeof mapped)
+        if (frame == 0 ||
+            pread(counts, &mapped, sizeof mapped, (off_t)(frame * sizeof mapped)) != sizeof mapped)
             return -1;
         if (mapped > 0)
             return (ssize_t)i;
@@ -401,7 +402,8 @@ static int is_mapped_by_others(const struct work *work, const struct hl_chunk *c
         ssize_t page = is_read ? find_mapped_page(work, counts, entry) : -1;
         if (page < 0 || page == (ssize_t)work->pages)
             result = page < 0 ? -1 : 0;
-        else if (read_entries(work, chunk, again) && find_frame(again, (size_t)page) == find_frame(entry, (size_t)page))
+        else if (read_entries(work, chunk, again) &&
+                 find_frame(again, (size_t)page) == find_frame(entry, (size_t)page))
             break;
     }
     if (counts >= 0)
@@ -481,8 +483,9 @@ static char *explain_mappers(struct work *work) {
     bool is_known = count_mappers(work);
     work->next_count = hl_now_ms() + fmax(COUNTED_MS, REST * (hl_processor_ms() - used));
     return is_known ? NULL
-                    : hl_xasprintf("it cannot be known which processes map the file, or to look takes too long; run "
-                                   "hugeld as root with all capabilities");
+                    : hl_xasprintf(
+                          "it cannot be known which processes map the file, or to look takes too long; run "
+                          "hugeld as root with all capabilities");
 }
 
 /* --- pressure --- */
@@ -606,12 +609,12 @@ enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM };
 
 static const char *const sentences[] = {
     [NONE] = NULL,
-    [IN_USE] =
-        "processes map the file, and this kernel makes its text huge only while none does; reboot, or ask for an image: "
-        "way=image",
-    [TOO_MANY] =
-        "so many processes map the file that they would all wait for more than 2 ms; wait until there are fewer, or ask "
-        "for an image: way=image",
+    [IN_USE] = "processes map the file, and this kernel makes its text huge only while none does; reboot, or "
+               "ask for an image: "
+               "way=image",
+    [TOO_MANY] = "so many processes map the file that they would all wait for more than 2 ms; wait until "
+                 "there are fewer, or ask "
+                 "for an image: way=image",
     [NO_PAGE] =
         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory",
     [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld enable --way=image",
@@ -633,7 +636,8 @@ static bool may_read_huge(int file) {
     struct utsname name;
     struct statfs fs;
     unsigned version = 0, patch_level = 0;
-    if (fstatfs(file, &fs) != 0 || uname(&name) != 0 || sscanf(name.release, "%u.%u", &version, &patch_level) != 2)
+    if (fstatfs(file, &fs) != 0 || uname(&name) != 0 ||
+        sscanf(name.release, "%u.%u", &version, &patch_level) != 2)
         return false;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if ((unsigned)fs.f_type == known[i].type)
@@ -707,7 +711,8 @@ static enum obstacle make_huge(struct hl_placer *placer, struct work *work, stru
                                struct hl_chunk *chunk) {
     enum obstacle obstacle =
         placer->only_looks ? check_joined(placer, work, chunk) : try_collapse(placer, work, chunk);
-    bool can_read = superblock->reads_anew == UNTRIED ? may_read_huge(work->file) : superblock->reads_anew == CAN;
+    bool can_read =
+        superblock->reads_anew == UNTRIED ? may_read_huge(work->file) : superblock->reads_anew == CAN;
     if (obstacle == NONE || placer->only_joins)
         return obstacle;
     if (work->place->is_mapped || placer->only_looks)
@@ -757,9 +762,10 @@ static char *explain_memory(uint64_t bytes) {
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     bool has_room = bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
-    return has_room ? NULL
-                    : hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the "
-                                   "limit");
+    return has_room
+               ? NULL
+               : hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the "
+                              "limit");
 }
 
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
@@ -794,7 +800,8 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
             place->obstacle = "pressure";
         else if ((sentence = explain_mappers(&work)) != NULL)
             place->obstacle = "unknown";
-        enum obstacle found = sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
+        enum obstacle found =
+            sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
         place->chunk[i].is_huge |= sentence == NULL && placer->only_looks && found == NONE;
         obstacle = obstacle == NONE || found == FILE_SYSTEM ? found : obstacle;
     }

@@ -4,7 +4,7 @@
 
    The child fills its page itself.  An inherited page would have to be copied first, and without a page in the pool for that the
    write fails, too. */
-#include "command/proc/breakpoints.h"
+#include "command/doctor/breakpoints.h"
 #include "elf/mapping.h"
 #include "elf/sys.h"
 

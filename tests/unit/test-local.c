@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The files that a process opens which may wait for no server (command/base/pin.h); /proc stands for a file system that may not
+/* Files that are opened without waiting for a server (command/base/local.h); /proc stands for a file system that may not
    answer. */
 #include "command/base/local.h"
-#include "command/base/pin.h"
 #include "command/file/elf-file.h"
-#include "command/file/program.h"
 #include "command/image/eligible.h"
 #include "unit.h"
 
@@ -38,9 +36,8 @@ DIR *__wrap_fdopendir(int file) {
 
 static const char away[] = "/proc/self/maps";
 
-static int wait_again(void **state) {
+static int succeed_again(void **state) {
     (void)state;
-    hl_pins_by = NULL;
     failure = 0;
     return 0;
 }
@@ -48,24 +45,13 @@ static int wait_again(void **state) {
 static void test_open_elf_soon(void **state) {
     struct hl_elf_file file;
     (void)state;
-    assert_int_not_equal(hl_open_elf_soon(&file, away, true), HL_ELF_UNREADABLE);
-    hl_pins_by = hl_open_local_path;
     errno = 0;
     assert_int_equal(hl_open_elf_soon(&file, away, true), HL_ELF_UNREADABLE);
     assert_int_equal(errno, EREMOTE);
-}
-
-/* The program that a unit starts, which may be a user's. */
-static void test_open_program(void **state) {
-    static const char program[] = "/proc/self/exe";
-    struct hl_program found;
-    (void)state;
-    assert_true(hl_open_program(&found, program));
-    assert_true(hl_read_program(&found));
-    hl_close_program(&found);
-    hl_pins_by = hl_open_local_path;
-    assert_false(hl_open_program(&found, program));
-    assert_int_equal(errno, EREMOTE);
+    assert_int_equal(hl_open_elf_soon(&file, "/bin/sh", true), HL_ELF_FINE);
+    hl_close_elf(&file);
+    assert_int_equal(hl_open_elf_soon(&file, "/bin/no-such-program", true), HL_ELF_UNREADABLE);
+    assert_int_equal(errno, ENOENT);
 }
 
 /* The path of a file that is open may lead to such a file system by now: neither its folders nor itself is asked. */
@@ -73,23 +59,19 @@ static void test_explain_exposed(void **state) {
     int file = open(away, O_RDONLY | O_CLOEXEC);
     (void)state;
     assert_true(file >= 0);
-    for (int waits = 0; waits < 2; waits++) {
-        hl_pins_by = waits ? NULL : hl_open_local_path;
-        int error = -1;
-        char *problem = hl_explain_exposed(file, away, true, &error);
-        bool is_left_out =
-            problem != NULL && strstr(problem, "/proc lies on a file system that may not answer") == problem;
-        assert_int_equal(is_left_out, !waits);
-        assert_int_equal(error, waits ? 0 : EREMOTE);
-        free(problem);
-    }
+    int error = -1;
+    char *problem = hl_explain_exposed(file, away, true, &error);
+    assert_true(problem != NULL &&
+                strstr(problem, "/proc lies on a file system that may not answer") == problem);
+    assert_int_equal(error, EREMOTE);
+    free(problem);
     close(file);
 }
 
 /* Without a descriptor to spare: a relative link is not taken for one that others can change (EPERM). */
 static void test_too_many_files(void **state) {
     char folder[] = "/tmp/test-pin-XXXXXX", link[64];
-    struct hl_local local = {.asks = true};
+    struct hl_local local = {0};
     struct stat status;
     (void)state;
     assert_non_null(mkdtemp(folder));
@@ -105,7 +87,7 @@ static void test_too_many_files(void **state) {
 
 /* A folder that cannot be listed is closed, and errno says why. */
 static void test_open_folder(void **state) {
-    struct hl_local local = {.asks = true};
+    struct hl_local local = {0};
     (void)state;
     int before = dup(STDERR_FILENO);
     assert_true(before >= 0);
@@ -121,11 +103,10 @@ static void test_open_folder(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(test_open_elf_soon, wait_again),
-        cmocka_unit_test_teardown(test_open_program, wait_again),
-        cmocka_unit_test_teardown(test_explain_exposed, wait_again),
-        cmocka_unit_test_teardown(test_too_many_files, wait_again),
-        cmocka_unit_test_teardown(test_open_folder, wait_again),
+        cmocka_unit_test_teardown(test_open_elf_soon, succeed_again),
+        cmocka_unit_test_teardown(test_explain_exposed, succeed_again),
+        cmocka_unit_test_teardown(test_too_many_files, succeed_again),
+        cmocka_unit_test_teardown(test_open_folder, succeed_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
