@@ -39,7 +39,7 @@ _hugeld() {
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
-    if [[ ${words[1]} == @(run|bench|survey) ]]; then
+    if [[ ${words[1]} == @(run|bench) ]]; then
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
@@ -71,7 +71,7 @@ _hugeld() {
             ;;
         service:*) mapfile -t COMPREPLY < <(compgen -W 'status undo' -- "$cur") ;;
         status:* | perf-map:* | attach:* | detach:*) _pids ;;
-        enable:* | disable:* | run:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        enable:* | disable:* | run:* | bench:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

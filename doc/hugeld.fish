@@ -37,7 +37,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from service' -l dry-run -d 'Only 
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l keep-only -d 'Only hold and watch'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -a 'status undo'
 complete -c hugeld -n '__fish_seen_subcommand_from enable disable' -a '(__fish_complete_command)'
-complete -c hugeld -n '__fish_seen_subcommand_from run bench survey' -x -a '(__fish_complete_subcommand)'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l copy -d 'Make private copies of objects that are not shared'

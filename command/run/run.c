@@ -516,7 +516,6 @@ int hl_run_program(int argc, char **argv) {
     if (request.shares)
         share_missing(&request.run, &program, command_line, &request.options, false);
     code = hl_prepare_run(&request.run, command_line, &program, &plan);
-    if (code == 0)
     if (code == 0 && !request.shares)
         share_later(&request, &plan, &program, argv + 1);
     if (code == 0)

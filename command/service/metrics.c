@@ -72,7 +72,7 @@ static void print_acts(FILE *out, const struct hl_act_counts *acts) {
 
 /* A hash of the fields that identify a file. */
 static uint64_t hash_file(const struct hl_observed_file *file) {
-    const uint64_t numbers[] = {file->id.device, file->id.inode, file->id.generation};
+    const uint64_t numbers[] = {file->id.device, file->id.inode};
     return hl_hash(hl_hash(0, file->path, strlen(file->path)), numbers, sizeof numbers);
 }
 

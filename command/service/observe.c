@@ -81,10 +81,10 @@ bool hl_is_eligible_path(const struct hl_configuration *configuration, const cha
            !matches(&configuration->excluded, path);
 }
 
-static bool is_same_file(int descriptor, const char *path, const struct hl_file_id *wanted) {
+static bool is_same_file(int descriptor, const struct hl_file_id *wanted) {
     char *name = hl_xasprintf("/proc/self/fd/%d", descriptor);
     struct hl_file_id id;
-    bool is_same = hl_read_file_id(&id, AT_FDCWD, name, path) == 0 && hl_is_same_file_id(&id, wanted);
+    bool is_same = hl_read_file_id(&id, AT_FDCWD, name) == 0 && hl_is_same_file_id(&id, wanted);
     free(name);
     return is_same;
 }
@@ -100,7 +100,7 @@ static bool is_eligible(const struct hl_observer *observer, const struct hl_samp
         return false;
     char *real = hl_find_file_path(file);
     bool is = real != NULL && strcmp(real, place->path) == 0 && S_ISREG(stat.st_mode) &&
-              hl_only_writable_by(&stat, 0) && is_same_file(file, place->path, &place->file);
+              hl_only_writable_by(&stat, 0) && is_same_file(file, &place->file);
     free(real);
     close(file);
     return is;
@@ -330,7 +330,7 @@ struct hl_observed_file *hl_list_observed(struct hl_observer *observer, size_t *
 bool hl_is_observing(const struct hl_observer *observer) { return observer->sampler != NULL; }
 
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
-    return is_same_file(descriptor, file->path, &file->id);
+    return is_same_file(descriptor, &file->id);
 }
 
 static json_t *make_json_chunks(const struct hl_observed_file *file) {
