@@ -47,10 +47,6 @@ def hugeld(name, argv, options="", objects=None, base="plain", **more):
     return Variant(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects, **more)
 
 
-# Before `hugeld run --via=image`, which is refused where mounts are private, as in most containers.
-EXECUTED = [shutil.which("unshare"), "-m", "--propagation", "shared"]
-
-
 def find_libhugetlbfs():
     found = glob.glob("/usr/lib/*/libhugetlbfs.so.0") + glob.glob("/usr/lib/*/libhugetlbfs.so")
     return found[0] if found and os.getuid() == 0 else None

@@ -111,7 +111,7 @@ def share(*files):
     """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
     result = subprocess.run([HUGELD, "share", f"--store={STORE}", "--way=image", "add", *map(str, files)], capture_output=True, text=True)
     if result.returncode != 0:
-        raise RuntimeError(f"hugeld share add: {result.stderr.strip()}")
+        raise RuntimeError(f"hugeld enable: {result.stderr.strip()}")
 
 
 def image_of(file):

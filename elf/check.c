@@ -129,6 +129,9 @@ static int check_source(const struct hl_context *context, const struct hl_object
             result = hl_check_unmodified((int)context->probed.pagemap, start, end,
                                          context->config->geometry.page_bytes,
                                          context->probed.status.filters == 0);
+        if (result == HL_REASON_TEXT_MODIFIED &&
+            hl_has_guard_page((int)context->probed.pagemap, start, end, context->config->geometry.page_bytes))
+            result = HL_REASON_GUARDED;
     }
     return result;
 }

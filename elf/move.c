@@ -39,6 +39,12 @@ static const char *find_variable(const char *const *envp, const char *name) {
 
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
+/* LD_HUGEPAGES, or NULL: empty means the same as unset. */
+static const char *find_objects(const char *const *envp) {
+    const char *objects = find_variable(envp, "LD_HUGEPAGES");
+    return objects != NULL && objects[0] != '\0' ? objects : NULL;
+}
+
 /* Before the first line: the present filters decide how hl_write_line writes. */
 static void expect_lines(struct hl_context *context) {
     hl_read_process_status(context);
@@ -93,7 +99,7 @@ static void read_config(struct hl_context *context, struct hl_config *config, co
         hl_parse_options(options, text, &complaints);
     }
     drop_unsupported(context, config);
-    const char *objects = find_variable(envp, "LD_HUGEPAGES");
+    const char *objects = find_objects(envp);
     if (objects == NULL)
         objects = config->loader == HL_PRELOADER ? "main" : "";
     options->objects = (struct hl_string){objects, hl_strlen(objects)};
@@ -133,7 +139,7 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
     struct hl_options options;
     if (measure_extent(phdr, phnum) >= LEAST_HUGE_PAGE)
         return false;
-    const char *objects = find_variable(envp, "LD_HUGEPAGES"), *text = find_variable(envp, options_name);
+    const char *objects = find_objects(envp), *text = find_variable(envp, options_name);
     if (objects != NULL && hl_selects_other_objects((struct hl_string){objects, hl_strlen(objects)}))
         return false;
     if (text == NULL)
@@ -145,7 +151,7 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
 
 bool hl_needs_path(const char *const *envp) {
     struct hl_options options;
-    const char *objects = find_variable(envp, "LD_HUGEPAGES"), *text = find_variable(envp, options_name);
+    const char *objects = find_objects(envp), *text = find_variable(envp, options_name);
     if (objects != NULL && !hl_same_bytes(objects, "main", sizeof "main"))
         return true;
     hl_default_options(&options);
@@ -393,6 +399,8 @@ static int check_names(const struct hl_context *context) {
         hl_report_name(context, &pattern);
         status = hl_is_strict(context) ? 127 : 0;
     }
+    if (hl_next_pattern(&patterns, &pattern))
+        hl_report_unchecked(context, PATTERNS_MAX);
     return status;
 }
 

@@ -184,14 +184,6 @@ def marked_processes():
     return [pid for pid in pids if pid != os.getpid() and is_marked(pid)]
 
 
-def becomes_maker(pid):
-    """Whether PID is, or is about to be, of `hugeld run` and no program yet: the maker of images at first use comes last on a busy
-    machine, and has our mark until it is executed."""
-    with contextlib.suppress(OSError):
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"run"]
-    return False
-
-
 def state_of(pid):
     """The letter of /proc/PID/stat, or '' when it has ended."""
     with contextlib.suppress(OSError):

@@ -181,9 +181,8 @@ static int start_watching(const struct hl_context *context) {
     const struct hl_debug *debug = hl_find_debug();
     if (debug == NULL || debug->base.r_brk == 0)
         return HL_REASON_NO_NOTICE;
-    if (context->config->options.objects.bytes > sizeof patterns ||
-        context->config->options.store.bytes > sizeof store)
-        return HL_REASON_NO_MEMORY;
+    if (context->config->options.objects.bytes > sizeof patterns)
+        return HL_REASON_LONG_LIST;
     watch.debug = debug;
     watch.config = *context->config;
     watch.context = *context;

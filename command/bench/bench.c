@@ -70,8 +70,6 @@ static const struct hl_flag command_flags[] = {
     {"metric", 0, "COMMAND", "With --toggle: it prints the work done so far",
      HL_STRING(struct request, settings.metric)},
     {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
-    {"running-threads", 0, NULL, "With --toggle: interrupt threads that run, too",
-     HL_SWITCH(struct request, settings.takes_running)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
@@ -160,7 +158,7 @@ static char *find_remedy(struct hl_subject *subject, const char *line) {
     struct hl_options options;
     char *remedy = NULL;
     if (strstr(line, HL_IN_PLACE_SENTENCE) != NULL)
-        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld share add");
+        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld enable");
     const struct hl_target *target = hl_follow_launchers(&subject->program, subject->argv);
     hl_default_options(&options);
     hl_parse_options(&options, subject->run.options, NULL);
@@ -412,7 +410,7 @@ static int measure_program(struct request *request) {
 static int check_request(const struct request *request) {
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
                request->subject.run.via != HL_VIA_AUTO || request->subject.against != NULL ||
-               request->at_once || request->precision > 0;
+               request->at_once || request->precision > 0 || request->subject.run.patterns != NULL;
     if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
@@ -422,12 +420,9 @@ static int check_request(const struct request *request) {
             "bench: --pid goes with --toggle, which attaches and detaches in turns; 'perf stat -p' counts "
             "in a process as it is");
     else if (request->pid != 0 && run)
-        hl_warn(
-            "bench: --toggle goes with --json, --seconds, -n, -p, --metric, --running-threads and --keep");
-    else if ((request->settings.metric != NULL || request->settings.keep ||
-              request->settings.takes_running) &&
-             !request->toggles)
-        hl_warn("bench: --metric, --running-threads and --keep go with --toggle");
+        hl_warn("bench: --toggle goes with --json, --seconds, -n, --metric and --keep");
+    else if ((request->settings.metric != NULL || request->settings.keep) && !request->toggles)
+        hl_warn("bench: --metric and --keep go with --toggle");
     else if (request->toggles && request->pid == 0)
         hl_warn("bench: --toggle goes with --pid");
     else if (request->program != NULL && request->seconds > 0)
@@ -467,8 +462,6 @@ int hl_measure_program(int argc, char **argv) {
     if (request.toggles) {
         request.settings.pairs = request.pairs;
         request.settings.seconds = request.seconds > 0 ? request.seconds : 10;
-        request.settings.patterns =
-            request.subject.run.patterns != NULL ? request.subject.run.patterns : "main";
         code = hl_bench_toggle(request.pid, &request.settings, request.json);
         goto out;
     }

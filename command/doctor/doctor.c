@@ -3,7 +3,7 @@
 
    Everything is checked by the same functions that decide at run time, so in a container, a cpuset or a service's sandbox the
    answers are those for a program inside it. */
-#include "command/proc/breakpoints.h"
+#include "command/doctor/breakpoints.h"
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"

@@ -192,13 +192,13 @@ static char *find_remedy(const struct hl_store_state *state, const struct hl_geo
     if (state->noexec)
         return hl_xasprintf("mount -o remount,exec %s", path);
     if (state->huge == NULL)
-        return hl_xasprintf("remove it, so that hugeld share makes it on tmpfs");
+        return hl_xasprintf("remove it, so that hugeld apply makes it on tmpfs");
     if (state->is_system && strcmp(state->huge, "always") != 0)
-        return hl_xasprintf("mount -o remount,huge=always %s; hugeld share refresh", path);
+        return hl_xasprintf("mount -o remount,huge=always %s; hugeld apply", path);
     if (state->stale > 0)
-        return hl_xasprintf("hugeld share --store=%s refresh", path);
+        return hl_xasprintf("hugeld apply");
     if (state->free_bytes < geometry->huge_page_bytes)
-        return hl_xasprintf("hugeld share --store=%s remove --unused", path);
+        return hl_xasprintf("disable files (hugeld disable), or set store_size in hugeld.conf");
     return NULL;
 }
 
@@ -206,9 +206,9 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
                         char **remedy) {
     *remedy = NULL;
     if (state->result == -ENOENT)
-        return hl_xasprintf("%s is not there: no text is shared; hugeld share makes it", state->path);
+        return hl_xasprintf("%s is not there: nothing has an image; hugeld enable makes it", state->path);
     if (state->result == -EACCES) {
-        *remedy = hl_xasprintf("rm -r %s; hugeld share add FILE", state->path);
+        *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
         return hl_xasprintf("%s is used by no process: another user owns it, or can write to it",
                             state->path);
     }
@@ -219,7 +219,7 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
     if (state->result == -EOPNOTSUPP)
         return hl_xasprintf("%s is used by no process: it does not lie on tmpfs", state->path);
     if (state->result != 0) {
-        *remedy = hl_xasprintf("rm -r %s; hugeld share add FILE", state->path);
+        *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
         return hl_xasprintf("%s cannot be used: %s", state->path, strerror(-state->result));
     }
     char *room = describe_room(state);

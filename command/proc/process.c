@@ -148,6 +148,12 @@ static void parse_field(struct hl_region *region, const char *line) {
             memcpy((char *)region + fields[i].offset, &bytes, sizeof bytes);
         }
     }
+    /* A copy on transparent huge pages may be a memfd's (map_thp in elf/prepare.c). */
+    if (region->shmem_pmd_bytes > 0 && region->name != NULL &&
+        strcmp(region->name, "/memfd:hugeld" HL_DELETED) == 0) {
+        region->anon_huge_bytes = region->shmem_pmd_bytes;
+        region->shmem_pmd_bytes = region->inode = 0;
+    }
     if (strncmp(line, "ProtectionKey:", strlen("ProtectionKey:")) == 0)
         region->protection_key = strtoul(line + strlen("ProtectionKey:"), NULL, 10);
     if (strncmp(line, "VmFlags: ", strlen("VmFlags: ")) == 0)
@@ -463,18 +469,6 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
     return result;
 }
 
-bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective) {
-    char *path = hl_xasprintf("/proc/%d/status", pid), line[256];
-    FILE *status = fopen(path, "re");
-    bool is_known = false;
-    free(path);
-    while (status != NULL && !is_known && fgets(line, sizeof line, status) != NULL)
-        is_known = sscanf(line, "Uid: %u %u", real, effective) == 2;
-    if (status != NULL)
-        fclose(status);
-    return is_known;
-}
-
 int hl_has_same(int folder, const char *name) {
     char path[64];
     struct stat own, its;
@@ -491,9 +485,10 @@ bool hl_has_capability(unsigned number) {
 }
 
 const char *hl_explain_denial(pid_t pid) {
-    uid_t real, effective;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, pid);
     if (geteuid() != 0)
-        return hl_read_users(pid, &real, &effective) && effective == geteuid()
+        return status.effective_user == geteuid()
                    ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
                      "root"
                    : "another user's process; run hugeld as its owner or as root";

@@ -34,9 +34,8 @@ static const char *machine_name(unsigned machine) {
         unsigned machine;
         const char *name;
     } names[] = {
-        {EM_X86_64, "x86-64"}, {EM_AARCH64, "aarch64"},     {EM_PPC64, "ppc64"}, {EM_S390, "s390x"},
-        {EM_RISCV, "riscv64"}, {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"}, {EM_SPARCV9, "sparc64"},
-        {EM_ALPHA, "alpha"},   {EM_IA_64, "ia64"},
+        {EM_X86_64, "x86-64"},       {EM_AARCH64, "aarch64"}, {EM_PPC64, "ppc64"}, {EM_RISCV, "riscv64"},
+        {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"},     {EM_ALPHA, "alpha"}, {EM_IA_64, "ia64"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (names[i].machine == machine)
@@ -223,8 +222,7 @@ static void print_image(const struct hl_file_plan *report, const struct hl_found
     else if (image->is_unwanted)
         hl_print("  image: %s is not used with backend=%s%s", image->path, backend_value(options), help);
     else if (image->is_placed_anywhere && image->reason == HL_REASON_IMAGE_PLACE)
-        hl_print("  image: %s, on which it begins where hugeld run%s starts it", image->path,
-                 verdict->is_to_be_executed ? " --via=image" : "");
+        hl_print("  image: %s, on which it begins where hugeld run starts it", image->path);
     else if (image->path != NULL)
         hl_print("  image: %s is not used: %s%s", image->path, hl_reason_sentence(image->reason), help);
     free(help);

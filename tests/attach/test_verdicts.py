@@ -89,9 +89,9 @@ def stock_programs():
 
 def added_as_told(place, path, verdict):
     """Follows VERDICT with share add, and returns the result."""
-    file = place.add(path)
+    file = place.enable(path)
     way, share = verdict["way"], verdict["text_share"]
-    if way in ("place", "image") and not verdict["is_made"]:
+    if way in ("in-place", "image") and not verdict["is_made"]:
         # A machine short of memory gives no huge pages in place; then it is an image.
         assert file["result"] == "made" and (file["way"] == way or way == "place"), (path, verdict, file)
         assert file["way"] != way or abs(file["text_share"] - share) < 0.01, (path, verdict, file)
@@ -214,14 +214,17 @@ def test_by_its_commands(place, targets, kind):
     words = shlex.split(run)
     assert words[:2] == ["hugeld", "run"] and words[-1] == str(targets[kind])
     with started(place, targets[kind], "futex", helpers.HUGELD, *words[1:-1]) as target:
-        now = "executed" if "--via=image" in words else "mapped" if verdict["way"] == "image" else "moved"
+        now = "mapped" if verdict["way"] == "image" else "moved"
         _, told = asks_alike(place, target, now)
         does_as_told(place, target, told)
 
 
 def test_executed(place, targets):
-    assert place.hugeld("share", f"--store={place.path}", "add", targets["pie"]).returncode == 0
-    with started(place, targets["pie"], "futex", helpers.HUGELD, "run", "--via=image", "-o", place.option, "--") as target:
+    """Its image is mounted over its file, as systemd does it for a unit."""
+    assert place.add(targets["pie"], "--way=image")["result"] == "made"
+    image = place.inspect(targets["pie"])["image"]["path"]
+    mounted = ["unshare", "-m", "sh", "-c", f'mount --bind {image} {targets["pie"]} && exec "$0" "$@"']
+    with started(place, targets["pie"], "futex", *mounted) as target:
         _, told = asks_alike(place, target, "executed")
         does_as_told(place, target, told)
         refused = place.hugeld("detach", target.pid)
@@ -272,7 +275,7 @@ def test_static_program_of_which_no_image_can_be_made(targets, tmp_path):
     shutil.copy(targets["static"], app)
     tmp_path.chmod(0o777)
     text = helpers.hugeld("inspect", app).stdout
-    assert "leave it as it is" in text and f"no image can be made of it: 'hugeld share add {app}' says why" in text, text
+    assert "leave it as it is" in text and f"no image can be made of it: 'hugeld enable {app}' says why" in text, text
 
 
 def test_no_whole_page_of_text(place, tmp_path):
@@ -280,13 +283,12 @@ def test_no_whole_page_of_text(place, tmp_path):
     source, app = tmp_path / "app.c", tmp_path / "app"
     source.write_text('__asm__(".section .rodata; .skip 2 << 20, 1; .text; .skip 3 << 20, 0x90"); int main(void) { return 0; }\n')
     subprocess.run(["gcc", "-pie", "-fPIE", "-o", app, source], check=True)
-    file = place.add(app, "--way=image")
+    file = place.enable(app, "--way=image")
     assert file["result"] == "made" and file["text_share"] == 1, file
     verdict = place.inspect(app)["verdict"]
-    assert (verdict["way"], verdict["is_made"]) == ("image", True) and "--via=image" not in verdict["commands"], verdict
-    for way, said in ([], "at the exec stop from"), (["--via=image"], "executed from its image"):
-        result = place.hugeld("run", *way, "-o", f"verbose=2,{place.option}", "--", app)
-        assert result.returncode == 0 and said in result.stderr, result
+    assert (verdict["way"], verdict["is_made"]) == ("image", True), verdict
+    result = place.hugeld("run", "-o", f"verbose=2,{place.option}", "--", app)
+    assert result.returncode == 0 and "at the exec stop from" in result.stderr, result
 
 
 # --- forty programs ---
@@ -335,7 +337,7 @@ def check_survey(place, path):
     advice = row["advice"]
     assert (advice["command"] is None) == (advice["reason"] is not None), row
     words = shlex.split(advice["command"] or "")[2:]
-    assert str(path) not in words or verdict["way"] in ("place", "image") and not verdict["is_made"], (row, verdict)
+    assert str(path) not in words or verdict["way"] in ("in-place", "image") and not verdict["is_made"], (row, verdict)
 
 
 def check_process(place, target):
@@ -355,7 +357,7 @@ def check_commands(place, busy, path, verdict):
     prefix = [helpers.HUGELD, *words[1:-1]] if words[0] == "hugeld" else []
     with kept(place, busy, path, *prefix) as target:
         attaching.wait_in_call(target.pid)
-        now = {"place": "cached", "image": "executed" if "--via=image" in words else "mapped"}.get(verdict["way"], "moved")
+        now = {"place": "cached", "image": "mapped"}.get(verdict["way"], "moved")
         _, told = asks_alike(place, target, now)
         does_as_told(place, target, told)
 
@@ -380,7 +382,7 @@ def test_forty_programs(place, busy, pool, number):
         attaching.wait_in_call(target.pid)
         check_process(place, target)
     check_program(place, path)
-    made = place.add(path)["result"] == "made"
+    made = place.enable(path)["result"] == "made"
     if made:
         check_commands(place, busy, path, place.inspect(path)["verdict"])
 
@@ -414,8 +416,8 @@ def test_run_does_as_told(place):
         [told] = started_by_run(place, path, "-o", option)
         best = verdict["sentence"].removeprefix("leave it as it is: ")
         assert told.startswith(f"hugeld: {path}: started as it is") and best in told, (told, verdict)
-        assert (verdict["commands"] or "") in told and ("share add" in told) <= (verdict["way"] in ("place", "image")), told
-        if place.add(path)["result"] == "made":
+        assert (verdict["commands"] or "") in told and ("share add" in told) <= (verdict["way"] in ("in-place", "image")), told
+        if place.enable(path)["result"] == "made":
             made = place.inspect(path)["verdict"]
             assert made["is_made"] and (made["pages"] == verdict["pages"] or made["way"] != verdict["way"]), (verdict, made)
             told = started_by_run(place, path, "-o", f"verbose=2,{place.option}")
@@ -452,7 +454,7 @@ def test_little_text_is_left(place, tmp_path):
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", lib, tmp_path / "data.c"], check=True)
     verdict = place.inspect("-o", "segments=text,sparse_text=off", lib)["verdict"]
     assert verdict["way"] == "nothing" and "too little text" in verdict["sentence"], json.dumps(verdict)
-    assert place.add(lib)["result"] == "nothing"
+    assert place.enable(lib)["result"] == "nothing"
     process = helpers.start([*place.inside, "env", f"LD_PRELOAD={lib}", "sleep", "1000"])
     try:
         helpers.wait_until(lambda: str(lib) in pathlib.Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"))
@@ -462,7 +464,7 @@ def test_little_text_is_left(place, tmp_path):
         helpers.end_process(process)
     [store] = place.json("share", f"--store={place.path}", "list")["stores"]
     assert store["images"] == []
-    assert place.add(lib, "--way=image")["result"] == "made"
+    assert place.enable(lib, "--way=image")["result"] == "made"
 
 
 def test_survey_agrees(place, tmp_path):

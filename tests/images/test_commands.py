@@ -216,7 +216,7 @@ def test_status_of_executed_image(builder, store, pause_library, variant, how):
         said = helpers.hugeld("perf-map", process.pid)
     check_image(told, mappings, app, image, app if how == "mounted" else None)
     assert told["objects"][0]["is_main"] and file["image"]["used"] is True
-    assert (said.returncode, said.stdout) == (1, "") and "no map file" in said.stderr
+    assert (said.returncode, said.stdout) == (1, "") and "without a map" in said.stderr
 
 
 def test_folder_that_is_called_almost_like_a_key(builder, store, pause_library):
@@ -235,8 +235,8 @@ def test_perf_map(app_of_image):
     process, _, _ = app_of_image
     result = helpers.hugeld("perf-map", process.pid)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (f"hugeld: {process.pid}: nothing is written: text that is mapped from images needs no map file, "
-                             "and no other text was moved\n")
+    assert result.stderr == (f"hugeld: {process.pid}: nothing is written: none of its text was moved, or it is mapped from "
+                             "images: perf names it without a map\n")
     assert not os.path.exists(f"/tmp/perf-{process.pid}.map")
 
 
@@ -255,7 +255,7 @@ def test_inspect(builder, store):
     app = builder.executable("nopie")
     before = store.inspect(app)["image"]
     assert (before["path"], before["bytes"], before["used"], before["reason"]) == (None, None, False, "no-image")
-    assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld share add {app}")
+    assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld enable {app}")
     image = store.add(app)
     after = store.inspect(app, options="segments=text,sparse_text=off")
     assert after["image"]["path"] == image and after["image"]["used"] is True
@@ -286,8 +286,8 @@ def test_inspect_pie(builder, store, library, pause_library):
     app = builder.executable("pie")
     store.add(app)
     told = store.inspect(app)["image"]
-    assert told["used"] is False and told["reason"] == "image-place" and "--via=image" in told["remedy"]
-    env = helpers.preload(library, pause_library, options="data=off", patterns="")
+    assert told["used"] is False and told["reason"] == "image-place" and told["remedy"] == "start it with hugeld run"
+    env = helpers.preload(library, pause_library, options="data=off", patterns="!*")
     with helpers.paused([*store.inside, app], env, app.name) as process:
         told = store.inspect(app, "--pid", process.pid)
     at = int(told["plan"]["load_bias"], 16)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.check_all, pytest.mark.skipif(platform.machine() != "x
 
 APP, OTHER = "/usr/lib/disk/app", "/usr/lib/disk/other"
 # The libraries of the command, and the tools of `make install`.
-PACKAGES = ("make", "libdw1", "libelf1", "libjansson4", "libxxhash0", "systemd")
+PACKAGES = ("make", "libelf1", "libjansson4", "liblzma5", "libxxhash0", "systemd")
 # Large text; it says when it has begun, and waits until its input ends.
 WAITS = """
 #include <stdio.h>
@@ -46,13 +46,13 @@ await() {
 HOLD = f"""
 hugeld enable {APP}
 systemctl enable --quiet hugeld.service
-hugeld share add --way=image --any-disk {OTHER}
+hugeld enable --way=image --any-disk {OTHER}
 rm -f /tmp/lines
 mkfifo /tmp/lines
 exec 9<> /tmp/lines
 {APP} < /tmp/lines > /tmp/attached 9>&- &
 attached=$!
-hugeld run --via=image -o verbose=1 -- {OTHER} < /tmp/lines > /tmp/executed 9>&- &
+unshare -m sh -c "mount --bind /run/hugeld/0x*/{OTHER.rpartition("/")[2]} {OTHER} && exec {OTHER}" < /tmp/lines > /tmp/executed 9>&- &
 executed=$!
 await /tmp/attached
 await /tmp/executed

@@ -212,7 +212,7 @@ def test_two_pods(podman, tmp_path):
     calm.write_text(CALM)
     covered = "".join(f"mount --bind {calm} /proc/pressure/{name} && " for name in ("io", "memory") if os.path.exists("/proc/pressure"))
     script = f'mount -t tmpfs -o mode=0755 none /run && {covered} exec "$@"'
-    added = helpers.run(["unshare", "-m", "sh", "-c", script, "sh", helpers.HUGELD, "share", "add", "--way=place", "--any-disk", file])
+    added = helpers.run(["unshare", "-m", "sh", "-c", script, "sh", helpers.HUGELD, "share", "add", "--way=in-place", "--any-disk", file])
     if "keeps files on small pages" in added.stderr:
         pytest.skip("this file system and kernel have no large folios")
     assert added.returncode == 0, added

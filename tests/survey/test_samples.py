@@ -105,19 +105,6 @@ def test_already_huge(calls, library, pool):
     assert found["advice"]["already_huge"] is True and found["advice"]["way"] == "nothing"
 
 
-@pytest.mark.check_all
-def test_image_is_huge(calls, root):
-    """Text that `hugeld attach` has replaced is on huge pages of a file."""
-    with running([calls, FOREVER]) as [process]:
-        _, before = look(calls, "--pid", process.pid)
-        if os.uname().machine != "x86_64":
-            pytest.skip("attach is for x86-64")
-        assert hugeld("attach", "--running-threads", process.pid).returncode == 0
-        _, after = look(calls, "--pid", process.pid)
-    assert before["huge_samples"] == 0 and after["huge_samples"] > 0.9 * after["samples"]
-    assert after["advice"]["already_huge"] is True
-
-
 def test_text_of_a_jit(tmp_path):
     """Memory that no file has is counted, and is no hot text."""
     source, program = tmp_path / "jit.c", tmp_path / "jit"

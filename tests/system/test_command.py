@@ -36,7 +36,7 @@ def outcome(result):
     ["inspect", "--pid", "x", "f"], ["inspect", "--pid", "0", "f"], ["inspect", "--pid", "-1", "f"],
     ["inspect", "--no-such-option"], ["run", "--no-such-option", "true"], ["run", "-o", "backend=nonsense", "true"],
     ["run", "-o", "nonsense=1", "true"], ["run", "-o", "backend", "true"], ["inspect", "-o", "edges=x", "/bin/true"],
-    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--via=nonsense", "true"], ["run", "--loader=image", "true"],
+    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--via=nonsense", "true"], ["run", "--via=image", "true"], ["run", "--share", "true"],
 ], ids=" ".join)
 def test_wrong_use(arguments):
     one_line(hugeld(*arguments), 2)
@@ -50,7 +50,7 @@ def test_wrong_use(arguments):
     (["service", "--seconds", "0", "undo"], "service: --seconds 0: give a number from 0.1 to 86400"),
     (["doctor", "true"], "doctor: true is one too many; give none"),
     (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
-    (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload, ldso or image"),
+    (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload or ldso"),
     (["run", "--loader=ldso", "true"], "--loader=ldso: the option is called --via now"),
     (["share", "add", "--way=sideways", "/bin/true"], "share: --way sideways: give place or image"),
     (["image", "/bin/true", "out", "more"], "image: more is one too many; give one FILE and one OUT"),
@@ -323,8 +323,7 @@ def test_run_32_bit_program(tmp_path):
     result = hugeld("run", "--copy", program)
     assert result.stderr.startswith("hugeld: ") and "32-bit" in result.stderr
     assert "wrong ELF class" not in result.stderr
-    for words in (["-o", "verbose=2"], ["--via=image"]):
-        assert "it is a 32-bit program" in hugeld("run", *words, program).stderr
+    assert "it is a 32-bit program" in hugeld("run", "-o", "verbose=2", program).stderr
 
 
 # --- inspect ---
@@ -347,7 +346,7 @@ def test_inspect_name_in_a_remedy(tmp_path):
     """A command that is to be copied into a shell has the name as a shell reads it."""
     shutil.copy("/usr/bin/perl", tmp_path / "a;id b")
     told = hugeld("inspect", tmp_path / "a;id b").stdout
-    assert f"'hugeld share add {tmp_path}/a\\;id\\ b' says why" in told
+    assert f"'hugeld enable {tmp_path}/a\\;id\\ b' says why" in told
     assert "add " + str(tmp_path / "a;id") not in told
 
 
@@ -484,7 +483,7 @@ def test_inspect_aarch64():
     assert file["machine"] == "aarch64"
 
 
-def foreign(path, machine, big_endian):
+def foreign(path, machine, big_endian=False):
     """A made-up ELF64 library of another machine: 8 MiB of text at 2 MiB."""
     order = ">" if big_endian else "<"
     ident = b"\x7fELF\x02" + (b"\x02" if big_endian else b"\x01") + b"\x01" + bytes(9)
@@ -497,14 +496,16 @@ def foreign(path, machine, big_endian):
     return path
 
 
-@pytest.mark.parametrize("machine, big_endian, name", [
-    (183, False, "aarch64"), (22, True, "s390x"), (21, True, "ppc64"), (243, False, "riscv64"), (9999, False, "unknown"),
-])
-def test_inspect_foreign_machine(tmp_path, machine, big_endian, name):
-    [file] = hugeld_json("inspect", foreign(tmp_path / "foreign", machine, big_endian))["files"]
+@pytest.mark.parametrize("machine, name", [(183, "aarch64"), (21, "ppc64"), (243, "riscv64"), (9999, "unknown")])
+def test_inspect_foreign_machine(tmp_path, machine, name):
+    [file] = hugeld_json("inspect", foreign(tmp_path / "foreign", machine))["files"]
     check_plan(file)
     assert file["machine"] == name
     assert (file["range"]["pages_min"], file["range"]["pages_max"]) == (3, 4)
+
+
+def test_inspect_other_byte_order(tmp_path):
+    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is for machines of another byte order")
 
 
 def thirty_two_bit():
@@ -754,7 +755,7 @@ def sleeper_of_nobody(root):
 # Some kernels let root without CAP_SYS_PTRACE read the maps and not the file that runs.
 @pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
 @pytest.mark.parametrize("words", [
-    "attach", "attach --dry-run", "attach -p *", "detach", "status", "status --json", "inspect --pid", "perf-map", "share add --running",
+    "attach", "attach --dry-run", "detach", "status", "status --json", "inspect --pid", "perf-map",
     "survey --seconds 0.1 --pid", "bench --seconds 0.1 --toggle --pid"])
 def test_root_that_may_not_read_a_process(library, sleeper_of_nobody, words, rights):
     """Every command says so, and none that there is nothing.  The remedy is not "run hugeld as root" for root."""
@@ -987,7 +988,7 @@ def test_few_open_files():
     (["run", "--frob"], "see 'hugeld run --help': unrecognized option '--frob'"),
     (["status", "-z"], "see 'hugeld status --help': invalid option -- 'z'"),
     (["inspect", "--optoins=x"], "inspect: unrecognized option '--optoins'; did you mean '--options'?"),
-    (["run", "--via=frob", "true"], "run: --via frob: give auto, preload, ldso or image"),
+    (["run", "--via=frob", "true"], "run: --via frob: give auto, preload or ldso"),
     (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
     (["bench", "--against", "backend=x", "true"],
      "bench: --against backend=x: no such value; 'hugeld bench --help' lists names and values"),
@@ -1011,10 +1012,3 @@ def test_inspect_names_the_store_for_bench(builder, tmp_path):
     text = hugeld("inspect", "-o", f"store={store}", builder.executable("nopie")).stdout
     [commands] = re.findall(r"^  best: an image.*$", text, re.M)
     assert f"hugeld bench -ostore={store} -- " in commands, text
-
-
-@pytest.mark.parametrize("program", ["bash", "env"])
-def test_unknown_program_of_no_script(program):
-    words = {"bash": ["env", "bash", "-c", "true"], "env": ["env", "-u", "X", "true"]}[program]
-    result = hugeld("run", "--via=image", *words)
-    assert result.returncode == 0 and f"it is not known which program {program} starts" in result.stderr, result

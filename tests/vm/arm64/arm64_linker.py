@@ -32,7 +32,7 @@ def linked(pause_library):
 
 @pytest.mark.parametrize("option", ["--version", "--list-tunables"])
 def test_says_what_the_installed_one_says(option):
-    """glibc-patches/guard could only read the files where they were built."""
+    """glibc-patches/guard could not run them where they were built."""
     ours, theirs = (helpers.run([ldso, option]) for ldso in (LDSO, INSTALLED))
     assert ours.returncode == 0 and ours.stdout.count("\n") > 3
     assert ours.stdout == theirs.stdout
