@@ -124,8 +124,8 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 # The parts of the command that need no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/tlb base/basics base/common)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read)
-$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process proc/status)
-$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/status image/eligible)
+$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics base/local file/elf-file proc/process proc/objects proc/status)
+$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/objects proc/status image/eligible)
 $B/tests/test-local: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
 
 $(units): $B/%: % $(CONFIG)

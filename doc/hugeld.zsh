@@ -64,7 +64,7 @@ _hugeld() {
     reset) _arguments -S $help $json '--detach[move processes back, too]' ;;
     attach | detach)
         local -a store
-        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/')
+        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/' '--memory=[the most memory for copies]:MiB:')
         _arguments -S $help $json $store '(-c --children)'{-c,--children}'[children too]' \
             '--dry-run[only show what would be done]' '*:process:_pids'
         ;;

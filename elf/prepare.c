@@ -270,10 +270,13 @@ static bool is_kernel_asked(const struct hl_context *context) {
 }
 
 /* The pool check for the pages of one kind.  If the kernel says no, the files say why; and they may know better, because only
-   reserving is forbidden (a control group), or pages can be added on other nodes. */
+   reserving is forbidden (a control group), or pages can be added on other nodes.  Two of them say whether there is a pool at all. */
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
+    if (is_kernel_asked(context) && !context->probed.knows_hugetlb &&
+        hl_is_pool_empty(&context->config->geometry, &hl_system_roots))
+        return HL_REASON_POOL_SHORT;
     const struct hl_kernel *kernel = find_hugetlb(context);
     if (kernel->hugetlb_denied)
         return HL_REASON_HUGETLB_DENIED;
@@ -353,6 +356,8 @@ static int check_thp(struct hl_context *context, const struct hl_work *work, enu
 static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                       enum hl_backend backend) {
     int result = backend == HL_HUGETLB ? check_pool(context, work, kind) : check_thp(context, work, kind);
+    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && hl_rewrites_text(context, work))
+        result = HL_REASON_REWRITES_TEXT;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         if (!is_of_kind(work, i, kind))
             continue;
@@ -386,10 +391,15 @@ static int advise_spans(const struct hl_context *context, struct hl_work *work, 
 
 /* Whether KIND stays because the page cache has it on huge pages.  Read-only data follows the text beside it: in an object that
    is linked for huge pages it is mostly gap. */
-static bool is_left_to_cache(const struct hl_context *context, const struct hl_work *work,
-                             enum hl_kind kind) {
-    if (kind != HL_TEXT && kind != HL_RODATA)
+static bool is_left_to_cache(struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
+                             unsigned wanted) {
+    bool is_told = hl_is_wanted(context, 1) || context->config->options.strict;
+    if ((kind != HL_TEXT && kind != HL_RODATA) || !hl_uses_images(wanted))
         return false;
+    if (wanted == HL_BACKEND_IMAGE && !is_told) /* it stays anyway */
+        return false;
+    if (context->probed.pagemap < 0)
+        context->probed.pagemap = hl_open_pagemap();
     for (unsigned i = 0; kind == HL_RODATA && i < work->plan.n_spans; i++)
         if (work->plan.span[i].kind == HL_TEXT)
             return work->move[i].reason == HL_REASON_HUGE_ALREADY;
@@ -411,16 +421,14 @@ static bool depends_on_thp(enum hl_reason hugetlb, enum hl_reason thp) {
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_REASON_NO_HUGETLB;
-    if (hl_uses_images(wanted) && is_left_to_cache(context, work, kind))
+    if (is_left_to_cache(context, work, kind, wanted))
         return HL_REASON_HUGE_ALREADY;
     if (wanted == HL_BACKEND_IMAGE)
         return work->no_image;
     if (!may_commit(context, work, kind))
         return HL_REASON_NO_MREMAP;
     if (wanted != HL_BACKEND_THP)
-        result = kind == HL_TEXT && hl_rewrites_text(context, work)
-                     ? HL_REASON_REWRITES_TEXT
-                     : prepare_on(context, work, kind, HL_HUGETLB);
+        result = prepare_on(context, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;
     int instead = prepare_on(context, work, kind, HL_THP);

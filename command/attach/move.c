@@ -27,10 +27,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/futex.h>
 #include <linux/mman.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +58,11 @@
 /* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the room. */
 #define SPARE_MAPPINGS 64
 
+/* The sockets of a killed call, ours, and ours once more for the way back. */
+#define SENDINGS_MAX 4
+
+struct sending;
+
 struct mover {
     struct hl_attachment *attachment;
     struct hl_tracee *tracee;
@@ -63,7 +70,9 @@ struct mover {
     uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
     uint64_t moved_end;              /* the current piece is in place up to here, */
     unsigned moved_pieces;           /* and so many pieces before it */
-    int file;                        /* the process's descriptor of attachment->file, or -1 */
+    struct sending *sending[SENDINGS_MAX];
+    unsigned n_sendings;
+    int file; /* the process's descriptor of attachment->file, or -1 */
 };
 
 /* Makes a call.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other
@@ -133,34 +142,50 @@ static int send_file(int socket, int file) {
     return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
 }
 
+/* A process of hugeld's own that looks at a socket of the target, and sends a descriptor through it. */
 struct sending {
     pid_t pid, maker; /* the process, and the one that made the socket: itself, or a parent */
     int number, file;
+    _Atomic int answer; /* enum answer */
+    pid_t sender;
     char stack[SENDER_BYTES] __attribute__((aligned(16)));
 };
+enum answer { NONE_YET, DONE, NOT_DONE };
 
-/* The exit status: 0 if the socket is one of a pair and the descriptor, if any, was sent. errno is shared with the waiting process. */
+/* errno is shared with the waiting process. */
 static int send_in_process(void *data) {
-    const struct sending *sending = data;
+    struct sending *sending = data;
     int process = (int)syscall(SYS_pidfd_open, sending->pid, 0);
     int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, sending->number, 0) : -1;
     bool is_done = socket >= 0 && is_end_of_pair(socket, sending->maker) &&
                    (sending->file < 0 || send_file(socket, sending->file) == 0);
-    return !is_done;
+    atomic_store(&sending->answer, is_done ? DONE : NOT_DONE);
+    syscall(SYS_futex, &sending->answer, FUTEX_WAKE, 1, NULL, NULL, 0);
+    return 0;
 }
 
-/* 0, or -ETIMEDOUT; then the sender goes on until it can end. */
-static int await_sender(pid_t sender, int *status) {
+/* Waits for the answer, and not for the end, while the target's thread stands still. */
+static bool await_answer(struct sending *sending) {
+    const struct timespec slice = {0, (long)(SENDER_MS * 1e6 / 10)};
+    double begun = hl_now_ms();
+    while (atomic_load(&sending->answer) == NONE_YET && hl_now_ms() - begun < SENDER_MS)
+        syscall(SYS_futex, &sending->answer, FUTEX_WAIT, NONE_YET, &slice, NULL, 0);
+    return atomic_load(&sending->answer) == DONE;
+}
+
+/* A sender that does not end goes on until it can, and keeps its memory. */
+static void reap_sender(struct sending *sending) {
     for (double begun = hl_now_ms();;) {
         bool was_late = hl_now_ms() - begun > SENDER_MS; /* before the look, which may be the last */
-        if (waitpid(sender, status, __WALL | __WNOTHREAD | WNOHANG) != 0)
-            return 0;
+        if (waitpid(sending->sender, NULL, __WALL | __WNOTHREAD | WNOHANG) != 0)
+            break;
         if (was_late) {
-            kill(sender, SIGKILL);
-            return -ETIMEDOUT;
+            kill(sending->sender, SIGKILL);
+            return;
         }
         nanosleep(&(struct timespec){0, SENDER_PAUSE_NS}, NULL);
     }
+    free(sending);
 }
 
 /* Begins the sender on this thread's processor, where it runs as soon as this thread sleeps.  On another one, on which many threads
@@ -184,19 +209,22 @@ static pid_t begin_sender(struct sending *sending) {
 /* Whether NUMBER is an end of a pair of sockets that the process MAKER made, and FILE, unless it is below 0, was sent through it.
    Another thread of the process may have put another file there; if that belongs to a FUSE that never answers, closing it never
    ends, even by SIGKILL.  So a process of its own does it. */
-static bool use_socket(const struct mover *m, int number, pid_t maker, int file) {
-    struct sending *sending = hl_xmalloc(sizeof *sending);
+static bool use_socket(struct mover *m, int number, pid_t maker, int file) {
+    if (m->n_sendings == SENDINGS_MAX)
+        return false;
+    struct sending *sending = m->sending[m->n_sendings] = hl_xmalloc(sizeof *sending);
     sending->pid = m->attachment->process.pid;
     sending->maker = maker;
     sending->number = number;
     sending->file = file;
-    int status = -1;
-    pid_t sender = begin_sender(sending);
-    bool has_ended = sender < 0 || await_sender(sender, &status) == 0;
-    bool is_sent = sender >= 0 && has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (has_ended)
+    atomic_store(&sending->answer, NONE_YET);
+    sending->sender = begin_sender(sending);
+    if (sending->sender < 0) {
         free(sending);
-    return is_sent;
+        return false;
+    }
+    m->n_sendings++;
+    return await_answer(sending);
 }
 
 static int receive_file(struct mover *m, int socket) {
@@ -430,7 +458,7 @@ static bool is_left_room(const struct mover *m, struct hl_address_range range) {
 }
 
 /* Closes what earlier calls of hugeld have left when they were killed.  It is looked at once more before: other threads run. */
-static void close_leftovers(const struct mover *m) {
+static void close_leftovers(struct mover *m) {
     const struct hl_leftovers *left = &m->attachment->left;
     const struct hl_tracee *tracee = m->tracee;
     for (unsigned i = 0; i < left->n_rooms; i++)
@@ -489,24 +517,24 @@ static int why_gone(const struct hl_tracee *tracee) {
     return tracee->let_go != 0 ? tracee->let_go : -ESRCH;
 }
 
-static void move_text(struct hl_attachment *attachment, struct hl_tracee *tracee) {
-    struct mover m = {.attachment = attachment, .tracee = tracee, .file = -1};
-    close_leftovers(&m);
+static void move_text(struct mover *m) {
+    struct hl_attachment *attachment = m->attachment;
+    close_leftovers(m);
     if (attachment->reason != 0) /* nothing else is to be done */
         return;
-    int result = prepare(&m);
+    int result = prepare(m);
     if (result == 0)
-        result = why_gone(tracee);
+        result = why_gone(m->tracee);
     if (result == 0)
-        result = check_again(&m);
+        result = check_again(m);
     if (result == 0)
-        result = commit(&m);
+        result = commit(m);
     for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
-        unmap(&m, attachment->gap[i].start, attachment->gap[i].end);
+        unmap(m, attachment->gap[i].start, attachment->gap[i].end);
     if (result == 0)
-        finish(&m);
+        finish(m);
     else
-        give_up(&m, result);
+        give_up(m, result);
 }
 
 /* --- the process --- */
@@ -560,11 +588,14 @@ static void *work_in_thread(void *data) {
     if (result == 0) {
         result = hl_hold_thread(&holding, process, &attachment->gadgets, true);
         double stopped_ms = holding.tracee.stopped_ms;
+        struct mover m = {.attachment = attachment, .tracee = &holding.tracee, .file = -1};
         if (result == 0)
-            move_text(attachment, &holding.tracee);
+            move_text(&m);
         hl_release_thread(&holding);
         if (result == 0)
             attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
+        while (m.n_sendings > 0)
+            reap_sender(m.sending[--m.n_sendings]);
     }
     if (result != 0 && attachment->reason == 0)
         attachment->reason = hl_or_ended(attachment, result);

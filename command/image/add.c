@@ -20,12 +20,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/mempolicy.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,9 +46,7 @@ struct job {
     bool has_no_lease; /* it cannot be determined whether the file has a writer */
     const char *name;  /* the image's: the original's base name */
     char digest[HL_DIGEST_TEXT];
-    int folder;       /* .new in the store */
-    unsigned n_nodes; /* 0: one image, with pages of any node */
-    struct hl_nodes nodes;
+    int folder; /* .new in the store */
 };
 
 /* Notes why there is no image; takes SENTENCE over.  The result is always false. */
@@ -250,7 +246,6 @@ static bool check_room(struct job *job) {
     struct hl_placement placement;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
-    needed *= job->n_nodes > 0 ? job->n_nodes : 1;
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (job->flags & HL_ADD_UNASKED) {
@@ -272,18 +267,9 @@ static bool check_room(struct job *job) {
 
 /* --- writing --- */
 
-/* Pages come from NODE alone until unbind. */
-static int bind_to_node(unsigned node) {
-    unsigned long mask[HL_NODE_NUMBERS / (8 * sizeof(unsigned long))] = {0};
-    mask[node / (8 * sizeof mask[0])] |= 1UL << node % (8 * sizeof mask[0]);
-    return syscall(SYS_set_mempolicy, MPOL_BIND, mask, (unsigned long)HL_NODE_NUMBERS + 1) == 0 ? 0 : -errno;
-}
-
-static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); }
-
 /* Makes .new in the store, which is locked. */
 static bool make_folder(struct job *job) {
-    unsigned marks = job->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
+    unsigned marks = job->flags & (HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
     job->folder = hl_make_new_folder(job->store, marks);
     return job->folder >= 0 ||
            fail_for_now(
@@ -358,16 +344,17 @@ static bool is_acceptable(struct job *job, int out) {
                              "are unusual); use hugeld run --copy"));
 }
 
-static bool give_name(struct job *job, int out, int folder) {
+static bool give_name(struct job *job, int out) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", out);
-    return linkat(AT_FDCWD, path, folder, job->name, AT_SYMLINK_FOLLOW) == 0 || fail_to_write(job, -errno);
+    return linkat(AT_FDCWD, path, job->folder, job->name, AT_SYMLINK_FOLLOW) == 0 ||
+           fail_to_write(job, -errno);
 }
 
-/* Writes one image into FOLDER. */
-static bool write_image(struct job *job, int folder) {
+/* Writes the image into job->folder. */
+static bool write_image(struct job *job) {
     bool named, done = false;
-    int out = create_file(folder, job->name, &named);
+    int out = create_file(job->folder, job->name, &named);
     if (out < 0)
         return fail_to_write(job, -errno);
     if (!prove_first_page(job, out)) {
@@ -388,55 +375,14 @@ static bool write_image(struct job *job, int folder) {
     if (result != 0)
         fail_to_write(job, result);
     else
-        done = is_acceptable(job, out) && prove(job, out, &pages) && (named || give_name(job, out, folder));
-    job->outcome->huge_pages += done ? pages : 0;
+        done = is_acceptable(job, out) && prove(job, out, &pages) && (named || give_name(job, out));
+    job->outcome->huge_pages = done ? pages : 0;
     close(out);
     return done;
 }
 
 static bool link_to(struct job *job, const char *target, const char *name) {
     return symlinkat(target, job->folder, name) == 0 || fail_to_write(job, -errno);
-}
-
-/* Node NODE's replica, in a folder of its own. */
-static bool write_replica(struct job *job, unsigned node, bool first) {
-    char *folder_name = hl_xasprintf("node%u", node), *target = hl_xasprintf("node%u/%s", node, job->name),
-         *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
-    bool done = false;
-    int folder = -1, result = bind_to_node(node);
-    if (result == 0 && mkdirat(job->folder, folder_name, 0755) == 0)
-        folder = openat(job->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (result != 0)
-        fail(
-            job, HL_SHARE_FAILED,
-            hl_xasprintf("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
-                         node, strerror(-result)));
-    else if (folder < 0 || fchmod(folder, 0755) != 0)
-        fail_to_write(job, -errno);
-    else
-        done = write_image(job, folder) && link_to(job, target, link) &&
-               (!first || link_to(job, target, HL_IMAGE_LINK));
-    unbind();
-    if (folder >= 0)
-        close(folder);
-    free(folder_name);
-    free(target);
-    free(link);
-    return done;
-}
-
-static bool write_all(struct job *job) {
-    bool first = true;
-    if (job->n_nodes == 0)
-        return write_image(job, job->folder) && link_to(job, job->name, HL_IMAGE_LINK);
-    for (unsigned node = 0; node < HL_NODE_NUMBERS; node++) {
-        if ((job->nodes.bits[node / 64] >> node % 64 & 1) == 0)
-            continue;
-        if (!write_replica(job, node, first))
-            return false;
-        first = false;
-    }
-    return true;
 }
 
 /* One rename makes the image visible. */
@@ -459,8 +405,9 @@ static void make_image(struct job *job) {
         hl_remove_leftovers(job->store);
         return;
     }
-    if (!write_all(job) || !is_unchanged(job) || !link_to(job, job->digest, HL_DIGEST_LINK) ||
-        !link_to(job, job->outcome->path, HL_ORIGIN_LINK) || !publish(job))
+    if (!write_image(job) || !is_unchanged(job) || !link_to(job, job->name, HL_IMAGE_LINK) ||
+        !link_to(job, job->digest, HL_DIGEST_LINK) || !link_to(job, job->outcome->path, HL_ORIGIN_LINK) ||
+        !publish(job))
         hl_remove_leftovers(job->store);
     close(job->folder);
 }
@@ -590,8 +537,7 @@ static bool give_new_key(struct job *job) {
     hl_read_items_of(store, job->outcome->path, &items, &n);
     bool done = false;
     for (size_t i = 0; i < n && !done; i++)
-        done = items[i].state == HL_ITEM_TOUCHED && items[i].replicas == job->n_nodes &&
-               is_as_made_now(job, &items[i]) && is_unchanged(job) &&
+        done = items[i].state == HL_ITEM_TOUCHED && is_as_made_now(job, &items[i]) && is_unchanged(job) &&
                ((job->flags & HL_ADD_DRY) ||
                 renameat(store->folder, items[i].key, store->folder, job->outcome->key.at) == 0);
     hl_free_store_items(items, n);
@@ -600,41 +546,13 @@ static bool give_new_key(struct job *job) {
     return done;
 }
 
-/* Finds the nodes with memory that this process may use. */
-static void find_nodes(struct job *job) {
-    struct hl_status status;
-    char text[4096];
-    uint64_t first, last;
-    long bytes = hl_read_file("/sys/devices/system/node/has_memory", text, sizeof text);
-    const char *at = text, *end = text + (bytes > 0 ? bytes : 0);
-    hl_read_status(&status, &hl_system_roots);
-    while (hl_scan_range(&at, end, &first, &last)) {
-        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++) {
-            if ((status.nodes.bits[node / 64] >> node % 64 & 1) == 0)
-                continue;
-            job->nodes.bits[node / 64] |= UINT64_C(1) << node % 64;
-            job->n_nodes++;
-        }
-    }
-}
-
-/* Whether the store has the image already, and with --per-node all of its replicas. */
 static bool is_present(const struct job *job) {
     struct hl_line path;
-    long image = hl_open_image_in_store(job->store->folder, job->store->owner, 0, &job->state, &path);
-    if (image < 0)
-        return false;
-    close((int)image);
-    if (job->n_nodes == 0)
-        return true;
-    struct hl_store_item *items;
-    size_t n;
-    hl_read_items_of(job->store, job->outcome->path, &items, &n);
-    bool found = false;
-    for (size_t i = 0; i < n; i++)
-        found |= strcmp(items[i].key, job->outcome->key.at) == 0 && items[i].replicas == job->n_nodes;
-    hl_free_store_items(items, n);
-    return found;
+    struct hl_file_state image_state = {0};
+    long image = hl_open_image_in_store(job->store->folder, job->store->owner, &job->state, &path, &image_state);
+    if (image >= 0)
+        close((int)image);
+    return image >= 0;
 }
 
 /* Notes how much of the text the image brings onto huge pages, by the way of starting that brings most.  False: none, by either
@@ -669,8 +587,6 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
     if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&job)) || !check_file(&job) ||
         !make_changes_show(&job))
         return;
-    if (flags & HL_ADD_PER_NODE)
-        find_nodes(&job);
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&job);
     if (has_image) {
         outcome->result = HL_SHARE_PRESENT;

@@ -139,10 +139,10 @@ static int check_bytes(const struct expected *expected, const struct hl_store_it
                                            : result;
 }
 
-/* Checks the one image in the folder of ITEM that LINK leads to.  NULL, or the problem. */
-static char *check_replica(const struct expected *expected, const struct hl_store_item *item,
-                           const char *link, enum hl_fault *fault) {
-    char *path = hl_xasprintf("%s/%s", item->key, link), *problem = NULL;
+/* Checks the image of ITEM.  NULL, or the problem. */
+static char *check_image(const struct expected *expected, const struct hl_store_item *item,
+                         enum hl_fault *fault) {
+    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL;
     uint64_t pages = 0, small = 0;
     int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
@@ -165,22 +165,6 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
         problem = hl_xasprintf("it cannot be read: %s",
                                result < 0 ? strerror(-result) : hl_reason_sentence((enum hl_reason)result));
     close(image);
-    return problem;
-}
-
-static char *check_replicas(const struct expected *expected, const struct hl_store_item *item,
-                            enum hl_fault *fault) {
-    char *problem = check_replica(expected, item, HL_IMAGE_LINK, fault);
-    for (unsigned node = 0, found = 0; problem == NULL && found < item->replicas && node < HL_NODE_NUMBERS;
-         node++) {
-        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node), *path = hl_xasprintf("%s/%s", item->key, link);
-        if (faccessat(expected->store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
-            found++;
-            problem = check_replica(expected, item, link, fault);
-        }
-        free(path);
-        free(link);
-    }
     return problem;
 }
 
@@ -289,7 +273,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
     }
     int result = how & HL_CHECK_STATE ? 0 : hl_plan_image(&expected.image, &file, &store->geometry);
     if (result == 0) {
-        problem = check_replicas(&expected, item, fault);
+        problem = check_image(&expected, item, fault);
         hl_free_image(&expected.image);
     } else {
         *fault = result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;

@@ -36,8 +36,7 @@
 static const struct {
     unsigned flag; /* HL_ADD_* */
     const char *name;
-} mark_names[] = {{HL_ADD_PER_NODE, ".per-node"},
-                  {HL_ADD_ANY_DISK, ".any-disk"},
+} mark_names[] = {{HL_ADD_ANY_DISK, ".any-disk"},
                   {HL_ADD_EVICTABLE, ".unasked"},
                   {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
@@ -518,38 +517,31 @@ static enum hl_item_state compare_origin(struct hl_local *local, const struct hl
     return is_same_inode(item->key, &state) && is_unwritten ? HL_ITEM_TOUCHED : HL_ITEM_CHANGED;
 }
 
-/* Adds the image that LINK in FOLDER points to.  False: there is no image, or it is not to be trusted. */
-static bool add_replica(const struct hl_store *store, struct hl_store_item *item, int folder,
-                        const char *link, struct timespec *time) {
+/* Notes the image that FOLDER has.  False: there is none, or it is not to be trusted. */
+static bool note_image(const struct hl_store *store, struct hl_store_item *item, int folder,
+                       struct timespec *time) {
     struct stat stat;
-    if (fstatat(folder, link, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
+    if (fstatat(folder, HL_IMAGE_LINK, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
         !hl_only_writable_by(&stat, store->owner))
         return false;
     *time = stat.st_mtim;
     item->last_use = stat.st_atime;
     item->bytes = (uint64_t)stat.st_size;
-    item->huge_pages += (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
-    item->inode = hl_xrealloc(item->inode, (item->n_inodes + 1) * sizeof *item->inode);
-    item->inode[item->n_inodes++] = stat.st_ino;
+    item->huge_pages = (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
+    item->inode = stat.st_ino;
     return true;
 }
 
-/* Reads the names in the folder of an image.  False: they cannot be read. */
-static bool read_names(const struct hl_store *store, struct hl_store_item *item, int folder,
-                       bool *is_complete, struct timespec *time) {
+/* Reads the marks in the FOLDER of an image.  False: they cannot be read. */
+static bool read_marks(struct hl_store_item *item, int folder) {
     DIR *entries = hl_open_list(folder, ".");
     if (entries == NULL)
         return false;
     errno = 0;
-    for (struct dirent *entry; (entry = readdir(entries)) != NULL; errno = 0) {
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL; errno = 0)
         for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0]; i++)
             if (strcmp(entry->d_name, mark_names[i].name) == 0)
                 item->marks |= mark_names[i].flag;
-        if (strncmp(entry->d_name, HL_IMAGE_LINK "-", strlen(HL_IMAGE_LINK "-")) != 0)
-            continue;
-        item->replicas++;
-        *is_complete &= add_replica(store, item, folder, entry->d_name, time);
-    }
     bool read_all = errno == 0;
     closedir(entries);
     return read_all;
@@ -563,12 +555,10 @@ static bool is_open_to_users(const struct hl_store *store, int folder) {
 
 static enum hl_item_state read_image(const struct hl_store *store, struct hl_local *local,
                                      struct hl_store_item *item, int folder, bool is_pending) {
-    bool is_complete = true;
     struct timespec time = {0};
-    if (!read_names(store, item, folder, &is_complete, &time))
+    if (!read_marks(item, folder))
         return HL_ITEM_UNREADABLE;
-    if (!is_pending && item->replicas == 0)
-        is_complete = add_replica(store, item, folder, HL_IMAGE_LINK, &time);
+    bool is_complete = !is_pending && note_image(store, item, folder, &time);
     enum hl_item_state state = compare_origin(local, item, &time);
     if (state == HL_ITEM_REMOTE)
         return state; /* regardless of other problems: no image can be made from it now */
@@ -586,9 +576,7 @@ static void read_file_in_place(struct hl_local *local, struct hl_store_item *ite
         return;
     }
     item->state = HL_ITEM_FRESH;
-    item->inode = hl_xmalloc(sizeof *item->inode);
-    item->inode[0] = stat.st_ino;
-    item->n_inodes = 1;
+    item->inode = stat.st_ino;
     item->device = stat.st_dev;
 }
 
@@ -698,7 +686,6 @@ void hl_free_store_items(struct hl_store_item *items, size_t n) {
         free(items[i].origin);
         free(items[i].image);
         free(items[i].digest);
-        free(items[i].inode);
     }
     free(items);
 }
@@ -711,9 +698,8 @@ static struct hl_store_item *find_mapped(struct hl_store_item *items, size_t n,
     if (region->shared && region->flags == PF_R)
         return NULL;
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < items[i].n_inodes; j++)
-            if (items[i].inode[j] == region->inode && items[i].device == region->device)
-                return &items[i];
+        if (items[i].inode == region->inode && items[i].device == region->device)
+            return &items[i];
     return NULL;
 }
 

@@ -4,13 +4,11 @@
 
        STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it; its modification
                             time says when images may be made unasked again (run/later.c)
-       STORE/KEY/.image     symbolic link to NAME, or to nodeN/NAME of the first node
-       STORE/KEY/.image-N   the replica of node N (--per-node)
+       STORE/KEY/.image     symbolic link to NAME
        STORE/KEY/.origin    symbolic link to the original
-       STORE/KEY/.digest    symbolic link to nothing, the digest of the image, and of each replica
+       STORE/KEY/.digest    symbolic link to nothing, the digest of the image
        STORE/KEY/.unasked   it was made for a program that was about to run (HL_ADD_EVICTABLE)
-       STORE/KEY/.any-disk  its original may lie on any disk, and
-       STORE/KEY/.per-node  it has replicas; both were asked for by the user, and hold when it is made again
+       STORE/KEY/.any-disk  its original may lie on any disk, also when it is made again
        STORE/KEY/NAME       the image, with the original's modification time
        STORE/KEY/.in-place  instead of an image: the original itself is kept on huge pages of the page cache (image/in-place.h)
        STORE/.records       what was tried for each listed file (keep/record.h)
@@ -101,21 +99,18 @@ enum hl_item_state {
 };
 const char *hl_item_state_name(enum hl_item_state state);
 
-/* One image, with its replicas, or one file in place: that has no image, and is fresh as long as it is there. */
+/* One image, or one file in place: that has no image, and is fresh as long as it is there. */
 struct hl_store_item {
     char *key;
     bool is_in_place;
     char *origin, *image; /* paths; "" if the links are missing */
     char *digest;         /* of the image when it was made; "" if that is not known */
-    uint64_t bytes;       /* of one replica, */
-    uint64_t huge_pages;  /* of all of them */
-    unsigned replicas;    /* made with --per-node, 0 if it was not */
-    unsigned marks;       /* HL_ADD_PER_NODE, HL_ADD_ANY_DISK, HL_ADD_EVICTABLE, HL_ADD_IN_PLACE */
+    uint64_t bytes, huge_pages;
+    unsigned marks;       /* HL_ADD_ANY_DISK, HL_ADD_EVICTABLE, HL_ADD_IN_PLACE */
     time_t last_use;      /* when a process last mapped it, if the file system notes that */
     enum hl_item_state state;
-    size_t n_inodes;
-    ino_t *inode; /* of the replicas, or of the one image, or of the file in place */
-    dev_t device; /* of all of these */
+    ino_t inode; /* of the image, or of the file in place */
+    dev_t device;
     unsigned processes;
     /* From hl_measure_store_item. */
     uint64_t pages;                       /* that should be huge */
@@ -193,7 +188,6 @@ enum hl_share_result {
 
 /* How to add. */
 enum {
-    HL_ADD_PER_NODE = 1,   /* an image on each node */
     HL_ADD_DRY = 2,        /* up to the first write; then OUTCOME is what is expected */
     HL_ADD_ANY_DISK = 4,   /* hl_explain_unsteady */
     HL_ADD_IF_WORTH = 8,   /* no file with less than 64 KiB of text */
@@ -211,7 +205,7 @@ struct hl_add_outcome {
     char *path; /* the file's own, without symbolic links; NULL if unknown */
     struct hl_line key;
     bool is_in_place, is_for_place;       /* the latter: HL_ADD_IN_PLACE was set */
-    uint64_t huge_pages;                  /* of all replicas, or of the file in place */
+    uint64_t huge_pages;                  /* of the image, or of the file in place */
     uint64_t text_bytes, text_huge_bytes, /* of the text, and of the text on huge pages */
         text_in_place_bytes;              /* of the text that could be on huge pages in place */
     bool is_to_be_executed;               /* text_huge_bytes are reached by executing the image itself */

@@ -211,7 +211,8 @@ static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *want
 static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_file_state *state) {
     struct hl_line path;
     uint64_t pages, small = 0;
-    long image = hl_open_image_in_store(apply->store.folder, apply->store.owner, 0, state, &path);
+    struct hl_file_state found = {0};
+    long image = hl_open_image_in_store(apply->store.folder, apply->store.owner, state, &path, &found);
     if (image < 0 || !is_still_public(apply, wanted)) {
         if (image >= 0)
             close((int)image);
@@ -270,7 +271,8 @@ static void replace(char **text, const char *by) {
 static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *outcome, const char *key,
                          unsigned asked, bool was_tried) {
     enum hl_result result = judge(outcome);
-    bool is_vain = result == HL_RESULT_PENDING || result == HL_RESULT_REFUSED;
+    bool is_partial = result == HL_RESULT_MADE && outcome->is_in_place && outcome->sentence != NULL;
+    bool is_vain = result == HL_RESULT_PENDING || result == HL_RESULT_REFUSED || is_partial;
     record->delay = !is_vain ? 0 : was_tried && record->delay > 0 ? fmin(2 * record->delay, DELAY_MAX) : DELAY;
     record->result = result;
     record->is_in_place = outcome->is_in_place;
@@ -338,16 +340,18 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     }
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
     bool is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way;
-    bool is_vain = is_same && (record->result == HL_RESULT_PENDING || record->result == HL_RESULT_REFUSED);
+    bool is_made = is_same && record->result == HL_RESULT_MADE;
+    bool is_vain = is_same && record->delay > 0; /* nothing came of the last attempt, or not everything */
+    bool is_due = apply->retries || find_uptime() >= record->tried + record->delay;
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;
-    if ((is_vain && !apply->retries && find_uptime() < record->tried + record->delay) ||
-        (is_same && record->result == HL_RESULT_NOTHING && !(wanted->is_named && apply->retries)) ||
-        (is_same && record->result == HL_RESULT_MADE && is_still_made(apply, wanted, record, &state)))
+    bool is_whole = is_made && is_still_made(apply, wanted, record, &state);
+    if ((is_vain && !is_due && !(is_made && !is_whole)) || (is_whole && !is_vain) ||
+        (is_same && record->result == HL_RESULT_NOTHING && !(wanted->is_named && apply->retries)))
         count_result(apply, wanted, record);
     else
-        attempt(apply, wanted, record, key.at, is_vain, is_same && record->result == HL_RESULT_MADE);
+        attempt(apply, wanted, record, key.at, is_vain, is_made && !is_whole && !record->is_in_place);
 }
 
 /* --- what no entry names --- */
@@ -448,6 +452,9 @@ void hl_apply_lists(struct hl_apply *apply) {
     for (size_t i = 0; i < apply->wanted.n; i++)
         apply_file(apply, &apply->wanted.file[i]);
     hl_hide_progress();
+    if (apply->in_place > 0 && apply->placer.is_pressure_unknown)
+        hl_warn("this kernel does not say whether programs wait for memory or disks, so files were put in place without "
+                "regard to that; boot with psi=1");
 }
 
 int hl_end_apply(struct hl_apply *apply) {

@@ -77,7 +77,7 @@ static void look_at(struct shown *shown, const struct hl_store *store) {
     if (image < 0)
         return;
     shown->use.image_device = find_device_in_maps(image, item->device);
-    shown->use.image_inode = item->n_inodes > 0 ? item->inode[0] : 0;
+    shown->use.image_inode = item->inode;
     if (hl_prove_huge(&store->geometry, image, false, &pages, &small) == 0 && small > 0 && pages > 0)
         item->text_huge_bytes -= item->text_huge_bytes * small / pages;
     close(image);

@@ -26,9 +26,9 @@
    mapped, what this one has mapped is unmapped, and the other begins as if
    the kernel had started it.  This ld.so itself stays: debuggers have
    breakpoints in its text, and until 2.38 the environment points behind its
-   data, to a copy of GLIBC_TUNABLES by __minimal_malloc.  Where ld.so was told what to run, or
-   where there are auditors, the program is executed anew, because TLS is
-   set up already and auditors have run.
+   data, to a copy of GLIBC_TUNABLES by __minimal_malloc.  Where ld.so was
+   told what to run, or where there are auditors, the program is executed
+   anew, because TLS is set up already and auditors have run.
 
    Where another ld.so cannot be had, above all because this one lies over
    the system's path, the program ends: with structures of another layout

@@ -224,7 +224,7 @@ describe (const struct link_map *l, const char *path, bool is_main)
   return object;
 }
 
-/* Move L, which is described in the current object.  Return the core's verdict:
+/* Move L, which the current object describes.  Return the core's verdict:
    HL_LOST, or positive if strict=on ends the program.
 
    The thread that calls dlopen may have a small stack, and where that is

@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 import helpers
+import stores
 from helpers import HUGE, run
 from hugepages import compact_memory
 from smaps import read_smaps
@@ -23,6 +24,7 @@ class Store:
     def __init__(self, path, holder):
         self.path = path
         self.inside = ["nsenter", "-t", holder.pid, "-m", "--"]
+        self.apply = {"command": [*self.inside, helpers.HUGELD], "seen_from": f"/proc/{holder.pid}/root"}
 
     def call(self, *argv, **options):
         return run([*self.inside, *argv], **options)
@@ -42,9 +44,9 @@ class Store:
 
     def add(self, path):
         """The image of PATH, which is made if there is none."""
-        assert self.hugeld("share", f"--store={self.path}", "add", path).returncode == 0
-        [listed] = self.json("share", f"--store={self.path}", "list")["stores"]
-        [image] = [os.path.normpath(i["image"]) for i in listed["images"] if i["path"] == os.path.realpath(path)]
+        made = stores.make_images(self.path, path, any_disk=False, **self.apply)
+        assert made.returncode == 0, made
+        [image] = [os.path.normpath(i["image"]) for i in stores.list_images(self.path, **self.apply) if i["path"] == os.path.realpath(path)]
         return image
 
     def options(self, text=""):

@@ -23,6 +23,7 @@ import programs
 from installed import find_cc1plus
 from objects import PF_X, page_up
 from smaps import read_smaps
+from stores import make_images
 
 sys.path.append(str(helpers.ROOT / "tests/fuzz"))
 import hostile  # noqa: E402  (its folder has just been added)
@@ -329,9 +330,9 @@ def test_many_program_headers(builder, tmp_path):
 
 def refuse_to_share(app, store, reason):
     """No image gets into the STORE, and one line says why."""
-    before = set(os.listdir(store)) | {".lock"}
-    result = helpers.hugeld("share", "add", "--any-disk", "--way=image", "--store", store, app)
-    assert (result.returncode, result.stdout) == (1, "") and len(result.stderr.splitlines()) == 1, result
+    before = set(os.listdir(store)) | {".lock", ".records"}
+    result = make_images(store, app, way="image")
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
     assert reason in result.stderr and set(os.listdir(store)) <= before, result
 
 
@@ -847,6 +848,20 @@ def test_padding_of_a_page(spread, tmp_path, where):
     image = layouts.check_image(tmp_path / "app", make(tmp_path / "app", tmp_path / "out", f"--huge-page={SMALL}"), SMALL)
     assert b"padding." in image.data
     assert helpers.run([tmp_path / "out"]).stdout == "x\n"
+
+
+def test_section_in_the_padding(spread, tmp_path):
+    """What a section names is no padding."""
+    original, end, _ = spread
+    put(original, tmp_path / "app", end, b"what the program reads"[:8])
+    data = bytearray((tmp_path / "app").read_bytes())
+    elf = layouts.Elf(original)
+    strings = elf.shdrs[elf.header[-1]].offset
+    [at] = [elf.shoff + 64 * i for i, sh in enumerate(elf.shdrs) if data[strings + sh.name:].startswith(b".comment\0")]
+    struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] + 1)  # "comment"
+    struct.pack_into("<QQ", data, at + 24, end, 8)
+    (tmp_path / "app").write_bytes(data)
+    refuse(tmp_path / "app", tmp_path / "out", "or in a section", f"--huge-page={SMALL}")
 
 
 def test_padding_is_not_last(small, tmp_path):

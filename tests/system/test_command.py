@@ -52,7 +52,7 @@ def test_wrong_use(arguments):
     (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
     (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload or ldso"),
     (["run", "--loader=ldso", "true"], "--loader=ldso: the option is called --via now"),
-    (["share", "add", "--way=sideways", "/bin/true"], "share: --way sideways: give place or image"),
+    (["enable", "--way=sideways", "/bin/true"], "enable: --way sideways: give image or in-place"),
     (["image", "/bin/true", "out", "more"], "image: more is one too many; give one FILE and one OUT"),
     (["service", "status", "undo"], "service: undo is one too many; give one action"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
@@ -174,10 +174,9 @@ def test_runs_what_env_runs(root, shared_folder, library, tmp_path_factory, what
 
 
 def test_did_you_mean():
-    one_line(hugeld("shar"), 2, "shar: no such command; did you mean 'share'?")
+    one_line(hugeld("aply"), 2, "aply: no such command; did you mean 'apply'?")
     one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
     one_line(hugeld("status", "--al1"), 2, "did you mean '--all'?")
-    one_line(hugeld("share", "refres"), 2, "did you mean 'refresh'?")
     assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 
@@ -974,8 +973,8 @@ def test_service_options(arguments):
 def test_few_open_files():
     """No command takes a file for missing that it may not open; a program is run all the same."""
     pid = os.getpid()
-    for words in (["attach", "--dry-run", pid], ["status", pid], ["status", "--all"], ["inspect", "--pid", pid], ["share", "list"],
-                  ["share", "add", "/bin/true"], ["doctor"], ["survey", "--seconds=0.1"]):
+    for words in (["attach", "--dry-run", pid], ["status", pid], ["status", "--all"], ["inspect", "--pid", pid], ["list"],
+                  ["apply", "--dry-run"], ["doctor"], ["survey", "--seconds=0.1"]):
         result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, *words])
         one_line(result, 1, f"{words[0]}: only 12 files may be open; raise the limit to 64 or more (ulimit -n)")
         result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, words[0], "--help"])
