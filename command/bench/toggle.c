@@ -226,7 +226,7 @@ static int tell(const struct toggle *toggle, bool json) {
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json) {
     struct toggle toggle = {.settings = settings, .pid = pid};
     struct sigaction action = {.sa_handler = note_interruption}, inherited;
-    int error = clock_getcpuclockid(pid, &toggle.clock);
+    int error = kill(pid, 0) != 0 && errno == ESRCH ? ESRCH : clock_getcpuclockid(pid, &toggle.clock);
     if (error != 0) {
         hl_say_unreadable(pid, -error);
         return HL_EXIT_NO;
