@@ -17,7 +17,7 @@ import helpers
 import pagecache
 from helpers import HUGELD
 from installed import find_node
-from measure import EXECUTED, OUT, Measured, Variant, environment, hugeld, paired_experiment, pairs_missing
+from measure import OUT, Measured, Variant, environment, hugeld, paired_experiment, pairs_missing
 from workloads import STORE, data_folder, mapped, namespace_with, share
 
 # --- two servers at the same time ---
@@ -347,7 +347,7 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
         folder = parent / name
         folder.mkdir()
         executed = name.startswith("executed-")
-        run = [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=image,store={STORE}"] if executed else []
+        run = [HUGELD, "run", "-o", f"backend=image,store={STORE}"] if executed else []
         return folder, [*run, program, *map(str, words(folder))]
 
     ways = server_ways(program)

@@ -19,8 +19,8 @@ extern char **environ;
 
 struct request {
     struct hl_run run;
-    char **arguments, **program; /* of `run`; of the program */
-    char **variables;            /* the original environment */
+    char **program;
+    char **variables; /* the original environment */
 };
 
 /* Whether the arguments are those of `run`, with no option but -p, -o and "--".  Anything else, mistakes included, is for
@@ -42,7 +42,6 @@ static bool read_request(struct request *request, int argc, char **argv) {
     }
     if (i < argc && strcmp(argv[i], "--") == 0)
         i++;
-    request->arguments = argv + 2;
     request->program = argv + i;
     return i < argc && (argv[i][0] != '-' || strcmp(argv[i - 1], "--") == 0);
 }
@@ -72,11 +71,7 @@ static bool prepare(struct hl_start_plan *plan, const struct request *request,
     hl_choose_bare(plan, &request->run, options, program, request->program[0]);
     if (hl_choose_start(plan, &request->run, options, text, program) == HL_START_IN_PROCESS)
         hl_choose_preload(plan, program);
-    if (plan->reason != NULL)
-        return false;
-    hl_share_missing_later(plan, &request->run, options, text, program, request->arguments,
-                           request->variables);
-    return true;
+    return plan->reason == NULL;
 }
 
 /* Becomes the program, if that can be done here.  Returns otherwise. */

@@ -16,6 +16,7 @@
    mappings; the name as well, since subvolumes of btrfs share device and inode numbers.  The name of any other object may lead
    to another file by now; so the object is copied from memory, like every file that cannot be opened. */
 #include "backing-file.h"
+#include "check.h"
 #include "pagecache.h"
 #include "sys.h"
 
@@ -178,6 +179,8 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *w
     const struct hl_maps *maps = &work->maps;
     size_t i = hl_find_mapping(maps, segment->first_page);
     struct hl_maps now;
+    if (hl_is_just_executed(context, &work->object))
+        return true;
     if (i == maps->n || maps->mapping[i].inode == 0)
         return false;
     if (maps->mapping[i].inode == state->inode && maps->mapping[i].device == mapped_device(state->device))
@@ -220,7 +223,8 @@ void hl_open_backing_file(struct hl_backing_file *source, const struct hl_contex
         return;
     source->file = (int)file;
     if (source->is_ours &&
-        (!map_source(source, context, object, span, 0) || !is_mapped_file(source, context, object, span)))
+        (!map_source(source, context, object, span, 0) ||
+         (!hl_is_just_executed(context, object) && !is_mapped_file(source, context, object, span))))
         hl_close_backing_file(source, object, span);
 }
 

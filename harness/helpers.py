@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import pty
-import re
 import signal
 import subprocess
 import threading
@@ -150,14 +149,6 @@ def shown_on_terminal(argv):
     return shown.decode()
 
 
-def jump_costs_file(**changes):
-    """The text of a file of `survey --calibrate` for this processor: a jump over 16 MiB costs 44 ns, and 30 on huge pages."""
-    processor = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
-    value = {"version": 1, "processor": processor[1] if processor else "",
-             "points": [{"mib": 2, "small_ns": 4.0, "huge_ns": 4.0}, {"mib": 16, "small_ns": 44.0, "huge_ns": 30.0}]}
-    return json.dumps({**value, **changes})
-
-
 def hugeld_json(command, *arguments):
     """The answer of `hugeld COMMAND --json ARGUMENTS`; it must succeed."""
     result = hugeld(command, "--json", *arguments)
@@ -191,14 +182,6 @@ def marked_processes():
     """PIDs of everything still there that this test run started."""
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and is_marked(pid)]
-
-
-def becomes_maker(pid):
-    """Whether PID is, or is about to be, of `hugeld run` and no program yet: the maker of images at first use comes last on a busy
-    machine, and has our mark until it is executed."""
-    with contextlib.suppress(OSError):
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2] == [b"run"]
-    return False
 
 
 def state_of(pid):

@@ -304,7 +304,7 @@ int hl_attach_processes(int argc, char **argv) {
         "Puts the text of running programs onto huge pages; an experiment.\v"
         "They are its own file's where the kernel joins pages of the page "
         "cache, else those of an image.  The image is that of a store (hugeld "
-        "share add), else one is made for them.  Exit status: 0 when all of "
+        "enable), else one is made for them.  Exit status: 0 when all of "
         "it is there, 1 when some is not.",
         attach_flags, false};
     struct request request = {.name = "attach", .plan.joins = true, .plan.placer.only_joins = true};

@@ -42,22 +42,6 @@
 
 /* --- the process --- */
 
-static int check_status_line(const char *line) {
-    unsigned long number;
-    char state;
-    if (sscanf(line, "State: %c", &state) == 1) {
-        if (state == 'T')
-            return HL_REASON_ATTACH_STOPPED;
-        return state == 'Z' || state == 'X' ? -ENODATA : 0;
-    }
-    if (sscanf(line, "TracerPid: %lu", &number) == 1 && number != 0)
-        return HL_REASON_ATTACH_TRACED;
-    if (strncmp(line, "x86_Thread_features:", strlen("x86_Thread_features:")) == 0 &&
-        strstr(line, "shstk") != NULL)
-        return HL_REASON_ATTACH_SHADOW_STACK;
-    return 0;
-}
-
 /* Whether the process can open enough files while it holds some of ours.  The kernel lists their numbers in ascending order. */
 static int check_files(const struct hl_process *process) {
     uint64_t limit = hl_read_limit(process, "Max open files"), n = 0;
@@ -77,26 +61,23 @@ static int check_files(const struct hl_process *process) {
 
 /* Whether the process's status allows an attach. */
 static int check_status(const struct hl_attachment *attachment) {
-    char line[1024];
-    int result = 0;
-    FILE *status = hl_open_text(attachment->process.folder, "status");
-    if (status == NULL)
-        return -errno;
-    while (result == 0 && fgets(line, sizeof line, status) != NULL)
-        result = check_status_line(line);
-    fclose(status);
-    return result;
+    struct hl_task_status status;
+    int result = hl_read_task_status(&status, attachment->process.folder, "status");
+    if (result != 0)
+        return result;
+    if (status.state == 'T')
+        return HL_REASON_ATTACH_STOPPED;
+    if (status.state == 'Z')
+        return -ENODATA;
+    if (status.tracer != 0)
+        return HL_REASON_ATTACH_TRACED;
+    return status.has_shadow_stack ? HL_REASON_ATTACH_SHADOW_STACK : 0;
 }
 
 uint64_t hl_read_locked(const struct hl_process *process) {
-    char line[1024];
-    uint64_t kib = 0;
-    FILE *status = hl_open_text(process->folder, "status");
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "VmLck: %" SCNu64, &kib);
-    if (status != NULL)
-        fclose(status);
-    return kib;
+    struct hl_task_status status;
+    hl_read_task_status(&status, process->folder, "status");
+    return status.locked_kib;
 }
 
 /* --- its text --- */

@@ -54,10 +54,9 @@ static char read_state(const struct hl_process *process) {
 }
 
 static bool read_has_filter(const struct hl_process *process) {
-    char text[4096];
-    read_of_thread(text, sizeof text, process, "status");
-    const char *at = strstr(text, "\nSeccomp:");
-    return at == NULL || strtol(at + strlen("\nSeccomp:"), NULL, 10) != 0;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, process->pid, process->pid);
+    return status.filter_mode != 0;
 }
 
 /* Whether the thread may be waiting for a supervisor (seccomp's user notification) instead of in the call itself. */

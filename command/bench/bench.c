@@ -9,7 +9,6 @@
    With --against both sides are on huge pages, with different options: what is called plain here is the side
    that the other one is compared with. */
 #include "command/bench/answer.h"
-#include "command/bench/commands.h"
 #include "command/bench/counters.h"
 #include "command/bench/statistics.h"
 #include "command/bench/toggle.h"
@@ -50,8 +49,6 @@ struct request {
     double seconds; /* 0: not given */
     bool toggles;
     struct hl_toggle_settings settings;
-    size_t rounds;  /* of --commands; 0: not given */
-    size_t block;   /* of --compare; 0: not given */
     char **program; /* or NULL */
 };
 
@@ -73,9 +70,6 @@ static const struct hl_flag command_flags[] = {
     {"metric", 0, "COMMAND", "With --toggle: it prints the work done so far",
      HL_STRING(struct request, settings.metric)},
     {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
-    /* Not for users: bench/ and tools/demo measure with them. */
-    {"commands", 0, "N", NULL, HL_COUNT(struct request, rounds, 1, PAIRS_MAX)},
-    {"compare", 0, "BLOCK", NULL, HL_COUNT(struct request, block, 1, PAIRS_MAX)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
@@ -164,7 +158,7 @@ static char *find_remedy(struct hl_subject *subject, const char *line) {
     struct hl_options options;
     char *remedy = NULL;
     if (strstr(line, HL_IN_PLACE_SENTENCE) != NULL)
-        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld share add");
+        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld enable");
     const struct hl_target *target = hl_follow_launchers(&subject->program, subject->argv);
     hl_default_options(&options);
     hl_parse_options(&options, subject->run.options, NULL);
@@ -417,10 +411,7 @@ static int check_request(const struct request *request) {
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
                request->subject.run.via != HL_VIA_AUTO || request->subject.against != NULL ||
                request->at_once || request->precision > 0 || request->subject.run.patterns != NULL;
-    if (request->program == NULL && request->rounds > 0)
-        hl_warn("bench: --commands: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... "
-                "for each command, with -- between them");
-    else if (request->program == NULL && request->pid == 0)
+    if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
         hl_warn("bench: give a program or --pid, not both");
@@ -463,17 +454,9 @@ int hl_measure_program(int argc, char **argv) {
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
-    if (request.block > 0) {
-        code = hl_compare_values(request.block);
-        goto out;
-    }
     code = check_request(&request);
     if (code != 0)
         goto out;
-    if (request.rounds > 0) {
-        code = hl_time_commands(request.program, request.rounds, request.at_once);
-        goto out;
-    }
     if (request.pairs == 0)
         request.pairs = request.precision > 0 ? PAIRS_MAX : PAIRS_DEFAULT;
     if (request.toggles) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Executes a program's image in the program's place: mounted over the file, so that /proc/self/exe, $ORIGIN and every program that
+/* Finds the image that systemd mounts over a program's file (share/unit.c), so that /proc/self/exe, $ORIGIN and every program that
    looks for its own files find the usual paths.
 
    The kernel then maps the image like any program, and no code of hugeld's is in the process.  So everything is checked before: the
@@ -14,7 +14,6 @@
 #include "elf/kernel.h"
 #include "command/image/layout.h"
 #include "command/image/rows.h"
-#include "command/run/mount.h"
 #include "elf/reason.h"
 
 #include <errno.h>
@@ -117,8 +116,7 @@ static char *open_image(int *image, const struct hl_elf_file *file, const char *
         return NULL;
     close(*image);
     return hl_xasprintf("no whole huge page lies inside the text where the "
-                        "kernel maps it by itself (start it with hugeld run and without "
-                        "--via=image, which puts it where one does)");
+                        "kernel maps it by itself (start it with hugeld run, which puts it where one does)");
 }
 
 char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
@@ -128,29 +126,5 @@ char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const 
     *image = reason == NULL ? hl_find_file_path(found) : NULL;
     if (reason == NULL)
         close(found);
-    return reason;
-}
-
-char *hl_mount_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
-                     char **image) {
-    int from;
-    *image = NULL;
-    char *reason = open_image(&from, file, path, options);
-    if (reason != NULL)
-        return reason;
-    *image = hl_find_file_path(from); /* its mount will be another namespace's afterwards */
-    bool is_shared = hl_sees_later_mounts(file->fd);
-    int result = is_shared ? hl_mount_over(from, file->fd) : 0;
-    if (!is_shared)
-        reason = hl_xasprintf(
-            "mounts are private here, so the program would not see later ones, and "
-            "would keep file systems busy that are unmounted (mount --make-rshared / changes that)");
-    else if (result != 0)
-        reason = hl_xasprintf("it cannot be mounted here (%s)", strerror(-result));
-    if (reason != NULL) {
-        free(*image);
-        *image = NULL;
-    }
-    close(from);
     return reason;
 }

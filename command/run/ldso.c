@@ -7,12 +7,11 @@
 #include "command/run/ldso.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
+#include "command/file/section.h"
 #include "command/run/mount.h"
 
-#include <elfutils/libdwelf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <gelf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,56 +19,25 @@
 
 char *hl_find_linker(void) { return hl_find_part("ld.so", "ldso/ld.so", X_OK); }
 
-/* The build ID of the file at PATH, in hexadecimal; NULL if it has none. */
-static char *read_build_id(const char *path) {
-    struct hl_elf_file file;
-    const void *id;
-    char *text = NULL;
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return NULL;
-    elf_version(EV_CURRENT);
-    Elf *elf = elf_begin(file.fd, ELF_C_READ, NULL);
-    ssize_t bytes = dwelf_elf_gnu_build_id(elf, &id);
-    if (bytes > 0)
-        text = hl_xmalloc(2 * (size_t)bytes + 1);
-    for (ssize_t i = 0; i < bytes; i++)
-        sprintf(text + 2 * i, "%02x", ((const unsigned char *)id)[i]);
-    elf_end(elf);
-    hl_close_elf(&file);
-    return text;
-}
-
 char *hl_read_origin(const struct hl_elf_file *file) {
-    char *origin = NULL;
-    size_t names;
-    elf_version(EV_CURRENT);
-    Elf *elf = elf_begin(file->fd, ELF_C_READ, NULL);
-    for (Elf_Scn *section = NULL; elf_getshdrstrndx(elf, &names) == 0 &&
-                                  (section = elf_nextscn(elf, section)) != NULL && origin == NULL;) {
-        GElf_Shdr header;
-        const char *name =
-            gelf_getshdr(section, &header) != NULL ? elf_strptr(elf, names, header.sh_name) : NULL;
-        if (name == NULL || strcmp(name, ".hugeld.for") != 0)
-            continue;
-        const Elf_Data *data = elf_rawdata(section, NULL);
-        if (data != NULL && data->d_buf != NULL) {
-            origin = hl_xasprintf("%.*s", (int)(data->d_size < 256 ? data->d_size : 256),
-                                  (const char *)data->d_buf);
-            origin[strspn(origin, "0123456789abcdef")] = '\0';
-        }
+    size_t bytes = 0;
+    char *text = hl_read_section(file->fd, ".hugeld.for", &bytes), *origin = NULL;
+    if (text != NULL) {
+        origin = hl_xasprintf("%.*s", (int)(bytes < 256 ? bytes : 256), text);
+        origin[strspn(origin, "0123456789abcdef")] = '\0';
     }
-    elf_end(elf);
+    free(text);
     return origin;
 }
 
-/* The same for the file at PATH. */
-static char *read_origin(const char *path) {
+/* Of the file at PATH the build ID, or if it IS_PATCHED the one that it was made for; NULL if it has none. */
+static char *read_id(const char *path, bool is_patched) {
     struct hl_elf_file file;
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return NULL;
-    char *origin = hl_read_origin(&file);
+    char *id = is_patched ? hl_read_origin(&file) : hl_read_build_id(file.fd);
     hl_close_elf(&file);
-    return origin;
+    return id;
 }
 
 char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
@@ -86,8 +54,8 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
     *interpreter = hl_read_interpreter(file);
     if (*interpreter == NULL)
         return hl_xasprintf("%s names no dynamic linker", path);
-    origin = read_origin(linker);
-    installed = read_build_id(*interpreter);
+    origin = read_id(linker, true);
+    installed = read_id(*interpreter, false);
     if (origin == NULL)
         reason = hl_xasprintf("%s was not made by 'make ldso'", linker);
     else if (installed == NULL || strcmp(origin, installed) != 0)

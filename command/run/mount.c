@@ -102,31 +102,6 @@ static int try_mount(const struct cover *cover, bool is_privileged) {
     return result != 0 ? result : WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
 }
 
-/* Whether LINE of mountinfo, "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 ...", is of a shared mount. */
-static bool is_shared(const char *line) {
-    const char *end = strstr(line, " - "), *found = strstr(line, " shared:");
-    return end != NULL && found != NULL && found < end;
-}
-
-bool hl_sees_later_mounts(int file) {
-    struct statx root, own;
-    FILE *text = fopen("/proc/self/mountinfo", "re");
-    char *line = NULL;
-    size_t size = 0;
-    unsigned shared = 0;
-    bool known = statx(AT_FDCWD, "/", 0, STATX_MNT_ID, &root) == 0 &&
-                 statx(file, "", AT_EMPTY_PATH, STATX_MNT_ID, &own) == 0;
-    while (known && text != NULL && getline(&line, &size, text) >= 0) {
-        uint64_t number = strtoull(line, NULL, 10);
-        if (is_shared(line))
-            shared |= (number == root.stx_mnt_id ? 1u : 0) | (number == own.stx_mnt_id ? 2u : 0);
-    }
-    free(line);
-    if (text != NULL)
-        fclose(text);
-    return shared == 3;
-}
-
 int hl_mount_over(int from, int to) {
     struct cover cover = {from, to, hl_find_file_path(from), hl_find_file_path(to)};
     bool is_privileged = true;

@@ -3,12 +3,6 @@
 #ifndef HL_MOUNT_H
 #define HL_MOUNT_H
 
-#include <stdbool.h>
-
-/* Whether a new mount namespace would still see later mounts and unmounts of this one, at the root and at the open FILE: whether
-   these two mounts are shared (mount_namespaces(7)). */
-bool hl_sees_later_mounts(int file);
-
 /* Puts the file open as FROM over the file open as TO for this process and its children: a bind mount in a mount namespace of their
    own.  If the caller may not make one, it is made with a user namespace, in which no IDs change.  Exactly these two files: -ESTALE
    if one is no longer at its path.  0, or a negated errno, and nothing changed.  Does not return if the mount fails although the

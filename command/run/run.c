@@ -8,10 +8,7 @@
    preloaded only if other objects are named.
 
    --via=ldso: instead of preloading, the patched dynamic linker is put over the one that the program names.  If there is none that
-   fits the installed libc, libhugeld.so is preloaded after all, with one line.
-
-   --via=image: the image of the program's file is put over the file, and nothing is preloaded unless other objects are asked for.
-   That takes a mount namespace, which a program can notice, so it is done only if the user asks for it. */
+   fits the installed libc, libhugeld.so is preloaded after all, with one line. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
@@ -22,14 +19,10 @@
 #include "command/run/ldso.h"
 #include "command/file/program.h"
 #include "command/image/in-place.h"
-#include "command/run/image.h"
-#include "command/run/later.h"
-#include "command/run/share.h"
 #include "command/image/store.h"
 #include "command/run/run.h"
 #include "command/run/start.h"
 #include "command/file/file-plan.h"
-#include "command/tlb/jump-costs.h"
 #include "elf/reason.h"
 #include "command/verdict/verdict.h"
 
@@ -45,30 +38,20 @@ extern char **environ;
 
 struct request {
     struct hl_run run;
-    bool shares;       /* --share */
-    bool copies;       /* --copy */
-    bool is_first_use; /* no program is run: only its images are made (run/later.c) */
-    char **program;    /* or NULL */
-    /* The state before any variable was set for the program: */
-    struct hl_options options;
-    char *text;       /* from which OPTIONS were read */
-    char **variables; /* the environment */
+    bool copies;    /* --copy */
+    char **program; /* or NULL */
 };
 
 static const struct hl_flag command_flags[] = {
     HL_RUN_FLAGS(struct request, run),
-    {"share", 0, NULL, "Make the images that are missing first (hugeld share)",
-     HL_SWITCH(struct request, shares)},
     {"copy", 0, NULL, "Make private copies of objects that are not shared",
      HL_SWITCH(struct request, copies)},
-    {HL_FIRST_USE, 0, NULL, NULL, HL_SWITCH(struct request, is_first_use)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
 const struct hl_choice hl_via_names[] = {{"auto", HL_VIA_AUTO},
                                          {"preload", HL_VIA_PRELOAD},
                                          {"ldso", HL_VIA_LDSO},
-                                         {"image", HL_VIA_IMAGE},
                                          {NULL, 0}};
 
 const char *hl_via_name(const struct hl_run *run) { return hl_via_names[run->via].name; }
@@ -156,56 +139,13 @@ static char *explain_unread(struct hl_program *program) {
                         reason != NULL ? reason : "the program that it runs cannot be found or read");
 }
 
-/* Whether TARGET is a script, itself or by way of env(1), that starts an unknown program, or env with options that are not read.  Any
-   other launcher may have an image of its own. */
-static bool is_start_unknown(const struct hl_target *target) {
-    return target->is_unknown && (target->program->is_script || target->followed ||
-                                  strcmp(hl_base_name(target->program->executable), "env") == 0);
-}
-
-/* Says that the program started by PROGRAM is unknown.  PROGRAM, which ends in TARGET, may be the env of "env bash -c x", which is
-   no script.  The caller frees it. */
-static char *explain_unknown(const struct hl_program *program, const struct hl_target *target) {
-    bool is_script = program->is_script || target->program->is_script;
-    return hl_xasprintf("it is not known which program %s starts; run that one",
-                        is_script ? "this script" : hl_base_name(target->program->executable));
-}
-
-/* Mounts the image of the program that PROGRAM runs in the end, if there is one, and preloads for other objects.  Without an image
-   it preloads. */
-static void choose_image(struct hl_start_plan *plan, const struct hl_run *run,
-                         const struct hl_options *options, struct hl_program *program, char *const *argv) {
-    struct hl_string patterns = hl_find_patterns(run->patterns);
-    bool others = hl_selects_other_objects(patterns);
-    const struct hl_target *target = hl_follow_launchers(program, argv);
-    if (hl_is_privileged(program))
-        plan->no_image = hl_xasprintf("%s", hl_reason_sentence(HL_REASON_PRIVILEGED));
-    else if (is_start_unknown(target))
-        plan->no_image = explain_unknown(program, target);
-    else if (!hl_read_program(target->program))
-        plan->no_image = explain_unread(target->program);
-    else if (!hl_selects_main(patterns, target->program->executable))
-        plan->no_image = hl_xasprintf("the objects that were named leave out the program itself");
-    else
-        plan->no_image =
-            hl_mount_image(&target->program->file, target->program->executable, options, &plan->image);
-    if (plan->image != NULL && others)
-        hl_exclude_main(patterns);
-    if (plan->image == NULL || others)
-        hl_choose_preload(plan, program);
-    if (plan->image != NULL)
-        plan->reason = NULL;
-}
-
 /* Prints one line about a program that does not run as it should; returns the exit code. */
 static int tell(struct hl_start_plan *plan, const char *name, bool acts, bool strict) {
-    const char *reason = plan->no_image != NULL ? plan->no_image : plan->reason;
-    bool is_refused = strict && reason != NULL;
-    if (reason != NULL && acts)
-        hl_warn("%s: %s%s; %s", name, plan->no_image != NULL ? "not from an image: " : "", reason,
-                is_refused             ? "strict=on, so it does not run; run it without strict=on"
-                : plan->reason != NULL ? "it runs on small pages"
-                                       : "libhugeld.so is preloaded instead");
+    bool is_refused = strict && plan->reason != NULL;
+    if (plan->reason != NULL && acts)
+        hl_warn("%s: %s; %s", name, plan->reason,
+                is_refused ? "strict=on, so it does not run; run it without strict=on"
+                           : "it runs on small pages");
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
@@ -234,9 +174,9 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
 
 /* Says that the program called NAME is on huge pages, and that nothing is preloaded for other objects that PATTERNS select. */
 static void tell_of_no_library(const char *name, struct hl_string patterns) {
-    hl_warn("%s: there is no image of a library that is named; 'hugeld doctor -p \"%.*s\" -- %s' names the "
-            "best way for each object",
-            name, (int)patterns.bytes, patterns.at, name);
+    hl_warn("%s: there is no image of a library that -p \"%.*s\" names; 'hugeld inspect FILE' names the best "
+            "way for each",
+            name, (int)patterns.bytes, patterns.at);
 }
 
 /* Prints the best way for PROGRAM with the argv ARGV, which may be a script. */
@@ -244,9 +184,9 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
                           const struct hl_options *options) {
     const struct hl_target *target = hl_follow_launchers(program, argv);
     if (hl_selects_other_objects(patterns))
-        hl_warn("%s: started as it is, because nothing of it is shared; 'hugeld doctor -p \"%.*s\" -- %s' "
-                "names the best way for each object",
-                argv[0], (int)patterns.bytes, patterns.at, argv[0]);
+        hl_warn("%s: started as it is, because nothing that -p \"%.*s\" names is shared; 'hugeld inspect "
+                "FILE' names the best way for each file",
+                argv[0], (int)patterns.bytes, patterns.at);
     else if (target->program->executable == NULL || target->is_unknown)
         hl_warn("%s: started as it is, because the programs that it starts are not known; 'hugeld survey' "
                 "finds them",
@@ -282,7 +222,7 @@ static void start_as_it_is(struct hl_start_plan *plan, const struct hl_options *
     if (options->strict)
         plan->reason = never != NULL
                            ? never
-                           : "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
+                           : "nothing of it is shared (hugeld enable), and no copy was asked for (--copy)";
     else if (options->verbose >= 1)
         tell_of_start(program, argv, patterns, options);
 }
@@ -333,18 +273,9 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
         start_as_it_is(plan, &options, patterns, program, argv);
     else if (start == HL_START_IN_PROCESS && run->via == HL_VIA_LDSO && !hl_is_privileged(program))
         choose_linker(plan, run, name, program);
-    else if (start == HL_START_IN_PROCESS && run->via == HL_VIA_IMAGE && acts)
-        choose_image(plan, run, &options, program, argv);
     else if (start == HL_START_IN_PROCESS)
         hl_choose_preload(plan, program);
-    if (plan->image != NULL && options.verbose >= 1)
-        hl_warn("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
-                "not seen outside",
-                name, plan->image);
-    if (acts && options.verbose >= 1 && plan->image == NULL)
-        hl_tell_of_attributes(program, &options);
-    if (strict && !names_others && plan->reason == NULL && plan->stop == NULL && plan->image == NULL &&
-        plan->library != NULL)
+    if (strict && !names_others && plan->reason == NULL && plan->stop == NULL && plan->library != NULL)
         plan->reason = explain_never(&options, program, argv);
     int code = tell(plan, name, acts, strict);
     free(text);
@@ -383,7 +314,7 @@ int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, ch
     bool is_text = program->is_script || program->problem == HL_ELF_EMPTY || program->problem == HL_ELF_OTHER;
     if (error != ENOEXEC && plain_variables != NULL)
         environ = plain_variables;
-    if (error == ENOEXEC ? is_text : plain_variables != NULL && plan->image == NULL)
+    if (error == ENOEXEC ? is_text : plain_variables != NULL)
         execvp(argv[0], argv);
     else
         errno = error;
@@ -393,8 +324,6 @@ int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, ch
 static void free_plan(struct hl_start_plan *plan) {
     free(plan->library);
     free(plan->linker);
-    free(plan->image);
-    free(plan->no_image);
     if (plan->stop != NULL)
         hl_cancel_exec_stop(plan->stop);
 }
@@ -403,7 +332,7 @@ static void free_plan(struct hl_start_plan *plan) {
 static void tell_of_larger_library(const char *name, const struct hl_program *program,
                                    const struct hl_options *options) {
     struct hl_verdict verdict;
-    if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options, true))
+    if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options))
         return;
     char *best = hl_format_best(&verdict);
     hl_warn("%s: more text is in %s than in the program; best for that: %s", name, hl_base_name(verdict.path),
@@ -427,72 +356,6 @@ static void advise_library(const struct hl_run *run, struct hl_program *program,
         tell_of_larger_library(argv[0], last, options);
 }
 
-/* If anything of the program called NAME is on huge pages by PLAN, and an earlier measurement found that these reach the TLB in
-   pieces: prints the consequence. */
-static void tell_of_pieces(const struct hl_start_plan *plan, const char *name,
-                           const struct hl_options *options) {
-    bool is_any = plan->is_in_place || plan->stop != NULL || plan->image != NULL || plan->linker != NULL ||
-                  (plan->library != NULL && plan->reason == NULL);
-    if (is_any && options->verbose >= 1 && hl_load_tlb_verdict() == HL_TLB_PIECES)
-        hl_warn("%s: huge pages reach the TLB in pieces here, as hugeld survey --calibrate measured: starts "
-                "gain, "
-                "long runs gain nothing or lose a per cent; 'hugeld bench' measures this program",
-                name);
-}
-
-/* The patched linker puts each object at an address that fits its image; at the exec stop this is done for the executable. */
-static enum hl_use_of_images find_use(const struct hl_run *run) {
-    if (run->via == HL_VIA_LDSO)
-        return HL_USE_ANYWHERE;
-    return run->via == HL_VIA_IMAGE || (run->via != HL_VIA_PRELOAD && hl_check_exec_stop_machine() == 0)
-               ? HL_USE_MAIN_ANYWHERE
-               : HL_USE_ON_BOUNDARY;
-}
-
-/* The time noted for an attempt if this kernel makes no huge pages in the store: there is no other attempt for an hour. */
-#define HOPELESS_MS 36e3
-
-/* Makes the missing images of the program that PROGRAM runs in the end, and of its libraries.  A program that a launcher starts is
-   never at the exec stop; the preloader, which it inherits, maps the images of the named objects. */
-static void share_missing(const struct hl_run *run, struct hl_program *program, char *const *argv,
-                          const struct hl_options *options, bool is_first_use) {
-    double began = hl_now_ms();
-    bool has_hope = true;
-    const struct hl_target *target = hl_follow_launchers(program, argv);
-    if (is_first_use && target->program->executable != NULL)
-        (void)!chdir("/"); /* so that the folder in which the program began can be unmounted meanwhile */
-    enum hl_use_of_images use = find_use(run);
-    bool is_out_of_reach = target->followed && run->via == HL_VIA_AUTO;
-    bool is_any = hl_acts_in(options, program->path) && hl_uses_images(options->backend);
-    bool is_unknown = is_start_unknown(target);
-    if (is_any && (is_unknown || is_out_of_reach) &&
-        !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
-        if (!is_first_use && is_unknown) {
-            char *why = explain_unknown(program, target);
-            hl_warn("%s: no image: %s", argv[0], why);
-            free(why);
-        } else if (!is_first_use)
-            hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "
-                    "or run that program",
-                    argv[0], target->program->executable);
-    } else if (is_any) {
-        has_hope = hl_share_program(target->program, hl_find_patterns(run->patterns), options,
-                                    is_out_of_reach ? HL_USE_ON_BOUNDARY : use);
-    }
-    if (is_first_use)
-        hl_note_sharing(options, has_hope ? hl_now_ms() - began : HOPELESS_MS);
-}
-
-/* Has images made for the next start of PROGRAM, before this process becomes it by PLAN. */
-static void share_later(const struct request *request, const struct hl_start_plan *plan,
-                        const struct hl_program *program, char **arguments) {
-    if (hl_share_missing_later(plan, &request->run, &request->options, request->text, program, arguments,
-                               request->variables) &&
-        request->options.verbose >= 1)
-        hl_warn("%s: where an image is missing that can be made, it is made meanwhile, for the next start",
-                request->program[0]);
-}
-
 int hl_run_program(int argc, char **argv) {
     static const struct hl_command command = {
         "run",
@@ -504,6 +367,8 @@ int hl_run_program(int argc, char **argv) {
     struct request request = {0};
     struct hl_start_plan plan = {0};
     struct hl_program program = {0};
+    struct hl_options options;
+    char *text = NULL, **variables = hl_keep_environment();
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
@@ -513,35 +378,22 @@ int hl_run_program(int argc, char **argv) {
     }
     char **command_line = request.program;
     request.run.makes_no_copy = !request.copies;
-    request.text = read_options(&request.options, &request.run);
+    text = read_options(&options, &request.run);
     if (!hl_open_program(&program, command_line[0])) {
-        if (request.options.strict == 0 && !request.is_first_use)
+        if (options.strict == 0)
             execvp(command_line[0], command_line); /* the kernel knows best which files may be executed */
         code = hl_refuse_program(command_line[0]);
         goto out;
     }
-    request.variables = hl_keep_environment();
-    if (request.is_first_use) {
-        share_missing(&request.run, &program, command_line, &request.options, true);
-        code = HL_EXIT_DONE;
-        goto out;
-    }
-    advise_library(&request.run, &program, command_line, &request.options);
-    if (request.shares)
-        share_missing(&request.run, &program, command_line, &request.options, false);
+    advise_library(&request.run, &program, command_line, &options);
     code = hl_prepare_run(&request.run, command_line, &program, &plan);
     if (code == 0)
-        tell_of_pieces(&plan, command_line[0], &request.options);
-    if (code == 0 && !request.shares)
-        share_later(&request, &plan, &program, argv + 1);
-    if (code == 0)
-        code = hl_become_program(&plan, &program, command_line,
-                                 request.options.strict ? NULL : request.variables);
+        code = hl_become_program(&plan, &program, command_line, options.strict ? NULL : variables);
 out:
     free_plan(&plan);
     hl_close_program(&program);
-    free(request.text);
-    free(request.variables);
+    free(text);
+    free(variables);
     free(request.run.options);
     return code;
 }

@@ -15,7 +15,7 @@
          "How, as in LD_HUGEPAGES_OPTIONS; may be repeated; the last one wins",                              \
          HL_OPTIONS(type, run.options)},                                                                     \
         {"via", 'l', "WAY",                                                                                  \
-         "auto (at the exec stop if it has an image, else preload), preload, ldso or image",                 \
+         "auto (at the exec stop if it has an image, else preload), preload or ldso",                 \
          HL_CHOICE(type, run.via, hl_via_names)},                                                            \
         {"loader", 0, "NAME", NULL, HL_CALL(hl_refuse_loader)}, {                                            \
         "ld-so", 'L', "FILE", "The patched dynamic linker, if not the one beside this command",              \
@@ -33,7 +33,7 @@ int hl_set_linker(void *run, const char *path);
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
                    struct hl_start_plan *plan);
 
-/* "auto", "preload", "ldso" or "image"; static. */
+/* "auto", "preload" or "ldso"; static. */
 const char *hl_via_name(const struct hl_run *run);
 
 /* Becomes PROGRAM with the argv ARGV.  If the kernel refuses, tries execvp(3) with PLAIN_VARIABLES, unless that is NULL.  Returns

@@ -5,7 +5,6 @@
 #include "command/exec-stop/exec-stop.h"
 #include "command/image/find.h"
 #include "command/image/store.h"
-#include "command/run/later.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -209,13 +208,4 @@ enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *r
         return HL_START_IN_PROCESS;
     preload_for_others(plan, patterns, program);
     return HL_START_BARE_MAIN;
-}
-
-bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_run *run,
-                            const struct hl_options *options, const char *text,
-                            const struct hl_program *program, char **arguments, char **variables) {
-    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
-    return hl_acts_in(options, program->path) && hl_shares_only(run, options, text) &&
-           (others || plan->is_unknown) &&
-           hl_share_later(options, others ? NULL : program, arguments, variables, plan->stop != NULL);
 }

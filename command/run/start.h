@@ -10,7 +10,7 @@
 struct hl_exec_stop;
 
 /* The value of --via. */
-enum hl_via { HL_VIA_AUTO, HL_VIA_PRELOAD, HL_VIA_LDSO, HL_VIA_IMAGE };
+enum hl_via { HL_VIA_AUTO, HL_VIA_PRELOAD, HL_VIA_LDSO };
 
 /* The user's choice of how to run the program. */
 struct hl_run {
@@ -26,9 +26,7 @@ struct hl_start_plan {
     const char *reason;        /* why it runs on small pages; or NULL */
     char *library;             /* to be preloaded, or NULL */
     char *linker;              /* to be called with the program as its argument, or NULL */
-    char *image;               /* mounted over the program's file, or NULL */
     struct hl_exec_stop *stop; /* the program executed next begins on its image; or NULL */
-    char *no_image;            /* why there is no image although it was asked for; or NULL */
     bool is_in_place;          /* the program's file is kept on huge pages */
     bool is_unknown;           /* hl_choose_bare has seen that no store knows the program's file */
 };
@@ -64,12 +62,6 @@ enum hl_start {
    executable begins on its image all the same. */
 enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *run,
                               const struct hl_options *options, const char *text, struct hl_program *program);
-
-/* After hl_choose_start: has the missing images made for the next start (hl_share_later, also for ARGUMENTS and VARIABLES).
-   Returns whether that was begun. */
-bool hl_share_missing_later(const struct hl_start_plan *plan, const struct hl_run *run,
-                            const struct hl_options *options, const char *text,
-                            const struct hl_program *program, char **arguments, char **variables);
 
 /* Puts libhugeld.so into LD_PRELOAD, unless plan->reason says why not. */
 void hl_choose_preload(struct hl_start_plan *plan, struct hl_program *program);

@@ -258,11 +258,12 @@ static bool is_of_interest(const struct tally *tally) {
 /* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
    is left out, also by a user who has started a set-user-ID program. */
 static char *read_options(const struct hl_process *process, struct hl_options *options) {
-    uid_t real, effective;
+    struct hl_task_status status;
     char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(options);
     hl_parse_options(options, text != NULL ? text : "", NULL);
-    if (!hl_read_users(process->pid, &real, &effective) || real != geteuid())
+    hl_read_task_status(&status, process->folder, "status");
+    if (status.user != geteuid())
         options->store = (struct hl_string){"", 0};
     return text;
 }
@@ -486,7 +487,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
         return hl_explain_reason(verdict->obstacle, object->path);
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
         return hl_xasprintf(
-            "kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
+            "kept on huge pages in place, which the kernel gave up; run hugeld apply");
     if (verdict->now == HL_NOW_COPIED)
         return hl_xasprintf("outside of the copy that attach made");
     if (verdict->now == HL_NOW_EXECUTED || verdict->now == HL_NOW_MAPPED)
@@ -567,7 +568,7 @@ static void print_verdict(const struct hl_verdict *verdict) {
         "    now: %s%s%s%s%s", now, explain_small(verdict), is_disabled ? "; " : "",
         is_disabled ? hl_reason_sentence(verdict->obstacle) : "",
         verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
-            ? "; no whole huge page of text lies in the image; start it with hugeld run without --via=image"
+            ? "; no whole huge page of text lies in the image; start it with hugeld run"
             : "");
     free(now);
 }

@@ -261,9 +261,9 @@ static bool is_our_stop(int status) { return is_event(status) && WSTOPSIG(status
 
 /* Whether TRACEE, which was asked to stop, has stopped or needs only a processor to do so. */
 static bool is_coming(const struct hl_tracee *tracee) {
-    pid_t tracer;
-    char state = read_state(tracee->pid, tracee->tid, &tracer);
-    return state == 'R' || state == 't';
+    struct hl_task_status status;
+    hl_read_thread_status(&status, tracee->pid, tracee->tid);
+    return status.state == 'R' || status.state == 't';
 }
 
 /* Waits for the stop of a thread that was asked to, and so has left its call: if it only waits for a processor, it gets until five
@@ -547,14 +547,9 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* Whether system calls of the thread TID of PID are filtered; if that cannot be found out, true. */
 static bool has_filter(pid_t pid, pid_t tid) {
-    FILE *status = open_status(pid, tid);
-    char line[256];
-    int mode = 1;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "Seccomp: %d", &mode);
-    if (status != NULL)
-        fclose(status);
-    return mode != 0;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, tid);
+    return status.filter_mode != 0;
 }
 
 /* Why we cannot suspend filters; ERROR is the kernel's. */

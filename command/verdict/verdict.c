@@ -111,12 +111,10 @@ static void consider_image(struct judging *judging, bool *is_there) {
     bool is_refused = found.path != NULL && found.reason != HL_MOVED && found.reason != HL_REASON_IMAGE_PLACE;
     verdict->image_reason = can_be && !is_refused ? HL_MOVED : found.reason;
     *is_there = found.path != NULL;
-    verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_exec_stop_machine() != 0;
+    bool has_exec_stop = hl_check_exec_stop_machine() == 0;
     if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &file_plan.geometry) == 0) {
-        verdict->covered[HL_WAY_IMAGE] = verdict->is_to_be_executed ? reach.executed_bytes
-                                         : found.is_placed_anywhere || fits_address(judging)
-                                             ? reach.mapped_bytes
-                                             : 0;
+        verdict->covered[HL_WAY_IMAGE] =
+            (found.is_placed_anywhere && has_exec_stop) || fits_address(judging) ? reach.mapped_bytes : 0;
         verdict->pages[HL_WAY_IMAGE] =
             found.path != NULL ? count_huge_pages(&file_plan.geometry, found.bytes) : found.needed_pages;
         if (verdict->covered[HL_WAY_IMAGE] == 0)
@@ -137,13 +135,23 @@ static void consider_place(struct judging *judging, bool is_kept) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
         if (!is_kept)
             refusal =
-                path != NULL ? hl_explain_not_in_place(judging->file, path, bytes) : hl_xasprintf("%s", "");
+                path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
         verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
         verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
         hl_free_place(&place);
     }
     free(refusal);
     free(path);
+}
+
+/* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
+static void consider_size(const struct judging *judging, bool has_image) {
+    struct hl_verdict *verdict = judging->verdict;
+    if (!verdict->is_library || verdict->text_bytes >= find_file_geometry(judging).huge_page_bytes)
+        return;
+    if (!has_image)
+        verdict->covered[HL_WAY_IMAGE] = 0;
+    verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
 }
 
 /* --- the choice --- */
@@ -216,6 +224,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
         consider_place(&judging, made == HL_WAY_PLACE);
+        consider_size(&judging, is_image_there);
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
@@ -234,12 +243,12 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
 }
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours) {
+                             const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_texts libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
     uint64_t most = count_text_bytes(executable, file, options);
-    free(hl_list_libraries(&libraries, executable, file, is_ours));
+    free(hl_list_libraries(&libraries, executable, file, true));
     for (size_t i = 0; i < libraries.n; i++) {
         if (hl_open_elf(&library, AT_FDCWD, libraries.text[i]) != HL_ELF_FINE)
             continue;
@@ -295,30 +304,22 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
 /* Linux maps no file by huge entries into a process with PR_SET_THP_DISABLE, and MADV_COLLAPSE is EINVAL; huge entries that it
    had before stay (6.18). */
 enum hl_reason hl_find_obstacle(const struct hl_process *process) {
-    char line[1024];
-    unsigned long number;
-    enum hl_reason reason = HL_MOVED;
-    FILE *status = hl_open_text(process->folder, "status");
-    while (status != NULL && reason == HL_MOVED && fgets(line, sizeof line, status) != NULL)
-        if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0)
-            reason = HL_REASON_ATTACH_THP_DISABLED;
-    if (status != NULL)
-        fclose(status);
-    return reason;
+    struct hl_task_status status;
+    hl_read_task_status(&status, process->folder, "status");
+    return status.thp_enabled ? HL_MOVED : HL_REASON_ATTACH_THP_DISABLED;
 }
 
 /* LOADED's file is the image itself; other ways for the original are not considered. */
 static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *loaded) {
     struct hl_geometry geometry;
     struct hl_reach reach = {0};
-    bool is_main = loaded->object.is_main, is_pie = strcmp(hl_elf_type(loaded->file), "pie") == 0;
+    bool is_main = loaded->object.is_main;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     *verdict = (struct hl_verdict){.path = hl_xasprintf("%s", loaded->object.path),
                                    .is_main = is_main,
                                    .is_library = !is_main,
                                    .best = HL_WAY_IMAGE,
-                                   .is_made = true,
-                                   .is_to_be_executed = is_main && is_pie};
+                                   .is_made = true};
     hl_find_reach(&reach, loaded->file, &geometry);
     verdict->text_bytes = reach.text_bytes;
     verdict->covered[HL_WAY_IMAGE] = is_main ? reach.executed_bytes : reach.mapped_bytes;
@@ -390,7 +391,7 @@ static char *describe(const struct hl_verdict *verdict) {
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
     bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
-    char *add = hl_xasprintf("hugeld share add"), *own = hl_default_store(), *why = NULL;
+    char *add = hl_xasprintf("hugeld enable"), *own = hl_default_store(), *why = NULL;
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     hl_add_word(&add, verdict->path);
     why = !is_shared && verdict->image_reason == HL_REASON_IMAGE_INELIGIBLE
@@ -418,14 +419,12 @@ static void add_store(char **text, const char *before, const struct hl_verdict *
     free(word);
 }
 
-/* "hugeld run --via=image -- /bin/x"; NULL: it runs on huge pages by itself. */
+/* "hugeld run --copy -- /bin/x"; NULL: it runs on huge pages by itself. */
 static char *format_run(const struct hl_verdict *verdict) {
     bool is_image = verdict->best == HL_WAY_IMAGE;
     if (verdict->best == HL_WAY_PLACE)
         return NULL;
     char *text = hl_xasprintf("hugeld run");
-    if (is_image && verdict->is_to_be_executed)
-        hl_add_word(&text, "--via=image");
     if (verdict->best == HL_WAY_LDSO)
         hl_add_word(&text, "--via=ldso");
     if (verdict->best == HL_WAY_PRELOAD)
@@ -452,9 +451,7 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
     char *run = format_run(verdict);
     if (!is_added)
         return run;
-    char *add = hl_xasprintf("hugeld share");
-    add_store(&add, "--store=", verdict);
-    hl_add_word(&add, "add");
+    char *add = hl_xasprintf("hugeld enable");
     hl_add_word(&add, verdict->path);
     char *both = hl_xasprintf("%s%s%s", add, run != NULL ? ", then " : "", run != NULL ? run : "");
     free(run);

@@ -23,7 +23,6 @@ struct hl_verdict {
     bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
     bool has_image;           /* a store has an image of the file, whether or not it is best */
     bool is_gone;             /* the file that a process has loaded is not found by its path from here */
-    bool is_to_be_executed;   /* the image helps only where it is executed itself (--via=image) */
     const char *plain_reason; /* why nothing can be preloaded; or NULL */
     enum hl_reason reason;    /* why BEST is HL_WAY_NOTHING; HL_MOVED: plain_reason says why */
     enum hl_reason
@@ -39,10 +38,9 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
                    const struct hl_options *options);
 
 /* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
-   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.
-   hl_list_libraries explains IS_OURS. */
+   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free. */
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours);
+                             const struct hl_elf_file *file, const struct hl_options *options);
 
 /* The same for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
@@ -67,7 +65,7 @@ enum hl_reason hl_find_obstacle(const struct hl_process *process);
 /* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
 char *hl_describe_now(const struct hl_verdict *verdict);
 
-/* The way in which hugeld share add has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+/* The way in which hugeld apply has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
 /* The mildest way such that no other covers clearly more; COVERED may be in any unit. */
@@ -79,7 +77,7 @@ const char *hl_way_name(enum hl_way way);
 /* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
 const char *hl_explain_nothing(const struct hl_verdict *verdict);
 
-/* The commands for the best way, "hugeld share add /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
+/* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
    frees it. */
 char *hl_format_commands(const struct hl_verdict *verdict);
 

@@ -68,7 +68,7 @@ def own_store(images):
 
 @pytest.fixture
 def later(monkeypatch):
-    """For hugeld it is ten minutes later: of a file that has just changed `run --share` makes no image."""
+    """For hugeld it is ten minutes later: of a file that has just changed the service makes no image."""
     found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
     if not found:
         pytest.skip("libfaketime is not installed")

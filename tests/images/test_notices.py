@@ -20,9 +20,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 DOCUMENT = helpers.ROOT / "doc/images.md"
 HEADING = "| trace |"
 # In the order of the table's columns: how hugeld run is called.
-RUN = {"exec stop": [], "preload": ["--via=preload"], "patched linker": ["--via=ldso"], "image executed": ["--via=image"]}
+RUN = {"exec stop": [], "preload": ["--via=preload"], "patched linker": ["--via=ldso"]}
 WAYS = [*RUN, "attach", "in place"]
-# Mounts are shared, as systemd makes them; elsewhere --via=image is refused.
 PRINT_NAMESPACE = [sys.executable, "-c",
                    "import os, sys; print(os.readlink('/proc/self/ns/mnt'), flush=True); os.execvp(sys.argv[1], sys.argv[1:])"]
 SHARED = ["unshare", "-m", "--propagation", "shared", *PRINT_NAMESPACE]

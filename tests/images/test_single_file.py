@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 import helpers
-from test_executed import SHARED
+from stores import make_images
 
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "single-file.c"
@@ -111,25 +111,22 @@ def attach(argv):
 
 @pytest.mark.usefixtures("pool")  # a program without an image takes pages where some are free
 @pytest.mark.parametrize("kind", KINDS)
-def test_finds_what_it_carries(images, own_store, later, single, kind):
+def test_finds_what_it_carries(images, own_store, single, kind):
     app = single(kind)
     plain = outcome(helpers.run([app]))
     assert plain[0] == 5 and plain[1].count("\n") >= 3 and "no trailer" not in plain[1] and ": 0 bytes" not in plain[1]
     options = f"store={own_store},verbose=2"
 
-    def run(*arguments, prefix=()):
-        result = helpers.run([*SHARED, *prefix, helpers.HUGELD, "run", "-o", options, *arguments, "--", app])
+    def run(*arguments):
+        result = helpers.run([helpers.HUGELD, "run", "-o", options, *arguments, "--", app])
         assert outcome(result) == plain, (arguments, result)
         return result.stderr
 
     gets_image = KINDS[kind][2]
     assert "pages image" not in run()
-    assert ("pages image" in run("--share", prefix=later)) == gets_image
-    assert bool(list(own_store.glob(f"*/{app.name}"))) == gets_image
-    added = helpers.hugeld("share", f"--store={own_store}", "add", app)
+    added = make_images(own_store, app)
     assert (REFUSED in added.stderr) == (not gets_image), added
     assert (" image, at the exec stop" in run()) == gets_image
-    assert ("executed from its image" in run("--via=image")) == gets_image
     run("--copy", "--via=preload", "-o", "backend=thp")
     if os.uname().machine == "x86_64":
         attached, result = attach([app])

@@ -13,7 +13,7 @@ import pytest
 
 import helpers
 from installed import cache_folder, find_node
-from test_executed import SHARED
+from stores import make_images
 from test_single_file import REFUSED, attach, outcome
 
 pytestmark = pytest.mark.check_all
@@ -123,7 +123,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_finds_what_it_carries(own_store, later, tmp_path, kind):
+def test_finds_what_it_carries(own_store, tmp_path, kind):
     maker, words, has_text = MADE[kind]
     argv = maker(tmp_path)
     app = pathlib.Path(argv[0])
@@ -131,18 +131,15 @@ def test_finds_what_it_carries(own_store, later, tmp_path, kind):
     assert TEXT in plain[1], plain
     options = f"store={own_store},verbose=2"
 
-    def run(*arguments, prefix=()):
-        result = helpers.run([*SHARED, *prefix, helpers.HUGELD, "run", "-o", options, *arguments, "--", *argv], timeout=120)
+    def run(*arguments):
+        result = helpers.run([helpers.HUGELD, "run", "-o", options, *arguments, "--", *argv], timeout=120)
         assert outcome(result) == plain, (arguments, result)
         return result.stderr
 
     run()
-    run("--share", prefix=later)
-    assert bool(list(own_store.glob(f"*/{app.name}"))) == (words is None)
-    added = helpers.hugeld("share", f"--store={own_store}", "add", app, timeout=120)
+    added = make_images(own_store, app, timeout=120)
     assert (added.returncode == 0) if words is None else words in added.stderr, added
     assert (" image, at the exec stop" in run()) == (words is None)
-    assert ("executed from its image" in run("--via=image")) == (words is None)
     run("--copy", "--via=preload", "-o", "backend=thp")
     if kind != "unzipsfx":  # which waits for nothing
         attached, result = attach(argv)

@@ -221,31 +221,6 @@ def test_text_in_a_library(builder, asked):
         assert len(lines) == expected and all(line.startswith(f"hugeld: {program}: {ADVICE}") for line in lines), result
 
 
-BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-# The kept measurement, and how run is called -> whether it says that huge pages come in pieces.
-KEPT = {
-    "pieces": ({"tlb": "pieces", "boot": BOOT}, ["--copy"], True),
-    "whole": ({"tlb": "whole", "boot": BOOT}, ["--copy"], False),
-    "before the machine was started": ({"tlb": "pieces", "boot": "b0a7c7f4"}, ["--copy"], False),
-    "of another processor": ({"tlb": "pieces", "boot": BOOT, "processor": "another"}, ["--copy"], False),
-    "never": ({}, ["--copy"], False),
-    "no huge pages": ({"tlb": "pieces", "boot": BOOT}, [], False),
-    "quietly": ({"tlb": "pieces", "boot": BOOT}, ["--copy", "-o", "verbose=0"], False),
-}
-
-
-@pytest.mark.parametrize("kept", KEPT)
-def test_pieces(curve, tmp_path, kept):
-    """The result of survey --calibrate is reported for programs that run on huge pages; nothing is measured for that."""
-    changes, arguments, is_told = KEPT[kept]
-    file = tmp_path / "cache/hugeld/tlb.json"
-    file.write_text(helpers.jump_costs_file(**changes))
-    said = [helpers.hugeld("run", "-o", "verbose=1", *arguments, "--", "/bin/true").stderr]
-    file.chmod(0o666)  # others could have written it
-    said.append(helpers.hugeld("run", "-o", "verbose=1", *arguments, "--", "/bin/true").stderr)
-    assert ["in pieces here" in text for text in said] == [is_told, False], said
-
-
 def test_text_in_the_program(builder):
     """A library with less text than the program, or of which nothing can be on huge pages, is not named."""
     for program in (builder.executable("pie"), "/bin/true"):

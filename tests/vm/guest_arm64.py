@@ -30,8 +30,8 @@ SUITES = ["bookworm", "bookworm-security"]
 # Newer libcs, each with the patched linker that is built for it where its compiler is (../ldso/suite).
 LIBC_SUITES = {"trixie": ["trixie", "trixie-security"], "sid": ["sid"]}
 BUILD_PACKAGES = [
-    "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libdw-dev", "libdw1", "libelf-dev", "libelf1", "libiberty-dev",
-    "libjansson-dev", "libjansson4", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
+    "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libelf-dev", "libelf1", "libjansson-dev",
+    "libjansson4", "liblzma-dev", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
 ]
 # One list, so that they are always of the same version.
 LDSO_PACKAGES = ["glibc-source", "libc6"]

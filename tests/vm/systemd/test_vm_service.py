@@ -318,26 +318,6 @@ def test_acts(acted):
         helpers.end_process(process)
 
 
-def test_who_pays(unit, start, program):
-    """hugeld run --share of a service with a memory limit makes the image all the same, and its slice pays."""
-    start()
-    other = program.with_name("kept-limited")
-    shutil.copy(program, other)
-    time.clock_settime(time.CLOCK_REALTIME, time.time() + 600)  # a file that changed in the last minutes gets no image unasked
-    before = shmem(SLICE)
-    one = unit([f"ExecStart={helpers.HUGELD} run --share -- {other}", "MemoryMax=128M"])
-    assert one.start().returncode == 0
-    assert one.said(1), one.journal()
-    [made] = [i for i in fresh(program, other) if i["path"] == str(other)]
-    assert made["image"] in pathlib.Path(f"/proc/{one.pid()}/maps").read_text(), one.journal()
-    size = made["huge_pages"] * helpers.HUGE
-    group = f"/sys/fs/cgroup{one.show('ControlGroup')}"
-    assert shmem(SLICE) - before >= size > 0 and shmem(group) < helpers.HUGE
-    assert pathlib.Path(f"/proc/{one.pid()}/cgroup").read_text().strip().endswith(one.name)
-    one.stop()
-    assert "hugeld:" not in one.journal()
-
-
 def test_share_add_pays_elsewhere(unit, start, program):
     start()
     other = program.with_name("kept-added")
