@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* guard: puts a guard page into its own data, or text (-DIN), before any constructor runs: in an IFUNC's resolver, as part of its
-   relocation.  It ends with 0, or with 77 where the kernel has no guard pages (Linux 6.13). */
+   relocation.  With -DPROTECT it makes the page writable and executable instead.  It ends with 0, or with 77 where the kernel has no guard pages (Linux 6.13). */
 #include <sys/syscall.h>
 
 char data[8 << 20] = {1};
@@ -11,6 +11,10 @@ static long result;
 /* No function of libc can be called yet. */
 static long install(char *at) {
     long value = SYS_madvise, page = ((long)at + (4 << 20)) & -4096L, bytes = 4096, advice = 102 /* MADV_GUARD_INSTALL */;
+#ifdef PROTECT
+    value = SYS_mprotect;
+    advice = 7;
+#endif
 #ifdef __x86_64__
     __asm__ volatile("syscall" : "+a"(value) : "D"(page), "S"(bytes), "d"(advice) : "rcx", "r11", "memory");
 #else

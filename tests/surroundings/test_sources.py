@@ -147,3 +147,12 @@ def test_guard_page(library, tool, thp, where):
         pytest.skip("this kernel has no guard pages")
     assert result.returncode == 0 and f"{where} stays: the program has put a guard page into it" in result.stderr, result.stderr
     assert "disk" not in result.stderr and "probe" not in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_reprotected(library, tool, pool, thp, backend):
+    """The mappings of an executable that begins are not read before its text is copied, but before it moves."""
+    pool(16)
+    program = tool("guard", "-no-pie", "-Wl,-z,now", "-DIN=text", "-DPROTECT")
+    result = helpers.run([program], helpers.preload(library, options=f"backend={backend},verbose=1"))
+    assert result.returncode == 0 and "text stays: its mappings do not match its program headers" in result.stderr, result.stderr
