@@ -31,7 +31,7 @@
    tick.  A file system that keeps whole seconds cuts the time off, too. */
 #define TICKS_NEEDED 2
 #define SECONDS_NEEDED 2
-/* For a program that is about to run: a program built just now may run only once. */
+/* Without a lease, a file that is being written to must not have changed for so long. */
 #define SETTLED_SECONDS 300
 #define IMAGE_MODE 0555
 
@@ -153,7 +153,6 @@ static bool await_age(struct job *job) {
     if (age < -needed)
         return fail_for_now(job, "changing", hl_xasprintf("%s", in_the_future));
     bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
-    job->outcome->is_too_young = (job->flags & HL_ADD_UNASKED) && is_young;
     if (is_young && job->has_no_lease)
         return fail_for_now(
             job, "changing",
@@ -161,10 +160,6 @@ static bool await_age(struct job *job) {
                 "it changed in the last %d minutes, and only its owner and root can see whether it is "
                 "still being written to; add it later, or let one of them do it",
                 SETTLED_SECONDS / 60));
-    if (job->outcome->is_too_young)
-        return fail(
-            job, HL_SHARE_FAILED,
-            hl_xasprintf("it changed in the last %d minutes; run hugeld enable", SETTLED_SECONDS / 60));
     while (age <= needed) {
         int64_t left = needed - age + 1000000;
         nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
@@ -197,38 +192,6 @@ static bool fail_for_room(struct job *job, const char *reason, const char *of_wh
                                      needed >> 20, of_what, there >> 20, remedy));
 }
 
-/* Whether the image was made unasked for a program that ran, and no process maps it. */
-static bool is_evictable(const struct hl_store_item *item) {
-    return (item->marks & HL_ADD_EVICTABLE) && item->processes == 0;
-}
-
-/* Removes such images, the least recently used first, until there is room for NEEDED bytes.  Removes none if all of them, with the
-   THERE bytes of memory that are free already, would not be enough. */
-static void make_room(const struct job *job, uint64_t needed, uint64_t there) {
-    const struct hl_store *store = job->store;
-    struct hl_store_item *items;
-    size_t n;
-    if (hl_store_room(store) >= needed)
-        return; /* looking at all processes is slow, and one of them may delay it for as long as it likes */
-    hl_read_store(store, &items, &n);
-    hl_count_processes(items, n);
-    uint64_t room = hl_store_room(store), freed = 0;
-    for (size_t i = 0; i < n; i++)
-        freed += is_evictable(&items[i]) ? items[i].huge_pages * store->geometry.huge_page_bytes : 0;
-    bool is_enough = needed <= room + freed && (needed <= there || needed - there <= freed);
-    while (is_enough && hl_store_room(store) < needed) {
-        struct hl_store_item *oldest = NULL;
-        for (size_t i = 0; i < n; i++)
-            if (is_evictable(&items[i]) && (oldest == NULL || items[i].last_use < oldest->last_use))
-                oldest = &items[i];
-        if (oldest == NULL)
-            break;
-        hl_remove_store_item(store, oldest->key);
-        oldest->marks = 0;
-    }
-    hl_free_store_items(items, n);
-}
-
 /* The image cannot be dropped or swapped, so it would take memory that other programs need next. */
 static bool leaves_margin(struct job *job, uint64_t needed) {
     int64_t bytes = (int64_t)needed + job->store->planned;
@@ -251,14 +214,6 @@ static bool check_room(struct job *job) {
         return refuse(job, HL_REASON_TOO_SPARSE);
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
-    if (job->flags & HL_ADD_UNASKED) {
-        int reason = hl_check_memory_limit(&hl_system_roots, &placement, needed);
-        if (reason != 0)
-            return fail(job, HL_SHARE_FAILED,
-                        hl_xasprintf("%s; run hugeld enable outside of the limit",
-                                     hl_reason_sentence((enum hl_reason)reason)));
-        make_room(job, needed, hl_read_memory_headroom(&hl_system_roots, &placement));
-    }
     if (needed > hl_store_room(store))
         return fail_for_room(job, "store-full", "the store", needed, hl_store_room(store), remedy);
     int64_t there = (int64_t)hl_read_memory_headroom(&hl_system_roots, &placement) - store->planned;
@@ -272,7 +227,7 @@ static bool check_room(struct job *job) {
 
 /* Makes .new in the store, which is locked. */
 static bool make_folder(struct job *job) {
-    unsigned marks = job->flags & (HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
+    unsigned marks = job->flags & (HL_ADD_ANY_DISK | HL_ADD_IN_PLACE);
     job->folder = hl_make_new_folder(job->store, marks);
     return job->folder >= 0 ||
            fail_for_now(
@@ -307,7 +262,6 @@ static bool prove(struct job *job, int out, uint64_t *pages) {
     uint64_t small = 0;
     *pages = 0;
     int result = hl_prove_huge(&job->store->geometry, out, true, pages, &small);
-    job->outcome->is_hopeless = result == -EOPNOTSUPP;
     if (result == -EOPNOTSUPP)
         return fail(
             job, HL_SHARE_FAILED,
@@ -599,11 +553,6 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
     if (has_image) {
         outcome->result = HL_SHARE_PRESENT;
         note_reach(&job);
-        return;
-    }
-    /* A program that is about to run gains nothing from an image of a file in place. */
-    if ((flags & HL_ADD_UNASKED) && is_recorded(&job, false)) {
-        outcome->result = HL_SHARE_PRESENT;
         return;
     }
     if (add_in_place(&job))

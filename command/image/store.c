@@ -37,7 +37,7 @@ static const struct {
     unsigned flag; /* HL_ADD_* */
     const char *name;
 } mark_names[] = {
-    {HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_EVICTABLE, ".unasked"}, {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
+    {HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
 /* False if PATH is NULL: then it reports why this user has no store. */
 static bool has_path(const char *path) {
@@ -525,7 +525,6 @@ static bool note_image(const struct hl_store *store, struct hl_store_item *item,
         !hl_only_writable_by(&stat, store->owner))
         return false;
     *time = stat.st_mtim;
-    item->last_use = stat.st_atime;
     item->bytes = (uint64_t)stat.st_size;
     item->huge_pages = (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
     item->inode = stat.st_ino;
@@ -689,46 +688,4 @@ void hl_free_store_items(struct hl_store_item *items, size_t n) {
         free(items[i].digest);
     }
     free(items);
-}
-
-/* --- its users --- */
-
-/* The image or file in place that REGION maps; NULL: none of these, or it is only read. */
-static struct hl_store_item *find_mapped(struct hl_store_item *items, size_t n,
-                                         const struct hl_region *region) {
-    if (region->shared && region->flags == PF_R)
-        return NULL;
-    for (size_t i = 0; i < n; i++)
-        if (items[i].inode == region->inode && items[i].device == region->device)
-            return &items[i];
-    return NULL;
-}
-
-static void count_process(struct hl_store_item *items, size_t n, FILE *maps) {
-    bool *seen = hl_xmalloc(n * sizeof *seen);
-    struct hl_region region;
-    char *line = NULL;
-    size_t size = 0;
-    while (hl_next_region(&region, maps, &line, &size)) {
-        struct hl_store_item *found = find_mapped(items, n, &region);
-        if (found == NULL || seen[found - items])
-            continue;
-        seen[found - items] = true;
-        found->processes++;
-    }
-    free(line);
-    free(seen);
-}
-
-void hl_count_processes(struct hl_store_item *items, size_t n) {
-    DIR *proc = NULL;
-    for (pid_t pid; n > 0 && (pid = hl_next_process(&proc)) != 0;) {
-        char *path = hl_xasprintf("/proc/%d/maps", pid);
-        FILE *maps = fopen(path, "re");
-        free(path);
-        if (maps != NULL) {
-            count_process(items, n, maps);
-            fclose(maps);
-        }
-    }
 }

@@ -2,12 +2,10 @@
 /* A store of images, as `hugeld apply` sees it: made, filled, looked through and emptied.  How a process finds an
    image in it is in elf/store.h.
 
-       STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it; its modification
-                            time says when images may be made unasked again (run/later.c)
+       STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it
        STORE/KEY/.image     symbolic link to NAME
        STORE/KEY/.origin    symbolic link to the original
        STORE/KEY/.digest    symbolic link to nothing, the digest of the image
-       STORE/KEY/.unasked   it was made for a program that was about to run (HL_ADD_EVICTABLE)
        STORE/KEY/.any-disk  its original may lie on any disk, also when it is made again
        STORE/KEY/NAME       the image, with the original's modification time
        STORE/KEY/.in-place  instead of an image: the original itself is kept on huge pages of the page cache (image/in-place.h)
@@ -106,12 +104,10 @@ struct hl_store_item {
     char *origin, *image; /* paths; "" if the links are missing */
     char *digest;         /* of the image when it was made; "" if that is not known */
     uint64_t bytes, huge_pages;
-    unsigned marks;       /* HL_ADD_ANY_DISK, HL_ADD_EVICTABLE, HL_ADD_IN_PLACE */
-    time_t last_use;      /* when a process last mapped it, if the file system notes that */
+    unsigned marks;       /* HL_ADD_ANY_DISK, HL_ADD_IN_PLACE */
     enum hl_item_state state;
     ino_t inode; /* of the image, or of the file in place */
     dev_t device;
-    unsigned processes;
     /* From hl_measure_store_item. */
     uint64_t pages;                       /* that should be huge */
     uint64_t text_bytes, text_huge_bytes; /* of the text, and of the text on huge pages; 0 of 0: not known */
@@ -139,9 +135,6 @@ void hl_free_store_items(struct hl_store_item *items, size_t n);
 
 /* How many of the items are images: the others are in place. */
 size_t hl_count_images(const struct hl_store_item *items, size_t n);
-
-/* Sets item->processes: how many processes map the image or the file in place, among those that this user may read. */
-void hl_count_processes(struct hl_store_item *items, size_t n);
 
 /* Finds how much of the text of ITEM is on huge pages, and sets pages; of a file in place also huge_pages. */
 void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item);
@@ -193,10 +186,6 @@ enum {
     HL_ADD_IF_WORTH = 8,   /* no file with less than 64 KiB of text */
     HL_ADD_IMAGE = 64,     /* never in place */
     HL_ADD_IN_PLACE = 128, /* never as an image */
-    HL_ADD_UNASKED =
-        16, /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
-               changed in the last minutes get none, and evictable images make room */
-    HL_ADD_EVICTABLE = 32  /* it may be removed to make room */
 };
 
 /* The result of adding a file. */
@@ -215,8 +204,6 @@ struct hl_add_outcome {
     bool is_pending;                      /* it failed, and may succeed later although the file is the same */
     char *sentence;     /* why not, and the remedy, also if only a part of the file is in place; or NULL */
     char *not_in_place; /* why it is an image although it could be in place; or NULL */
-    bool is_too_young;  /* this is why not, and HL_ADD_UNASKED does not wait */
-    bool is_hopeless;   /* this kernel makes no huge pages in the store, for any file */
 };
 
 /* Puts the open FILE on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's text,

@@ -293,7 +293,7 @@ def test_folder_above_the_store(world):
     """The folder's owner exchanges the store while programs start, for one in which a FIFO has the image's name: none waits for
     it."""
     world.path("/run/e/store").mkdir(parents=True)
-    world.add("--way=image", "--store=/run/e/store", APP)
+    world.enable("--way=image", "--store=/run/e/store", APP)
     [image] = world.path("/run/e/store").glob("*/app")
     fifo = world.path("/run/e/other") / image.parent.name / "app"
     fifo.parent.mkdir(parents=True)
