@@ -234,15 +234,6 @@ int hl_open_local_path(const char *path, bool follows, struct stat *status) {
     return file;
 }
 
-char *hl_find_local_path(const char *path) {
-    struct stat status;
-    int file = hl_open_local_path(path, true, &status);
-    char *found = file >= 0 ? hl_find_file_path(file) : NULL;
-    if (file >= 0)
-        close(file);
-    return found;
-}
-
 int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     int file = hl_open_local(local, path, follows, status);
     if (file >= 0)

@@ -61,10 +61,6 @@ int hl_open_local_part(struct hl_local *local, int folder, const char *name, str
 /* hl_open_local for a single path, without a struct hl_local. */
 int hl_open_local_path(const char *path, bool follows, struct stat *status);
 
-/* The path that PATH leads to, without symbolic links, or NULL: it leads nowhere, or to a file system that may not answer.  The
-   caller frees it. */
-char *hl_find_local_path(const char *path);
-
 /* hl_open_folder opens the folder that PATH leads to, or returns NULL and errno: EREMOTE, or EPERM for only_roots, if it was left
    out.  closedir(3) closes it.  hl_read_folder returns its next entry, never "." and "..", or NULL, and errno is 0 at the end. */
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows);

@@ -75,10 +75,3 @@ int hl_lock_path(int folder, const char *name, bool waits) {
             return result;
     }
 }
-
-void hl_drop_lock(const char *path, int lock) {
-    if (lock < 0)
-        return;
-    unlink(path);
-    close(lock);
-}

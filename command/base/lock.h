@@ -13,7 +13,4 @@ bool hl_is_at(int file, int folder, const char *name);
    has it; or another negated errno, without a message. */
 int hl_lock_path(int folder, const char *name, bool waits);
 
-/* Removes the file PATH of LOCK, and releases it.  LOCK may be negative: then nothing is done. */
-void hl_drop_lock(const char *path, int lock);
-
 #endif

@@ -44,8 +44,8 @@ static int make_input(const char *text) {
     return is_fine ? file : -1;
 }
 
-static void run_child(const char *path, char *const *argv, uid_t owner, unsigned seconds, const char *text,
-                      int output, int errors) {
+static void run_child(const char *path, char *const *argv, uid_t owner, const char *text, int output,
+                      int errors) {
     int input = text != NULL ? make_input(text) : open("/dev/null", O_RDONLY);
     if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0)
         _exit(HL_EXIT_CANNOT_RUN);
@@ -57,7 +57,7 @@ static void run_child(const char *path, char *const *argv, uid_t owner, unsigned
         clearenv();
     setenv("LD_HUGEPAGES", "!*", 1);
     setenv("LC_ALL", "C", 1);
-    alarm(seconds);
+    alarm(SECONDS_MAX);
     execv(path, argv);
     dprintf(STDERR_FILENO, "%s\n", strerror(errno));
     _exit(HL_EXIT_CANNOT_RUN);
@@ -93,29 +93,28 @@ bool hl_call_in_child(bool (*work)(void *data), void *data, double ms) {
     return child > 0 && status == 0;
 }
 
-/* Waits until CHILD has ended, and kills it after SECONDS.  It may be another user's, whose processes can stop it, and an alarm
+/* Waits until CHILD has ended, and kills it after SECONDS_MAX.  It may be another user's, whose processes can stop it, and an alarm
    doesn't end a stopped process. */
-static void end_in_time(pid_t child, unsigned seconds) {
+static void end_in_time(pid_t child) {
     int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
     struct pollfd ends = {pidfd, POLLIN, 0};
-    if (pidfd >= 0 && poll(&ends, 1, ((int)seconds + 1) * 1000) <= 0)
+    if (pidfd >= 0 && poll(&ends, 1, (SECONDS_MAX + 1) * 1000) <= 0)
         kill(child, SIGKILL); /* not waited for yet, so the number is still its own */
     if (pidfd >= 0)
         close(pidfd);
 }
 
-/* SECONDS: the limit; 0: none. */
-static void ask(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner, unsigned seconds,
-                const char *input) {
+void hl_filter_text(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
+                    const char *input) {
     /* If it is inherited as ignored, the exit status is lost. */
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC),
         status = -1;
     pid_t child = output >= 0 && errors >= 0 ? fork() : -1;
     if (child == 0)
-        run_child(path, argv, owner, seconds, input, output, errors);
-    if (child > 0 && seconds > 0)
-        end_in_time(child, seconds);
+        run_child(path, argv, owner, input, output, errors);
+    if (child > 0)
+        end_in_time(child);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     signal(SIGCHLD, inherited);
@@ -125,26 +124,7 @@ static void ask(struct hl_answer *answer, const char *path, char *const *argv, u
 }
 
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
-    ask(answer, path, argv, owner, SECONDS_MAX, NULL);
-}
-
-void hl_filter_text(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
-                    const char *input) {
-    ask(answer, path, argv, owner, SECONDS_MAX, input);
-}
-
-void hl_ask_itself(struct hl_answer *answer, const char *const *argv) {
-    ask(answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1, 0, NULL);
-}
-
-bool hl_run_itself(const char *const *argv) {
-    struct hl_answer answer;
-    hl_ask_itself(&answer, argv);
-    fputs(answer.output, stdout);
-    fputs(answer.errors, stderr);
-    bool succeeded = answer.succeeded;
-    hl_free_answer(&answer);
-    return succeeded;
+    hl_filter_text(answer, path, argv, owner, NULL);
 }
 
 void hl_free_answer(struct hl_answer *answer) {

@@ -23,11 +23,6 @@ void hl_ask_program(struct hl_answer *answer, const char *path, char *const *arg
 void hl_filter_text(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
                     const char *input);
 
-/* The same for this command itself, as the same user, for as long as it takes; ARGV begins with "hugeld". */
-void hl_ask_itself(struct hl_answer *answer, const char *const *argv);
-
-/* The same, but the program's output goes to this process's output.  Returns whether it succeeded. */
-bool hl_run_itself(const char *const *argv);
 void hl_free_answer(struct hl_answer *answer);
 
 /* Calls WORK(DATA) in a child, for at most MS milliseconds.  Whether it returned true in time; what it changes in memory that is not
