@@ -8,7 +8,6 @@ import glob
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import time
 

@@ -21,7 +21,6 @@
 #include "command/file/libraries.h"
 #include "command/proc/process.h"
 #include "command/run/run.h"
-#include "command/run/start.h"
 #include "elf/reason.h"
 #include "command/image/store.h"
 
@@ -39,7 +38,7 @@
 static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts,
                        const struct hl_found_image *image, const struct hl_verdict *verdict) {
     struct hl_need *need;
-    bool can_be_copied = verdict->plain_reason == NULL;
+    bool can_be_copied = verdict->plain_reason == HL_MOVED;
     bool takes_pool = needs->makes_copy && can_be_copied && image->use != HL_IMAGE_USED &&
                       needs->options.backend != HL_BACKEND_IMAGE;
     needs->object = hl_xrealloc(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
@@ -122,8 +121,10 @@ static void be_idle(struct hl_needs *needs, const char *before, const char *reas
 
 static void count_our_pages(struct hl_needs *needs) {
     const struct hl_program *program = needs->target.program;
-    const char *idleness = explain_idleness(needs),
-               *plain = hl_explain_plain_file(program->problem, &program->file);
+    const char *idleness = explain_idleness(needs), *plain = NULL;
+    enum hl_reason reason = hl_check_file(program->problem, &program->file);
+    if (reason != HL_MOVED)
+        plain = hl_reason_sentence(reason);
     if (idleness != NULL) {
         be_idle(needs, "", idleness);
         return;
@@ -135,11 +136,11 @@ static void count_our_pages(struct hl_needs *needs) {
     if (program->problem == HL_ELF_FINE)
         count_object(needs, needs->executable, &program->file, true);
     if (plain != NULL && !needs->fits) {
-        be_idle(needs, "it is ", plain);
+        be_idle(needs, "", plain);
         return;
     }
     if (plain != NULL)
-        needs->reason = hl_xasprintf("there can be no private copy, because it is %s", plain);
+        needs->reason = hl_xasprintf("there can be no private copy, because %s", plain);
     else if (!selects_just_main(needs))
         count_libraries(needs);
     if (needs->options.backend == HL_BACKEND_IMAGE && needs->reason == NULL)
@@ -208,7 +209,7 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     hl_parse_options(&needs->options, needs->options_text,
                      NULL); /* libhugeld.so warns about mistakes in inherited options */
     needs->options.objects = (struct hl_string){objects, strlen(objects)};
-    const struct hl_run run = {.makes_no_copy = !request->makes_copy};
+    const struct hl_run run = {.copies = request->makes_copy};
     needs->makes_copy = is_preloaded() || !hl_shares_only(&run, &needs->options, needs->options_text);
 }
 

@@ -5,14 +5,12 @@
    compilers don't find their other halves, and a script is no ELF file.  So ld.so is mounted over the one that programs name, in a
    mount namespace that only this program and its children see. */
 #include "command/run/ldso.h"
-#include "command/base/common.h"
+#include "command/base/basics.h"
 #include "command/file/elf-file.h"
 #include "command/run/mount.h"
 
-#include <elfutils/libdwelf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <gelf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,46 +18,54 @@
 
 char *hl_find_linker(void) { return hl_find_part("ld.so", "ldso/ld.so", X_OK); }
 
+#define SECTION_MAX 256
+
+/* Reads at most SECTION_MAX bytes of FILE's section NAME.  Their number; 0: there is none. */
+static size_t read_section(const struct hl_elf_file *file, const char *name, char bytes[SECTION_MAX]) {
+    const Elf64_Ehdr *header = &file->header;
+    Elf64_Shdr names, section;
+    char found[32];
+    size_t size = strlen(name) + 1;
+    if (header->e_shentsize != sizeof section ||
+        !hl_read_exactly(file->fd, header->e_shoff + header->e_shstrndx * sizeof names, &names, sizeof names))
+        return 0;
+    for (unsigned i = 0; i < header->e_shnum; i++) {
+        if (!hl_read_exactly(file->fd, header->e_shoff + i * sizeof section, &section, sizeof section))
+            return 0;
+        if (!hl_read_exactly(file->fd, names.sh_offset + section.sh_name, found, size) ||
+            memcmp(found, name, size) != 0)
+            continue;
+        size_t n = section.sh_size < SECTION_MAX ? section.sh_size : SECTION_MAX;
+        return hl_read_exactly(file->fd, section.sh_offset, bytes, n) ? n : 0;
+    }
+    return 0;
+}
+
 /* The build ID of the file at PATH, in hexadecimal; NULL if it has none. */
 static char *read_build_id(const char *path) {
     struct hl_elf_file file;
-    const void *id;
-    char *text = NULL;
+    char note[SECTION_MAX], *text = NULL;
+    Elf64_Nhdr header;
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return NULL;
-    elf_version(EV_CURRENT);
-    Elf *elf = elf_begin(file.fd, ELF_C_READ, NULL);
-    ssize_t bytes = dwelf_elf_gnu_build_id(elf, &id);
-    if (bytes > 0)
-        text = hl_xmalloc(2 * (size_t)bytes + 1);
-    for (ssize_t i = 0; i < bytes; i++)
-        sprintf(text + 2 * i, "%02x", ((const unsigned char *)id)[i]);
-    elf_end(elf);
+    size_t bytes = read_section(&file, ".note.gnu.build-id", note), at = sizeof header + sizeof "GNU";
+    memcpy(&header, note, sizeof header);
+    if (bytes > at && header.n_namesz == sizeof "GNU" && header.n_descsz <= bytes - at) {
+        text = hl_xmalloc(2 * (size_t)header.n_descsz + 1);
+        for (size_t i = 0; i < header.n_descsz; i++)
+            sprintf(text + 2 * i, "%02x", (unsigned char)note[at + i]);
+    }
     hl_close_elf(&file);
     return text;
 }
 
 char *hl_read_origin(const struct hl_elf_file *file) {
-    char *origin = NULL;
-    size_t names;
-    elf_version(EV_CURRENT);
-    Elf *elf = elf_begin(file->fd, ELF_C_READ, NULL);
-    for (Elf_Scn *section = NULL; elf_getshdrstrndx(elf, &names) == 0 &&
-                                  (section = elf_nextscn(elf, section)) != NULL && origin == NULL;) {
-        GElf_Shdr header;
-        const char *name =
-            gelf_getshdr(section, &header) != NULL ? elf_strptr(elf, names, header.sh_name) : NULL;
-        if (name == NULL || strcmp(name, ".hugeld.for") != 0)
-            continue;
-        const Elf_Data *data = elf_rawdata(section, NULL);
-        if (data != NULL && data->d_buf != NULL) {
-            origin = hl_xasprintf("%.*s", (int)(data->d_size < 256 ? data->d_size : 256),
-                                  (const char *)data->d_buf);
-            origin[strspn(origin, "0123456789abcdef")] = '\0';
-        }
-    }
-    elf_end(elf);
-    return origin;
+    char text[SECTION_MAX];
+    size_t bytes = read_section(file, ".hugeld.for", text);
+    size_t digits = 0;
+    while (digits < bytes && strchr("0123456789abcdef", text[digits]) != NULL && text[digits] != '\0')
+        digits++;
+    return bytes > 0 ? hl_xasprintf("%.*s", (int)digits, text) : NULL;
 }
 
 /* The same for the file at PATH. */

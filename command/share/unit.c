@@ -22,7 +22,7 @@
 #include "command/base/local.h"
 #include "command/file/launcher.h"
 #include "command/file/program.h"
-#include "command/run/image.h"
+#include "command/image/mountable.h"
 #include "command/base/subprocess.h"
 
 #include <errno.h>

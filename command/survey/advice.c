@@ -31,8 +31,9 @@ struct prospect {
 struct prospects {
     size_t n;
     struct prospect *prospect;
-    const char *plain_reason; /* why neither the preloader nor the patched linker works in it; or NULL */
-    double covered[HL_WAYS];  /* of the hot text */
+    enum hl_reason
+        plain_reason;        /* why neither the preloader nor the patched linker works in it; or HL_MOVED */
+    double covered[HL_WAYS]; /* of the hot text */
 };
 
 static double share(uint64_t part, uint64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
@@ -70,7 +71,7 @@ static void add_prospect(struct prospects *prospects, const struct hl_verdict *v
     enum hl_way shared = hl_shared_way(&prospect.verdict);
     prospect.covered[HL_WAY_IMAGE] = prospect.covered[shared];
     prospect.covered[HL_WAY_PLACE] = 0;
-    if (prospects->plain_reason != NULL && !prospect.verdict.is_main)
+    if (prospects->plain_reason != HL_MOVED && !prospect.verdict.is_main)
         memset(prospect.covered, 0, sizeof prospect.covered);
     if (prospect.verdict.is_main)
         prospect.covered[HL_WAY_LDSO] = prospect.covered[HL_WAY_PRELOAD];
@@ -164,7 +165,7 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
     if (known) {
         struct hl_elf_file file;
         enum hl_elf_problem problem = hl_open_elf(&file, process.folder, "exe");
-        prospects->plain_reason = hl_explain_plain_file(problem, &file);
+        prospects->plain_reason = hl_check_file(problem, &file);
         hl_close_elf(&file);
         enum hl_reason obstacle = hl_find_obstacle(&process);
         for (size_t i = 0; i < process.n_loaded; i++) {
@@ -201,7 +202,7 @@ static bool find_prospects_of_files(struct prospects *prospects, const struct hl
     hl_default_options(&options);
     if (!open_seen_file(&file, program->path, &program->id))
         return false;
-    prospects->plain_reason = hl_explain_plain_file(HL_ELF_FINE, &file);
+    prospects->plain_reason = hl_check_file(HL_ELF_FINE, &file);
     hl_close_elf(&file);
     for (size_t i = 0; i < program->n_objects; i++) {
         const struct hl_hot_object *object = &program->object[i];
@@ -237,8 +238,8 @@ static bool find_another(struct hl_surveyed *program) {
 /* Why no way covers anything: the obstacle of the object that executes most. */
 static char *explain_nothing(const struct prospects *prospects) {
     const struct prospect *most = NULL;
-    if (prospects->plain_reason != NULL)
-        return hl_xasprintf("it is %s", prospects->plain_reason);
+    if (prospects->plain_reason != HL_MOVED)
+        return hl_xasprintf("%s", hl_reason_sentence(prospects->plain_reason));
     for (size_t i = 0; i < prospects->n; i++)
         if (most == NULL || prospects->prospect[i].hot > most->hot)
             most = &prospects->prospect[i];
@@ -289,8 +290,9 @@ static void choose_way(struct hl_advice *advice, const struct prospects *prospec
     }
     if (way == HL_WAY_IMAGE && are_in_place(prospects))
         advice->way = HL_WAY_PLACE;
-    if (prospects->plain_reason != NULL)
-        advice->reason = hl_xasprintf("nothing can be preloaded: it is %s", prospects->plain_reason);
+    if (prospects->plain_reason != HL_MOVED)
+        advice->reason =
+            hl_xasprintf("nothing can be preloaded: %s", hl_reason_sentence(prospects->plain_reason));
     char *share_command = way == HL_WAY_IMAGE ? format_share(prospects) : NULL;
     unsigned n = 0;
     if (share_command != NULL)
