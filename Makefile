@@ -6,8 +6,8 @@
 # make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside; SAMPLE=1: what each alone can catch (tests/vm/table.toml)
 # make check-... SAMPLE=1    every test with a few of its cases, as in CI
-# make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: with the series for upstream; SUITE=machines: other
-#                  machines' glibc comes out the same with the patches; SUITE='trixie sid': builds and tests the linker there
+# make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: the series for upstream and the tests that it adds;
+#                  SUITE='trixie sid': builds and tests the linker there
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make lint    compilers, analysers, formatting; LINT=all: the slow analyser reads all files, not only the changed ones
 # make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
@@ -22,7 +22,7 @@ PYTHON = /usr/bin/python3
 MAKEFLAGS += --no-print-directory
 # One short line for each file; V=1 shows the commands.
 Q = $(if $(V),,@echo "  $@";)
-# The arguments of check-glibc: own, rfc, machines, and suites of Debian.
+# The arguments of check-glibc: own, rfc, and suites of Debian.
 SUITE = own
 # With SAMPLE=1, tests run as in CI: each, but with few of its cases (tests/conftest.py).
 ifneq ($(SAMPLE),)
@@ -43,21 +43,22 @@ WARNINGS = -Wall -Wextra -Wshadow -Wstrict-prototypes
 BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
 # The core runs where no libc may be called, so the compiler must not add calls of its own.
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
-HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' -DHL_BINDIR='"$(bindir)"'
+HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' -DHL_BINDIR='"$(bindir)"' $(if $(LZMA),-DHL_HAS_LZMA)
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c command/run/start.c,$(wildcard command/*.c command/*/*.c)))
 # The part that starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso run/mount file/file-plan file/launcher proc/process proc/objects trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
-    image/find file/elf-file file/program file/remedy image/name base/basics base/pin) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
+start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso run/mount file/file-plan file/launcher file/section proc/process proc/objects proc/status trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
+    image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
+units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
 all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld $B/hugeld-command) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
-    $B/data/hugeld.service
+    $(units)
 unit-tests: $(unit_tests) $(if $(filter yes,$(COMMAND)),$B/hugeld-glibc)
 fuzzers: $(fuzzers)
 core: $B/core.o
@@ -89,11 +90,11 @@ $B/hugeld: $(core) $(start)
 	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections,-z,noseparate-code -o $@ $^
 
 $B/hugeld-command: $(core) $(command)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
 
 # hugeld for tests that preload something into it.
 $B/hugeld-glibc: $B/command/hugeld.o $B/command/run/start.o $(filter-out %/hugeld-command.o,$(command)) $(core)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
 
 # All of the core in one object, in which no symbol may be undefined (tools/lint).
 $B/core.o: $(core)
@@ -122,16 +123,16 @@ $B/start/%.o: command/%.c $(CONFIG)
 
 $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -lm
+	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -ljansson -lm
 
 # The parts of the command that need no library.
-$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
-$B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
-$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics proc/process)
-$B/tests/test-pin: $(patsubst %,$B/command/%.o,base/local base/pin base/basics file/elf-file file/program proc/process image/eligible)
-$B/tests/test-pin: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
+$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/tlb base/basics base/common)
+$B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read)
+$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics base/local file/elf-file proc/process proc/objects proc/status)
+$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/objects proc/status image/eligible)
+$B/tests/test-local: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
 
-$B/data/hugeld.service: data/hugeld.service $(CONFIG)
+$(units): $B/%: % $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)sed 's|@bindir@|$(bindir)|' $< > $@
 
@@ -143,6 +144,8 @@ $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def $(CONFIG)
 data = $(prefix)/share
 docdir = $(data)/doc/hugeld
 unitdir = $(prefix)/lib/systemd/system
+userunitdir = $(prefix)/lib/systemd/user
+generatordir = $(unitdir)-generators
 installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhugeld.so:$(libdir)/libhugeld.so \
     644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
@@ -154,7 +157,9 @@ installed += 755:$B/hugeld:$(bindir)/hugeld 755:$B/hugeld-command:$(libdir)/huge
     644:data/hugeld.schema.json:$(data)/hugeld/hugeld.schema.json \
     644:$B/doc/hugeld.bash:$(data)/bash-completion/completions/hugeld 644:$B/doc/hugeld.zsh:$(zshdir)/_hugeld \
     644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish \
-    644:$B/data/hugeld.service:$(unitdir)/hugeld.service
+    $(foreach unit,hugeld.service hugeld.timer hugeld-boot.service hugeld.slice,644:$B/data/$(unit):$(unitdir)/$(unit)) \
+    $(foreach unit,hugeld.service hugeld.timer,644:$B/data/user/$(unit):$(userunitdir)/$(unit)) \
+    755:$B/data/hugeld-generator:$(generatordir)/hugeld-generator
 endif
 ifeq ($(CHILDREN_32),yes)
 installed += link:$(libdir)/hugeld/libhugeld.so:$(libdir)/hugeld/preload/$(NATIVE_LIB)/libhugeld.so \
@@ -167,13 +172,14 @@ endif
 install: all
 	@doc/install '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed)
 
-# hugeld's service and all that it holds on the machine itself end first. The list of enabled files is the administrator's, and
-# stays.
+# hugeld's timer and all that it holds on the machine itself end first. What is enabled is the administrator's, and stays; so do
+# images in other stores and copies in processes.
 uninstall:
-	@[ -n '$(DESTDIR)' ] || [ ! -e '$(unitdir)/hugeld.service' ] || ! command -v systemctl > /dev/null || \
-	    systemctl --quiet disable $$([ ! -d /run/systemd/system ] || echo --now) hugeld.service || true
+	@[ -n '$(DESTDIR)' ] || [ ! -e '$(unitdir)/hugeld.timer' ] || ! command -v systemctl > /dev/null || \
+	    systemctl --quiet disable $$([ ! -d /run/systemd/system ] || echo --now) hugeld.timer hugeld-boot.service || true
 	@[ -n '$(DESTDIR)' ] || [ ! -x '$(bindir)/hugeld' ] || '$(bindir)/hugeld' reset
 	@doc/install -u '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed) 755::$(libdir)/hugeld/ld.so
+	@for left in '$(DESTDIR)/etc/hugeld'; do [ ! -e "$$left" ] || echo "stays: $$left"; done
 
 dist:
 	@mkdir -p $B
@@ -186,7 +192,7 @@ comma = ,
 
 $(fuzzers): $B/fuzz/%: $B/fuzz/tests/fuzz/%.o $B/fuzz/parts.a
 	$(Q)$(FUZZ) -fsanitize=fuzzer,address,undefined -o $@ $^ $(if $(filter %/process,$@),$(wrapped)) \
-	    -pthread -ldw -lelf -liberty -ljansson -lm
+	    -pthread -lelf $(LZMA) -ljansson -lm
 
 $B/fuzz/parts.a: $(patsubst $B/%,$B/fuzz/%,$(core) $(command)) $B/fuzz/tests/fuzz/world.o
 	@rm -f $@
@@ -233,12 +239,11 @@ ldso:
 	@tools/install-packages build ldso
 	@glibc-patches/build -d $B/ldso
 
-suites = $(filter-out own rfc machines,$(SUITE))
+suites = $(filter-out own rfc,$(SUITE))
 check-glibc:
-	@tools/install-packages build ldso $(filter rfc machines,$(SUITE)) $(if $(suites),suites)
+	@tools/install-packages build ldso $(filter rfc,$(SUITE)) $(if $(suites),suites)
 	@$(if $(filter own,$(SUITE)),glibc-patches/build -d $B/ldso && tools/with-pool 256 -- glibc-patches/check $B/ldso/ld.so)
 	@$(if $(filter rfc,$(SUITE)),glibc-patches/rfc/check)
-	@$(if $(filter machines,$(SUITE)),glibc-patches/machines -d $B/machines $(MACHINES))
 	@$(if $(suites),tests/ldso/suite $(suites))
 
 check-rfc:

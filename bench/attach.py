@@ -15,7 +15,7 @@ from helpers import HUGELD
 from installed import find_node
 from measure import OUT, Variant, environment, experiment, hugeld, take_turns
 from servers import NODE_SERVER, has_pgbench, pgbench
-from workloads import STORE, calls, data_folder, find_jvm, share
+from workloads import STORE, calls, data_folder, share
 
 
 @contextlib.contextmanager
@@ -186,32 +186,9 @@ def live_postgres(plan, rounds):
         shutil.rmtree(folder.parent, ignore_errors=True)
 
 
-def live_jvm(plan, rounds):
-    """The longest pause in a JVM's own log; all of its threads stand still while libjvm.so, a library, is moved."""
-    if not find_jvm() or not shutil.which("javac"):
-        return
-    java, folder = find_jvm()[0], OUT / "java-attached"
-    subprocess.run(["javac", "-d", folder, helpers.ROOT / "harness/Pulse.java"], check=True)
-    log = folder / "log"
-    argv = [java, f"-Xlog:gc,safepoint:file={log}", "-Xmx64m", "-cp", folder, "Pulse"]
-    ways = [Variant("plain", argv), Variant("attached and detached", argv)]
-
-    def run(way):
-        log.unlink(missing_ok=True)
-        with waiting(argv) as process:
-            clock = subprocess.Popen(["sleep", "2" if plan.quick else "5"])
-            if way is not ways[0]:
-                toggle_while(clock, process.pid, "-p", "libjvm.so")
-            clock.wait()
-        return max(map(int, re.findall(r"Total: +(\d+) ns", log.read_text()))) / 1e6
-
-    yield experiment("attach-jvm", "attach and detach, libjvm.so: the longest pause in the JVM's log", "ms", ways,
-                     take_turns(ways, rounds, run))
-
-
 def measure(plan):
     program, rounds = calls(64, pie=False), 3 if plan.quick else 9
     for part in live_pauses, live_duration, live_calls:
         yield from part(plan, program, rounds)
-    for part in live_server, live_postgres, live_jvm:
+    for part in live_server, live_postgres:
         yield from part(plan, plan.long)

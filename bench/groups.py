@@ -9,9 +9,10 @@ import databases
 import service
 import upstream
 from images import group_image
-from measure import Variant, at_once_precisely, compare, pairs, time_run
+from intervals import compare
+from measure import Variant, at_once_precisely, pairs, time_run
 from memory import group_arrays, group_calls, group_faults, group_memory, group_pressure, group_stalls, group_threads
-from programs import group_alternatives, group_defaults, group_many, group_misses, group_more, group_programs, group_survey
+from programs import group_alternatives, group_defaults, group_many, group_misses, group_more, group_programs
 from servers import group_databases, group_servers
 from starts import group_cold, group_dsos, group_later, group_ldso, group_perf_map, group_run, group_start
 from workloads import pairs_for, programs, with_own_output
@@ -23,7 +24,7 @@ GROUPS = {
     "more": group_more, "alternatives": group_alternatives, "defaults": group_defaults, "many": group_many,
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
-    "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
+    "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
     "run": group_run, "misses": group_misses, "attach": attach.measure, "service": service.measure, "upstream": upstream.measure,
 }
 

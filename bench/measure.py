@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How it is measured: several ways of running one thing take turns, so that the machine's other load falls on all alike; `hugeld
-bench` runs them and compares the rounds."""
+"""How it is measured: several ways of running one thing take turns, so that the machine's other load falls on all alike."""
 
 import collections
 import contextlib
 import glob
+import json
 import os
 import pathlib
 import re
 import subprocess
+import tempfile
 import time
 
 import pagecache
-from helpers import BUILD, HUGELD, LIBRARY
+from helpers import BUILD, LIBRARY
+from intervals import compare
 
 OUT = BUILD / "bench"
 LINKER = BUILD / "ldso/ld.so"
@@ -89,24 +91,90 @@ def unchanged(measure):
     return inner
 
 
-def time_commands(rounds, ways, prints, *flags):
-    """{name: ms, or the number that the program prints first; name:cpu: ms; name:ratio} from `hugeld bench`, of {name: way}."""
-    words = []
-    for name, way in ways.items():
-        variables = [f"{k}={v}" for k, v in way.variables.items()]
-        words += ["--", "@" * (prints or way.prints) + name, *variables, *way.argv]
-    result = subprocess.run([HUGELD, "bench", *flags, "--commands", str(rounds), *words], env=environment(), capture_output=True, text=True)
-    if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["hugeld bench failed"])[-1]
-        raise RuntimeError(f"{last} ({' '.join(way.argv)[:200]})")
-    return {name: [float(n) for n in numbers] for name, *numbers in map(str.split, result.stdout.splitlines())}
+def run_way(way, prints):
+    """(ms from just before the program is started to its end, or with PRINTS the number that it prints first; ms of processor time with
+    its children's)."""
+    with tempfile.TemporaryFile() as output:
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, output.fileno(), 1),
+                   (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]
+        start = time.monotonic()
+        _, status, usage = os.wait4(os.posix_spawnp(way.argv[0], way.argv, way.env, file_actions=actions), 0)
+        value = (time.monotonic() - start) * 1e3
+        code = os.waitstatus_to_exitcode(status)
+        if code != 0:
+            how = f"exit status {code}" if code > 0 else f"signal {-code}"
+            raise RuntimeError(f"{way.name}: {how} ({' '.join(way.argv)[:200]})")
+        if prints or way.prints:
+            output.seek(0)
+            found = re.match(rb"\s*([-+0-9.eE]+)", output.read())
+            if found is None:
+                raise RuntimeError(f"{way.name}: it printed no number")
+            value = float(found[1])
+    return value, (usage.ru_utime + usage.ru_stime) * 1e3
+
+
+def start_runner(way, prints, processor, gate):
+    """A process that runs WAY on PROCESSOR once the pipe GATE has ended: (its ID, the end of a pipe with its answer)."""
+    answer, own = os.pipe()
+    pid = os.fork()
+    if pid != 0:
+        os.close(own)
+        return pid, answer
+    try:
+        os.sched_setaffinity(0, {processor})
+        os.close(gate[1])
+        os.write(own, b"\n")  # it is ready
+        os.read(gate[0], 1)
+        os.write(own, json.dumps(run_way(way, prints)).encode())
+    except (OSError, RuntimeError) as error:
+        os.write(own, json.dumps(str(error)).encode())
+    os._exit(0)
+
+
+def run_both(ways, prints, turn):
+    """[run_way's answer] of two WAYS at the same time, each on a processor of its own, and with a process of its own that waits for it
+    there: one that waited for both would push the other program aside first.  They swap the processors in each TURN, and the start
+    every second time."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    if len(processors) < 2:
+        raise RuntimeError("two runs at the same time need two processors")
+    gate, runners = os.pipe(), {}
+    for i in ((0, 1), (1, 0))[turn // 2 % 2]:
+        runners[i] = start_runner(ways[i], prints, processors[(turn + i) % 2], gate)
+    for _, answer in runners.values():
+        os.read(answer, 1)
+    for end in gate:
+        os.close(end)
+    found = []
+    for i in (0, 1):
+        with open(runners[i][1], "rb") as answer:
+            found.append(json.loads(answer.read() or '"its runner has ended"'))
+        os.waitpid(runners[i][0], 0)
+    for problem in found:
+        if isinstance(problem, str):
+            raise RuntimeError(problem)
+    return found
+
+
+def time_rounds(ways, rounds, prints=False, together=False):
+    """[(values, ms of processor time), one for each round] of each of WAYS.  Every round runs each once, beginning with another one
+    each time; with TOGETHER there are two, which run at the same time.  The first tenth of the rounds is warm-up and does not count."""
+    warm_up, found = rounds // 10 + 1, [([], []) for _ in ways]
+    for turn in range(warm_up + rounds):
+        if together:
+            answers = dict(enumerate(run_both(ways, prints, turn)))
+        else:
+            answers = {i % len(ways): run_way(ways[i % len(ways)], prints) for i in range(turn, turn + len(ways))}
+        for i in answers if turn >= warm_up else ():
+            for values, value in zip(found[i], answers[i]):
+                values.append(value)
+    return found
 
 
 @unchanged
 def pairs(ways, rounds, prints=False):
     """{name: values}, all in turns: ms, or the number that the program prints first."""
-    found = time_commands(rounds, {way.name: way for way in ways}, prints)
-    return {way.name: found[way.name] for way in ways}
+    return {way.name: values for way, (values, _) in zip(ways, time_rounds(ways, rounds, prints))}
 
 
 @unchanged
@@ -117,9 +185,8 @@ def at_once(ways, rounds, prints=False):
     for way in ways:
         base = by_name.get(way.base)
         if base is not None and base is not way:
-            lines = time_commands(rounds, {"pair": base, "values": way}, prints, "--at-once")
-            found[way.name] = {"values": lines["values"], "pair": lines["pair"],
-                               "cpu": lines["values:cpu"], "pair_cpu": lines["pair:cpu"]}
+            (pair, pair_cpu), (values, cpu) = time_rounds([base, way], rounds, prints, together=True)
+            found[way.name] = {"values": values, "pair": pair, "cpu": cpu, "pair_cpu": pair_cpu}
     return found
 
 
@@ -243,15 +310,7 @@ def experiment(name, title, unit, ways, values, note="", base=None, huge=None, *
     return described(name, title, unit, note, values, rows, more)
 
 
-# --- statistics ---
-
-def compare(base, values, block=1):
-    """(ratio, low, high, difference, low, high) of VALUES to those of BASE in the same round, as `hugeld bench` finds them: means of the
-    middle half, with 95 % intervals; NaN for an unknown number.  BLOCK rounds one after the other are of the same processes."""
-    pairs = "".join(f"{a!r} {b!r}\n" for a, b in zip(base, values))
-    result = subprocess.run([HUGELD, "bench", "--compare", str(block)], input=pairs, capture_output=True, text=True, check=True)
-    return tuple(map(float, result.stdout.split()))
-
+# --- precision ---
 
 # Half the width of an interval, as a part of the ratio, that plain against plain should have at most.
 PRECISION = 0.01

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Real programs, in runs of some tenths of a second: one at a time and several at once, with other options than the defaults, and
-beside other projects; and the estimates of `hugeld survey` and of the model of instruction TLBs."""
+beside other projects; and the estimates of the model of instruction TLBs."""
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -12,11 +11,11 @@ import subprocess
 import alternatives
 import misses
 from alternatives import CACHE
-from helpers import HUGELD, ROOT
+from helpers import ROOT
 from installed import find_cc1plus
-from measure import (OUT, Variant, at_once, at_once_precisely, environment, experiment, hugeld, pages_moved, paired_experiment, pairs,
+from measure import (OUT, Variant, at_once, at_once_precisely, experiment, hugeld, pages_moved, paired_experiment, pairs,
                      plain_pages, time_run, watch)
-from workloads import (STORE, calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, several, share,
+from workloads import (calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, several, share,
                        short_programs, with_own_output, write_short_source)
 
 # --- programs that all users have ---
@@ -257,66 +256,6 @@ def group_alternatives(plan):
                                 memory={way: memory for way, (memory, _) in watched.items()},
                                 huge={way: huge for way, (_, huge) in watched.items()},
                                 start=measure_starts(plan, ways_with(start)[0]))
-
-
-# --- estimates of hugeld survey ---
-
-
-def survey_programs():
-    """(name, argv, LD_HUGEPAGES, files that get an image): ten real programs, those of group programs first."""
-    yield from programs()
-    recursion = ("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<1000000) "
-                 "SELECT count(*), sum(x*x%7) FROM c")
-    more = [("git", ["git", "-C", ROOT, "log", "--stat", "--oneline"]), ("sqlite3", ["sqlite3", ":memory:", recursion]),
-            ("gdb", ["gdb", "-nx", "-batch", "-ex", "python print(sum(i * i % 7 for i in range(2000000)))"]),
-            ("php", ["php", "-r", "for ($i = $s = 0; $i < 5000000; $i++) $s += strlen($i) * $i % 7; echo $s;"])]
-    for name, argv in more:
-        if shutil.which(name):
-            program = os.path.realpath(shutil.which(name))
-            yield name, [program, *argv[1:]], None, [program]
-    if find_jvm():
-        java, jvm = find_jvm()
-        yield "java", [java, "-version"], "main:libjvm.so", [jvm]
-
-
-def ask_survey(argv, seconds):
-    """The answer of hugeld survey about the program ARGV, which is run again and again meanwhile."""
-    again = ["sh", "-c", 'while :; do "$@" > /dev/null 2>&1 || exit; done', "sh", *map(str, argv)]
-    result = subprocess.run([HUGELD, "survey", "--json", "--seconds", str(seconds), "--program", argv[0], "--", *again],
-                            env=environment(), capture_output=True, text=True)
-    found = json.loads(result.stdout or "{}").get("programs", [])
-    return found[0] if found else None
-
-
-def group_survey(plan):
-    """The estimate of hugeld survey, calibrated on this machine, against the ratio that is measured, from an image."""
-    if os.getuid() == 0:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", "/var/cache"], check=True)  # bench/run's namespace
-    subprocess.run([HUGELD, "survey", "--calibrate"], check=True, stdout=subprocess.DEVNULL)
-    for name, argv, objects, files in survey_programs():
-        if plan.quick and name not in ("cc1plus", "node", "python3"):
-            continue
-        try:
-            share(*files)
-        except RuntimeError as error:  # too little text
-            print(f" {error};", end="", flush=True)
-            continue
-        surveyed = ask_survey(argv, 3 if plan.quick else 10)
-        if surveyed is None:
-            raise RuntimeError(f"survey: nothing was seen of {name}")
-        image = mapped("image", argv, objects) if objects else Variant("image", [HUGELD, "run", "-o", f"store={STORE}", *argv])
-        ways = with_own_output([Variant("plain", argv), image])
-        put_large(ways, files)
-        huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "at the exec stop"}
-        note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: of {surveyed['samples']} samples "
-                f"{100 * surveyed['huge_samples'] / max(surveyed['samples'], 1):.0f} % are on huge pages already; at least "
-                f"{surveyed['hot_bytes'] / 2**20:.1f} MiB of text on small pages are hot, and likely "
-                f"{surveyed['likely_hot_bytes'] / 2**20:.1f}, of which the plan covers "
-                f"{100 * surveyed['advice']['hot_share']:.0f} %.")
-        yield paired_experiment(f"survey-{name}", f"{name}, the estimate and what is measured", "ms", ways,
-                                at_once(ways, 12 if plan.quick else min(60, pairs_for(plan, time_run(ways[0]) / 1000)), files=files),
-                                note=note, huge=huge, program=name,
-                                estimate=round(1 - surveyed["gain"], 4))
 
 
 # --- misses, which no virtual machine counts ---

@@ -7,7 +7,7 @@ import re
 import statistics
 
 import misses
-from measure import compare
+from intervals import compare
 
 HEAD = """# Results
 
@@ -230,17 +230,6 @@ def deciding_tables(groups):
     return lines
 
 
-def estimates(found):
-    """The estimates of hugeld survey from before, beside the measurements."""
-    if not found:
-        return []
-    lines = ["| program | estimate | measured, processor time |", "| --- | --- | --- |"]
-    for e in found:
-        [way] = [way for way in e["ways"] if way["name"] == "image"]
-        lines.append(f"| {e['program']} | {e['estimate']:.3f} | {with_interval(result_of(way, 'cpu_result'))} |")
-    return [*lines, ""]
-
-
 EXPLAINED = {
     "At a glance": """\
 Times are ratios to the plain program, which ran at the same time: below 1 is faster. The second column is the mean size of the folios of
@@ -295,7 +284,7 @@ def tlb_lines(tlb):
     """The measurement of `hugeld doctor` stands before every ratio; results of before it could have none."""
     if not tlb:
         return []
-    bound = " Every ratio here is a lower bound." if tlb["verdict"] in ("pieces", "some") else ""
+    bound = " Every ratio here is a lower bound." if tlb["answer"] in ("in pieces", "no") else ""
     return [f"**On this machine {tlb['sentence']}.**{bound} (`hugeld doctor`)", ""]
 
 
@@ -327,7 +316,7 @@ def render_tables(data, path):
     """Writes every table to PATH."""
     lines, models = ["# Every table", "", *elsewhere(data), ""], models_of(data["groups"])
     for name, found in data["groups"].items():
-        lines += [f"## {name}", "", *(estimates(found) if name == "survey" else modelled_table(data["groups"]) if name == "misses" else [])]
+        lines += [f"## {name}", "", *(modelled_table(data["groups"]) if name == "misses" else [])]
         for e in found:
             lines += table(e, models.get(e.get("program")))
     path.write_text("\n".join(lines).rstrip() + "\n")

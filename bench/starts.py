@@ -205,8 +205,8 @@ def map_ways(file, table, pid):
         way.prints = True  # as the process itself sees it: its start is no part of it
     outside = [HUGELD, "perf-map", "--output", OUT / "outside.map", str(pid)]
     return [nm_awk("nm-awk", NM_AWK, table, file), *inside, nm_awk("nm-awk-short", NM_AWK_SHORT, table, file, "nm-awk"),
-            Variant("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
-            nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Variant("command", outside, "nm-C-awk")]
+            Variant("command-mangled", outside, "nm-awk"),
+            nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Variant("command", [*outside, "--demangle"], "nm-C-awk")]
 
 
 def mapped_files():
@@ -243,7 +243,9 @@ def group_perf_map(plan):
         ways = [moved, Variant("map", argv, "moved", LD_PRELOAD=library, LD_HUGEPAGES=objects,
                                LD_HUGEPAGES_OPTIONS=only + ",perf_map=on")]
         yield experiment(f"map-move-{name}", f"{name} on huge pages, and perf_map=on", "ms", ways, pairs(ways, plan.short))
-        subprocess.run([HUGELD, "perf-map", "--clean"], check=False, stdout=subprocess.DEVNULL)
+        for path in glob.glob("/tmp/perf-*.map"):
+            if not os.path.exists(f"/proc/{path[len('/tmp/perf-'):-len('.map')]}"):
+                os.unlink(path)
 
 
 # --- hugeld run ---

@@ -12,6 +12,7 @@ import pagecache
 from helpers import HUGELD, ROOT
 from installed import find_cc1plus, find_node
 from measure import OUT, Variant, compile_c, find_libhugetlbfs, hugeld, libhugetlbfs, plain_files
+from stores import make_images
 
 TMPFS = OUT / "tmpfs"
 STORE = OUT / "store"
@@ -109,9 +110,9 @@ def small_libraries(n):
 
 def share(*files):
     """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
-    result = subprocess.run([HUGELD, "share", f"--store={STORE}", "--way=image", "add", *map(str, files)], capture_output=True, text=True)
+    result = make_images(STORE, *files, way="image", any_disk=False)
     if result.returncode != 0:
-        raise RuntimeError(f"hugeld share add: {result.stderr.strip()}")
+        raise RuntimeError(f"hugeld apply: {result.stderr.strip()}")
 
 
 def image_of(file):

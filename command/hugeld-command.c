@@ -24,9 +24,9 @@ static const struct command {
 } commands[] = {
     {"run", hl_run_program},         {"inspect", hl_inspect_files},    {"status", hl_show_status},
     {"doctor", hl_examine_machine},  {"perf-map", hl_map_functions},   {"bench", hl_measure_program},
-    {"image", hl_make_image},        {"share", hl_share_files},        {"survey", hl_survey_programs},
-    {"attach", hl_attach_processes}, {"detach", hl_detach_processes},  {"service", hl_serve},
-    {"enable", hl_enable_programs},  {"disable", hl_disable_programs}, {"reset", hl_reset_machine},
+    {"image", hl_make_image},        {"survey", hl_survey_programs},   {"attach", hl_attach_processes},
+    {"detach", hl_detach_processes}, {"enable", hl_enable_programs},   {"disable", hl_disable_programs},
+    {"apply", hl_apply},             {"list", hl_list_enabled},        {"reset", hl_reset_machine},
 };
 
 /* Fewer may not be enough for a store, an image and the files that a process has mapped; most functions could not tell then whether
@@ -38,12 +38,12 @@ static const char doc[] =
     "\v"
     "How do I use it?\n"
     "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
-    "  doctor [-- PROGRAM ARGS]      test this machine, with a fix for each problem\n"
+    "  doctor                        test this machine, with a fix for each problem\n"
     "  image FILE OUT                write a copy of a file, laid out for huge pages\n"
-    "  share add FILE...             make one copy of the text for all processes\n"
-    "  enable PROGRAM...             keep such a copy from now on, after upgrades, too\n"
-    "  disable PROGRAM...            stop keeping it\n"
-    "  service                       keep these copies up to date\n"
+    "  enable FILE|UNIT...           keep its text on huge pages for all processes\n"
+    "  disable FILE|UNIT...          stop keeping it\n"
+    "  apply                         do what the lists of enabled files say\n"
+    "  list                          show what is enabled, and who has it\n"
     "  reset                         give back everything that hugeld holds\n"
     "  attach PID...                 move the text of running processes\n"
     "  detach PID...                 move it back\n"
@@ -55,8 +55,8 @@ static const char doc[] =
     "  bench PROGRAM ARGS            measure runs with and without huge pages\n"
     "  perf-map PID                  name the moved functions of a process for perf\n"
     "\n"
-    "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; run: the "
-    "program's, 126 it cannot be run, 127 it was not found.";
+    "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use, 3 something is pending; run: "
+    "the program's, 126 it cannot be run, 127 it was not found.";
 
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
     int *command_index = state->input;
@@ -124,6 +124,10 @@ static int dispatch(int argc, char **argv) {
         return HL_EXIT_USAGE;
     }
     const char *name = argv[index];
+    if (strncmp(name, "unit-", 5) == 0) { /* for systemd, so it is in no help */
+        argv[index] = (char *)"hugeld";
+        return hl_serve_unit(name, argc - index, argv + index);
+    }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         if (strcmp(commands[i].name, name) == 0) {
             argv[index] = (char *)"hugeld";

@@ -17,33 +17,35 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image share attach detach service enable disable reset --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image attach detach enable disable apply list reset --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
     run) options='--via --ld-so --options --objects --copy --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
-    doctor) options='--json --options --objects --copy --own-pages --help' ;;
-    perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
+    doctor) options='--json --help' ;;
+    perf-map) options='--append --children --demangle --output --help' ;;
     bench)
-        options='--against --at-once --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --running-threads --seconds --toggle --help'
+        options='--against --at-once --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;
-    survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
+    survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
-    service) options='--json --seconds --config --dry-run --once --keep-only --report --help' ;;
-    enable | disable | reset) options='--help' ;;
-    attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
-    detach) options='--json --objects --children --dry-run --running-threads --help' ;;
-    share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --config --unattended --help' ;;
+    enable) options='--json --way --help' ;;
+    disable) options='--json --help' ;;
+    apply) options='--any-disk --dry-run --every --json --list --metrics --store --help' ;;
+    list) options='--check --json --list --store --help' ;;
+    reset) options='--detach --json --help' ;;
+    attach) options='--json --children --dry-run --memory --store --help' ;;
+    detach) options='--json --children --dry-run --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
-    if [[ ${words[1]} == @(run|doctor|bench|survey) ]]; then
+    if [[ ${words[1]} == @(run|bench|survey) ]]; then
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --via | --ld-so | --own-pages | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -54,24 +56,16 @@ _hugeld() {
     -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
-    -L | -O | --config | --ld-so | --output | --program | --report) _filedir ;;
-    --way) mapfile -t COMPREPLY < <(compgen -W 'place image' -- "$cur") ;;
+    -L | -O | --list | --metrics | --ld-so | --output | --program | --report) _filedir ;;
+    --way) mapfile -t COMPREPLY < <(compgen -W 'in-place image' -- "$cur") ;;
     --store) _filedir -d ;;
-    --own-pages | -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
+    -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --every) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
         inspect:* | image:*) _filedir ;;
-        share:*)
-            if ((cword == 2)); then
-                mapfile -t COMPREPLY < <(compgen -W 'add list check remove refresh unit' -- "$cur")
-            else
-                _filedir
-            fi
-            ;;
-        service:*) mapfile -t COMPREPLY < <(compgen -W 'status undo' -- "$cur") ;;
         status:* | perf-map:* | attach:* | detach:*) _pids ;;
-        enable:* | disable:* | run:* | doctor:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        enable:* | disable:* | run:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

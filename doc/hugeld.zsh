@@ -20,9 +20,10 @@ _hugeld() {
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
             'status[show which parts are on huge pages now]' 'doctor[test this machine]' \
             'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
-            'survey[find running programs that could gain]' 'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]' \
-            'attach[move the text of running processes]' 'detach[move it back]' 'service[keep the images up to date]' \
-            'enable[share a program from now on]' 'disable[stop sharing it]' 'reset[give back everything]'
+            'survey[find running programs that could gain]' 'image[lay a file out for huge pages]' \
+            'attach[move the text of running processes]' 'detach[move it back]' \
+            'enable[keep its text on huge pages]' 'disable[stop keeping it]' 'apply[do what the lists say]' \
+            'list[what is enabled, and who has it]' 'reset[give back everything]'
         return
     fi
     local command=$words[2]
@@ -39,43 +40,39 @@ _hugeld() {
             '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
             '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
-            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '--running-threads[interrupt threads that run, too]' '(-)1:program:_command_names -e' \
+            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '(-)1:program:_command_names -e' \
             '*::argument:_normal'
         ;;
     survey)
         _arguments -S $help $json '--all-users[of other users too]' '*--program=[only this executable]:file:_files' \
-            '--pid=[only this process]:process:_pids' '--exact[count pages]' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure the cost of jumps]' \
+            '--pid=[only this process]:process:_pids' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;
-    doctor)
-        _arguments -S $help $json $options $objects '--copy[count a private copy]' '--own-pages[huge pages of its own]:number:' \
-            '(-)1:program:_command_names -e' '*::argument:_normal'
+    doctor) _arguments -S $help $json ;;
+    enable) _arguments -S $help $json '--way=[whatever is preferred]:way:(in-place image)' '*:program:_command_names -e' ;;
+    disable) _arguments -S $help $json '*:program:_command_names -e' ;;
+    apply)
+        _arguments -S $help $json '(-n --dry-run)'{-n,--dry-run}'[change nothing]' '--metrics=[write gauges]:file:_files' \
+            '--every=[again after that time]:time:' '--list=[this list]:file:_files' '--store=[another store]:folder:_files -/' \
+            '--any-disk[files on other mounts, too]'
         ;;
-    share)
-        _arguments -S $help $json '--store=[another store]:folder:_files -/' '--way=[in place or an image]:way:(place image)' \
-            '--any-disk[files on disks that may be exchanged, too]' \
-            '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[files that processes have mapped]' \
-            '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove images that no process maps]' '--force[remove mapped images, too]' \
-            '--config=[another configuration]:file:_files' '--unattended[as the service does it]' \
-            '1:action:(add list check remove refresh unit)' '*:file:_files'
+    list)
+        _arguments -S $help $json '(-c --check)'{-c,--check}'[compare the bytes]' '--list=[this list]:file:_files' \
+            '--store=[another store]:folder:_files -/'
         ;;
-    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only show what would be made]' '--once[put everything enabled on huge pages, and end]' '--keep-only[only hold and watch]' \
-            '--report=[write a report]:file:_files' ;;
-    enable | disable) _arguments -S $help '*:program:_command_names -e' ;;
-    reset) _arguments -S $help ;;
+    reset) _arguments -S $help $json '--detach[move processes back, too]' ;;
     attach | detach)
         local -a store
-        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/')
-        _arguments -S $help $json $objects $store '(-c --children)'{-c,--children}'[children too]' \
-            '--dry-run[only show what would be done]' '--running-threads[interrupt threads that run, too]' '*:process:_pids'
+        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/' '--memory=[the most memory for copies]:MiB:')
+        _arguments -S $help $json $store '(-c --children)'{-c,--children}'[children too]' \
+            '--dry-run[only show what would be done]' '*:process:_pids'
         ;;
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)
         _arguments -S $help '(-a --append)'{-a,--append}'[add to the map]' '(-c --children)'{-c,--children}'[children too]' \
-            '(-C --clean)'{-C,--clean}'[remove old maps]' '(-f --force)'{-f,--force}'[replace any map]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \
-            '(-O --output)'{-O,--output}'[write to]:file:_files' '*:process:_pids'
+            '(-d --demangle)'{-d,--demangle}'[names by c++filt]' '(-O --output)'{-O,--output}'[write to]:file:_files' '*:process:_pids'
         ;;
     esac
 }

@@ -16,6 +16,7 @@
    mappings; the name as well, since subvolumes of btrfs share device and inode numbers.  The name of any other object may lead
    to another file by now; so the object is copied from memory, like every file that cannot be opened. */
 #include "backing-file.h"
+#include "check.h"
 #include "pagecache.h"
 #include "sys.h"
 
@@ -220,7 +221,8 @@ void hl_open_backing_file(struct hl_backing_file *source, const struct hl_contex
         return;
     source->file = (int)file;
     if (source->is_ours &&
-        (!map_source(source, context, object, span, 0) || !is_mapped_file(source, context, object, span)))
+        (!map_source(source, context, object, span, 0) ||
+         (!hl_is_just_executed(context, object) && !is_mapped_file(source, context, object, span))))
         hl_close_backing_file(source, object, span);
 }
 

@@ -129,6 +129,9 @@ static int check_source(const struct hl_context *context, const struct hl_object
             result = hl_check_unmodified((int)context->probed.pagemap, start, end,
                                          context->config->geometry.page_bytes,
                                          context->probed.status.filters == 0);
+        if (result == HL_REASON_TEXT_MODIFIED &&
+            hl_has_guard_page((int)context->probed.pagemap, start, end, context->config->geometry.page_bytes))
+            result = HL_REASON_GUARDED;
     }
     return result;
 }
@@ -157,8 +160,17 @@ int hl_look_at_object(const struct hl_context *context, struct hl_work *work) {
     return result;
 }
 
+bool hl_is_just_executed(const struct hl_context *context, const struct hl_object *object) {
+    bool is_one_piece = true;
+    for (unsigned i = 1; i < object->n_segments; i++)
+        is_one_piece = is_one_piece && object->segment[i - 1].end_page == object->segment[i].first_page;
+    return object->is_main && context->is_executed && !context->others_ran && !context->has_started && is_one_piece;
+}
+
 int hl_check_object(struct hl_context *context, struct hl_work *work) {
-    int result = hl_look_at_object(context, work);
+    bool is_certain =
+        hl_holds_its_place(&work->object) || hl_is_just_executed(context, &work->object);
+    int result = is_certain ? 0 : hl_look_at_object(context, work);
     if (result == 0 && context->probed.pagemap < 0)
         context->probed.pagemap = hl_open_pagemap();
     bool are_unmodified = result == 0 && are_all_unmodified(context, work);
@@ -167,7 +179,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].reason != HL_MOVED || work->move[i].placed)
             continue;
-        if (!hl_holds_its_place(&work->object))
+        if (!is_certain)
             result = check_mappings(&work->maps, &work->object, span);
         if (result == 0 && !are_unmodified && !hl_is_writable(span))
             result = check_source(context, &work->object, span);

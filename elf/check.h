@@ -9,6 +9,10 @@
    HL_REASON_NO_PROC or HL_REASON_NO_MEMORY. */
 int hl_look_at_object(const struct hl_context *context, struct hl_work *work);
 
+/* Whether nothing but the kernel and the dynamic linker can have mapped OBJECT, an executable that begins, and has no gaps in which
+   something else could lie: its mappings need not be read. */
+bool hl_is_just_executed(const struct hl_context *context, const struct hl_object *object);
+
 /* Between plan and prepare: whether the object's mappings are as its program headers say and nothing wrote
    to its read-only pages. 0, or the reason why the object stays. */
 int hl_check_object(struct hl_context *context, struct hl_work *work);

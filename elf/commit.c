@@ -434,7 +434,9 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     /* Others went on, or the mappings beside the data are the image's by now. */
     if (is_shared || work->no_image == HL_MOVED)
         hl_free_maps(&work->maps);
-    int result = is_shared ? hl_check_object(context, work) : hl_look_at_object(context, work);
+    int result = hl_look_at_object(context, work);
+    if (result == 0 && is_shared)
+        result = hl_check_object(context, work);
     if (result != 0) {
         free_scratch(work);
         return result;

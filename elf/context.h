@@ -87,6 +87,9 @@ struct hl_probed {
     long pagemap; /* descriptor, or a negated errno; hl_end closes it */
 };
 
+/* The store, the file, its image and pagemap. */
+#define HL_CLOSE_MAX 4
+
 /* The settings, the facts, and the work in progress. */
 struct hl_context {
     const struct hl_config *config;
@@ -95,11 +98,14 @@ struct hl_context {
     size_t n_work;
     size_t n_room;            /* the room for works, */
     struct hl_area work_area; /* here if it is not the caller's */
+    long to_close[HL_CLOSE_MAX]; /* descriptors that hl_end closes */
+    unsigned n_to_close;
     struct hl_line path;      /* kept here for a moment: the stack may be a small one */
     uint64_t matched;         /* bit N: some object matches the Nth pattern; only 64 are looked at */
     unsigned n_small;         /* objects without a whole huge page that a wildcard selected at startup */
     bool
         is_busy; /* the linker's: work is in progress, or was in the parent when another thread forked this process */
+    bool is_executed; /* the kernel has mapped the executable from /proc/self/exe */
     bool has_started; /* everything needed at startup is mapped: later objects are loaded by dlopen */
     bool
         others_ran; /* other code than the dynamic linker's may have run since that loaded the present objects */

@@ -67,6 +67,7 @@ struct hl_object {
     bool is_image;  /* FILE is its image in a store, and the image is mapped */
     enum hl_reason no_image; /* why FILE is none, after the dynamic linker has looked; HL_MOVED: it has not */
     uint64_t load_bias;
+    uint64_t dynamic;                /* the address of its dynamic section; 0: it has none */
     uint64_t alignment;              /* the least p_align of its PT_LOADs */
     uint64_t relro_start, relro_end; /* PT_GNU_RELRO rounded out to pages; equal if there is none */
     unsigned n_segments;

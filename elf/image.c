@@ -30,6 +30,7 @@
 #include "check.h"
 #include "map-again.h"
 #include "mapping.h"
+#include "move.h"
 #include "plan.h"
 #include "prepare.h"
 #include "report.h"
@@ -57,18 +58,6 @@ static enum hl_reason explain_store(long result) {
     }
 }
 
-/* The node that this thread runs on.  A thread that may use only one has no others' replicas; and a filter may kill for asking. */
-static unsigned find_node(const struct hl_context *context) {
-    const uint64_t *bits = context->probed.status.nodes.bits;
-    unsigned processor, node = 0;
-    bool is_one = (bits[0] & (bits[0] - 1)) == 0;
-    for (unsigned i = 1; i < HL_NODE_NUMBERS / 64; i++)
-        is_one = is_one && bits[i] == 0;
-    if (context->probed.status.filters == 0 && !is_one)
-        HL_CALL(__NR_getcpu, &processor, &node, 0, 0, 0, 0);
-    return node;
-}
-
 bool hl_open_stores(struct hl_stores *stores, struct hl_context *context) {
     struct hl_string named = context->config->options.store;
     stores->store[0].folder = stores->store[1].folder = -ENOENT;
@@ -79,11 +68,12 @@ bool hl_open_stores(struct hl_stores *stores, struct hl_context *context) {
         hl_set_line(&context->path, "");
         hl_add_bytes(&context->path, named.at, named.bytes);
         stores->store[0].owner = hl_find_trusted_user(&context->probed.status);
-        stores->store[0].folder = hl_open_store(context->path.at, stores->store[0].owner);
+        stores->store[0].folder =
+            hl_open_store_at(context->path.at, stores->store[0].owner, &stores->store[0].state);
     }
     stores->is_second_open = hl_is_error(stores->store[0].folder);
     if (stores->is_second_open)
-        stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
+        stores->store[1].folder = hl_open_store_at(HL_SYSTEM_STORE, 0, &stores->store[1].state);
     context->probed.has_no_store = stores->store[0].folder == -ENOENT && stores->store[1].folder == -ENOENT;
     return !context->probed.has_no_store;
 }
@@ -95,16 +85,19 @@ void hl_close_stores(const struct hl_stores *stores) {
 }
 
 long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state) {
-    unsigned node = find_node(context);
     enum hl_reason reason = HL_REASON_NO_IMAGE;
+    struct hl_file_state found;
     for (unsigned i = 0; i < 2; i++) {
         if (i == 1 && !stores->is_second_open) {
-            stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
+            stores->store[1].folder = hl_open_store_at(HL_SYSTEM_STORE, 0, &stores->store[1].state);
             stores->is_second_open = true;
         }
         long image = stores->store[i].folder;
+        found.device = stores->store[i].state.device;
+        found.bytes = 0;
         if (!hl_is_error(image))
-            image = hl_open_image_in_store((int)image, stores->store[i].owner, node, state, &context->path);
+            image = hl_open_image_in_store((int)image, stores->store[i].owner, state, &context->path, &found);
+        stores->image_bytes = found.bytes;
         if (!hl_is_error(image) && !context->probed.status.thp_disabled)
             return image;
         if (!hl_is_error(image)) {
@@ -175,23 +168,21 @@ int hl_compare_image(const struct hl_object *object, const struct hl_object *lai
     return 0;
 }
 
-/* hl_check_image, which also finds out how many BYTES the image has. */
-static int check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry,
-                       uint64_t *bytes) {
+/* hl_check_image, for an image of BYTES. */
+static int check_image(const struct hl_object *object, int image, uint64_t bytes,
+                       const struct hl_geometry *geometry) {
     struct hl_headers headers;
     struct hl_object laid_out;
-    struct hl_file_state state;
     if (hl_read_headers(&headers, image, 0) != 0 ||
-        hl_read_segments(&laid_out, headers.header, headers.file.e_phnum, object->load_bias, geometry) != 0 ||
-        hl_read_file_state(&state, image) != 0)
+        hl_read_segments(&laid_out, headers.header, headers.file.e_phnum, object->load_bias, geometry) != 0)
         return HL_REASON_IMAGE_MISMATCH;
-    *bytes = state.bytes;
-    return hl_compare_image(object, &laid_out, state.bytes, geometry);
+    return hl_compare_image(object, &laid_out, bytes, geometry);
 }
 
 int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry) {
-    uint64_t bytes;
-    return check_image(object, image, geometry, &bytes);
+    struct hl_file_state state;
+    int result = hl_read_file_state(&state, image);
+    return result != 0 ? HL_REASON_IMAGE_MISMATCH : check_image(object, image, state.bytes, geometry);
 }
 
 /* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: the image does not hold
@@ -222,11 +213,11 @@ struct source {
     uint64_t image_bytes;       /* the size of the image */
 };
 
-static void close_source(const struct source *source, const struct hl_object *object) {
-    if (source->image >= 0)
-        hl_close((int)source->image);
-    if (source->file >= 0 && !object->is_new)
-        hl_close((int)source->file);
+static void close_source(struct hl_context *context, const struct source *source,
+                         const struct hl_object *object) {
+    hl_close_later(context, source->image);
+    if (!object->is_new)
+        hl_close_later(context, source->file);
 }
 
 /* Opens the file that OBJECT should be mapped from, and its image.  0, or why there is none. */
@@ -242,16 +233,19 @@ static int open_source(struct hl_context *context, const struct hl_object *objec
     source->file = object->is_new ? object->file : hl_open_object_file(object);
     if (source->file >= 0 && hl_read_file_state(&source->state, (int)source->file) == 0)
         source->image = hl_open_image(&stores, context, &source->state);
-    hl_close_stores(&stores);
+    source->image_bytes = stores.image_bytes;
+    for (unsigned i = 0; i < 2; i++)
+        hl_close_later(context, stores.store[i].folder);
     return source->image < 0 ? (int)-source->image : 0;
 }
 
 /* Whether the image is OBJECT laid out, and the mapped file is the one that it is an image of. */
 static int check_files(const struct hl_context *context, struct hl_work *work, struct source *source) {
     const struct hl_object *object = &work->object;
-    int result = check_image(object, (int)source->image, &context->config->geometry, &source->image_bytes);
-    if (result == 0)
-        result = hl_look_at_object(context, work);
+    int result = check_image(object, (int)source->image, source->image_bytes, &context->config->geometry);
+    if (result != 0 || hl_is_just_executed(context, object))
+        return result;
+    result = hl_look_at_object(context, work);
     if (result == 0 && !hl_holds_its_place(object) && !is_as_loaded(&work->maps, object))
         result = HL_REASON_MAPPING_CHANGED;
     /* Last, because it may have to map the file. */
@@ -309,6 +303,8 @@ static int check_way(const struct hl_context *context, const struct hl_work *wor
     const struct hl_segment *text = &object->segment[0];
     struct hl_area page;
     int prot = PROT_READ;
+    if (hl_is_just_executed(context, object)) /* the kernel has just done that */
+        return 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (!hl_is_writable(&work->plan.span[i]))
             prot |= hl_protection(work->plan.span[i].flags);
@@ -333,7 +329,8 @@ static int explain_mapping(long result, int image) {
    were; or HL_REASON_LOST. */
 static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
                     int prot, int image, uint64_t offset, int file) {
-    const struct hl_maps *was = hl_holds_its_place(&work->object) ? NULL : &work->maps;
+    bool is_certain = hl_holds_its_place(&work->object) || hl_is_just_executed(context, &work->object);
+    const struct hl_maps *was = is_certain ? NULL : &work->maps;
     long at = -ENOMEM;
     for (int i = 0; hl_is_error(at) && i < 2; i++)
         at = hl_mmap(part->start, hl_span_bytes(part), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, image,
@@ -352,15 +349,14 @@ static uint64_t find_header_page(const struct hl_object *object) {
     return 0;
 }
 
-/* An image may have the huge page with the headers once more, as its last one, with the headers of the file.  The offset of that
-   in the image; 0: there is none. */
-static uint64_t find_original_headers(const struct source *source, uint64_t huge) {
-    char in_file[HEADERS_BYTES], in_image[HEADERS_BYTES];
+/* An image may have the huge page with the headers once more, as its last one, with the headers of the file, which are in memory at
+   HEADER and unchanged.  The offset of that in the image; 0: there is none. */
+static uint64_t find_original_headers(const struct source *source, uint64_t header, uint64_t huge) {
+    char in_image[HEADERS_BYTES];
     uint64_t at = hl_subtract(source->image_bytes, huge);
     bool is_there = at > 0 && at % huge == 0 &&
-                    hl_pread((int)source->file, in_file, sizeof in_file, 0) == sizeof in_file &&
                     hl_pread((int)source->image, in_image, sizeof in_image, at) == sizeof in_image &&
-                    hl_same_bytes(in_file, in_image, sizeof in_file);
+                    hl_same_bytes((const char *)(uintptr_t)header, in_image, sizeof in_image);
     return is_there ? at : 0;
 }
 
@@ -377,7 +373,7 @@ static int map_span(const struct hl_context *context, const struct hl_work *work
     if (header < span->start || header >= span->end)
         header = span->end;
     else if (header % huge == 0)
-        original = find_original_headers(source, huge);
+        original = find_original_headers(source, header, huge);
     part[0].end = part[2].start = header;
     part[2].end = part[1].start = header + (original != 0 ? huge : context->config->geometry.page_bytes);
     for (unsigned j = 0; result == 0 && j < 3; j++) {
@@ -426,7 +422,7 @@ int hl_use_image(struct hl_context *context, struct hl_work *work) {
     bool is_planned_anew = result == 0;
     if (result == 0)
         result = plan_image(context, work, &source);
-    close_source(&source, &work->object);
+    close_source(context, &source, &work->object);
     work->no_image = (enum hl_reason)result;
     if (result != 0 && is_planned_anew)
         plan_with(context, work, &context->config->options);

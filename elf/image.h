@@ -27,8 +27,10 @@ struct hl_stores {
     struct {
         long folder;     /* open; or a negated errno, why it is not used */
         uint64_t owner;  /* the user who may have written to it, beside root */
+        struct hl_file_state state;
     } store[2];          /* the one named by store=, and the system's, */
     bool is_second_open; /* which hl_open_image opens only if the first has no image */
+    uint64_t image_bytes; /* the size of the image that it has opened */
 };
 
 /* Opens the stores for CONTEXT, whose options and status are known.  False: there are none, and nothing is to be closed.

@@ -79,7 +79,7 @@ void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geomet
 }
 
 static bool probe_memfd(const struct hl_geometry *geometry) {
-    long fd = hl_create_hugetlb_memfd(geometry);
+    long fd = hl_create_memfd(geometry, true);
     if (hl_is_error(fd))
         return false;
     hl_close((int)fd);

@@ -18,10 +18,10 @@ int hl_hugetlb_flags(const struct hl_geometry *geometry) {
     return MAP_HUGETLB | __builtin_ctzll(geometry->huge_page_bytes) << MAP_HUGE_SHIFT;
 }
 
-long hl_create_hugetlb_memfd(const struct hl_geometry *geometry) {
-    unsigned flags =
-        MFD_CLOEXEC | MFD_HUGETLB | (unsigned)__builtin_ctzll(geometry->huge_page_bytes) << MFD_HUGE_SHIFT;
-    return HL_CALL(__NR_memfd_create, "hugeld", flags, 0, 0, 0, 0);
+long hl_create_memfd(const struct hl_geometry *geometry, bool is_hugetlb) {
+    unsigned size = (unsigned)__builtin_ctzll(geometry->huge_page_bytes) << MFD_HUGE_SHIFT;
+    return HL_CALL(__NR_memfd_create, "hugeld", MFD_CLOEXEC | (is_hugetlb ? MFD_HUGETLB | size : 0), 0, 0, 0,
+                   0);
 }
 
 long hl_open_userfaultfd(void) {

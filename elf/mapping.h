@@ -12,8 +12,8 @@ int hl_protection(uint32_t flags);
 /* MAP_HUGETLB (or MFD_HUGETLB's) with the size named: the default size need not be ours. */
 int hl_hugetlb_flags(const struct hl_geometry *geometry);
 
-/* An empty MFD_HUGETLB descriptor, close-on-exec, or a negated errno.  The caller closes it. */
-long hl_create_hugetlb_memfd(const struct hl_geometry *geometry);
+/* An empty memfd, close-on-exec, or a negated errno.  IS_HUGETLB: MFD_HUGETLB.  The caller closes it. */
+long hl_create_memfd(const struct hl_geometry *geometry, bool is_hugetlb);
 
 /* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
 long hl_open_userfaultfd(void);

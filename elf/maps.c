@@ -10,6 +10,7 @@
 #define PAGEMAP_PRESENT ((uint64_t)1 << 63)
 #define PAGEMAP_SWAPPED ((uint64_t)1 << 62) /* or migrating; bit 61 is right then too */
 #define PAGEMAP_FILE ((uint64_t)1 << 61)
+#define PAGEMAP_GUARD ((uint64_t)1 << 58) /* Linux 6.15 */
 
 /* PAGEMAP_SCAN of <linux/fs.h>, Linux 6.7: older headers have none. */
 struct scan {
@@ -426,6 +427,10 @@ int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page
     if (modified < 0)
         return HL_REASON_NO_PROC;
     return modified > 0 ? HL_REASON_TEXT_MODIFIED : 0;
+}
+
+bool hl_has_guard_page(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes) {
+    return read_entries(pagemap, start, end, page_bytes, PAGEMAP_GUARD) > 0;
 }
 
 int64_t hl_measure_written(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan) {

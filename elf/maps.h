@@ -102,6 +102,9 @@ int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page
    hl_check_unmodified.  False also if it can't tell (before Linux 6.7). */
 bool hl_scan_unmodified(int pagemap, uint64_t start, uint64_t end);
 
+/* Whether a page of [start, end) is a guard page, which cannot be read (MADV_GUARD_INSTALL).  False before Linux 6.15. */
+bool hl_has_guard_page(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes);
+
 /* How many bytes of [start, end), a private mapping of a file, were written to and are in memory: a copy of these pages takes no
    more memory than they do.  Swapped pages don't count.  MAY_SCAN as above; -1: no pagemap. */
 int64_t hl_measure_written(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan);

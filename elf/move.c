@@ -39,6 +39,12 @@ static const char *find_variable(const char *const *envp, const char *name) {
 
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
+/* LD_HUGEPAGES, or NULL: empty means the same as unset. */
+static const char *find_objects(const char *const *envp) {
+    const char *objects = find_variable(envp, "LD_HUGEPAGES");
+    return objects != NULL && objects[0] != '\0' ? objects : NULL;
+}
+
 /* Before the first line: the present filters decide how hl_write_line writes. */
 static void expect_lines(struct hl_context *context) {
     hl_read_process_status(context);
@@ -62,6 +68,7 @@ static void drop_unsupported(struct hl_context *context, struct hl_config *confi
 static void clear_process(struct hl_context *context) {
     context->probed.pagemap = -1;
     context->work = NULL;
+    context->n_to_close = 0;
     context->n_work = context->n_room = 0;
     hl_clear_area(&context->work_area);
     context->dropped_named = false;
@@ -78,6 +85,7 @@ static void clear_context(struct hl_context *context, const struct hl_config *co
     context->config = config;
     context->probed.standard_error = (struct hl_descriptor_id){0, 0};
     context->probed.filters_are_known = context->has_started = context->others_ran = context->is_busy = false;
+    context->is_executed = false;
     context->matched = context->n_small = 0;
     clear_process(context);
     hl_forget_process(context);
@@ -93,7 +101,7 @@ static void read_config(struct hl_context *context, struct hl_config *config, co
         hl_parse_options(options, text, &complaints);
     }
     drop_unsupported(context, config);
-    const char *objects = find_variable(envp, "LD_HUGEPAGES");
+    const char *objects = find_objects(envp);
     if (objects == NULL)
         objects = config->loader == HL_PRELOADER ? "main" : "";
     options->objects = (struct hl_string){objects, hl_strlen(objects)};
@@ -133,7 +141,7 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
     struct hl_options options;
     if (measure_extent(phdr, phnum) >= LEAST_HUGE_PAGE)
         return false;
-    const char *objects = find_variable(envp, "LD_HUGEPAGES"), *text = find_variable(envp, options_name);
+    const char *objects = find_objects(envp), *text = find_variable(envp, options_name);
     if (objects != NULL && hl_selects_other_objects((struct hl_string){objects, hl_strlen(objects)}))
         return false;
     if (text == NULL)
@@ -145,12 +153,12 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
 
 bool hl_needs_path(const char *const *envp) {
     struct hl_options options;
-    const char *objects = find_variable(envp, "LD_HUGEPAGES"), *text = find_variable(envp, options_name);
-    if (objects != NULL && !hl_same_bytes(objects, "main", sizeof "main"))
+    const char *objects = find_objects(envp), *text = find_variable(envp, options_name);
+    if (objects != NULL && hl_may_name_executable((struct hl_string){objects, hl_strlen(objects)}))
         return true;
     hl_default_options(&options);
     hl_parse_options(&options, text != NULL ? text : "", NULL);
-    return options.exe.bytes > 0 || options.verbose > 0 || options.strict || options.perf_map;
+    return !hl_acts_in(&options, "") || options.verbose > 0 || options.strict || options.perf_map;
 }
 
 void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n) {
@@ -393,6 +401,8 @@ static int check_names(const struct hl_context *context) {
         hl_report_name(context, &pattern);
         status = hl_is_strict(context) ? 127 : 0;
     }
+    if (hl_next_pattern(&patterns, &pattern))
+        hl_report_unchecked(context, PATTERNS_MAX);
     return status;
 }
 
@@ -499,11 +509,33 @@ void hl_unmap_rest(const struct hl_context *context) {
             unmap_rest_of(&context->work[i]);
 }
 
+void hl_close_later(struct hl_context *context, long file) {
+    if (file >= 0 && context->n_to_close < HL_CLOSE_MAX)
+        context->to_close[context->n_to_close++] = file;
+    else if (file >= 0)
+        hl_close((int)file);
+}
+
+/* By one call where the numbers of the N FILEs follow each other in any order, and no filter can kill for it (Linux 5.9). */
+static void close_all(const struct hl_context *context, const long *file, unsigned n) {
+    long first = file[0], last = file[0];
+    for (unsigned i = 1; i < n; i++) {
+        first = file[i] < first ? file[i] : first;
+        last = file[i] > last ? file[i] : last;
+    }
+    if (n > 1 && last - first == n - 1 && context->probed.status_holds && context->probed.status.filters == 0 &&
+        !hl_is_error(HL_CALL(__NR_close_range, first, last, 0, 0, 0, 0)))
+        return;
+    for (unsigned i = 0; i < n; i++)
+        hl_close((int)file[i]);
+}
+
 void hl_end(struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++)
         hl_free_maps(&context->work[i].maps);
     hl_free_area(&context->work_area);
-    if (context->probed.pagemap >= 0)
-        hl_close((int)context->probed.pagemap);
+    hl_close_later(context, context->probed.pagemap);
+    if (context->n_to_close > 0)
+        close_all(context, context->to_close, context->n_to_close);
     clear_process(context);
 }

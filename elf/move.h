@@ -64,6 +64,9 @@ int hl_end_startup(const struct hl_context *context);
    dlopen(3) needs (openat, read, close, mmap, mprotect) and kill for the rest. */
 int hl_read_process_status(struct hl_context *context);
 
+/* FILE is not needed any more, or was not opened: then it is negative. */
+void hl_close_later(struct hl_context *context, long file);
+
 /* Frees the memory of the functions above.  More objects may come then, those that a program loads later. */
 void hl_end(struct hl_context *context);
 

@@ -297,6 +297,14 @@ enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_nam
     return selection;
 }
 
+bool hl_may_name_executable(struct hl_string patterns) {
+    struct hl_pattern pattern;
+    while (hl_next_pattern(&patterns, &pattern))
+        if (!string_is(pattern.text, "main") && !string_is(pattern.text, "*") && !hl_is_like_soname(&pattern))
+            return true;
+    return false;
+}
+
 bool hl_selects_other_objects(struct hl_string patterns) {
     struct hl_pattern pattern;
     while (hl_next_pattern(&patterns, &pattern))

@@ -7,9 +7,8 @@
    (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from the page tables: an advice that did nothing is
    no success.
 
-   If it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18,
-   tmpfs mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time
-   and gain nothing. */
+   If it has done so before (a program that was put in place, a large library on ext4 since 6.18, tmpfs mounted huge=),
+   backend=auto leaves that as it is: a copy of our own would take memory and time and gain nothing. */
 #include "pagecache.h"
 #include "sys.h"
 #include "thp.h"
@@ -17,13 +16,13 @@
 #include <linux/mman.h>
 
 /* How many bytes of SPAN huge pages of the page cache are mapped to.  Where PAGEMAP_SCAN does not tell, smaps does, mapping by
-   mapping, which may reach beyond SPAN. */
+   mapping, which may reach beyond SPAN; but not beside a heap, where that can take 200 ms. */
 static uint64_t read_file_huge_bytes(const struct hl_context *context, const struct hl_span *span) {
     struct hl_smaps smaps;
     uint64_t bytes = 0;
     int64_t scanned = hl_measure_huge(hl_pagemap_to_scan(context), span->start, span->end);
-    if (scanned >= 0)
-        return (uint64_t)scanned;
+    if (scanned >= 0 || context->has_started)
+        return scanned >= 0 ? (uint64_t)scanned : 0;
     hl_open_smaps(&smaps);
     while (hl_next_smaps(&smaps) && smaps.mapping.start < span->end)
         if (smaps.mapping.end > span->start)
@@ -48,7 +47,7 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
 static uint64_t read_huge_bytes(const struct hl_context *context, const struct hl_object *object,
                                 const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes;
-    if (hl_congruent_bytes(object, span, huge) == 0)
+    if (hl_congruent_bytes(object, span, huge) < hl_span_bytes(span) / 4 * 3)
         return 0;
     hl_read_into_cache(context, object, span);
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -65,8 +64,6 @@ static uint64_t read_huge_bytes(const struct hl_context *context, const struct h
 
 bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = 0, huge_bytes = 0;
-    if (work->object.alignment < context->config->geometry.huge_page_bytes || !hl_can_populate())
-        return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (span->kind != kind || work->move[i].reason != HL_MOVED)

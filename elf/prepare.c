@@ -99,21 +99,22 @@ static bool may_have_file(uint64_t bytes) {
            limit.rlim_cur >= bytes;
 }
 
+/* Gives MOVE a memfd of BYTES, of its backend's pages. */
+static bool open_memfd(const struct hl_context *context, struct hl_move *move, uint64_t bytes) {
+    if (!may_create_memfd(context) || !may_have_file(bytes))
+        return false;
+    move->memfd = (int)hl_create_memfd(&context->config->geometry, move->backend == HL_HUGETLB);
+    return move->memfd >= 0 && !hl_is_error(HL_CALL(__NR_ftruncate, move->memfd, bytes, 0, 0, 0, 0));
+}
+
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
 static int map_hugetlb(struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
     const struct hl_kernel *kernel = &context->probed.kernel;
     bool by_mremap = kernel->hugetlb_mremap && (!(span->flags & PF_X) || may_execute_written(context));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->config->geometry);
     if (!by_mremap) {
-        int reason = kernel->hugetlb_mremap ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MREMAP;
-        if (!may_create_memfd(context) || !may_have_file(hl_span_bytes(span)))
-            return reason;
-        long fd = hl_create_hugetlb_memfd(&context->config->geometry);
-        if (hl_is_error(fd))
-            return reason;
-        move->memfd = (int)fd;
-        if (hl_is_error(HL_CALL(__NR_ftruncate, fd, hl_span_bytes(span), 0, 0, 0, 0)))
-            return HL_REASON_POOL_SHORT;
+        if (!open_memfd(context, move, hl_span_bytes(span)))
+            return kernel->hugetlb_mremap ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MREMAP;
         flags = MAP_SHARED | MAP_NORESERVE;
     }
     if (hl_map_file_area(&move->area, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0) !=
@@ -124,13 +125,21 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
 }
 
 /* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so
-   that it remains a mapping of its own and smaps says something about it alone. */
-static int map_thp(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
+   that it remains a mapping of its own and smaps says something about it alone.  Anonymous, or a memfd's for text that may be moved
+   away from its place. */
+static int map_thp(const struct hl_context *context, const struct hl_object *object, struct hl_move *move,
+                   const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
+    bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object);
+    if (!is_anonymous && !open_memfd(context, move, bytes))
+        return HL_REASON_MOVES_TEXT;
     if (hl_map_area(&move->area, bytes + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
         return HL_REASON_NO_MEMORY;
     move->memory = hl_round_up(move->area.start + context->config->geometry.page_bytes, huge);
-    if (hl_is_error(hl_mprotect(move->memory, bytes, PROT_READ | PROT_WRITE)))
+    int prot = PROT_READ | PROT_WRITE;
+    if (hl_is_error(is_anonymous ? hl_mprotect(move->memory, bytes, prot)
+                                 : hl_mmap(move->memory, bytes, prot, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                                           move->memfd, 0)))
         return HL_REASON_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
         return HL_REASON_THP_UNAVAILABLE;
@@ -140,7 +149,7 @@ static int map_thp(const struct hl_context *context, struct hl_move *move, const
     return 0;
 }
 
-/* AnonHugePages of the mapping that begins at ADDRESS, in bytes; 0 if that can't be told.  The kernel walks the page tables of all
+/* The huge pages of the mapping that begins at ADDRESS, in bytes; 0 if that can't be told.  The kernel walks the page tables of all
    that lies below ADDRESS, so this is for kernels without PAGEMAP_SCAN (before Linux 6.7), and under filters. */
 static uint64_t read_thp_bytes(uint64_t address) {
     struct hl_smaps smaps;
@@ -148,7 +157,7 @@ static uint64_t read_thp_bytes(uint64_t address) {
     hl_open_smaps(&smaps);
     while (found == 0 && hl_next_smaps(&smaps) && smaps.mapping.start <= address)
         if (smaps.mapping.start == address)
-            found = smaps.thp_bytes;
+            found = smaps.thp_bytes + smaps.file_huge_bytes;
     hl_close_smaps(&smaps);
     return found;
 }
@@ -176,13 +185,17 @@ static int prove_thp(const struct hl_context *context, const struct hl_move *mov
 }
 
 /* Has the kernel fill MOVE's first huge page with zeros, and proves that it is huge: where the kernel gives small pages, nothing has
-   been copied yet.  For a kernel that cannot do that on request (before Linux 5.14), the proof of the filled span has to suffice;
+   been copied yet.  A memfd gets huge pages only where MADV_COLLAPSE finds a small one, so each does that.  For a kernel that cannot do that on request (before Linux 5.14), the proof of the filled span has to suffice;
    and for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is large. */
-static int prove_first_page(const struct hl_context *context, const struct hl_move *move) {
-    uint64_t bytes = context->config->geometry.huge_page_bytes;
-    long result = hl_madvise(move->memory, bytes, MADV_POPULATE_WRITE);
-    if (hl_is_error(result))
-        return result == -EINVAL ? 0 : HL_REASON_NO_MEMORY;
+static int prove_first_page(const struct hl_context *context, const struct hl_move *move,
+                            const struct hl_span *span) {
+    uint64_t huge = context->config->geometry.huge_page_bytes;
+    uint64_t bytes = move->memfd < 0 ? huge : hl_span_bytes(span);
+    for (uint64_t at = 0; at < bytes; at += huge) {
+        long result = hl_madvise(move->memory + at, context->config->geometry.page_bytes, MADV_POPULATE_WRITE);
+        if (hl_is_error(result))
+            return result == -EINVAL ? 0 : HL_REASON_NO_MEMORY;
+    }
     if (context->has_started &&
         hl_check_huge(hl_pagemap_to_scan(context), move->memory, move->memory + bytes) < 0)
         return 0;
@@ -202,7 +215,7 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
     if (move->backend == HL_THP && (span->flags & PF_X) && !may_execute_written(context))
         return HL_REASON_EXEC_DENIED;
     int result =
-        move->backend == HL_HUGETLB ? map_hugetlb(context, move, span) : map_thp(context, move, span);
+        move->backend == HL_HUGETLB ? map_hugetlb(context, move, span) : map_thp(context, object, move, span);
     if (result == 0 && hl_is_kept_from_children(context, move) &&
         hl_is_error(hl_madvise(move->memory, hl_span_bytes(span), MADV_DONTFORK)))
         result = HL_REASON_NO_MEMORY;
@@ -211,9 +224,13 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
     if (context->config->options.numa != HL_NUMA_ANY)
         result = hl_bind_memory(find_placement(context), move->memory, hl_span_bytes(span));
     if (result == 0 && move->backend == HL_THP)
-        result = prove_first_page(context, move);
+        result = prove_first_page(context, move, span);
     if (result == 0)
         result = hl_fill_span(context, object, span, move);
+    if (result == HL_REASON_SOURCE_UNREADABLE &&
+        hl_has_guard_page((int)context->probed.pagemap, span->start, span->end,
+                          context->config->geometry.page_bytes))
+        result = HL_REASON_GUARDED;
     if (result == 0 && move->backend == HL_THP)
         result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)
@@ -253,10 +270,13 @@ static bool is_kernel_asked(const struct hl_context *context) {
 }
 
 /* The pool check for the pages of one kind.  If the kernel says no, the files say why; and they may know better, because only
-   reserving is forbidden (a control group), or pages can be added on other nodes. */
+   reserving is forbidden (a control group), or pages can be added on other nodes.  Two of them say whether there is a pool at all. */
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
+    if (is_kernel_asked(context) && !context->probed.knows_hugetlb &&
+        hl_is_pool_empty(&context->config->geometry, &hl_system_roots))
+        return HL_REASON_POOL_SHORT;
     const struct hl_kernel *kernel = find_hugetlb(context);
     if (kernel->hugetlb_denied)
         return HL_REASON_HUGETLB_DENIED;
@@ -336,6 +356,8 @@ static int check_thp(struct hl_context *context, const struct hl_work *work, enu
 static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                       enum hl_backend backend) {
     int result = backend == HL_HUGETLB ? check_pool(context, work, kind) : check_thp(context, work, kind);
+    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && hl_rewrites_text(context, work))
+        result = HL_REASON_REWRITES_TEXT;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         if (!is_of_kind(work, i, kind))
             continue;
@@ -369,10 +391,15 @@ static int advise_spans(const struct hl_context *context, struct hl_work *work, 
 
 /* Whether KIND stays because the page cache has it on huge pages.  Read-only data follows the text beside it: in an object that
    is linked for huge pages it is mostly gap. */
-static bool is_left_to_cache(const struct hl_context *context, const struct hl_work *work,
-                             enum hl_kind kind) {
-    if (kind != HL_TEXT && kind != HL_RODATA)
+static bool is_left_to_cache(struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
+                             unsigned wanted) {
+    bool is_told = hl_is_wanted(context, 1) || context->config->options.strict;
+    if ((kind != HL_TEXT && kind != HL_RODATA) || !hl_uses_images(wanted))
         return false;
+    if (wanted == HL_BACKEND_IMAGE && !is_told) /* it stays anyway */
+        return false;
+    if (context->probed.pagemap < 0)
+        context->probed.pagemap = hl_open_pagemap();
     for (unsigned i = 0; kind == HL_RODATA && i < work->plan.n_spans; i++)
         if (work->plan.span[i].kind == HL_TEXT)
             return work->move[i].reason == HL_REASON_HUGE_ALREADY;
@@ -394,16 +421,14 @@ static bool depends_on_thp(enum hl_reason hugetlb, enum hl_reason thp) {
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_REASON_NO_HUGETLB;
-    if (hl_uses_images(wanted) && is_left_to_cache(context, work, kind))
+    if (is_left_to_cache(context, work, kind, wanted))
         return HL_REASON_HUGE_ALREADY;
     if (wanted == HL_BACKEND_IMAGE)
         return work->no_image;
     if (!may_commit(context, work, kind))
         return HL_REASON_NO_MREMAP;
     if (wanted != HL_BACKEND_THP)
-        result = kind == HL_TEXT && hl_rewrites_text(context, work)
-                     ? HL_REASON_REWRITES_TEXT
-                     : prepare_on(context, work, kind, HL_HUGETLB);
+        result = prepare_on(context, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;
     int instead = prepare_on(context, work, kind, HL_THP);

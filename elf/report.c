@@ -15,6 +15,7 @@
 #include "store.h"
 #include "sys.h"
 
+#include <linux/fcntl.h>
 #include <linux/signal.h>
 #include <linux/time_types.h>
 
@@ -102,6 +103,17 @@ static void add_range(struct hl_line *line, uint64_t start, uint64_t end, uint32
     hl_add_text(line, flags & PF_R ? " r" : " -");
     hl_add_text(line, flags & PF_W ? "w" : "-");
     hl_add_text(line, flags & PF_X ? "x" : "-");
+}
+
+/* What stays because something could not be read, or is not there, may stay because no file can be opened at all. */
+static enum hl_reason explain(enum hl_reason reason) {
+    if (reason != HL_REASON_THP_NEVER && reason != HL_REASON_NO_PROC && reason != HL_REASON_NO_HUGETLB &&
+        reason != HL_REASON_RESTRICTED && reason != HL_REASON_MEMORY_UNKNOWN && reason != HL_REASON_MEM_DENIED)
+        return reason;
+    long file = hl_open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (!hl_is_error(file))
+        hl_close((int)file);
+    return file == -EMFILE || file == -ENFILE ? HL_REASON_NO_DESCRIPTOR : reason;
 }
 
 static void add_reason(struct hl_line *line, enum hl_reason reason) {
@@ -221,8 +233,9 @@ static const char *find_remedy(const struct hl_context *context, const struct hl
 
 static void report_failure(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
                            enum hl_reason reason) {
-    const char *remedy = find_remedy(context, work, kind, reason);
     struct hl_line line;
+    reason = explain(reason);
+    const char *remedy = find_remedy(context, work, kind, reason);
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, reason);
@@ -374,10 +387,11 @@ void hl_report_small(const struct hl_context *context) {
 void hl_report_dropped(const struct hl_context *context, const struct hl_object *object,
                        enum hl_reason reason) {
     struct hl_line line;
+    reason = explain(reason);
     begin_line(&line, object);
     hl_add_text(&line, "text");
     add_reason(&line, reason);
-    if (reason == HL_REASON_RESTRICTED)
+    if (reason == HL_REASON_RESTRICTED || reason == HL_REASON_NO_DESCRIPTOR)
         add_remedy(&line, hl_reason_remedy(reason));
     if (context->config->options.verbose >= 1 || hl_is_strict(context))
         hl_write_line(context, &line);
@@ -410,8 +424,17 @@ void hl_report_name(const struct hl_context *context, const struct hl_pattern *n
     hl_write_line(context, &line);
 }
 
+void hl_report_unchecked(const struct hl_context *context, unsigned checked) {
+    struct hl_line line;
+    hl_set_line(&line, "hugeld: LD_HUGEPAGES: whether objects have these names is checked for the first ");
+    hl_add_number(&line, checked);
+    hl_add_text(&line, " only");
+    hl_write_line(context, &line);
+}
+
 void hl_report_unwatched(const struct hl_context *context, enum hl_reason reason) {
     struct hl_line line;
+    reason = explain(reason);
     hl_set_line(&line, "hugeld: everything that dlopen loads");
     add_reason(&line, reason);
     add_remedy(&line, hl_reason_remedy(reason));
@@ -425,7 +448,7 @@ void hl_report_strict(const struct hl_context *context, const struct hl_work *wo
     enum hl_reason reason = work->reason;
     for (unsigned i = 0; reason == HL_MOVED && i < work->plan.n_spans; i++)
         reason = work->move[i].reason;
-    add_reason(&line, reason);
+    add_reason(&line, explain(reason));
     hl_add_text(&line, "; strict=on ends the program");
     hl_write_line(context, &line);
 }

@@ -46,6 +46,9 @@ void hl_report_broken(struct hl_context *context, const struct hl_work *work);
 /* Prints that the program ends because text of WORK is gone (HL_REASON_LOST).  Shown at every verbosity. */
 void hl_report_lost(struct hl_context *context, const struct hl_work *work);
 
+/* Prints that only the first CHECKED of the names were looked for. */
+void hl_report_unchecked(const struct hl_context *context, unsigned checked);
+
 /* Prints why objects that come later will stay. */
 void hl_report_unwatched(const struct hl_context *context, enum hl_reason reason);
 

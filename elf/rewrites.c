@@ -88,3 +88,36 @@ bool hl_rewrites_text(const struct hl_context *context, const struct hl_work *wo
     hl_close((int)fd);
     return result;
 }
+
+/* The BYTES at ADDRESS, if OBJECT's file has them and they may be read; else NULL. */
+static const void *find_bytes(const struct hl_object *object, uint64_t address, uint64_t bytes) {
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if ((segment->flags & PF_R) && address >= segment->start && address <= segment->file_end &&
+            bytes <= segment->file_end - address)
+            return (const void *)(uintptr_t)address;
+    }
+    return NULL;
+}
+
+/* V8 moves its built-in functions with MREMAP_DONTUNMAP and goes on executing them in the old place: anonymous memory has zeros
+   there, a file its pages again.  Nothing but the import shows this in every stripped V8; so many who only let their heap grow are
+   taken for one.  The linker may have stored the name as the end of a longer one.  The dynamic linker may have
+   relocated DT_STRTAB in place, or not. */
+bool hl_moves_text(const struct hl_object *object) {
+    static const char import[] = "mremap";
+    uint64_t names = 0, bytes = 0, next = object->dynamic;
+    const Elf64_Dyn *dynamic;
+    while ((dynamic = find_bytes(object, next, sizeof *dynamic)) != NULL && dynamic->d_tag != DT_NULL) {
+        names = dynamic->d_tag == DT_STRTAB ? dynamic->d_un.d_ptr : names;
+        bytes = dynamic->d_tag == DT_STRSZ ? dynamic->d_un.d_val : bytes;
+        next += sizeof *dynamic;
+    }
+    const char *at = find_bytes(object, names, bytes);
+    if (at == NULL)
+        at = find_bytes(object, object->load_bias + names, bytes);
+    for (; at != NULL && bytes >= sizeof import; at++, bytes--)
+        if (*at == 'm' && hl_same_bytes(at, import, sizeof import))
+            return true;
+    return at == NULL;
+}

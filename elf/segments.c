@@ -2,7 +2,7 @@
 /* Step 1, read: program headers become checked segments.
 
    All headers pass here before the later steps, so this is where hostile numbers end: sums that overflow,
-   segments out of order or sharing a page, a file size above the memory size.  The later steps then add
+   segments out of order or in each other's pages, a file size above the memory size.  The later steps then add
    and round addresses without looking back. */
 #include "segments.h"
 #include "line.h"
@@ -25,6 +25,31 @@ int hl_read_headers(struct hl_headers *headers, int file, uint64_t at) {
     return hl_pread(file, headers->header, (size_t)bytes, at + elf->e_phoff) == bytes ? 0 : HL_REASON_NO_PROC;
 }
 
+/* Whether SEGMENT begins in the page in which the one BEFORE it ends, and both have the same page of the file there. */
+static bool shares_page(const struct hl_segment *before, const struct hl_segment *segment, uint64_t page_bytes) {
+    return before->end <= segment->start && before->end_page - page_bytes == segment->first_page &&
+           before->file_end == before->end && segment->file_end > segment->start &&
+           before->offset + (segment->first_page - before->first_page) == segment->offset;
+}
+
+/* Gives the page that SEGMENT shares with those before it in OBJECT, as in files from patchelf, to SEGMENT.  The kernel and ld.so map
+ * whole pages, one segment after the other: in the end that page has SEGMENT's permissions, and the bytes of all.  A segment
+ * that has no other page is dropped. */
+static void take_shared_page(struct hl_object *object, struct hl_segment *segment, uint64_t page_bytes) {
+    uint64_t start = segment->start;
+    while (object->n_segments > 0) {
+        struct hl_segment *before = &object->segment[object->n_segments - 1];
+        if (!shares_page(before, segment, page_bytes))
+            break;
+        start = segment->first_page;
+        before->end = before->file_end = before->end_page = start;
+        if (before->start < start)
+            break;
+        object->n_segments--;
+    }
+    segment->start = start;
+}
+
 static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
     if (object->n_segments == HL_SEGMENTS_MAX)
         return HL_REASON_MANY_SEGMENTS;
@@ -36,19 +61,20 @@ static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struc
     if (start > ADDRESS_LIMIT || start + ph->p_memsz > ADDRESS_LIMIT)
         return HL_REASON_MALFORMED;
 
-    struct hl_segment *segment = &object->segment[object->n_segments];
-    segment->start = start;
-    segment->end = start + ph->p_memsz;
-    segment->file_end = start + ph->p_filesz;
-    segment->first_page = hl_round_down(segment->start, geometry->page_bytes);
-    segment->end_page = hl_round_up(segment->end, geometry->page_bytes);
-    segment->offset = hl_round_down(ph->p_offset, geometry->page_bytes);
-    segment->flags = ph->p_flags & (PF_R | PF_W | PF_X);
-    if (object->n_segments > 0 && segment->first_page < segment[-1].end_page)
+    struct hl_segment segment;
+    segment.start = start;
+    segment.end = start + ph->p_memsz;
+    segment.file_end = start + ph->p_filesz;
+    segment.first_page = hl_round_down(segment.start, geometry->page_bytes);
+    segment.end_page = hl_round_up(segment.end, geometry->page_bytes);
+    segment.offset = hl_round_down(ph->p_offset, geometry->page_bytes);
+    segment.flags = ph->p_flags & (PF_R | PF_W | PF_X);
+    take_shared_page(object, &segment, geometry->page_bytes);
+    if (object->n_segments > 0 && segment.first_page < object->segment[object->n_segments - 1].end_page)
         return HL_REASON_MALFORMED;
     if (ph->p_align < object->alignment)
         object->alignment = ph->p_align;
-    object->n_segments++;
+    object->segment[object->n_segments++] = segment;
     return 0;
 }
 
@@ -73,6 +99,7 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
     object->load_bias = load_bias;
     object->n_segments = 0;
     object->alignment = UINT64_MAX;
+    object->dynamic = 0;
     object->relro_start = object->relro_end = 0;
     object->text_relocations = object->is_new = object->has_holes = object->is_image = false;
     object->no_image = HL_MOVED;
@@ -83,6 +110,8 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
             result = read_load(object, &phdr[i], geometry);
         else if (phdr[i].p_type == PT_GNU_RELRO && phdr[i].p_memsz > 0)
             result = read_relro(object, &phdr[i], geometry);
+        else if (phdr[i].p_type == PT_DYNAMIC)
+            object->dynamic = load_bias + phdr[i].p_vaddr;
         if (result != 0)
             return result;
     }

@@ -7,10 +7,6 @@
 #include "stack.h"
 #include "sys.h"
 
-/* Calls FUNCTION(ARGUMENT) with the stack that ends at STACK_END. */
-void hl_switch_stack(void (*function)(void *), void *argument, void *stack_end)
-    __attribute__((visibility("hidden")));
-
 #if defined __x86_64__
 #include "arch/x86_64/switch-stack.h"
 #elif defined __aarch64__

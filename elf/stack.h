@@ -13,4 +13,8 @@
    blocked.  False, and FUNCTION was not called: signals cannot be blocked. */
 bool hl_call_on_stack(void (*function)(void *), void *argument, void *stack_end);
 
+/* The same without blocking signals, for when there can be no handler. */
+void hl_switch_stack(void (*function)(void *), void *argument, void *stack_end)
+    __attribute__((visibility("hidden")));
+
 #endif

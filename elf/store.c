@@ -23,16 +23,20 @@
 /* As in statfs(2). */
 #define ST_NOEXEC 8
 
+static void fill_state(struct hl_file_state *state, const struct stat *status) {
+    state->device = status->st_dev;
+    state->inode = status->st_ino;
+    state->bytes = (uint64_t)status->st_size;
+    state->ctime_seconds = (uint64_t)status->st_ctime;
+    state->ctime_nanoseconds = status->st_ctime_nsec;
+}
+
 int hl_read_file_state(struct hl_file_state *state, int file) {
     struct stat status;
     long result = HL_CALL(__NR_fstat, file, &status, 0, 0, 0, 0);
     if (hl_is_error(result))
         return (int)result;
-    state->device = status.st_dev;
-    state->inode = status.st_ino;
-    state->bytes = (uint64_t)status.st_size;
-    state->ctime_seconds = (uint64_t)status.st_ctime;
-    state->ctime_nanoseconds = status.st_ctime_nsec;
+    fill_state(state, &status);
     return 0;
 }
 
@@ -89,13 +93,16 @@ bool hl_forbids_execution(int file) {
     return !hl_is_error(HL_CALL(__NR_fstatfs, file, &fs, 0, 0, 0, 0)) && (fs.f_flags & ST_NOEXEC) != 0;
 }
 
-/* 0 if FILE is of TYPE and only OWNER or root can have written to it. */
-static long check_owner(int file, uint64_t owner, unsigned type) {
+/* 0 if FILE is of TYPE and only OWNER or root can have written to it.  STATE is FILE's; before, its device is one that is known to be
+   a tmpfs's, or 0. */
+static long check_owner(int file, uint64_t owner, unsigned type, struct hl_file_state *state) {
     struct stat status;
+    uint64_t tmpfs = state->device;
     long result = HL_CALL(__NR_fstat, file, &status, 0, 0, 0, 0);
     if (hl_is_error(result))
         return result;
-    if (!is_on_tmpfs(file))
+    fill_state(state, &status);
+    if ((tmpfs == 0 || state->device != tmpfs) && !is_on_tmpfs(file))
         return -EOPNOTSUPP;
     if (status.st_uid != owner && status.st_uid != 0)
         return status.st_uid == read_overflow_user() ? -EOVERFLOW : -EACCES;
@@ -106,38 +113,31 @@ static long check_owner(int file, uint64_t owner, unsigned type) {
 }
 
 /* Returns FILE, just opened, or closes it and returns why it is not to be used. */
-static long keep_if_safe(long file, uint64_t owner, unsigned type) {
+static long keep_if_safe(long file, uint64_t owner, unsigned type, struct hl_file_state *state) {
     if (hl_is_error(file))
         return file;
-    long result = check_owner((int)file, owner, type);
+    long result = check_owner((int)file, owner, type, state);
     if (result == 0)
         return file;
     hl_close((int)file);
     return result;
 }
 
-long hl_open_store(const char *path, uint64_t owner) {
-    return keep_if_safe(hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), owner, S_IFDIR);
+long hl_open_store_at(const char *path, uint64_t owner, struct hl_file_state *state) {
+    state->device = 0;
+    return keep_if_safe(hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), owner, S_IFDIR, state);
 }
 
-/* NODE is 0 for the image that has no number, the first node's. */
-static long open_link(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
-                      struct hl_line *path) {
+long hl_open_store(const char *path, uint64_t owner) {
+    struct hl_file_state state;
+    return hl_open_store_at(path, owner, &state);
+}
+
+long hl_open_image_in_store(int store, uint64_t owner, const struct hl_file_state *state, struct hl_line *path,
+                            struct hl_file_state *found) {
     hl_set_image_key(path, state);
     hl_add_text(path, "/" HL_IMAGE_LINK);
-    if (node > 0) {
-        hl_add_text(path, "-");
-        hl_add_number(path, node);
-    }
     return keep_if_safe(
         HL_CALL(__NR_openat, store, path->at, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0), owner,
-        S_IFREG);
-}
-
-long hl_open_image_in_store(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
-                            struct hl_line *path) {
-    long image = -ENOENT;
-    if (node > 0)
-        image = open_link(store, owner, node, state, path);
-    return image != -ENOENT ? image : open_link(store, owner, 0, state, path);
+        S_IFREG, found);
 }

@@ -50,13 +50,14 @@ uint64_t hl_find_trusted_user(const struct hl_status *status);
    -EACCES     it belongs to another user, or group or others may write to it;
    -EOVERFLOW  it belongs to a user that this user namespace doesn't map, as the host's root in a rootless container;
    -EOPNOTSUPP    it doesn't lie on tmpfs: other file systems may return any state of files (FUSE).
-   After a call of open(2) that failed also another one. */
+   After a call of open(2) that failed also another one.  STATE is the folder's. */
 long hl_open_store(const char *path, uint64_t owner);
+long hl_open_store_at(const char *path, uint64_t owner, struct hl_file_state *state);
 
-/* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one; only OWNER and root can have written
-   to it.  A descriptor for reading that the caller closes; or a negated errno as above: -ENOENT if there is none.  PATH is room
-   that the caller lends. */
-long hl_open_image_in_store(int store, uint64_t owner, unsigned node, const struct hl_file_state *state,
-                            struct hl_line *path);
+/* Opens the image of a file with STATE in the open STORE; only OWNER and root can have written to it.  FOUND is the image's state;
+   before, its device is that of a store, which is on tmpfs, or 0.  A descriptor for reading that the caller closes; or a negated
+   errno as above: -ENOENT if there is none.  PATH is room that the caller lends. */
+long hl_open_image_in_store(int store, uint64_t owner, const struct hl_file_state *state, struct hl_line *path,
+                            struct hl_file_state *found);
 
 #endif

@@ -151,14 +151,6 @@ def shown_on_terminal(argv):
     return shown.decode()
 
 
-def jump_costs_file(**changes):
-    """The text of a file of `survey --calibrate` for this processor: a jump over 16 MiB costs 44 ns, and 30 on huge pages."""
-    processor = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
-    value = {"version": 1, "processor": processor[1] if processor else "",
-             "points": [{"mib": 2, "small_ns": 4.0, "huge_ns": 4.0}, {"mib": 16, "small_ns": 44.0, "huge_ns": 30.0}]}
-    return json.dumps({**value, **changes})
-
-
 def hugeld_json(command, *arguments):
     """The answer of `hugeld COMMAND --json ARGUMENTS`; it must succeed."""
     result = hugeld(command, "--json", *arguments)

@@ -123,16 +123,14 @@ def read_image(pid):
     return Image(mappings, objects, sorted(os.listdir(f"/proc/{pid}/fd"), key=int), pid, data)
 
 
-def expected_bytes(object_, file, start, end, gap, is_exact):
+def expected_bytes(object_, file, start, end, gap):
     """What [start, end) of OBJECT_ holds: the FILE's bytes, zeros behind its end, and GAP again and again between segments.
-    A mapped segment has all of its pages from the file; IS_EXACT: an image has no bytes but the segment's own."""
+    A segment has all of its pages from the file."""
     expected = bytearray(gap * ((end - start) // len(gap)))
     for load in object_.loads:
         first, file_end = object_.bias + load.vaddr, object_.bias + load.vaddr + load.file_bytes
-        last = max(file_end, first + load.memory_bytes)
-        if not is_exact:
-            first, last = page_down(first), page_up(last)
-            file_end = last if load.memory_bytes <= load.file_bytes else file_end
+        first, last = page_down(first), page_up(max(file_end, first + load.memory_bytes))
+        file_end = last if load.memory_bytes <= load.file_bytes else file_end
         a, b = max(start, first), min(end, last)
         if a < b:
             offset = load.offset + a - (object_.bias + load.vaddr)
@@ -141,8 +139,8 @@ def expected_bytes(object_, file, start, end, gap, is_exact):
     return expected
 
 
-def check_bytes(image, span, is_exact):
-    """Every byte of SPAN, text or read-only data, is as in the object's file; for IS_EXACT, see expected_bytes."""
+def check_bytes(image, span):
+    """Every byte of SPAN, text or read-only data, is as in the object's file."""
     object_ = next(o for o in image.objects if o.start <= span.start < o.end)
     if is_image(object_.path):
         object_ = object_at(origin_of(object_.path), object_.bias)
@@ -150,7 +148,7 @@ def check_bytes(image, span, is_exact):
         for start_ in range(span.start, span.end, HUGE):
             end = min(span.end, start_ + HUGE)
             found = read_memory(image.pid, start_, end)
-            wanted = expected_bytes(object_, file, start_, end, TRAP if span.kind == "text" else b"\0", is_exact)
+            wanted = expected_bytes(object_, file, start_, end, TRAP if span.kind == "text" else b"\0")
             if found != wanted:
                 at = next(i for i in range(end - start_) if found[i] != wanted[i])
                 count = sum(map(int.__ne__, found, wanted))
@@ -213,7 +211,7 @@ def check_span(image, span, backend, forked=False):
         assert all(m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.thp_bytes for m in inside) == span.end - span.start, where
         assert sum(m.kb["Rss"] for m in inside) * 1024 == span.end - span.start, where
-        assert all(m.inode == 0 for m in inside), where
+        assert all(m.is_copy for m in inside), where
     else:  # data: it may have become one mapping with .bss
         assert all(m.inode == 0 for m in inside), where
         assert forked or sum(m.thp_bytes for m in inside) >= span.end - span.start, where
@@ -224,8 +222,8 @@ def check_span(image, span, backend, forked=False):
             with open(first.name, "rb") as file:
                 assert file.read(PAGE) == read_memory(image.pid, whole.start, span.start), f"the headers of {where}"
         else:
-            check_bytes(image, dataclasses.replace(whole, end=span.start), False)
-        check_bytes(image, span, backend == "image")
+            span = whole
+        check_bytes(image, span)
 
 
 def guards(image, object_):

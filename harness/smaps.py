@@ -32,8 +32,13 @@ class Mapping:
         return self.kb["KernelPageSize"] * 1024 > PAGE
 
     @property
+    def is_copy(self):
+        """Anonymous, or the memfd of a copy whose program may move it away."""
+        return self.inode == 0 or self.name == "/memfd:hugeld (deleted)"
+
+    @property
     def thp_bytes(self):
-        return self.kb["AnonHugePages"] * 1024
+        return (self.kb["AnonHugePages"] + (self.kb["ShmemPmdMapped"] if self.is_copy else 0)) * 1024
 
 
 def read_smaps(pid):

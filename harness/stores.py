@@ -2,11 +2,14 @@
 """Stores of images, made by hand."""
 
 import contextlib
+import json
 import mmap
 import os
 import pathlib
+import re
+import tempfile
 
-from helpers import HUGE, hugeld
+from helpers import HUGE, HUGELD, hugeld, run
 
 MADV_COLLAPSE = 25
 
@@ -54,3 +57,33 @@ def is_image(path):
     """Whether PATH is an image in a store, or a node's replica of one."""
     folder = os.path.dirname(path)
     return any(os.path.islink(os.path.join(place, ".origin")) for place in (folder, os.path.dirname(folder)))
+
+
+def quote_entry(path):
+    """PATH as a word of a list of hugeld's."""
+    return re.sub(r"([\\*?\[ ])", r"\\\1", str(path))
+
+
+def origins(store, seen_from):
+    return [os.readlink(link) for link in pathlib.Path(seen_from, str(store).lstrip("/")).glob("0x*/.origin")]
+
+
+def make_images(store, *files, way=None, any_disk=True, command=(HUGELD,), seen_from="/", **options):
+    """Has `hugeld apply` make the images of FILES in the folder STORE, and keep those that are there.  SEEN_FROM: the root of the
+    mount namespace that COMMAND enters."""
+    kept = {path: "" for path in origins(store, seen_from)}
+    lines = kept | {os.path.realpath(file): f" way={way}" if way else "" for file in files}
+    with tempfile.NamedTemporaryFile("w", suffix=".list", prefix="hugeld-") as listed:
+        listed.write("".join(f"{quote_entry(path)}{said}\n" for path, said in lines.items()))
+        listed.flush()
+        return run([*command, "apply", "--json", f"--list={listed.name}", f"--store={store}", *(["--any-disk"] if any_disk else [])],
+                   **options)
+
+
+def list_images(store, command=(HUGELD,), seen_from="/"):
+    """The files of which STORE has an image, or which are in place by it."""
+    with tempfile.NamedTemporaryFile("w", suffix=".list", prefix="hugeld-") as listed:
+        listed.writelines(f"{quote_entry(path)}\n" for path in origins(store, seen_from))
+        listed.flush()
+        result = run([*command, "list", "--json", f"--store={store}", f"--list={listed.name}"])
+    return [file for found in json.loads(result.stdout)["stores"] for file in found["files"] if file["key"]]

@@ -26,7 +26,7 @@ bool hl_is_linked_selected(const struct hl_context *context, struct hl_object *o
                            const struct link_map *map, const char *executable);
 
 /* Gives the object of MAP to the core, if it is selected; ld.so, the vdso and this object never.  EXECUTABLE as above.  Its
-   headers are read through *MEMORY, /proc/self/mem, which is opened if it is -1; the caller closes it.  Strings live until
+   headers are read through *MEMORY, /proc/self/mem, which is opened if it is -1, for writing if that is allowed; the caller closes it.  Strings live until
    hl_end. */
 void hl_add_linked(struct hl_context *context, const struct link_map *map, const char *executable,
                    long *memory);

@@ -151,15 +151,16 @@ static void notice(void) {
 }
 
 /* Writes the jump.  The mapping is not writable, and need not become so. */
-static int write_jump(uint64_t at) {
+static int write_jump(uint64_t at, long memory) {
     unsigned char jump[HL_JUMP_BYTES];
     if (!hl_is_empty_function((const unsigned char *)at, 16) || !hl_make_jump(jump, at, (uint64_t)notice))
         return HL_REASON_NO_NOTICE;
-    long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    long fd = memory >= 0 ? memory : hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
     if (hl_is_error(fd))
         return HL_REASON_MEM_DENIED;
     long result = hl_pwrite((int)fd, jump, sizeof jump, at);
-    hl_close((int)fd);
+    if (fd != memory)
+        hl_close((int)fd);
     return result == sizeof jump ? 0 : HL_REASON_MEM_DENIED;
 }
 
@@ -177,13 +178,12 @@ static void note_options(void) {
     watch.context.has_started = true;
 }
 
-static int start_watching(const struct hl_context *context) {
+static int start_watching(const struct hl_context *context, long memory) {
     const struct hl_debug *debug = hl_find_debug();
     if (debug == NULL || debug->base.r_brk == 0)
         return HL_REASON_NO_NOTICE;
-    if (context->config->options.objects.bytes > sizeof patterns ||
-        context->config->options.store.bytes > sizeof store)
-        return HL_REASON_NO_MEMORY;
+    if (context->config->options.objects.bytes > sizeof patterns)
+        return HL_REASON_LONG_LIST;
     watch.debug = debug;
     watch.config = *context->config;
     watch.context = *context;
@@ -200,13 +200,13 @@ static int start_watching(const struct hl_context *context) {
     note_options();
     struct link_namespace *base = find_namespace(debug);
     note_last(base);
-    return write_jump(debug->base.r_brk);
+    return write_jump(debug->base.r_brk, memory);
 }
 
-void hl_watch_for_objects(const struct hl_context *context) {
+void hl_watch_for_objects(const struct hl_context *context, long memory) {
     if (!hl_selects_other_objects(context->config->options.objects))
         return;
-    int result = start_watching(context);
+    int result = start_watching(context, memory);
     if (result != 0 && context->config->options.verbose >= 1)
         hl_report_unwatched(context, (enum hl_reason)result);
 }

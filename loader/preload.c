@@ -26,18 +26,16 @@ static bool is_first(const struct link_map *map) {
     return false;
 }
 
-/* Plans the objects of the list that begins with the executable, whose path is EXECUTABLE.  The number of them that are linked
-   with -z initfirst, as this one is. */
-static unsigned add_objects(struct hl_context *context, const struct link_map *map, const char *executable) {
-    long memory = -1;
+/* Plans the objects of the list that begins with the executable, whose path is EXECUTABLE.  MEMORY as in hl_add_linked.  The number of
+   them that are linked with -z initfirst, as this one is. */
+static unsigned add_objects(struct hl_context *context, const struct link_map *map, const char *executable,
+                            long *memory) {
     unsigned n_first = 0;
     for (; map != NULL; map = map->l_next) {
         n_first += is_first(map);
-        hl_add_linked(context, map, executable, &memory);
+        hl_add_linked(context, map, executable, memory);
         executable = NULL;
     }
-    if (!hl_is_error(memory))
-        hl_close((int)memory);
     return n_first;
 }
 
@@ -59,6 +57,7 @@ struct start {
     struct hl_config config;
     struct hl_context context;
     int status;
+    long memory; /* /proc/self/mem, or negative */
 };
 
 /* Finds and plans the objects.  It makes no system call, unless a path or a library is needed. */
@@ -73,8 +72,9 @@ static bool find_objects(struct start *start, const char *const *envp) {
     if (!hl_begin(context, &start->config, envp, executable, HL_PRELOADER, getauxval(AT_PAGESZ)))
         return false;
     hl_use_room(context, hl_first_work, HL_FIRST_WORKS);
-    unsigned n_first = add_objects(context, map, executable);
+    unsigned n_first = add_objects(context, map, executable, &start->memory);
     /* glibc has not set it: the first constructor but ours does that.  Auditors, in namespaces of their own, were there before. */
+    context->is_executed = getauxval(AT_BASE) != 0;
     context->others_ran = __environ != NULL || n_first != 1 || hl_next_namespace(debug) != NULL;
     return true;
 }
@@ -98,12 +98,18 @@ static bool has_nothing_to_do(const char *const *envp) {
 __attribute__((noinline)) static void begin_at(const char *const *envp) {
     struct start start;
     start.status = 0;
+    start.memory = -1;
     if (!find_objects(&start, envp))
         return;
-    if (hl_is_anything_to_do(&start.context))
-        hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
+    void *stack_end = hl_move_stack + sizeof hl_move_stack;
+    if (hl_is_anything_to_do(&start.context) && start.context.others_ran)
+        hl_call_on_stack(move_objects, &start, stack_end);
+    else if (hl_is_anything_to_do(&start.context)) /* no code has set a handler for a signal yet */
+        hl_switch_stack(move_objects, &start, stack_end);
     hl_end(&start.context);
-    hl_watch_for_objects(&start.context);
+    hl_watch_for_objects(&start.context, start.memory);
+    if (!hl_is_error(start.memory))
+        hl_close((int)start.memory);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }

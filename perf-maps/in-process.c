@@ -28,45 +28,11 @@
 /* An object that is opened and closed a thousand times is added a thousand times. */
 #define MAP_BYTES_MAX (64 << 20)
 
-static const char *error_sentence(int result) {
-    switch (-result) {
-    case EPERM:
-    case EACCES:
-        return "another user's file or folder is in the way; remove it, or use hugeld perf-map --output";
-    case EISDIR:
-        return "a folder has its name; remove it";
-    case ENOSPC:
-    case EDQUOT:
-        return "there is no room in /tmp; make some";
-    case EFBIG:
-        return "it is larger than the limit for files; raise ulimit -f";
-    case EROFS:
-    case ENOENT:
-    case ENOTDIR:
-        return "/tmp is no folder that can be written to; mount one";
-    case ENOMEM:
-        return "there is no memory for it";
-    case EMFILE:
-    case ENFILE:
-        return "there is no file descriptor left; raise ulimit -n";
-    case ENOEXEC:
-        return "its file has a broken symbol table; check it with readelf -sW";
-    case ESTALE:
-        return "its file was replaced since it was mapped; start the program again";
-    case EOVERFLOW:
-        return "it has 64 MiB already; open objects once, or use hugeld perf-map";
-    case ENODATA:
-        return "its file names no function there; install its debug symbols and use hugeld perf-map";
-    default:
-        return NULL;
-    }
-}
-
 /* "hugeld: WHAT: not written: ...". */
 static void tell_failure(const struct hl_context *context, const char *what, const char *consequence,
                          int result) {
     struct hl_line line;
-    const char *sentence = error_sentence(result);
+    const char *sentence = hl_explain_map_error(result);
     if (context->config->options.verbose < 1)
         return;
     hl_set_line(&line, "hugeld: ");
@@ -178,9 +144,9 @@ static void add_object(const struct hl_context *context, const struct hl_work *w
     if (result == 0) {
         result = hl_read_symbols(&symbols, (int)fd);
         int chosen = hl_choose_symbols(&symbols);
-        result = result != 0 ? result : chosen;
         if (chosen == 0)
-            hl_write_symbols(text, &symbols, range, n);
+            chosen = hl_write_symbols(text, &symbols, range, n);
+        result = result != 0 ? result : chosen;
         if (!work->object.is_new)
             hl_close((int)fd);
     }

@@ -38,10 +38,6 @@
 #define SYMBOLS_FIRST 4096
 /* Enough for the stubs of most files. */
 #define SCRATCH_MORE ((uint64_t)256 << 10)
-/* Most names of stubs are shorter than the first.  Names in a .dynsym beside .symtab lose the part beyond
-   the second. */
-#define STUB_NAME_FIRST 256
-#define STUB_NAME_BYTES 4096
 
 /* A table of the file in memory. */
 struct table {
@@ -73,6 +69,7 @@ struct image {
 
 void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias) {
     symbols->load_bias = load_bias;
+    symbols->file_bytes = 0;
     symbols->moved = NULL;
     symbols->n_moved = 0;
     symbols->table = 0;
@@ -515,24 +512,30 @@ static void sort_stubs(struct stub *stub, size_t n) {
     }
 }
 
+static bool is_stubs(const struct image *image, const Elf64_Shdr *section) {
+    return is_executable(section) && section->sh_type != SHT_NOBITS && section->sh_size <= image->bytes &&
+           is_plt(string_at(&image->names, section->sh_name));
+}
+
 static int find_stubs(struct hl_symbols *symbols, struct image *image) {
     uint64_t bytes = 0;
     for (uint64_t i = 0; i < image->n_sections; i++) {
         const Elf64_Shdr *section = section_at(image, i);
-        if (is_executable(section) && is_plt(string_at(&image->names, section->sh_name)) &&
-            section->sh_size <= image->bytes)
-            bytes += section->sh_size / 8 * sizeof(struct stub);
+        if (!is_stubs(image, section))
+            continue;
+        bytes += section->sh_size;
+        if (bytes > image->bytes) /* sections that overlap would take more memory than the file bounds */
+            return -ENOEXEC;
     }
-    if (bytes == 0 || bytes > TABLE_BYTES_MAX)
+    if (bytes == 0)
         return 0;
-    image->stub = hl_allocate_scratch(&symbols->scratch, bytes);
+    image->stub = hl_allocate_scratch(&symbols->scratch, bytes / 8 * sizeof(struct stub));
     if (image->stub == NULL)
         return -ENOMEM;
     int result = 0;
     for (uint64_t i = 0; i < image->n_sections && result == 0; i++) {
         const Elf64_Shdr *section = section_at(image, i);
-        if (is_executable(section) && is_plt(string_at(&image->names, section->sh_name)) &&
-            section->sh_size <= image->bytes)
+        if (is_stubs(image, section))
             result = decode_section(symbols, image, section);
     }
     sort_stubs(image->stub, image->n_stubs);
@@ -602,82 +605,35 @@ static int resolve_stubs(struct hl_symbols *symbols, struct image *image) {
     return result;
 }
 
-/* The name at OFFSET of the section NAMES, which is not in memory. */
-static int read_name(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *names,
-                     uint64_t offset, const char **name) {
-    char buffer[STUB_NAME_BYTES];
-    uint64_t most = offset < names->sh_size ? names->sh_size - offset : 0, bytes = 0;
-    most = most < sizeof buffer ? most : sizeof buffer;
-    for (uint64_t some = most < STUB_NAME_FIRST ? most : STUB_NAME_FIRST; bytes < some; some = most) {
-        int result = read_at(image, buffer, names->sh_offset + offset, some);
-        if (result != 0)
-            return result;
-        while (bytes < some && buffer[bytes] != '\0')
-            bytes++;
-        if (bytes < some)
-            break;
-    }
-    char *to = hl_allocate_scratch(&symbols->scratch, bytes + 1);
-    if (to == NULL)
-        return -ENOMEM;
-    hl_copy_bytes(to, buffer, bytes);
-    to[bytes] = '\0';
-    *name = to;
-    return 0;
-}
-
-/* .dynsym, and its beginning in memory: undefined functions come first there, and most stubs are theirs. */
-struct dynamic {
-    const Elf64_Shdr *table, *names;
-    uint64_t n, n_read;
-    Elf64_Sym *first;
-};
-
-static int begin_dynamic(struct hl_symbols *symbols, const struct image *image, struct dynamic *dynamic) {
-    dynamic->table = find_table(image, SHT_DYNSYM);
-    dynamic->names = dynamic->table != NULL ? find_strings(image, dynamic->table) : NULL;
-    dynamic->n = dynamic->names != NULL ? dynamic->table->sh_size / sizeof(Elf64_Sym) : 0;
-    dynamic->n_read = dynamic->n < ENTRIES_AT_ONCE ? dynamic->n : ENTRIES_AT_ONCE;
-    dynamic->first = hl_allocate_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *dynamic->first);
-    if (dynamic->first == NULL)
-        return -ENOMEM;
-    return dynamic->n_read == 0 ? 0
-                                : read_at(image, dynamic->first, dynamic->table->sh_offset,
-                                          dynamic->n_read * sizeof *dynamic->first);
-}
-
-/* The name of number INDEX; NULL if there is none.  Names beyond the beginning are read one by one: those
-   of the stubs lie all over tables that may be large. */
-static int read_dynamic_name(struct hl_symbols *symbols, const struct image *image,
-                             const struct dynamic *dynamic, uint32_t index, const char **name) {
-    Elf64_Sym sym;
-    *name = NULL;
-    if (index >= dynamic->n)
+/* Reads .dynsym and its names; without them both tables are empty. */
+static int read_dynamic(struct hl_symbols *symbols, const struct image *image, struct table *entries,
+                        struct table *names) {
+    const Elf64_Shdr *section = find_table(image, SHT_DYNSYM);
+    const Elf64_Shdr *strings = section != NULL ? find_strings(image, section) : NULL;
+    begin_table(entries);
+    *names = image->strings;
+    if (strings == NULL)
         return 0;
-    int result = 0;
-    if (index < dynamic->n_read)
-        sym.st_name = dynamic->first[index].st_name;
-    else
-        result = read_at(image, &sym, dynamic->table->sh_offset + index * sizeof sym, sizeof sym);
-    if (result != 0)
-        return result;
-    if (dynamic->names != image->strings_at)
-        return read_name(symbols, image, dynamic->names, sym.st_name, name);
-    *name = string_at(&image->strings, sym.st_name);
-    return 0;
+    entries->at = find_moved(symbols, section, 0, section->sh_size);
+    entries->bytes = section->sh_size;
+    int result = entries->at == NULL ? read_section(symbols, image, section, entries) : 0;
+    return result == 0 && strings != image->strings_at ? read_names(symbols, image, strings, names) : result;
 }
 
 static int read_stubs(struct hl_symbols *symbols, struct image *image) {
     struct hl_symbol symbol;
-    struct dynamic dynamic;
+    struct table entries, names;
     int result = find_stubs(symbols, image);
     if (result != 0 || image->n_stubs == 0)
         return result;
     result = resolve_stubs(symbols, image);
     if (result == 0)
-        result = begin_dynamic(symbols, image, &dynamic);
+        result = read_dynamic(symbols, image, &entries, &names);
+    if (result == 0)
+        result = reserve_symbols(symbols, image->n_stubs);
     if (result != 0)
         return result;
+    const Elf64_Sym *dynamic = (const Elf64_Sym *)(const void *)entries.at;
     for (size_t i = 0; i < image->n_stubs && result == 0; i++) {
         const struct stub *stub = &image->stub[i];
         if (!stub->named)
@@ -689,9 +645,9 @@ static int read_stubs(struct hl_symbols *symbols, struct image *image) {
             symbol.kind = HL_IFUNC_STUB;
             symbol.target = stub->target;
         } else {
-            result = read_dynamic_name(symbols, image, &dynamic, stub->symbol, &symbol.name);
-            if (result != 0 || symbol.name == NULL)
+            if (stub->symbol >= entries.bytes / sizeof *dynamic)
                 continue;
+            symbol.name = string_at(&names, dynamic[stub->symbol].st_name);
         }
         result = hl_add_symbol(symbols, &symbol, stub->bytes);
     }
@@ -736,6 +692,7 @@ int hl_read_symbols(struct hl_symbols *symbols, int fd) {
         return (int)result;
     image.fd = fd;
     image.bytes = stat.stx_size;
+    symbols->file_bytes += image.bytes;
     image.n_sections = 0;
     image.n_stubs = image.n_named = 0;
     image.stub = NULL;

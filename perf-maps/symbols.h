@@ -37,6 +37,7 @@ struct hl_text_range {
 
 struct hl_symbols {
     uint64_t load_bias;
+    uint64_t file_bytes; /* of the files that were read */
     const struct hl_text_range
         *moved; /* the caller's: the parts of the file that lie in memory of the process's own */
     size_t n_moved;
@@ -60,9 +61,10 @@ void hl_free_symbols(struct hl_symbols *symbols);
 /* Adds the functions in the executable sections of the ELF64 file FD, of this machine's byte order and
    architecture: those of .symtab, else of .dynsym, and the stubs of the PLT.  The file may be hostile, and
    may shrink meanwhile: it is read, never mapped.  Parts in SYMBOLS->moved are taken from there: memory
-   without a file, at its load address, which stays as it is until hl_free_symbols.  0 also when it names
-   nothing; -ENOEXEC: it is no such file, or its headers contradict each other; -ENOMEM; or the error of
-   pread(2).  After an error the symbols found until then stay. */
+   without a file, at its load address, which stays as it is until hl_free_symbols.  All that is allocated until
+   then is at most 32 times the file, and some KiB.  A second file, with the names of the first, adds to these.  0 also
+   when it names nothing; -ENOEXEC: it is no such file, or its headers contradict each other; -ENOMEM; or the
+   error of pread(2).  After an error the symbols found until then stay. */
 int hl_read_symbols(struct hl_symbols *symbols, int fd);
 
 /* Adds SYMBOL, of BYTES (0: not known); its own field for that is not read.  Its name must live until

@@ -22,6 +22,8 @@
 #define WHOLE_MAP_BYTES (4 * HL_SCRATCH_HUGE)
 /* perf leaves out a line with a shorter one (dso__load_perf_map, Linux 6.1 to 6.18). */
 #define SHORTEST_NAME 3
+/* Beside HL_TEXT_PER_FILE, for small files whose functions lie in many ranges. */
+#define TEXT_MORE ((uint64_t)1 << 20)
 #define PAGE_MASK 4095
 #define AHEAD ((size_t)8)
 
@@ -36,7 +38,7 @@ static void put_mark(struct hl_map_text *text) {
 void hl_begin_map(struct hl_map_text *text, int fd) {
     uint64_t limit[2];
     text->fd = fd;
-    text->filled = text->written = text->lines = text->high = 0;
+    text->filled = text->written = text->lines = text->ends = text->high = 0;
     text->allocated_bytes = fd >= 0 ? BUFFER_BYTES : WHOLE_MAP_BYTES;
     text->at = fd >= 0 ? hl_map_pages(BUFFER_BYTES) : hl_map_huge_pages(WHOLE_MAP_BYTES);
     text->result = text->at == NULL ? -ENOMEM : 0;
@@ -50,23 +52,25 @@ void hl_free_map(struct hl_map_text *text) {
     text->at = NULL;
 }
 
-/* Writes BYTES of the buffer; the rest moves to its start. */
-static void flush(struct hl_map_text *text, uint64_t bytes) {
-    for (uint64_t done = 0; done < bytes && text->result == 0;) {
-        if (text->most_bytes - text->written < bytes - done) {
-            text->result = -EFBIG;
-            return;
-        }
-        long n = hl_write(text->fd, text->at + done, bytes - done);
+int hl_write_bytes(int fd, const char *at, uint64_t bytes) {
+    for (uint64_t done = 0; done < bytes;) {
+        long n = hl_write(fd, at + done, bytes - done);
         if (n == -EINTR)
             continue;
-        if (hl_is_error(n) || n == 0) {
-            text->result = n == 0 ? -EIO : (int)n;
-            return;
-        }
+        if (hl_is_error(n) || n == 0)
+            return n == 0 ? -EIO : (int)n;
         done += (uint64_t)n;
-        text->written += (uint64_t)n;
     }
+    return 0;
+}
+
+/* Writes BYTES of the buffer; the rest moves to its start. */
+static void flush(struct hl_map_text *text, uint64_t bytes) {
+    text->result =
+        text->most_bytes - text->written < bytes ? -EFBIG : hl_write_bytes(text->fd, text->at, bytes);
+    if (text->result != 0)
+        return;
+    text->written += bytes;
     text->filled -= bytes;
     hl_copy_bytes(text->at, text->at + bytes, text->filled);
 }
@@ -184,11 +188,13 @@ static inline char *put_name(char *to, const char *name) {
     return to;
 }
 
+static uint64_t count_bytes(const struct hl_map_text *text) { return text->written + text->filled; }
+
 static void put_line(struct hl_map_text *text, uint64_t start, uint64_t end, const struct hl_symbols *symbols,
                      const struct hl_symbol *symbol) {
     if (symbol->kind != HL_IFUNC_STUB && symbol->name[0] == '\0')
         return;
-    if (!make_room(text))
+    if (count_bytes(text) >= text->ends || !make_room(text))
         return;
     char *to = put_start(text, text->at + text->filled, start);
     *to++ = ' ';
@@ -259,12 +265,13 @@ __attribute__((always_inline)) static inline void fetch_ahead(const struct hl_sy
 }
 
 /* Sweeps over the addresses with a stack of the functions that are open. */
-void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
-                      const struct hl_text_range *range, size_t n) {
+int hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
+                     const struct hl_text_range *range, size_t n) {
     struct cursor cursor = {range, n, 0};
     size_t n_open = 0;
     if (symbols->n_chosen == 0 || text->result != 0)
-        return;
+        return 0;
+    text->ends = count_bytes(text) + HL_TEXT_PER_FILE * symbols->file_bytes + TEXT_MORE;
     uint32_t *open = symbols->open;
     for (size_t i = 0; i < symbols->n_chosen; i++) {
         const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i]];
@@ -278,6 +285,7 @@ void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols
         open[n_open++] = (uint32_t)symbols->chosen[i];
     }
     close_until(text, &cursor, symbols, open, &n_open, UINT64_MAX);
+    return count_bytes(text) >= text->ends ? -ENOEXEC : 0;
 }
 
 int hl_finish_map(struct hl_map_text *text) {
@@ -352,4 +360,40 @@ int hl_place_map(struct hl_new_map *map) {
 void hl_drop_map(struct hl_new_map *map) {
     hl_close(map->fd);
     unlink_map(map);
+}
+
+const char *hl_explain_map_error(int result) {
+    switch (-result) {
+    case EPERM:
+    case EACCES:
+        return "another user's file or folder is in the way; remove it, or use hugeld perf-map --output";
+    case EBUSY:
+        return "hugeld did not write this map (a JIT did?); add to it with --append, or remove it";
+    case EISDIR:
+        return "a folder has its name; remove it";
+    case ENOSPC:
+    case EDQUOT:
+        return "there is no room in /tmp; make some";
+    case EFBIG:
+        return "it is larger than the limit for files; raise ulimit -f";
+    case EROFS:
+    case ENOENT:
+    case ENOTDIR:
+        return "/tmp is no folder that can be written to; mount one";
+    case ENOMEM:
+        return "there is no memory for it";
+    case EMFILE:
+    case ENFILE:
+        return "there is no file descriptor left; raise ulimit -n";
+    case ENOEXEC:
+        return "its file has a broken symbol table; check it with readelf -sW";
+    case ESTALE:
+        return "its file was replaced since it was mapped; start the program again";
+    case EOVERFLOW:
+        return "it has 64 MiB already; open objects once, or use hugeld perf-map";
+    case ENODATA:
+        return "its file names no function there; install its debug symbols and use hugeld perf-map";
+    default:
+        return NULL;
+    }
 }

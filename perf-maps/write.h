@@ -18,6 +18,7 @@ struct hl_map_text {
     uint64_t filled, allocated_bytes;
     uint64_t written, most_bytes; /* to fd; RLIMIT_FSIZE: a write beyond is SIGXFSZ */
     uint64_t lines;
+    uint64_t ends; /* of the lines of one object: the next one begins below this */
     uint64_t high; /* of the last line's address, all but four digits: */
     unsigned n_high;
     char high_digits[24];
@@ -30,13 +31,22 @@ struct hl_map_text {
 void hl_begin_map(struct hl_map_text *text, int fd);
 
 /* Adds the pieces of SYMBOLS, which are chosen, that lie in the N ranges: ascending and disjoint, like the
-   lines.  Where functions overlap, the one that begins last has the bytes. */
-void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
-                      const struct hl_text_range *range, size_t n);
+   lines.  Where functions overlap, the one that begins last has the bytes.  -ENOEXEC: symbols of a file that
+   share long names would make a map beyond HL_TEXT_PER_FILE times the file (at most 0.24 times, for the 3621
+   files of a Debian 12), and there are lines up to that; else 0. */
+#define HL_TEXT_PER_FILE 4
+int hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
+                     const struct hl_text_range *range, size_t n);
 
 /* Adds the mark, writes the rest of the buffer, if there is a descriptor, and returns TEXT->result. */
 int hl_finish_map(struct hl_map_text *text);
 void hl_free_map(struct hl_map_text *text);
+
+/* Writes all of it.  0, or a negated errno. */
+int hl_write_bytes(int fd, const char *at, uint64_t bytes);
+
+/* Why a map, or one object's lines, were not written, and the remedy, for a negated errno; NULL for an unusual one. */
+const char *hl_explain_map_error(int result);
 
 /* "perf-PID.map". */
 #define HL_MAP_NAME_BYTES 32

@@ -40,14 +40,6 @@ IS_GUEST = "T_VM" in os.environ
 SYSTEM_STORE = "/run/hugeld"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def not_calibrated(tmp_path_factory):
-    """Where `survey --calibrate` has measured this machine, `run` has a line more at verbose=1, which no test expects."""
-    caches = "/var/cache" if os.geteuid() == 0 else "~/.cache"
-    if "XDG_CACHE_HOME" not in os.environ and os.path.exists(os.path.expanduser(f"{caches}/hugeld/tlb.json")):
-        os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
@@ -370,7 +362,7 @@ def images(image_store):
     """The same for one test: its images go at its end, since they all take memory."""
     before = set(os.listdir(image_store.folder))
     yield image_store
-    for name in set(os.listdir(image_store.folder)) - before - {".lock"}:
+    for name in set(os.listdir(image_store.folder)) - before - {".lock", ".records"}:
         shutil.rmtree(image_store.folder / name)
 
 
@@ -404,12 +396,3 @@ def strace():
         return ["strace", "-D", "-o", "/dev/null", "-e", f"trace={call}", "-e", fault]
 
     return prefix
-
-
-@pytest.fixture
-def curve(tmp_path, monkeypatch):
-    """A made-up measurement of `survey --calibrate`: survey's advice depends on nothing that a busy machine would measure."""
-    folder = tmp_path / "cache/hugeld"
-    folder.mkdir(parents=True)
-    (folder / "tlb.json").write_text(helpers.jump_costs_file())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent))

@@ -18,26 +18,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <syslog.h>
 #include <unistd.h>
 
 struct request {
-    struct hl_attach_request attachment;
+    struct hl_attach_request plan;
     const char *name; /* of the command */
-    const char *patterns;
-    bool json, children, is_asked;
+    bool json, children;
+    size_t memory_mib;
     struct hl_pids pids;
-    /* results */
-    json_t *processes;
-    bool failed;
+    struct hl_attachment *attachment; /* one for each */
 };
 
-/* A process ID, or a name, of which there may be several processes. */
 static int parse_process(void *request_, const char *text) {
     struct request *request = request_;
-    int n = hl_add_processes(&request->pids, text, request->name);
-    request->is_asked = true;
-    request->failed |= n == 0;
-    return n < 0 ? EINVAL : 0;
+    pid_t pid = hl_parse_pid(text);
+    if (pid == 0) {
+        hl_warn("%s: '%s' is not a process ID; give a number as ps prints it", request->name, text);
+        return EINVAL;
+    }
+    hl_add_pid(&request->pids, pid);
+    return 0;
 }
 
 static int set_store(void *request_, const char *path) {
@@ -46,35 +47,29 @@ static int set_store(void *request_, const char *path) {
         hl_warn("--store=%s: give the store's folder with a leading slash", path);
         return EINVAL;
     }
-    request->attachment.options.store = (struct hl_string){path, strlen(path)};
+    request->plan.options.store = (struct hl_string){path, strlen(path)};
     return 0;
 }
 
-#define FLAGS_OF_BOTH(objects)                                                                               \
+#define FLAGS_OF_BOTH                                                                                        \
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},                                      \
-        {"objects", 'p', "PATTERNS", "Which objects, as in LD_HUGEPAGES (" objects ")",                      \
-         HL_STRING(struct request, patterns)},                                                               \
         {"children", 'c', NULL, "Their children, and theirs, too", HL_SWITCH(struct request, children)},     \
-        {"dry-run", 0, NULL, "Only show what would be done", HL_SWITCH(struct request, attachment.dry_run)}, \
-    {                                                                                                        \
-        "running-threads", 0, NULL, "Interrupt threads that run, too",                                       \
-            HL_SWITCH(struct request, attachment.takes_running)                                              \
+        {"dry-run", 0, NULL, "Only show what would be done", HL_SWITCH(struct request, plan.dry_run)}, {     \
+        NULL, 0, "PID...", NULL, HL_CALL(parse_process)                                                      \
     }
 
 static const struct hl_flag attach_flags[] = {
-    FLAGS_OF_BOTH("main"),
+    {"memory", 0, "MIB", "Take up to so much for copies (an eighth of what is free)",
+     HL_COUNT(struct request, memory_mib, 1, UINT32_MAX)},
     {"store", 0, "FOLDER", "Look for images in this store", HL_CALL(set_store)},
-    {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
+    FLAGS_OF_BOTH,
 };
 
-static const struct hl_flag detach_flags[] = {
-    FLAGS_OF_BOTH("*"),
-    {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
-};
+static const struct hl_flag detach_flags[] = {FLAGS_OF_BOTH};
 
 /* --- results --- */
 
-/* Translates RESULT, why a text of hl_attachment stays; HL_MOVED: it is an errno for which there is no reason. */
+/* Translates RESULT, why the text stays; HL_MOVED: it is an errno for which there is no reason. */
 static enum hl_reason reason_of(int result) {
     switch (result) {
     case -EPERM:
@@ -91,195 +86,213 @@ static enum hl_reason reason_of(int result) {
     }
 }
 
-/* The same as text, for the file at PATH (NULL: unknown) in the process PID.  Root is told what denies it access. */
-static char *format_reason(int result, pid_t pid, const char *path) {
-    enum hl_reason reason = reason_of(result);
-    if (reason == HL_REASON_ATTACH_DENIED && geteuid() == 0)
-        return hl_xasprintf("%s", hl_explain_denial(pid));
-    if (reason == HL_MOVED)
-        return hl_xasprintf("%s", strerror(-result));
-    return hl_explain_reason(reason, path != NULL ? path : "FILE");
-}
-
-static bool is_there_already(const struct request *request, int reason) {
-    return (reason == HL_REASON_HUGE_ALREADY || reason == HL_REASON_ATTACH_COPY) &&
-           !request->attachment.is_detach;
-}
-
-/* Whether only a wildcard selects TEXT, and it cannot move. */
-static bool is_beside_the_point(const struct request *request, const struct hl_attached_text *text) {
-    return (text->reason == HL_REASON_TOO_SMALL || text->reason == HL_REASON_ATTACH_DETACHED ||
-            is_there_already(request, text->reason)) &&
-           hl_select_object(request->attachment.options.objects, &text->loaded->object) ==
-               HL_SELECTED_BY_WILDCARD;
-}
-
-static void print_joined(const struct request *request, const struct hl_attachment *attachment,
-                         const struct hl_attached_text *text) {
-    hl_print("%d %s: %s: %son %" PRIu64 " huge page%s of its own file", attachment->process.pid,
-             attachment->process.name, text->loaded->object.path,
-             request->attachment.dry_run ? "would be " : "", text->joined_pages,
-             hl_plural(text->joined_pages));
-}
-
-/* No whole huge page lies in the text of LOADED at its address.  The caller frees the result. */
-static char *explain_too_small(const struct request *request, const struct hl_attachment *attachment,
-                               const struct hl_loaded *loaded) {
+/* No whole huge page lies in the text at its address. */
+static char *explain_too_small(const struct hl_attachment *attachment) {
     struct hl_verdict verdict;
-    hl_judge_loaded(&verdict, &attachment->process, loaded, attachment->obstacle,
-                    &request->attachment.options);
-    char *commands = hl_format_commands(&verdict), *what;
-    if (commands != NULL)
-        what = hl_xasprintf("no whole huge page lies inside where it is loaded; best for its next start: %s",
-                            commands);
-    else
-        what = hl_xasprintf("%s%s", hl_reason_sentence(HL_REASON_TOO_SMALL),
-                            strcmp(request->patterns, "main") == 0 ? "; -p '*' looks at its libraries, too"
-                                                                   : "");
+    hl_judge_loaded(&verdict, &attachment->process, attachment->loaded,
+                    hl_find_obstacle(&attachment->process), &attachment->request->options);
+    char *commands = hl_format_commands(&verdict);
+    char *what =
+        commands != NULL
+            ? hl_xasprintf("no whole huge page lies inside where it is loaded; best for its next start: %s",
+                           commands)
+            : hl_xasprintf("%s", hl_reason_sentence(HL_REASON_TOO_SMALL));
     free(commands);
     hl_free_verdict(&verdict);
     return what;
 }
 
-static void print_text(const struct request *request, const struct hl_attachment *attachment,
-                       const struct hl_attached_text *text) {
-    const char *path = text->loaded->object.path, *would = request->attachment.dry_run ? "would be " : "";
-    bool is_there = is_there_already(request, text->reason);
-    char *what;
-    if (text->joined_pages > 0)
-        print_joined(request, attachment, text);
-    if (text->reason != 0 && !is_there) {
-        what = text->reason == HL_REASON_TOO_SMALL
-                   ? explain_too_small(request, attachment, text->loaded)
-                   : format_reason(text->reason, attachment->process.pid, path);
-        hl_warn("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
-                text->joined_pages > 0 ? "the rest of the text" : "text", what);
-        free(what);
-        return;
-    }
-    if (is_there && text->joined_pages > 0)
-        return;
-    if (is_there)
-        what = hl_xasprintf("on huge pages already");
-    else if (request->attachment.is_detach)
-        what = hl_xasprintf("%sback on its own file", would);
-    else
-        what = hl_xasprintf("%son %" PRIu64 " huge page%s of %s%s", would, text->huge_pages,
-                            hl_plural(text->huge_pages),
-                            text->image != NULL ? "the image " : "a copy made for it",
-                            text->image != NULL ? text->image : "");
-    hl_print("%d %s: %s: %s", attachment->process.pid, attachment->process.name, path, what);
-    free(what);
+/* Why the text stays; the caller frees it.  Root is told what denies it access. */
+static char *explain(const struct hl_attachment *attachment) {
+    enum hl_reason reason = reason_of(attachment->reason);
+    const char *path = attachment->loaded != NULL ? attachment->loaded->object.path : NULL;
+    if (reason == HL_REASON_TOO_SMALL)
+        return explain_too_small(attachment);
+    if (reason == HL_REASON_ATTACH_DENIED && geteuid() == 0)
+        return hl_xasprintf("%s", hl_explain_denial(attachment->process.pid));
+    if (reason == HL_MOVED)
+        return hl_xasprintf("%s", strerror(-attachment->reason));
+    return hl_explain_reason(reason, path != NULL ? path : "FILE");
 }
 
-static void set_reason(json_t *json, int result, pid_t pid, const char *path) {
-    enum hl_reason reason = result != 0 ? reason_of(result) : HL_MOVED;
-    char *sentence = result != 0 ? format_reason(result, pid, path) : NULL;
+static bool is_there_already(const struct hl_attachment *attachment) {
+    return !attachment->request->is_detach &&
+           (attachment->reason == HL_REASON_HUGE_ALREADY || attachment->reason == HL_REASON_ATTACH_COPY);
+}
+
+static char *describe_move(const struct hl_attachment *attachment) {
+    const char *would = attachment->request->dry_run ? "would be " : "";
+    if (is_there_already(attachment))
+        return hl_xasprintf("on huge pages already");
+    if (attachment->request->is_detach)
+        return hl_xasprintf("%sback on its own file", would);
+    return hl_xasprintf("%son %" PRIu64 " huge page%s of %s%s", would, attachment->huge_pages,
+                        hl_plural(attachment->huge_pages),
+                        attachment->image != NULL ? "the image " : "a copy made for it",
+                        attachment->image != NULL ? attachment->image : "");
+}
+
+static void print_attachment(const struct hl_attachment *attachment) {
+    const struct hl_process *process = &attachment->process;
+    bool was_opened = attachment->reason == -ESRCH && attachment->maps >= 0;
+    if (attachment->loaded == NULL && attachment->reason < 0 && !was_opened) {
+        hl_say_unreadable(process->pid, attachment->reason);
+        return;
+    }
+    const char *path = attachment->loaded != NULL ? attachment->loaded->object.path : NULL;
+    char *prefix = hl_xasprintf("%d %s%s%s", process->pid, process->name != NULL ? process->name : "?",
+                                path != NULL ? ": " : "", path != NULL ? path : "");
+    if (attachment->joined_pages > 0)
+        hl_print("%s: %son %" PRIu64 " huge page%s of its own file", prefix,
+                 attachment->request->dry_run ? "would be " : "", attachment->joined_pages,
+                 hl_plural(attachment->joined_pages));
+    bool is_there = is_there_already(attachment);
+    char *what = attachment->reason == 0 || is_there ? describe_move(attachment) : explain(attachment);
+    if (attachment->reason != 0 && !is_there)
+        hl_warn("%s: %s stays: %s", prefix, attachment->joined_pages > 0 ? "the rest of the text" : "text",
+                what);
+    else if (!is_there || attachment->joined_pages == 0)
+        hl_print("%s: %s", prefix, what);
+    free(what);
+    free(prefix);
+}
+
+static void set_reason(json_t *json, const struct hl_attachment *attachment) {
+    enum hl_reason reason = attachment->reason != 0 ? reason_of(attachment->reason) : HL_MOVED;
+    char *sentence = attachment->reason != 0 ? explain(attachment) : NULL;
     json_object_set_new(json, "reason", hl_json_text(reason != HL_MOVED ? hl_reason_name(reason) : NULL));
     json_object_set_new(json, "sentence", hl_json_text(sentence));
     free(sentence);
 }
 
-static json_t *make_json_text(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
-    json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path",
-                             hl_json_text(text->loaded->object.path), "is_main", text->loaded->object.is_main,
-                             "moves", attachment->reason == 0 && text->reason == 0, "joined_pages",
-                             (json_int_t)text->joined_pages, "huge_pages", (json_int_t)text->huge_pages,
-                             "image", hl_json_text(text->image));
-    set_reason(json, text->reason, attachment->process.pid, text->loaded->object.path);
+static json_t *make_json_text(const struct hl_attachment *attachment) {
+    json_t *json = json_pack(
+        "{s:o, s:b, s:b, s:I, s:I, s:o}", "path", hl_json_text(attachment->loaded->object.path), "is_main", 1,
+        "moves", attachment->reason == 0, "joined_pages", (json_int_t)attachment->joined_pages, "huge_pages",
+        (json_int_t)attachment->huge_pages, "image", hl_json_text(attachment->image));
+    set_reason(json, attachment);
     return json;
 }
 
-static json_t *make_json(const struct request *request, const struct hl_attachment *attachment) {
+static json_t *make_json(const struct hl_attachment *attachment) {
     json_t *texts = json_array();
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        json_array_append_new(texts, make_json_text(attachment, &attachment->text[i]));
-    json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:I, s:o}", "pid", (int)attachment->process.pid, "name",
-                             hl_json_text(attachment->process.name), "dry_run", request->attachment.dry_run,
-                             "stopped_us", (json_int_t)attachment->stopped_us, "stopped_threads",
-                             (json_int_t)attachment->stopped_threads, "objects", texts);
-    set_reason(json, attachment->reason, attachment->process.pid, attachment->process.executable);
+    if (attachment->loaded != NULL)
+        json_array_append_new(texts, make_json_text(attachment));
+    json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:o}", "pid", (int)attachment->process.pid, "name",
+                             hl_json_text(attachment->process.name), "dry_run", attachment->request->dry_run,
+                             "stopped_us", (json_int_t)attachment->stopped_us, "objects", texts);
+    set_reason(json, attachment);
     return json;
-}
-
-/* Reports why nothing more can be done with the process. */
-static void say_refused(const struct request *request, const struct hl_attachment *attachment) {
-    bool is_joined = false;
-    bool was_there = attachment->reason == -ESRCH && attachment->maps >= 0;
-    if (attachment->n_texts == 0 && attachment->reason < 0 && !was_there) {
-        hl_say_unreadable(attachment->process.pid, attachment->reason);
-        return;
-    }
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        if (attachment->text[i].joined_pages > 0) {
-            is_joined = true;
-            if (!request->json)
-                print_joined(request, attachment, &attachment->text[i]);
-        }
-    char *reason = format_reason(attachment->reason, attachment->process.pid, attachment->process.executable);
-    hl_warn("%d %s: %s stays: %s", attachment->process.pid,
-            attachment->process.name != NULL ? attachment->process.name : "?",
-            is_joined ? "the rest of the text" : "text", reason);
-    free(reason);
-}
-
-static void report(struct request *request, const struct hl_attachment *attachment) {
-    bool done = false;
-    for (size_t i = 0; i < attachment->n_texts && attachment->reason == 0; i++) {
-        const struct hl_attached_text *text = &attachment->text[i];
-        bool is_there = is_there_already(request, text->reason);
-        done |= text->reason == 0 || is_there;
-        if (is_beside_the_point(request, text))
-            continue;
-        request->failed |= text->reason != 0 && !is_there;
-        if (!request->json)
-            print_text(request, attachment, text);
-    }
-    if (attachment->reason != 0)
-        say_refused(request, attachment);
-    else if (!done && !request->failed)
-        hl_warn("%d %s: nothing to do: %s", attachment->process.pid, attachment->process.name,
-                request->attachment.is_detach ? hl_reason_sentence(HL_REASON_ATTACH_DETACHED)
-                                              : "no object matching -p contains a whole huge page of text");
-    request->failed |= attachment->reason != 0 || !done;
-    if (request->json)
-        json_array_append_new(request->processes, make_json(request, attachment));
 }
 
 /* --- the commands --- */
 
+/* Says what the copies will take, before any is made.  If that is too much, or there turns out to be too little memory, nothing
+   moves. */
+static void prepare_memory(struct request *request) {
+    struct hl_attach_request *all = &request->plan;
+    uint64_t limit = 0, bytes = hl_sum_own_images(all);
+    int result = hl_check_own_images(all, &limit);
+    if (bytes > 0 && !request->json)
+        hl_print("%zu cop%s of text %s %" PRIu64 " MiB of memory; up to %" PRIu64 " MiB may be taken",
+                 all->n_own, all->n_own == 1 ? "y" : "ies", all->dry_run ? "would take" : "take", bytes >> 20,
+                 limit >> 20);
+    for (size_t i = 0; i < request->pids.n && result == 0 && !all->dry_run; i++) {
+        hl_show_progress(1000, "%zu of %zu processes filled", i, request->pids.n);
+        if (!hl_fill_own_image(&request->attachment[i]))
+            result = request->attachment[i].reason;
+    }
+    for (size_t i = 0; i < request->pids.n && result != 0; i++)
+        if (request->attachment[i].reason == 0)
+            request->attachment[i].reason = result;
+}
+
+/* A line of syslog: who did what to which process.  The process may have chosen its name and path. */
+static void write_log(const struct hl_attachment *attachment) {
+    uint64_t user = 0;
+    hl_read_setting("/proc/self/loginuid", &user); /* who has logged in, and became root since */
+    char *why = attachment->reason != 0 ? explain(attachment) : NULL;
+    char *line =
+        hl_xasprintf("%s by root (login %d): process %d (%s), %s: %s%s",
+                     attachment->request->is_detach ? "detach" : "attach", (int)user, attachment->process.pid,
+                     attachment->process.name != NULL ? attachment->process.name : "?",
+                     attachment->loaded != NULL ? attachment->loaded->object.path : "?",
+                     why != NULL ? "text stays: " : "done", why != NULL ? why : "");
+    for (char *at = line; *at != '\0'; at++)
+        *at = (unsigned char)*at < ' ' || *at == 0x7f ? '?' : *at;
+    openlog("hugeld", LOG_PID, LOG_AUTHPRIV);
+    syslog(LOG_NOTICE, "%s", line);
+    closelog();
+    free(line);
+    free(why);
+}
+
+/* What cannot be undone again is said before. */
+static void warn_one_way(const struct hl_attachment *attachment) {
+    if (attachment->request->is_detach && attachment->reason == 0 &&
+        hl_find_obstacle(&attachment->process) == HL_REASON_ATTACH_THP_DISABLED)
+        hl_warn("%d %s: one way only: it has disabled transparent huge pages (PR_SET_THP_DISABLE), so it "
+                "cannot be attached "
+                "again before it is started anew",
+                attachment->process.pid, attachment->process.name);
+}
+
+/* Prints the results.  Whether all of it is there. */
+static bool report(const struct request *request) {
+    json_t *processes = json_array();
+    bool is_done = true;
+    for (size_t i = 0; i < request->pids.n; i++) {
+        const struct hl_attachment *attachment = &request->attachment[i];
+        is_done = is_done && (attachment->reason == 0 || is_there_already(attachment));
+        if (request->json)
+            json_array_append_new(processes, make_json(attachment));
+        else
+            print_attachment(attachment);
+    }
+    if (request->json)
+        hl_print_json(json_pack("{s:I, s:O}", "copied_bytes", (json_int_t)hl_sum_own_images(&request->plan),
+                                "processes", processes));
+    json_decref(processes);
+    return is_done;
+}
+
 static int run(struct request *request) {
-    if (!request->is_asked) {
-        hl_warn("%s: give a PID or NAME, or several", request->name);
+    struct hl_attach_request *all = &request->plan;
+    if (request->pids.n == 0) {
+        hl_warn("%s: give a PID, or several", request->name);
         return HL_EXIT_USAGE;
     }
-    hl_set_geometry(&request->attachment.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    request->attachment.options.objects = (struct hl_string){request->patterns, strlen(request->patterns)};
-    request->processes = json_array();
+    hl_set_geometry(&all->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    all->memory_bytes = (uint64_t)request->memory_mib << 20;
     hl_raise_file_limit(); /* a process may have mapped more than the soft one */
     if (request->children)
         hl_add_children(&request->pids);
+    request->attachment = hl_xmalloc(request->pids.n * sizeof *request->attachment);
     for (size_t i = 0; i < request->pids.n; i++) {
-        struct hl_attachment attachment;
-        hl_show_progress(1000, "%zu of %zu processes", i, request->pids.n);
-        hl_plan_attachment(&attachment, &request->attachment, request->pids.pid[i]);
-        if (!request->attachment.dry_run)
-            hl_move_attachment(&attachment);
-        hl_hide_progress();
-        report(request, &attachment);
-        hl_free_attachment(&attachment);
+        hl_show_progress(1000, "%zu of %zu processes planned", i, request->pids.n);
+        hl_plan_attachment(&request->attachment[i], all, request->pids.pid[i]);
+        warn_one_way(&request->attachment[i]);
     }
-    if (request->json)
-        hl_print_json(json_pack("{s:O}", "processes", request->processes));
-    json_decref(request->processes);
-    hl_free_placer(&request->attachment.placer);
+    prepare_memory(request);
+    for (size_t i = 0; i < request->pids.n && !all->dry_run; i++) {
+        hl_show_progress(1000, "%zu of %zu processes", i, request->pids.n);
+        hl_move_attachment(&request->attachment[i]);
+        if (geteuid() == 0)
+            write_log(&request->attachment[i]);
+    }
+    hl_hide_progress();
+    bool is_done = report(request);
+    for (size_t i = 0; i < request->pids.n; i++)
+        hl_free_attachment(&request->attachment[i]);
+    free(request->attachment);
+    hl_free_own_images(all);
+    hl_free_placer(&all->placer);
     free(request->pids.pid);
-    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+    return is_done ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
 static int parse_and_run(const struct hl_command *command, struct request *request, int argc, char **argv) {
-    hl_default_options(&request->attachment.options);
-    request->attachment.suspends_filters = true;
+    hl_default_options(&request->plan.options);
     if (hl_read_flags(command, argc, argv, request) != 0)
         return HL_EXIT_USAGE;
     return run(request);
@@ -288,23 +301,22 @@ static int parse_and_run(const struct hl_command *command, struct request *reque
 int hl_attach_processes(int argc, char **argv) {
     static const struct hl_command command = {
         "attach",
-        "Puts the text of running processes onto huge pages.\v"
+        "Puts the text of running programs onto huge pages; an experiment.\v"
         "They are its own file's where the kernel joins pages of the page "
         "cache, else those of an image.  The image is that of a store (hugeld "
-        "share add), else one is made for them.  Exit status: 0 when all of "
+        "enable), else one is made for them.  Exit status: 0 when all of "
         "it is there, 1 when some is not.",
         attach_flags, false};
-    struct request request = {
-        .name = "attach", .patterns = "main", .attachment.joins = true, .attachment.placer.only_joins = true};
+    struct request request = {.name = "attach", .plan.joins = true, .plan.placer.only_joins = true};
     return parse_and_run(&command, &request, argc, argv);
 }
 
 int hl_detach_processes(int argc, char **argv) {
     static const struct hl_command command = {
         "detach",
-        "Moves the text of running processes back from an image to their own files.\v"
+        "Moves the text of running programs back from an image to their own files.\v"
         "Exit status: 0 when all of it is back, 1 when some is not, or there was nothing.",
         detach_flags, false};
-    struct request request = {.name = "detach", .patterns = "*", .attachment.is_detach = true};
+    struct request request = {.name = "detach", .plan.is_detach = true};
     return parse_and_run(&command, &request, argc, argv);
 }

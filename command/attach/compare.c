@@ -7,6 +7,8 @@
 #include "command/attach/attachment.h"
 #include "command/trace/tracee.h"
 
+#if defined __x86_64__
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,10 +105,11 @@ static void add_piece(struct comparison *c, const struct hl_piece_of_text *piece
     const struct hl_object *object = &c->loaded->object;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
-        uint64_t start = segment->start > piece->start ? segment->start : piece->start;
-        uint64_t end = segment->file_end < piece->end ? segment->file_end : piece->end;
+        uint64_t from = piece->start + piece->distance, to = piece->end + piece->distance;
+        uint64_t start = segment->start > from ? segment->start : from;
+        uint64_t end = segment->file_end < to ? segment->file_end : to;
         if (start < end)
-            add_chunks(c, start, end, piece->offset + (start - piece->start));
+            add_chunks(c, start - piece->distance, end - piece->distance, piece->offset + (start - from));
     }
 }
 
@@ -129,14 +132,15 @@ static void map_image(struct comparison *c) {
     c->file_bytes = (uint64_t)stat.st_size;
 }
 
-int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+static int compare(const struct hl_attachment *attachment, int file, const struct hl_piece_of_text *piece,
+                   unsigned n, bool is_image) {
     struct comparison c = {.pid = attachment->process.pid,
-                           .file = text->file,
-                           .loaded = text->loaded,
-                           .header = find_header(&text->loaded->object)};
-    for (unsigned i = 0; i < text->n_pieces; i++)
-        add_piece(&c, &text->piece[i]);
-    if (text->is_huge)
+                           .file = file,
+                           .loaded = attachment->loaded,
+                           .header = find_header(&attachment->loaded->object)};
+    for (unsigned i = 0; i < n; i++)
+        add_piece(&c, &piece[i]);
+    if (is_image)
         map_image(&c);
     hl_run_in_threads(compare_some, &c, c.n / CHUNKS_AT_LEAST);
     if (c.mapped != NULL)
@@ -144,3 +148,14 @@ int hl_compare_attached_text(const struct hl_attachment *attachment, const struc
     free(c.chunk);
     return atomic_load(&c.result);
 }
+
+int hl_compare_attached_text(const struct hl_attachment *attachment) {
+    return compare(attachment, attachment->file, attachment->piece, attachment->n_pieces,
+                   attachment->is_huge);
+}
+
+int hl_compare_with_own_file(const struct hl_attachment *attachment) {
+    return compare(attachment, attachment->back_file, attachment->back, attachment->n_back, false);
+}
+
+#endif

@@ -15,6 +15,8 @@
 #include "command/image/store.h"
 #include "command/trace/tracee.h"
 
+#if defined __x86_64__
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -22,6 +24,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -31,6 +34,9 @@
 /* A copy that is larger than this is made only if at least this fraction of the text is in memory. */
 #define ANY_USE_BYTES ((uint64_t)64 << 20)
 #define RESIDENT_SHARE 8
+
+/* Without being told, copies take at most this fraction of the free memory. */
+#define FREE_SHARE 8
 
 /* The file is read in parts of this size. */
 #define READ_BYTES ((size_t)64 << 10)
@@ -113,8 +119,8 @@ static bool is_on_huge_pages(const char *at, uint64_t bytes) {
 }
 
 /* Writes one piece, through a mapping with room for huge pages.  *IS_HUGE becomes false unless all of it is seen on huge pages. */
-static int write_piece(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                       const struct hl_piece_of_text *piece, int out, uint64_t unit, bool *is_huge) {
+static int write_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece, int out,
+                       uint64_t unit, bool *is_huge) {
     uint64_t bytes = piece->end - piece->start;
     char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
@@ -123,7 +129,7 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_a
     int result = HL_REASON_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
         struct filling filling = {.pid = attachment->process.pid,
-                                  .loaded = text->loaded,
+                                  .loaded = attachment->loaded,
                                   .from = piece->start,
                                   .bytes = bytes,
                                   .unit = unit,
@@ -137,20 +143,21 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_a
     return result;
 }
 
-static int write_pieces(const struct hl_attachment *attachment, const struct hl_attached_text *text, int out,
-                        const struct hl_geometry *geometry) {
-    uint64_t end = text->piece[text->n_pieces - 1].offset + text->piece[text->n_pieces - 1].end -
-                   text->piece[text->n_pieces - 1].start;
+static int write_pieces(const struct hl_attachment *attachment, int out) {
+    uint64_t end = attachment->piece[attachment->n_pieces - 1].offset +
+                   attachment->piece[attachment->n_pieces - 1].end -
+                   attachment->piece[attachment->n_pieces - 1].start;
     uint64_t pages, small = 0;
     bool is_huge = true;
     int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
-    for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
-        result = write_piece(attachment, text, &text->piece[i], out, geometry->huge_page_bytes, &is_huge);
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
+        result = write_piece(attachment, &attachment->piece[i], out,
+                             attachment->request->geometry.huge_page_bytes, &is_huge);
     if (result == 0 && fchmod(out, 0444) != 0)
         result = -errno;
     if (result != 0 || is_huge)
         return result;
-    result = hl_prove_huge(geometry, out, true, &pages, &small);
+    result = hl_prove_huge(&attachment->request->geometry, out, true, &pages, &small);
     return result != 0 || small > 0 ? HL_REASON_THP_UNAVAILABLE : 0;
 }
 
@@ -163,18 +170,9 @@ static int seal(int out, int *file) {
     return *file >= 0 ? 0 : -errno;
 }
 
-static bool has_memory(uint64_t bytes) {
-    struct hl_status status;
-    struct hl_placement placement;
-    hl_read_status(&status, &hl_system_roots);
-    hl_read_placement(&placement, &status, HL_NUMA_ANY);
-    return bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
-}
-
-static int write_memory_file(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                             const struct hl_geometry *geometry, const char *name, int *file) {
+static int write_memory_file(const struct hl_attachment *attachment, const char *name, int *file) {
     int out = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    int result = out < 0 ? -errno : write_pieces(attachment, text, out, geometry);
+    int result = out < 0 ? -errno : write_pieces(attachment, out);
     if (result == 0)
         result = seal(out, file);
     if (out >= 0)
@@ -183,11 +181,10 @@ static int write_memory_file(const struct hl_attachment *attachment, const struc
 }
 
 /* Writes the image to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, for which no writer may be left. */
-static int write_to_mount(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                          const struct hl_geometry *geometry, const char *name, int context, int folder,
+static int write_to_mount(const struct hl_attachment *attachment, const char *name, int context, int folder,
                           int *file) {
     int out = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
-    int result = out < 0 ? -errno : write_pieces(attachment, text, out, geometry);
+    int result = out < 0 ? -errno : write_pieces(attachment, out);
     int opened = result == 0 ? openat(folder, name, O_RDONLY | O_CLOEXEC) : -1;
     if (out >= 0)
         close(out);
@@ -202,14 +199,13 @@ static int write_to_mount(const struct hl_attachment *attachment, const struct h
 }
 
 /* Negative: we cannot make such a file system. */
-static int write_own_tmpfs(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                           const struct hl_geometry *geometry, const char *name, int *file) {
+static int write_own_tmpfs(const struct hl_attachment *attachment, const char *name, int *file) {
     int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1, result = -EPERM;
     if (context >= 0 && fsconfig(context, FSCONFIG_SET_STRING, "huge", "always", 0) == 0 &&
         fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         folder = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
     if (folder >= 0) {
-        result = write_to_mount(attachment, text, geometry, name, context, folder, file);
+        result = write_to_mount(attachment, name, context, folder, file);
         close(folder);
     }
     if (context >= 0)
@@ -218,69 +214,107 @@ static int write_own_tmpfs(const struct hl_attachment *attachment, const struct 
 }
 
 /* Whether enough of TEXT is in memory to make a copy of all of it worth its memory: a file can have holes of any size. */
-static bool is_in_use(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+static bool is_in_use(const struct hl_attachment *attachment) {
     uint64_t bytes = 0, resident = 0;
     for (size_t i = 0; i < attachment->process.n_regions; i++) {
         const struct hl_region *region = &attachment->process.region[i];
         bool is_copied = false;
-        for (unsigned j = 0; j < text->n_pieces; j++)
-            is_copied |= hl_overlap(region->start, region->end, text->piece[j].start, text->piece[j].end) > 0;
+        for (unsigned j = 0; j < attachment->n_pieces; j++)
+            is_copied |= hl_overlap(region->start, region->end, attachment->piece[j].start,
+                                    attachment->piece[j].end) > 0;
         resident += is_copied ? region->resident_bytes : 0;
     }
-    for (unsigned j = 0; j < text->n_pieces; j++)
-        bytes += text->piece[j].end - text->piece[j].start;
+    for (unsigned j = 0; j < attachment->n_pieces; j++)
+        bytes += attachment->piece[j].end - attachment->piece[j].start;
     return bytes <= ANY_USE_BYTES || resident >= bytes / RESIDENT_SHARE;
 }
 
-static int write_image(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                       const struct hl_attach_request *request, int *file) {
-    if (!is_in_use(attachment, text))
-        return HL_REASON_ATTACH_UNUSED;
-    if (!has_memory(text->huge_pages * request->geometry.huge_page_bytes))
-        return HL_REASON_MEMORY_FULL;
-    char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));
-    int result = write_own_tmpfs(attachment, text, &request->geometry, name, file);
+static int write_image(const struct hl_attachment *attachment, int *file) {
+    char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(attachment->loaded->object.path));
+    int result = write_own_tmpfs(attachment, name, file);
     if (result < 0)
-        result = write_memory_file(attachment, text, &request->geometry, name, file);
+        result = write_memory_file(attachment, name, file);
     free(name);
     return result;
 }
 
-/* Whether OWN has all pieces of TEXT, at the same offsets. */
-static bool has_pieces(const struct hl_own_image *own, const struct hl_attached_text *text) {
-    for (unsigned i = 0; i < own->n_pieces && own->n_pieces == text->n_pieces; i++)
-        if (own->piece[i].offset != text->piece[i].offset ||
-            own->piece[i].end - own->piece[i].start != text->piece[i].end - text->piece[i].start)
+/* --- of all processes --- */
+
+/* Whether OWN is to have all pieces of ATTACHMENT, at the same offsets. */
+static bool has_pieces(const struct hl_own_image *own, const struct hl_attachment *attachment) {
+    for (unsigned i = 0; i < own->n_pieces && own->n_pieces == attachment->n_pieces; i++)
+        if (own->piece[i].offset != attachment->piece[i].offset ||
+            own->piece[i].end - own->piece[i].start != attachment->piece[i].end - attachment->piece[i].start)
             return false;
-    return own->n_pieces == text->n_pieces;
+    return own->n_pieces == attachment->n_pieces;
 }
 
-static bool find_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                           const struct hl_attach_request *request, uint64_t load_bias) {
-    for (size_t i = 0; i < request->n_own; i++) {
-        const struct hl_own_image *own = &request->own[i];
-        if (!hl_is_same_state(&own->state, &text->state) || own->load_bias != load_bias ||
-            !has_pieces(own, text))
-            continue;
-        text->file = own->file;
-        if (hl_compare_attached_text(attachment, text) == 0)
-            return true;
-    }
-    text->file = -1;
-    return false;
-}
-
-int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                      struct hl_attach_request *request) {
-    uint64_t load_bias = text->loaded->object.load_bias % request->geometry.huge_page_bytes;
-    if (find_own_image(attachment, text, request, load_bias))
+int hl_claim_own_image(struct hl_attachment *attachment) {
+    struct hl_attach_request *request = attachment->request;
+    uint64_t unit = request->geometry.huge_page_bytes;
+    uint64_t load_bias = attachment->loaded->object.load_bias % unit;
+    if (!is_in_use(attachment))
+        return HL_REASON_ATTACH_UNUSED;
+    for (size_t i = 0; i < request->n_own && attachment->own == 0; i++)
+        if (hl_is_same_state(&request->own[i].state, &attachment->state) &&
+            request->own[i].load_bias == load_bias && has_pieces(&request->own[i], attachment))
+            attachment->own = i + 1;
+    if (attachment->own != 0)
         return 0;
-    int result = write_image(attachment, text, request, &text->file);
-    if (result != 0)
-        return result;
     request->own = hl_xrealloc(request->own, (request->n_own + 1) * sizeof *request->own);
     struct hl_own_image *own = &request->own[request->n_own++];
-    *own = (struct hl_own_image){text->state, load_bias, text->file, text->n_pieces, {{0}}};
-    memcpy(own->piece, text->piece, sizeof own->piece);
+    *own = (struct hl_own_image){attachment->state,    load_bias, attachment->huge_pages * unit, -1,
+                                 attachment->n_pieces, {{0}}};
+    memcpy(own->piece, attachment->piece, sizeof own->piece);
+    attachment->own = request->n_own;
     return 0;
 }
+
+uint64_t hl_sum_own_images(const struct hl_attach_request *request) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < request->n_own; i++)
+        bytes += request->own[i].bytes;
+    return bytes;
+}
+
+int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    uint64_t free_bytes = hl_read_memory_headroom(&hl_system_roots, &placement);
+    *limit = request->memory_bytes != 0 ? request->memory_bytes : free_bytes / FREE_SHARE;
+    *limit = *limit < free_bytes ? *limit : free_bytes;
+    return hl_sum_own_images(request) <= *limit ? 0 : HL_REASON_ATTACH_MEMORY;
+}
+
+bool hl_fill_own_image(struct hl_attachment *attachment) {
+    struct hl_attach_request *request = attachment->request;
+    struct stat stat;
+    if (attachment->reason != 0 || attachment->own == 0)
+        return true;
+    struct hl_own_image *own = &request->own[attachment->own - 1];
+    bool was_filled = own->file >= 0;
+    int result = was_filled ? 0 : write_image(attachment, &own->file);
+    attachment->file = own->file;
+    if (result == 0 && was_filled)
+        result = hl_compare_attached_text(attachment);
+    if (result == 0 && fstat(attachment->file, &stat) == 0) {
+        attachment->device = stat.st_dev;
+        attachment->inode = stat.st_ino;
+    }
+    attachment->reason = hl_or_ended(attachment, result);
+    return result != HL_REASON_NO_MEMORY && result != HL_REASON_THP_UNAVAILABLE && result != -ENOMEM &&
+           result != -ENOSPC;
+}
+
+void hl_free_own_images(struct hl_attach_request *request) {
+    for (size_t i = 0; i < request->n_own; i++)
+        if (request->own[i].file >= 0)
+            close(request->own[i].file);
+    free(request->own);
+    request->own = NULL;
+    request->n_own = 0;
+}
+
+#endif

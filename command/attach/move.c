@@ -4,14 +4,12 @@
        socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd(2)
        mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
        mmap, madvise          and in it each piece of the file, with its page tables filled
-       mremap                 from there onto the old text: one call takes away the one and brings the other
+       mremap                 from there onto the old text: one call takes away the one and brings the other.  The room
+                              stays mapped (MREMAP_DONTUNMAP), so that nothing else can come to lie in it
        munmap, close
 
    All other threads run on, in the text that is replaced.  A thread that faults during mremap(2) waits for its lock, so each call
    moves only a few huge pages: the waits are many and short.
-
-   A library could be unloaded meanwhile, and something else mapped in its place.  So all threads stand still during the last look
-   and the mremap of a library.
 
    If a call fails before the first mremap, everything is given back.  If an mremap fails, the ranges moved before it get their
    old mappings again.  An old kernel may have unmapped the text before it failed; then the new text is mapped there, with
@@ -23,14 +21,18 @@
 #include "elf/maps.h"
 #include "elf/sys.h"
 
+#if defined __x86_64__
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/futex.h>
 #include <linux/mman.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,11 +47,9 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #endif
-#define MREMAP_TO_PLACE 3 /* MREMAP_MAYMOVE | MREMAP_FIXED */
+#define MREMAP_TO_PLACE 7 /* MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP */
 /* How many huge pages one mremap(2) moves. */
 #define PAGES_AT_ONCE 4
-/* How many libraries are replaced in one stop of all threads: until then each holds a descriptor and its room. */
-#define LIBRARIES_AT_ONCE 4
 /* The stack of the process that sends a descriptor, its time limit, and the pause between two looks.  The processor is not yielded
    instead (trace/tracee.c says why). */
 #define SENDER_BYTES 32768
@@ -58,16 +58,21 @@
 /* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the room. */
 #define SPARE_MAPPINGS 64
 
+/* The sockets of a killed call, ours, and ours once more for the way back. */
+#define SENDINGS_MAX 4
+
+struct sending;
+
 struct mover {
     struct hl_attachment *attachment;
-    struct hl_attached_text *text;
     struct hl_tracee *tracee;
     uint64_t room, room_bytes;
     uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
-    uint64_t gone[HL_PIECES_MAX];    /* and the bytes already moved away from there */
     uint64_t moved_end;              /* the current piece is in place up to here, */
     unsigned moved_pieces;           /* and so many pieces before it */
-    int file;                        /* the process's descriptor of text->file, or -1 */
+    struct sending *sending[SENDINGS_MAX];
+    unsigned n_sendings;
+    int file; /* the process's descriptor of attachment->file, or -1 */
 };
 
 /* Makes a call.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other
@@ -137,34 +142,50 @@ static int send_file(int socket, int file) {
     return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
 }
 
+/* A process of hugeld's own that looks at a socket of the target, and sends a descriptor through it. */
 struct sending {
-    pid_t pid;
+    pid_t pid, maker; /* the process, and the one that made the socket: itself, or a parent */
     int number, file;
+    _Atomic int answer; /* enum answer */
+    pid_t sender;
     char stack[SENDER_BYTES] __attribute__((aligned(16)));
 };
+enum answer { NONE_YET, DONE, NOT_DONE };
 
-/* The exit status: 0 if the descriptor was sent. errno is shared with the waiting process. */
+/* errno is shared with the waiting process. */
 static int send_in_process(void *data) {
-    const struct sending *sending = data;
+    struct sending *sending = data;
     int process = (int)syscall(SYS_pidfd_open, sending->pid, 0);
     int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, sending->number, 0) : -1;
-    bool is_sent =
-        socket >= 0 && is_end_of_pair(socket, sending->pid) && send_file(socket, sending->file) == 0;
-    return !is_sent;
+    bool is_done = socket >= 0 && is_end_of_pair(socket, sending->maker) &&
+                   (sending->file < 0 || send_file(socket, sending->file) == 0);
+    atomic_store(&sending->answer, is_done ? DONE : NOT_DONE);
+    syscall(SYS_futex, &sending->answer, FUTEX_WAKE, 1, NULL, NULL, 0);
+    return 0;
 }
 
-/* 0, or -ETIMEDOUT; then the sender goes on until it can end. */
-static int await_sender(pid_t sender, int *status) {
+/* Waits for the answer, and not for the end, while the target's thread stands still. */
+static bool await_answer(struct sending *sending) {
+    const struct timespec slice = {0, (long)(SENDER_MS * 1e6 / 10)};
+    double begun = hl_now_ms();
+    while (atomic_load(&sending->answer) == NONE_YET && hl_now_ms() - begun < SENDER_MS)
+        syscall(SYS_futex, &sending->answer, FUTEX_WAIT, NONE_YET, &slice, NULL, 0);
+    return atomic_load(&sending->answer) == DONE;
+}
+
+/* A sender that does not end goes on until it can, and keeps its memory. */
+static void reap_sender(struct sending *sending) {
     for (double begun = hl_now_ms();;) {
         bool was_late = hl_now_ms() - begun > SENDER_MS; /* before the look, which may be the last */
-        if (waitpid(sender, status, __WALL | __WNOTHREAD | WNOHANG) != 0)
-            return 0;
+        if (waitpid(sending->sender, NULL, __WALL | __WNOTHREAD | WNOHANG) != 0)
+            break;
         if (was_late) {
-            kill(sender, SIGKILL);
-            return -ETIMEDOUT;
+            kill(sending->sender, SIGKILL);
+            return;
         }
         nanosleep(&(struct timespec){0, SENDER_PAUSE_NS}, NULL);
     }
+    free(sending);
 }
 
 /* Begins the sender on this thread's processor, where it runs as soon as this thread sleeps.  On another one, on which many threads
@@ -185,20 +206,25 @@ static pid_t begin_sender(struct sending *sending) {
     return sender;
 }
 
-/* Sends FILE through the process's own end NUMBER of its pair.  Another thread of the process may have put another file there;
-   if that belongs to a FUSE that never answers, closing it never ends, even by SIGKILL.  So a process of its own sends. */
-static int send_through(const struct mover *m, int number, int file) {
-    struct sending *sending = hl_xmalloc(sizeof *sending);
+/* Whether NUMBER is an end of a pair of sockets that the process MAKER made, and FILE, unless it is below 0, was sent through it.
+   Another thread of the process may have put another file there; if that belongs to a FUSE that never answers, closing it never
+   ends, even by SIGKILL.  So a process of its own does it. */
+static bool use_socket(struct mover *m, int number, pid_t maker, int file) {
+    if (m->n_sendings == SENDINGS_MAX)
+        return false;
+    struct sending *sending = m->sending[m->n_sendings] = hl_xmalloc(sizeof *sending);
     sending->pid = m->attachment->process.pid;
+    sending->maker = maker;
     sending->number = number;
     sending->file = file;
-    int status = -1;
-    pid_t sender = begin_sender(sending);
-    bool has_ended = sender < 0 || await_sender(sender, &status) == 0;
-    bool is_sent = sender >= 0 && has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (has_ended)
+    atomic_store(&sending->answer, NONE_YET);
+    sending->sender = begin_sender(sending);
+    if (sending->sender < 0) {
         free(sending);
-    return is_sent ? 0 : HL_REASON_ATTACH_DESCRIPTOR;
+        return false;
+    }
+    m->n_sendings++;
+    return await_answer(sending);
 }
 
 static int receive_file(struct mover *m, int socket) {
@@ -225,15 +251,16 @@ static int receive_file(struct mover *m, int socket) {
 static int pass_file(struct mover *m, int file) {
     int pair[2];
     long made;
-    int result = call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->data, 0, 0);
+    lseek(file, (off_t)HL_LEFT_POSITION, SEEK_SET); /* by which it is known if we are killed */
+    int result =
+        call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->pair_at, 0, 0);
     if (result != 0)
         return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
-    result = hl_read_thread(m->tracee->tid, m->tracee->data, pair, sizeof pair);
+    result = hl_read_thread(m->tracee->tid, m->tracee->pair_at, pair, sizeof pair);
     if (result != 0)
         return result;
-    result = send_through(m, pair[0], file);
-    if (result == 0)
-        result = receive_file(m, pair[1]);
+    result = use_socket(m, pair[0], m->attachment->process.pid, file) ? receive_file(m, pair[1])
+                                                                      : HL_REASON_ATTACH_DESCRIPTOR;
     close_in_tracee(m, pair[0]);
     close_in_tracee(m, pair[1]);
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
@@ -246,45 +273,42 @@ static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece
 /* mlockall(MCL_FUTURE) shows in a mapping made now: the new text would be locked into memory, and count as such.  Where
    RLIMIT_MEMLOCK forbids that, mmap fails with EAGAIN. */
 static int reserve_room(struct mover *m) {
-    uint64_t unit = m->attachment->geometry.huge_page_bytes, bytes = unit;
-    uint64_t locked_kib = hl_read_locked(&m->attachment->process);
+    uint64_t unit = m->attachment->request->geometry.huge_page_bytes, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t locked_kib = hl_read_locked(&m->attachment->process), bytes = unit + 2 * page;
     long room;
-    for (unsigned i = 0; i < m->text->n_pieces; i++)
-        bytes += hl_round_up(piece_bytes(&m->text->piece[i]), unit) + unit;
-    int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      (uint64_t)-1, 0);
+    for (unsigned i = 0; i < m->attachment->n_pieces; i++)
+        bytes += hl_round_up(piece_bytes(&m->attachment->piece[i]), unit) + unit;
+    int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, (uint64_t)m->file,
+                      HL_LEFT_OFFSET);
     if (result == HL_REASON_ATTACH_CALL)
         return room == -EAGAIN ? HL_REASON_ATTACH_LOCKED : HL_REASON_NO_MEMORY;
     if (result != 0)
         return result;
     m->room = (uint64_t)room;
     m->room_bytes = bytes;
-    uint64_t at = hl_round_up(m->room, unit);
-    for (unsigned i = 0; i < m->text->n_pieces; i++) {
-        const struct hl_piece_of_text *piece = &m->text->piece[i];
+    uint64_t at = hl_round_up(m->room + page, unit); /* the first page and the last one stay reserved */
+    for (unsigned i = 0; i < m->attachment->n_pieces; i++) {
+        const struct hl_piece_of_text *piece = &m->attachment->piece[i];
         m->scratch[i] = at + piece->start % unit;
         at = hl_round_up(m->scratch[i] + piece_bytes(piece), unit);
     }
     return hl_read_locked(&m->attachment->process) < locked_kib + bytes / 1024 ? 0 : HL_REASON_ATTACH_LOCKED;
 }
 
-static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at, int more) {
+static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at) {
     long mapped;
     int result = call(m, &mapped, SYS_mmap, at, piece_bytes(piece), (uint64_t)piece->prot,
-                      (uint64_t)(MAP_PRIVATE | MAP_FIXED | more), (uint64_t)m->file, piece->offset);
+                      MAP_PRIVATE | MAP_FIXED, (uint64_t)m->file, piece->offset);
     return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
-/* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as many as the kernel likes). */
+/* Maps a piece at its scratch address, with all its page tables.  Linux before 5.14 cannot do that, nor the move. */
 static int prepare_piece(const struct mover *m, unsigned i) {
     long done;
-    int result = map_piece(m, &m->text->piece[i], m->scratch[i], 0);
-    if (result != 0)
-        return result;
-    result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->text->piece[i]), MADV_POPULATE_READ,
-                  0, 0, 0);
-    if (result == HL_REASON_ATTACH_CALL && done == -EINVAL)
-        return map_piece(m, &m->text->piece[i], m->scratch[i], MAP_POPULATE);
+    int result = map_piece(m, &m->attachment->piece[i], m->scratch[i]);
+    if (result == 0)
+        result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->attachment->piece[i]),
+                      MADV_POPULATE_READ, 0, 0, 0);
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
 }
 
@@ -314,13 +338,14 @@ static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
 /* Whether the scratch addresses map the file that was sent, on huge pages where that is required. */
 static int check_scratch(const struct mover *m, const struct hl_process *now) {
     int result = 0;
-    for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++) {
+    for (unsigned i = 0; i < m->attachment->n_pieces && result == 0; i++) {
         const struct hl_region *region = hl_find_region(now, m->scratch[i]);
-        uint64_t end = m->scratch[i] + piece_bytes(&m->text->piece[i]);
-        if (region == NULL || region->inode != m->text->inode || region->device != m->text->device ||
-            region->end < end || region->offset + (m->scratch[i] - region->start) != m->text->piece[i].offset)
+        uint64_t end = m->scratch[i] + piece_bytes(&m->attachment->piece[i]);
+        if (region == NULL || region->inode != m->attachment->inode ||
+            region->device != m->attachment->device || region->end < end ||
+            region->offset + (m->scratch[i] - region->start) != m->attachment->piece[i].offset)
             return HL_REASON_MAPPING_CHANGED;
-        if (m->text->is_huge)
+        if (m->attachment->is_huge)
             result = check_huge(m, m->scratch[i], end);
     }
     return result;
@@ -334,25 +359,27 @@ static uint64_t read_map_count_limit(void) {
 /* The last look, at everything that could have changed since the process was planned. */
 static int check_again(const struct mover *m) {
     struct hl_process now = {.folder = -1};
-    struct hl_address_range range[HL_PIECES_MAX + 1];
+    struct hl_address_range range[2 * HL_PIECES_MAX + 1];
     size_t n = 0;
-    for (; n < m->text->n_pieces; n++)
-        range[n] = (struct hl_address_range){m->text->piece[n].start, m->text->piece[n].end};
+    for (; n < m->attachment->n_pieces; n++)
+        range[n] = (struct hl_address_range){m->attachment->piece[n].start, m->attachment->piece[n].end};
+    for (unsigned i = 0; i < m->attachment->n_gaps; i++)
+        range[n++] = m->attachment->gap[i];
     range[n++] = (struct hl_address_range){m->room, m->room + m->room_bytes};
     int result = hl_read_some_mappings(&now, &m->attachment->process, range, n);
     if (result == 0)
         result = check_scratch(m, &now);
     if (result == 0)
-        result = hl_check_attached_text(m->attachment, m->text, &now);
+        result = hl_check_attached_text(m->attachment, &now);
     hl_close_process(&now);
     return result;
 }
 
 static int prepare(struct mover *m) {
-    int result = pass_file(m, m->text->file);
+    int result = pass_file(m, m->attachment->file);
     if (result == 0)
         result = reserve_room(m);
-    for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++)
+    for (unsigned i = 0; i < m->attachment->n_pieces && result == 0; i++)
         result = prepare_piece(m, i);
     return result;
 }
@@ -371,13 +398,13 @@ static bool is_mapped(const struct mover *m, uint64_t at) {
 static int map_in_place(const struct mover *m, const struct hl_piece_of_text *piece) {
     int result = HL_REASON_NO_MEMORY;
     for (unsigned tries = 0; tries < HL_TRIES && result > 0; tries++)
-        result = map_piece(m, piece, piece->start, 0);
+        result = map_piece(m, piece, piece->start);
     return result;
 }
 
 static int move_piece(struct mover *m, unsigned i) {
-    const struct hl_piece_of_text *piece = &m->text->piece[i];
-    uint64_t unit = PAGES_AT_ONCE * m->attachment->geometry.huge_page_bytes;
+    const struct hl_piece_of_text *piece = &m->attachment->piece[i];
+    uint64_t unit = PAGES_AT_ONCE * m->attachment->request->geometry.huge_page_bytes;
     for (uint64_t at = piece->start, next; at < piece->end; at = next) {
         long moved;
         next = hl_round_down(at, unit) + unit;
@@ -389,15 +416,14 @@ static int move_piece(struct mover *m, unsigned i) {
         if (result != 0)
             return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
         m->moved_end = next;
-        m->gone[i] = next - piece->start;
     }
     return 0;
 }
 
 static int commit(struct mover *m) {
     int result = 0;
-    while (m->moved_pieces < m->text->n_pieces && result == 0) {
-        m->moved_end = m->text->piece[m->moved_pieces].start;
+    while (m->moved_pieces < m->attachment->n_pieces && result == 0) {
+        m->moved_end = m->attachment->piece[m->moved_pieces].start;
         result = move_piece(m, m->moved_pieces);
         if (result == 0)
             m->moved_pieces++;
@@ -411,26 +437,47 @@ static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
         call(m, &result, SYS_munmap, start, end - start, 0, 0, 0, 0);
 }
 
-/* Gives back the room and the descriptor, but not the places from which pieces were moved: another thread may have mapped
-   something there since. */
-static void finish(struct mover *m) {
-    uint64_t at = m->room;
+/* Gives back the room and the descriptor. */
+static void finish(const struct mover *m) {
     if (m->tracee->stage == HL_TRACEE_GONE)
         return;
-    for (unsigned i = 0; m->room_bytes != 0 && i < m->text->n_pieces; i++) {
-        if (m->gone[i] == 0)
-            continue;
-        unmap(m, at, m->scratch[i]);
-        at = m->scratch[i] + m->gone[i];
-    }
-    unmap(m, at, m->room + m->room_bytes);
+    unmap(m, m->room, m->room + m->room_bytes);
     close_in_tracee(m, m->file);
 }
 
+/* --- leftovers --- */
+
+/* Whether [range] is a room still. */
+static bool is_left_room(const struct mover *m, struct hl_address_range range) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range room = range;
+    bool is_left = hl_read_some_mappings(&now, &m->attachment->process, &range, 1) == 0 &&
+                   hl_find_left_room(&now, room.start) == room.end;
+    hl_close_process(&now);
+    return is_left;
+}
+
+/* Closes what earlier calls of hugeld have left when they were killed.  It is looked at once more before: other threads run. */
+static void close_leftovers(struct mover *m) {
+    const struct hl_leftovers *left = &m->attachment->left;
+    const struct hl_tracee *tracee = m->tracee;
+    for (unsigned i = 0; i < left->n_rooms; i++)
+        if (is_left_room(m, left->room[i]))
+            unmap(m, left->room[i].start, left->room[i].end);
+    for (unsigned i = 0; i < left->n_files; i++)
+        if (hl_is_left_file(&m->attachment->process, left->file[i]))
+            close_in_tracee(m, left->file[i]);
+    for (unsigned i = 0; i < 2; i++)
+        if (tracee->left_pair[i] >= 0 && use_socket(m, tracee->left_pair[i], tracee->left_pid, -1))
+            close_in_tracee(m, tracee->left_pair[i]);
+}
+
+/* --- back --- */
+
 /* Maps [start, end) again from its old file. */
 static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
-    for (unsigned i = 0; i < m->text->n_back; i++) {
-        struct hl_piece_of_text piece = m->text->back[i];
+    for (unsigned i = 0; i < m->attachment->n_back; i++) {
+        struct hl_piece_of_text piece = m->attachment->back[i];
         uint64_t from = piece.start > start ? piece.start : start;
         piece.end = piece.end < end ? piece.end : end;
         piece.offset += from - piece.start;
@@ -442,24 +489,25 @@ static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
 
 /* Takes back the moves made before something failed. */
 static void undo(struct mover *m) {
-    bool any = m->moved_pieces > 0 || m->moved_end > m->text->piece[0].start;
+    bool any =
+        m->moved_pieces > 0 || (m->attachment->n_pieces > 0 && m->moved_end > m->attachment->piece[0].start);
     m->file = -1;
     m->room = m->room_bytes = 0;
-    if (!any || m->tracee->stage == HL_TRACEE_GONE || m->text->back_file < 0 ||
-        pass_file(m, m->text->back_file) != 0)
+    if (!any || m->tracee->stage == HL_TRACEE_GONE || m->attachment->back_file < 0 ||
+        pass_file(m, m->attachment->back_file) != 0)
         return;
     for (unsigned i = 0; i < m->moved_pieces; i++)
-        map_back(m, m->text->piece[i].start, m->text->piece[i].end);
-    if (m->moved_pieces < m->text->n_pieces)
-        map_back(m, m->text->piece[m->moved_pieces].start, m->moved_end);
+        map_back(m, m->attachment->piece[i].start, m->attachment->piece[i].end);
+    if (m->moved_pieces < m->attachment->n_pieces)
+        map_back(m, m->attachment->piece[m->moved_pieces].start, m->moved_end);
     finish(m);
 }
 
-/* Ends with M's text as it was. */
+/* Ends with the text as it was. */
 static void give_up(struct mover *m, int result) {
     finish(m);
     undo(m);
-    m->text->reason = hl_or_ended(m->attachment, result);
+    m->attachment->reason = hl_or_ended(m->attachment, result);
 }
 
 /* Why the thread makes no calls any more, or 0. */
@@ -469,71 +517,27 @@ static int why_gone(const struct hl_tracee *tracee) {
     return tracee->let_go != 0 ? tracee->let_go : -ESRCH;
 }
 
-/* Puts the prepared pieces into place. */
-static void replace(struct mover *m) {
-    int result = why_gone(m->tracee);
+static void move_text(struct mover *m) {
+    struct hl_attachment *attachment = m->attachment;
+    close_leftovers(m);
+    if (attachment->reason != 0) /* nothing else is to be done */
+        return;
+    int result = prepare(m);
+    if (result == 0)
+        result = why_gone(m->tracee);
     if (result == 0)
         result = check_again(m);
     if (result == 0)
         result = commit(m);
-    if (result != 0)
+    for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
+        unmap(m, attachment->gap[i].start, attachment->gap[i].end);
+    if (result == 0)
+        finish(m);
+    else
         give_up(m, result);
 }
 
 /* --- the process --- */
-
-/* Prepares up to LIBRARIES_AT_ONCE texts from *NEXT on, of the executable or of libraries only.  Returns how many. */
-static size_t prepare_texts(struct mover *all, size_t *next, struct hl_attachment *attachment,
-                            struct hl_tracee *tracee, bool is_main) {
-    size_t n = 0;
-    while (n < LIBRARIES_AT_ONCE && *next < attachment->n_texts) {
-        struct hl_attached_text *text = &attachment->text[(*next)++];
-        if (text->reason != 0 || text->loaded->object.is_main != is_main)
-            continue;
-        all[n] = (struct mover){.attachment = attachment, .text = text, .tracee = tracee, .file = -1};
-        int result = why_gone(tracee);
-        if (result == 0)
-            result = prepare(&all[n]);
-        if (result == 0)
-            n++;
-        else
-            give_up(&all[n], result);
-    }
-    return n;
-}
-
-/* Notes RESULT for all libraries from the text NEXT on. */
-static void skip_rest(const struct hl_attachment *attachment, size_t next, int result) {
-    for (; next < attachment->n_texts; next++)
-        if (attachment->text[next].reason == 0 && !attachment->text[next].loaded->object.is_main)
-            attachment->text[next].reason = result;
-}
-
-/* The other threads stand still while libraries are replaced, and no longer. */
-static void move_texts(struct hl_attachment *attachment, struct hl_threads *threads, struct hl_tracee *tracee,
-                       bool is_main) {
-    struct mover all[LIBRARIES_AT_ONCE];
-    for (size_t next = 0; next < attachment->n_texts;) {
-        unsigned n_others = 0;
-        size_t n = prepare_texts(all, &next, attachment, tracee, is_main);
-        int result = n > 0 && !is_main ? hl_stop_others(threads, tracee, &n_others) : 0;
-        for (size_t i = 0; i < n; i++)
-            if (result == 0)
-                replace(&all[i]);
-            else
-                give_up(&all[i], result);
-        hl_release_others(threads);
-        for (size_t i = 0; i < n; i++)
-            if (all[i].text->reason == 0)
-                finish(&all[i]);
-        if (n_others >= attachment->stopped_threads)
-            attachment->stopped_threads = n_others + 1;
-        if (result == HL_REASON_ATTACH_BUSY) { /* another try would only stop them once more */
-            skip_rest(attachment, next, result);
-            return;
-        }
-    }
-}
 
 /* The highest real-time priority of PROCESS's threads; 0: none has one.  A deadline comes before all priorities. */
 static int find_highest_priority(const struct hl_process *process) {
@@ -575,26 +579,26 @@ static void allow_large_stacks(void) {
 
 static void *work_in_thread(void *data) {
     struct hl_attachment *attachment = data;
-    struct hl_threads threads = {.process = &attachment->process,
-                                 .takes_running = attachment->takes_running,
-                                 .suspends_filters = attachment->suspends_filters,
-                                 .lock = -1};
-    struct hl_tracee *tracee = NULL;
-    attachment->reason = hurry(&attachment->process);
+    const struct hl_process *process = &attachment->process;
+    struct hl_holding holding;
+    int result = hurry(process);
     allow_large_stacks();
-    if (attachment->reason == 0 && attachment->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
-        attachment->reason = HL_REASON_MAP_COUNT;
-    if (attachment->reason == 0)
-        attachment->reason = hl_or_ended(attachment, hl_hold_thread(&threads, &tracee, &attachment->gadgets));
-    if (attachment->reason == 0) {
-        double stopped_ms = tracee->stopped_ms;
-        attachment->stopped_threads = 1;
-        move_texts(attachment, &threads, tracee, true);
-        move_texts(attachment, &threads, tracee, false);
-        hl_release_tracee(tracee);
-        attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
+    if (result == 0 && process->n_regions + SPARE_MAPPINGS > read_map_count_limit())
+        result = HL_REASON_MAP_COUNT;
+    if (result == 0) {
+        result = hl_hold_thread(&holding, process, &attachment->gadgets, true);
+        double stopped_ms = holding.tracee.stopped_ms;
+        struct mover m = {.attachment = attachment, .tracee = &holding.tracee, .file = -1};
+        if (result == 0)
+            move_text(&m);
+        hl_release_thread(&holding);
+        if (result == 0)
+            attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
+        while (m.n_sendings > 0)
+            reap_sender(m.sending[--m.n_sendings]);
     }
-    hl_release_threads(&threads);
+    if (result != 0 && attachment->reason == 0)
+        attachment->reason = hl_or_ended(attachment, result);
     return NULL;
 }
 
@@ -603,10 +607,7 @@ static void *work_in_thread(void *data) {
 void hl_move_attachment(struct hl_attachment *attachment) {
     struct hl_tracing before;
     pthread_t thread;
-    bool any = false;
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        any |= attachment->text[i].reason == 0;
-    if (attachment->reason != 0 || !any)
+    if (attachment->reason != 0 && !attachment->closes_leftovers)
         return;
     hl_begin_tracing(&before);
     int error = pthread_create(&thread, NULL, work_in_thread, attachment);
@@ -616,3 +617,5 @@ void hl_move_attachment(struct hl_attachment *attachment) {
         attachment->reason = -error;
     hl_end_tracing(&before);
 }
+
+#endif

@@ -9,6 +9,8 @@
 #include "elf/maps.h"
 #include "command/trace/tracee.h"
 
+#if defined __x86_64__
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -51,8 +53,9 @@ static bool is_mapped_huge(const struct hl_attachment *attachment, const struct 
     return result;
 }
 
-bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
-                           struct hl_attach_request *request, struct hl_range *joined) {
+bool hl_join_attached_text(const struct hl_attachment *attachment, struct hl_range *joined) {
+    struct hl_attach_request *request = attachment->request;
+    const struct hl_loaded *loaded = attachment->loaded;
     struct hl_place place;
     char *path = hl_find_file_path(loaded->file->fd), *why = NULL;
     int result = hl_look_in_place(&place, loaded->file, &request->geometry);
@@ -71,3 +74,5 @@ bool hl_join_attached_text(const struct hl_attachment *attachment, const struct 
     free(path);
     return is_joined;
 }
+
+#endif

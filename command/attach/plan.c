@@ -17,6 +17,8 @@
 #include "command/trace/tracee.h"
 #include "command/verdict/verdict.h"
 
+#if defined __x86_64__
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +33,7 @@
 
 /* At most 1/ROOM_SHARE of the address space that a limit leaves is reserved. */
 #define ROOM_SHARE 10
-/* Files that the process can open meanwhile, including ours, which are up to six (four libraries and a pair of sockets). */
+/* Files that the process can open meanwhile, including ours, which are up to three (an image and a pair of sockets). */
 #define SPARE_FILES 64
 /* The kernel counts some 50 MiB of small pages in a millisecond or two. */
 #define BELOW_MAX (UINT64_C(64) << 20)
@@ -39,22 +41,6 @@
 #define MAPPING_COST (UINT64_C(64) << 10)
 
 /* --- the process --- */
-
-static int check_status_line(const char *line) {
-    unsigned long number;
-    char state;
-    if (sscanf(line, "State: %c", &state) == 1) {
-        if (state == 'T')
-            return HL_REASON_ATTACH_STOPPED;
-        return state == 'Z' || state == 'X' ? -ENODATA : 0;
-    }
-    if (sscanf(line, "TracerPid: %lu", &number) == 1 && number != 0)
-        return HL_REASON_ATTACH_TRACED;
-    if (strncmp(line, "x86_Thread_features:", strlen("x86_Thread_features:")) == 0 &&
-        strstr(line, "shstk") != NULL)
-        return HL_REASON_ATTACH_SHADOW_STACK;
-    return 0;
-}
 
 /* Whether the process can open enough files while it holds some of ours.  The kernel lists their numbers in ascending order. */
 static int check_files(const struct hl_process *process) {
@@ -75,26 +61,23 @@ static int check_files(const struct hl_process *process) {
 
 /* Whether the process's status allows an attach. */
 static int check_status(const struct hl_attachment *attachment) {
-    char line[1024];
-    int result = 0;
-    FILE *status = hl_open_text(attachment->process.folder, "status");
-    if (status == NULL)
-        return -errno;
-    while (result == 0 && fgets(line, sizeof line, status) != NULL)
-        result = check_status_line(line);
-    fclose(status);
-    return result;
+    struct hl_task_status status;
+    int result = hl_read_task_status(&status, attachment->process.folder, "status");
+    if (result != 0)
+        return result;
+    if (status.state == 'T')
+        return HL_REASON_ATTACH_STOPPED;
+    if (status.state == 'Z')
+        return -ENODATA;
+    if (status.tracer != 0)
+        return HL_REASON_ATTACH_TRACED;
+    return status.has_shadow_stack ? HL_REASON_ATTACH_SHADOW_STACK : 0;
 }
 
 uint64_t hl_read_locked(const struct hl_process *process) {
-    char line[1024];
-    uint64_t kib = 0;
-    FILE *status = hl_open_text(process->folder, "status");
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "VmLck: %" SCNu64, &kib);
-    if (status != NULL)
-        fclose(status);
-    return kib;
+    struct hl_task_status status;
+    hl_read_task_status(&status, process->folder, "status");
+    return status.locked_kib;
 }
 
 /* --- its text --- */
@@ -119,9 +102,10 @@ static int check_flags(const struct hl_region *region) {
     return 0;
 }
 
-/* Whether REGION maps LOADED's file as SEGMENT says; neighbours may map other parts of it. */
-static int check_region(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
-                        const struct hl_segment *segment, const struct hl_region *region) {
+/* Whether REGION maps the executable as SEGMENT says; neighbours may map other parts of it. */
+static int check_region(const struct hl_attachment *attachment, const struct hl_segment *segment,
+                        const struct hl_region *region) {
+    const struct hl_loaded *loaded = attachment->loaded;
     bool is_left = region->of_image && !region->shared && !(region->flags & PF_W) &&
                    hl_answers(&attachment->process, region); /* by an attach or detach that was killed */
     if (!is_left && (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
@@ -133,11 +117,10 @@ static int check_region(const struct hl_attachment *attachment, const struct hl_
 
 /* Whether nothing but its own file, or an image, is mapped in SPAN, without a hole.  With edges=small a span may
    reach into the gap behind its segment; that part is cut off. */
-static int check_span(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
-                      struct hl_span *span, unsigned edges, uint64_t huge_page_bytes) {
-    uint64_t huge_bytes = 0;
+static int check_span(const struct hl_attachment *attachment, struct hl_span *span, unsigned edges) {
+    uint64_t huge_bytes = 0, huge_page_bytes = attachment->request->geometry.huge_page_bytes;
     for (uint64_t at = span->start, next; at < span->end; at = next) {
-        const struct hl_segment *segment = hl_find_segment(&loaded->object, at);
+        const struct hl_segment *segment = hl_find_segment(&attachment->loaded->object, at);
         const struct hl_region *region = hl_find_region(&attachment->process, at);
         if (segment == NULL && edges == HL_EDGES_SMALL && at > span->start) {
             span->end = hl_round_down(at, huge_page_bytes);
@@ -145,7 +128,7 @@ static int check_span(const struct hl_attachment *attachment, const struct hl_lo
         }
         if (segment == NULL || region == NULL || segment->file_end < segment->end)
             return HL_REASON_GAP_OCCUPIED;
-        int result = check_region(attachment, loaded, segment, region);
+        int result = check_region(attachment, segment, region);
         if (result != 0)
             return result;
         next = region->end < segment->end_page ? region->end : segment->end_page;
@@ -157,46 +140,42 @@ static int check_span(const struct hl_attachment *attachment, const struct hl_lo
     return huge_bytes > 0 && huge_bytes >= span->end - span->start ? HL_REASON_HUGE_ALREADY : 0;
 }
 
-static int check_written(const struct hl_attachment *attachment, uint64_t start, uint64_t end,
-                         const struct hl_geometry *geometry) {
+static int check_written(const struct hl_attachment *attachment, uint64_t start, uint64_t end) {
     int pagemap = hl_open_process_file(&attachment->process, "pagemap");
     if (pagemap < 0)
         return pagemap;
-    int result = hl_check_unmodified(pagemap, start, end, geometry->page_bytes, true);
+    int result = hl_check_unmodified(pagemap, start, end, attachment->request->geometry.page_bytes, true);
     close(pagemap);
     return result;
 }
 
-/* Adds [start, end) of a span to TEXT's pieces.  0, also if there is nothing to move; HL_REASON_HUGE_ALREADY; or another reason. */
-static int add_piece(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                     const struct hl_geometry *geometry, unsigned edges, struct hl_span span) {
-    uint64_t base = hl_find_image_base(&text->loaded->object, geometry);
-    int result = span.start < span.end
-                     ? check_span(attachment, text->loaded, &span, edges, geometry->huge_page_bytes)
-                     : 0;
+/* Adds [start, end) of a span to the pieces.  0, also if there is nothing to move; HL_REASON_HUGE_ALREADY; or another reason. */
+static int add_piece(struct hl_attachment *attachment, unsigned edges, struct hl_span span) {
+    const struct hl_geometry *geometry = &attachment->request->geometry;
+    uint64_t base = hl_find_image_base(&attachment->loaded->object, geometry);
+    int result = span.start < span.end ? check_span(attachment, &span, edges) : 0;
     if (result != 0 || span.end == span.start)
         return result;
-    text->piece[text->n_pieces++] =
-        (struct hl_piece_of_text){span.start, span.end, span.start - base, PROT_READ | PROT_EXEC};
-    text->huge_pages += hl_span_bytes(&span) / geometry->huge_page_bytes;
-    return check_written(attachment, span.start, span.end, geometry);
+    attachment->piece[attachment->n_pieces++] =
+        (struct hl_piece_of_text){span.start, span.end, span.start - base, PROT_READ | PROT_EXEC, 0};
+    attachment->huge_pages += hl_span_bytes(&span) / geometry->huge_page_bytes;
+    return check_written(attachment, span.start, span.end);
 }
 
-/* Plans TEXT's pieces with EDGES, outside the JOINED range.  An obstacle in one span keeps the whole object, since its text
-   moves as a whole. */
-static int plan_pieces(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                       const struct hl_attach_request *request, const struct hl_range *joined,
-                       unsigned edges) {
+/* Plans the pieces with EDGES, outside the JOINED range.  An obstacle in one span keeps all of the text, since it moves as a
+   whole. */
+static int plan_pieces(struct hl_attachment *attachment, const struct hl_range *joined, unsigned edges) {
+    const struct hl_attach_request *request = attachment->request;
     const struct hl_geometry *geometry = &request->geometry;
     struct hl_options options = request->options;
     struct hl_plan plan;
     options.sparse_text = HL_SPARSE_TEXT_ON; /* a page of an image costs nothing */
     options.data = HL_DATA_OFF;
     options.edges = edges;
-    int result = hl_plan_object(&plan, &text->loaded->object, &options, geometry);
+    int result = hl_plan_object(&plan, &attachment->loaded->object, &options, geometry);
     unsigned already = joined->end > joined->start; /* parts that are on huge pages */
-    text->n_pieces = 0;
-    text->huge_pages = 0;
+    attachment->n_pieces = 0;
+    attachment->huge_pages = 0;
     for (unsigned i = 0; i < plan.n_spans && result == 0; i++) {
         struct hl_span part[2] = {plan.span[i], plan.span[i]};
         if (plan.span[i].kind != HL_TEXT)
@@ -208,100 +187,102 @@ static int plan_pieces(const struct hl_attachment *attachment, struct hl_attache
             part[1].start = part[1].end;
         }
         for (unsigned j = 0; j < 2 && (result == 0 || result == HL_REASON_HUGE_ALREADY); j++) {
-            result = add_piece(attachment, text, geometry, edges, part[j]);
+            result = add_piece(attachment, edges, part[j]);
             already += result == HL_REASON_HUGE_ALREADY;
         }
         result = result == HL_REASON_HUGE_ALREADY ? 0 : result;
     }
-    if (result != 0 || text->n_pieces > 0)
+    if (result != 0 || attachment->n_pieces > 0)
         return result;
     return already > 0 ? HL_REASON_HUGE_ALREADY : HL_REASON_TOO_SMALL;
 }
 
 /* --- the new text --- */
 
-/* Adds [start, end) of PIECE, which FILE has at OFFSET, to TEXT. */
-static void add_part(struct hl_attached_text *text, const struct hl_piece_of_text *piece, uint64_t start,
+/* Adds [start, end) of PIECE, which the file has at OFFSET. */
+static void add_part(struct hl_attachment *attachment, const struct hl_piece_of_text *piece, uint64_t start,
                      uint64_t end, uint64_t offset) {
-    if (start < end && text->n_pieces < HL_PIECES_MAX)
-        text->piece[text->n_pieces++] = (struct hl_piece_of_text){start, end, offset, piece->prot};
+    if (start < end && attachment->n_pieces < HL_PIECES_MAX)
+        attachment->piece[attachment->n_pieces++] =
+            (struct hl_piece_of_text){start, end, offset, piece->prot, 0};
 }
 
-/* Takes the huge page with the headers, of the N PLANNED pieces of TEXT, from IMAGE's second copy of it, which has the process's
+/* Takes the huge page with the headers, of the N PLANNED pieces, from IMAGE's second copy of it, which has the process's
    own headers: those of the image may have other segments. */
-static void use_original_headers(struct hl_attached_text *text, const struct hl_piece_of_text *planned,
-                                 unsigned n, int image, const struct hl_geometry *geometry) {
-    const struct hl_object *object = &text->loaded->object;
+static void use_original_headers(struct hl_attachment *attachment, const struct hl_piece_of_text *planned,
+                                 unsigned n, int image) {
+    const struct hl_object *object = &attachment->loaded->object;
+    const struct hl_geometry *geometry = &attachment->request->geometry;
     uint64_t header = 0, huge = geometry->huge_page_bytes;
     for (unsigned i = 0; i < object->n_segments; i++)
         if (object->segment[i].offset == 0)
             header = object->segment[i].first_page;
-    uint64_t offset = hl_find_header_page(image, text->loaded->file, header, geometry);
+    uint64_t offset = hl_find_header_page(image, attachment->loaded->file, header, geometry);
     uint64_t start = hl_round_down(header, huge), end = start + huge;
     if (offset == 0)
         return;
-    text->n_pieces = 0;
+    attachment->n_pieces = 0;
     for (unsigned i = 0; i < n; i++) {
         const struct hl_piece_of_text *piece = &planned[i];
         bool has_header = piece->start <= start && end <= piece->end;
         uint64_t before = has_header ? start : piece->end;
-        add_part(text, piece, piece->start, before, piece->offset);
+        add_part(attachment, piece, piece->start, before, piece->offset);
         if (!has_header)
             continue;
-        add_part(text, piece, start, end, offset);
-        add_part(text, piece, end, piece->end, piece->offset + (end - piece->start));
+        add_part(attachment, piece, start, end, offset);
+        add_part(attachment, piece, end, piece->end, piece->offset + (end - piece->start));
     }
 }
 
-/* Takes the image that a store has of TEXT's object, if it fits; in doubt none. */
-static bool use_image_of_store(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                               const struct hl_attach_request *request) {
+/* Takes the image that a store has of the executable, if it fits; in doubt none. */
+static bool use_image_of_store(struct hl_attachment *attachment) {
+    const struct hl_attach_request *request = attachment->request;
     struct hl_piece_of_text planned[HL_PIECES_MAX];
-    unsigned n_planned = text->n_pieces;
-    long image = hl_open_image_of(&text->state, &request->options);
+    unsigned n_planned = attachment->n_pieces;
+    long image = hl_open_image_of(&attachment->state, &request->options);
     if (image < 0)
         return false;
-    text->file = (int)image;
-    memcpy(planned, text->piece, sizeof planned);
-    use_original_headers(text, planned, n_planned, (int)image, &request->geometry);
-    if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
-        !hl_is_noexec((int)image) && hl_compare_attached_text(attachment, text) == 0) {
-        text->owns_file = true;
-        text->image = hl_find_file_path((int)image);
+    attachment->file = (int)image;
+    memcpy(planned, attachment->piece, sizeof planned);
+    use_original_headers(attachment, planned, n_planned, (int)image);
+    if (hl_check_image(&attachment->loaded->object, (int)image, &request->geometry) == 0 &&
+        !hl_is_noexec((int)image) && hl_compare_attached_text(attachment) == 0) {
+        attachment->owns_file = true;
+        attachment->image = hl_find_file_path((int)image);
         return true;
     }
-    memcpy(text->piece, planned, sizeof planned);
-    text->n_pieces = n_planned;
+    memcpy(attachment->piece, planned, sizeof planned);
+    attachment->n_pieces = n_planned;
     close((int)image);
-    text->file = -1;
+    attachment->file = -1;
     return false;
 }
 
 /* Whether the limit of the process's address space leaves enough beside the addresses that are reserved meanwhile. */
-static int check_address_space(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                               const struct hl_geometry *geometry) {
+static int check_address_space(const struct hl_attachment *attachment) {
     uint64_t limit = hl_read_limit(&attachment->process, "Max address space"), used = 0, room = 0;
     for (size_t i = 0; i < attachment->process.n_regions; i++)
         used += attachment->process.region[i].end - attachment->process.region[i].start;
-    for (unsigned i = 0; i < text->n_pieces; i++)
-        room += text->piece[i].end - text->piece[i].start + 2 * geometry->huge_page_bytes;
+    for (unsigned i = 0; i < attachment->n_pieces; i++)
+        room += attachment->piece[i].end - attachment->piece[i].start +
+                2 * attachment->request->geometry.huge_page_bytes;
     bool is_enough = limit == UINT64_MAX || (limit > used && (limit - used) / ROOM_SHARE >= room);
     return is_enough ? 0 : HL_REASON_NO_MEMORY;
 }
 
-static int find_source(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                       struct hl_attach_request *request) {
+static int find_source(struct hl_attachment *attachment) {
     struct stat stat;
-    int result = 0;
-    text->is_huge = true;
-    if (!use_image_of_store(attachment, text,
-                            request)) /* also for --dry-run, which must not promise a move that fails */
-        result = hl_make_own_image(attachment, text, request);
-    if (text->file >= 0 && fstat(text->file, &stat) == 0) {
-        text->device = stat.st_dev;
-        text->inode = stat.st_ino;
+    attachment->is_huge = true;
+    if (use_image_of_store(attachment)) {
+        if (fstat(attachment->file, &stat) != 0)
+            return -errno;
+        attachment->device = stat.st_dev;
+        attachment->inode = stat.st_ino;
+        return 0;
     }
-    return result;
+    int result = hl_claim_own_image(attachment);
+    /* A dry run fills no image, and must not promise a move that fails. */
+    return result == 0 && attachment->request->dry_run ? hl_compare_with_own_file(attachment) : result;
 }
 
 /* --- there and back --- */
@@ -315,95 +296,154 @@ static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const st
         uint64_t end = segment->end_page < to ? segment->end_page : to;
         if (start >= end || (segment->flags & PF_W) || *n == HL_PIECES_MAX)
             continue;
-        piece[(*n)++] = (struct hl_piece_of_text){start, end, segment->offset + (start - segment->first_page),
-                                                  (segment->flags & PF_R ? PROT_READ : 0) |
-                                                      (segment->flags & PF_X ? PROT_EXEC : 0)};
+        piece[(*n)++] = (struct hl_piece_of_text){
+            start, end, segment->offset + (start - segment->first_page),
+            (segment->flags & PF_R ? PROT_READ : 0) | (segment->flags & PF_X ? PROT_EXEC : 0), 0};
     }
 }
 
-static int plan_with_edges(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                           const struct hl_attach_request *request, const struct hl_range *joined) {
-    int result = plan_pieces(attachment, text, request, joined, HL_EDGES_MERGE);
-    return result == HL_REASON_GAP_OCCUPIED ? plan_pieces(attachment, text, request, joined, HL_EDGES_SMALL)
-                                            : result;
+static int plan_with_edges(struct hl_attachment *attachment, const struct hl_range *joined) {
+    int result = plan_pieces(attachment, joined, HL_EDGES_MERGE);
+    return result == HL_REASON_GAP_OCCUPIED ? plan_pieces(attachment, joined, HL_EDGES_SMALL) : result;
 }
 
-static int plan_attach(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                       struct hl_attach_request *request) {
-    if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
-        return text->now == HL_NOW_EXECUTED ? HL_REASON_HUGE_ALREADY : HL_REASON_ATTACH_COPY;
-    if (attachment->obstacle != HL_MOVED)
-        return (int)attachment->obstacle;
+static int plan_attach(struct hl_attachment *attachment) {
+    const struct hl_attach_request *request = attachment->request;
+    if (attachment->now == HL_NOW_EXECUTED || attachment->now == HL_NOW_MOVED)
+        return attachment->now == HL_NOW_EXECUTED ? HL_REASON_HUGE_ALREADY : HL_REASON_ATTACH_COPY;
+    enum hl_reason obstacle = hl_find_obstacle(&attachment->process);
+    if (obstacle != HL_MOVED)
+        return (int)obstacle;
     struct hl_range joined = {0, 0};
-    int result = plan_with_edges(attachment, text, request, &joined);
-    if (result == 0 && request->joins && hl_join_attached_text(attachment, text->loaded, request, &joined)) {
-        text->joined_pages = (joined.end - joined.start) / request->geometry.huge_page_bytes;
-        result = plan_with_edges(attachment, text, request, &joined);
+    int result = plan_with_edges(attachment, &joined);
+    if (result == 0 && request->joins && hl_join_attached_text(attachment, &joined)) {
+        attachment->joined_pages = (joined.end - joined.start) / request->geometry.huge_page_bytes;
+        result = plan_with_edges(attachment, &joined);
     }
-    text->back_file = text->loaded->file->fd;
-    for (unsigned i = 0; i < text->n_pieces; i++)
-        add_own_pieces(text->back, &text->n_back, &text->loaded->object, text->piece[i].start,
-                       text->piece[i].end);
-    return result == 0 ? find_source(attachment, text, request) : result;
+    attachment->back_file = attachment->loaded->file->fd;
+    for (unsigned i = 0; i < attachment->n_pieces; i++)
+        add_own_pieces(attachment->back, &attachment->n_back, &attachment->loaded->object,
+                       attachment->piece[i].start, attachment->piece[i].end);
+    return result == 0 ? find_source(attachment) : result;
 }
 
 /* Opens the file that REGION maps, through map_files: root may do that. */
-static void open_region(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                        const struct hl_region *region) {
+static void open_region(struct hl_attachment *attachment, const struct hl_region *region) {
     char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
     int file = hl_open_process_file(&attachment->process, path);
     struct stat stat;
     free(path);
-    text->back_inode = region->inode;
-    text->back_device = region->device;
+    attachment->back_inode = region->inode;
+    attachment->back_device = region->device;
     if (file >= 0 && fstat(file, &stat) == 0 && stat.st_ino == region->inode &&
         stat.st_dev == region->device) {
-        text->back_file = file;
-        text->owns_back_file = true;
+        attachment->back_file = file;
+        attachment->owns_back_file = true;
     } else if (file >= 0) {
         close(file); /* another file is mapped there by now */
     }
 }
 
-/* REGION maps an image where TEXT's object is. */
-static int plan_region_back(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                            const struct hl_region *region, const struct hl_geometry *geometry) {
-    unsigned before = text->n_pieces;
-    add_own_pieces(text->piece, &text->n_pieces, &text->loaded->object, region->start, region->end);
-    if (text->n_pieces == before)
-        return 0;
-    int result = check_flags(region);
-    if (result != 0)
-        return result;
-    text->huge_pages += (region->end - region->start) / geometry->huge_page_bytes;
-    if (text->back_file < 0 && text->n_back == 0)
-        open_region(attachment, text, region);
-    if (text->n_back < HL_PIECES_MAX && text->back_inode == region->inode &&
-        text->back_device == region->device)
-        text->back[text->n_back++] = (struct hl_piece_of_text){region->start, region->end, region->offset,
-                                                               (region->flags & PF_R ? PROT_READ : 0) |
-                                                                   (region->flags & PF_X ? PROT_EXEC : 0)};
-    return check_written(attachment, region->start, region->end, geometry);
+/* Adds the parts of [start, end), an image's mapping, that lie in no segment: the exec stop maps traps there. */
+static void add_gaps(struct hl_attachment *attachment, uint64_t start, uint64_t end) {
+    const struct hl_object *object = &attachment->loaded->object;
+    for (unsigned i = 0; i <= object->n_segments && start < end; i++) {
+        uint64_t from = i < object->n_segments ? object->segment[i].first_page : end;
+        uint64_t to = i < object->n_segments ? object->segment[i].end_page : end;
+        if (start < from && attachment->n_gaps < HL_PIECES_MAX)
+            attachment->gap[attachment->n_gaps++] = (struct hl_address_range){start, from < end ? from : end};
+        start = to > start ? to : start;
+    }
 }
 
-static int plan_detach(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                       const struct hl_attach_request *request) {
-    const struct hl_loaded *loaded = text->loaded;
-    if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
-        return text->now == HL_NOW_EXECUTED ? HL_REASON_ATTACH_EXECUTED : HL_REASON_ATTACH_MOVED;
-    text->file = loaded->file->fd;
-    text->device = loaded->device;
-    text->inode = loaded->inode;
+/* Adds the parts of segments that REGION, outside of the executable, maps from its image: V8 moves or copies some of its own text to
+   where it writes code. */
+static void add_pieces_elsewhere(struct hl_attachment *attachment, const struct hl_region *region) {
+    const struct hl_object *object = &attachment->loaded->object;
+    uint64_t distance =
+        hl_find_image_base(object, &attachment->request->geometry) + region->offset - region->start;
+    unsigned before = attachment->n_pieces;
+    add_own_pieces(attachment->piece, &attachment->n_pieces, object, region->start + distance,
+                   region->end + distance);
+    for (unsigned i = before; i < attachment->n_pieces; i++) {
+        attachment->piece[i].start -= distance;
+        attachment->piece[i].end -= distance;
+        attachment->piece[i].distance = distance;
+    }
+}
+
+/* check_flags for a REGION of which only the fields of maps are known. */
+static int check_flags_elsewhere(const struct hl_attachment *attachment, const struct hl_region *region) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range range = {region->start, region->end};
+    int result = hl_read_some_regions(&now, &attachment->process, &range, 1);
+    if (result == 0 && now.n_regions == 0)
+        result = HL_REASON_MAPPING_CHANGED;
+    for (size_t i = 0; i < now.n_regions && result == 0; i++)
+        result = check_flags(&now.region[i]);
+    hl_close_process(&now);
+    return result;
+}
+
+/* Whether REGION lies in reserved addresses of an earlier call, which was killed. */
+static bool is_left(const struct hl_attachment *attachment, const struct hl_region *region) {
+    for (unsigned i = 0; i < attachment->left.n_rooms; i++)
+        if (hl_overlap(region->start, region->end, attachment->left.room[i].start,
+                       attachment->left.room[i].end) > 0)
+            return true;
+    return false;
+}
+
+/* Whether REGION lies between the first byte of OBJECT and the last one. */
+static bool is_inside(const struct hl_object *object, const struct hl_region *region) {
+    return region->start >= object->segment[0].first_page &&
+           region->end <= object->segment[object->n_segments - 1].end_page;
+}
+
+/* REGION maps an image where the executable is, or a part of that elsewhere. */
+static int plan_region_back(struct hl_attachment *attachment, const struct hl_region *region) {
+    unsigned before = attachment->n_pieces, gaps_before = attachment->n_gaps;
+    add_own_pieces(attachment->piece, &attachment->n_pieces, &attachment->loaded->object, region->start,
+                   region->end);
+    bool is_elsewhere = attachment->n_pieces == before && !is_inside(&attachment->loaded->object, region);
+    if (is_elsewhere)
+        add_pieces_elsewhere(attachment, region);
+    else
+        add_gaps(attachment, region->start, region->end);
+    if (attachment->n_pieces == before && attachment->n_gaps == gaps_before)
+        return 0;
+    int result = is_elsewhere ? check_flags_elsewhere(attachment, region) : check_flags(region);
+    if (result != 0)
+        return result;
+    attachment->huge_pages += (region->end - region->start) / attachment->request->geometry.huge_page_bytes;
+    if (attachment->back_file < 0 && attachment->n_back == 0)
+        open_region(attachment, region);
+    if (attachment->n_back < HL_PIECES_MAX && attachment->back_inode == region->inode &&
+        attachment->back_device == region->device)
+        attachment->back[attachment->n_back++] = (struct hl_piece_of_text){
+            region->start, region->end, region->offset,
+            (region->flags & PF_R ? PROT_READ : 0) | (region->flags & PF_X ? PROT_EXEC : 0), 0};
+    return check_written(attachment, region->start, region->end);
+}
+
+static int plan_detach(struct hl_attachment *attachment) {
+    const struct hl_loaded *loaded = attachment->loaded;
+    if (attachment->now == HL_NOW_EXECUTED || attachment->now == HL_NOW_MOVED)
+        return attachment->now == HL_NOW_EXECUTED ? HL_REASON_ATTACH_EXECUTED : HL_REASON_ATTACH_MOVED;
+    attachment->file = loaded->file->fd;
+    attachment->device = loaded->device;
+    attachment->inode = loaded->inode;
     for (size_t i = 0; i < attachment->process.n_regions && !loaded->is_image; i++) {
         const struct hl_region *region = &attachment->process.region[i];
-        if (!region->of_image || region->shared || (region->flags & PF_W) ||
+        if (!region->of_image || region->shared || (region->flags & PF_W) || is_left(attachment, region) ||
             !hl_answers(&attachment->process, region))
             continue;
-        int result = plan_region_back(attachment, text, region, &request->geometry);
+        int result = plan_region_back(attachment, region);
         if (result != 0)
             return result;
     }
-    return text->n_pieces == 0 ? HL_REASON_ATTACH_DETACHED : hl_compare_attached_text(attachment, text);
+    return attachment->n_pieces + attachment->n_gaps == 0 ? HL_REASON_ATTACH_DETACHED
+                                                          : hl_compare_attached_text(attachment);
 }
 
 /* --- once more --- */
@@ -440,34 +480,15 @@ static int read_state(int file, struct hl_file_state *state) {
     return 0;
 }
 
-/* Opens the file that NOW maps for TEXT's object; -1: that fails, since only root can open map_files, or it is an image. */
-static int open_now(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                    const struct hl_process *now) {
-    char name[64];
-    if (text->loaded->object.is_main)
-        return openat(attachment->process.folder, "exe", O_PATH | O_CLOEXEC);
-    for (size_t i = 0; i < now->n_regions; i++) {
-        const struct hl_region *region = &now->region[i];
-        if (region->inode != text->loaded->inode || region->device != text->loaded->device)
-            continue;
-        snprintf(name, sizeof name, "map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
-        return openat(attachment->process.folder, name, O_PATH | O_CLOEXEC);
-    }
-    return -1;
-}
-
-/* Whether TEXT's object is still mapped from the file that was looked at, and that file was not written to since.  A process
-   that has executed another program, and then the first one again, has the same mappings as before. */
-static bool is_same_file(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                         const struct hl_process *now) {
+/* Whether the process still executes the file that was looked at, and that file was not written to since.  A process that has executed
+   another program, and then the first one again, has the same mappings as before. */
+static bool is_same_file(const struct hl_attachment *attachment) {
     struct hl_file_state state = {0};
-    int file = open_now(attachment, text, now);
-    if (file < 0 && text->loaded->object.is_main)
-        return false;
-    bool is_known = read_state(file >= 0 ? file : text->loaded->file->fd, &state) == 0;
+    int file = openat(attachment->process.folder, "exe", O_PATH | O_CLOEXEC);
+    bool is_known = file >= 0 && read_state(file, &state) == 0;
     if (file >= 0)
         close(file);
-    return is_known && hl_is_same_state(&state, &text->state);
+    return is_known && hl_is_same_state(&state, &attachment->state);
 }
 
 /* Bytes that were resident below ADDRESS at the last count, and the cost of the mappings there. */
@@ -478,18 +499,22 @@ static uint64_t count_below(const struct hl_process *process, uint64_t address) 
     return bytes;
 }
 
-/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  To tell, the kernel counts all resident memory
-   below it, while threads stand still; where that is much, no other memory may be locked or unlocked meanwhile. */
-static int check_flags_again(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+/* Whether the text was locked, or mapped in an unusual way, since it was planned.  To tell, the kernel counts all resident memory
+   below it, while the thread stands still; where that is much, no other memory may be locked or unlocked meanwhile. */
+static int check_flags_again(const struct hl_attachment *attachment) {
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];
-    if (count_below(&attachment->process, text->piece[0].start) > BELOW_MAX)
+    size_t n = 0;
+    uint64_t lowest = attachment->n_pieces > 0 ? attachment->piece[0].start : 0;
+    if (count_below(&attachment->process, lowest) > BELOW_MAX)
         return hl_read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_REASON_MAPPING_CHANGED;
-    for (unsigned i = 0; i < text->n_pieces; i++)
-        range[i] = (struct hl_address_range){text->piece[i].start, text->piece[i].end};
-    int result = hl_read_some_regions(&now, &attachment->process, range, text->n_pieces);
-    for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
-        if (!is_as_planned(attachment, &now, text->piece[i].start, text->piece[i].end))
+    for (unsigned i = 0; i < attachment->n_pieces; i++)
+        if (attachment->piece[i].distance == 0) /* others lie above nearly everything */
+            range[n++] = (struct hl_address_range){attachment->piece[i].start, attachment->piece[i].end};
+    int result = n > 0 ? hl_read_some_regions(&now, &attachment->process, range, n) : 0;
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
+        if (attachment->piece[i].distance == 0 &&
+            !is_as_planned(attachment, &now, attachment->piece[i].start, attachment->piece[i].end))
             result = HL_REASON_MAPPING_CHANGED;
     for (size_t i = 0; i < now.n_regions && result == 0; i++)
         result = check_flags(&now.region[i]);
@@ -497,35 +522,31 @@ static int check_flags_again(const struct hl_attachment *attachment, const struc
     return result;
 }
 
-int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
-                           const struct hl_process *now) {
-    int result =
-        is_same_file(attachment, text, now) ? check_flags_again(attachment, text) : HL_REASON_MAPPING_CHANGED;
-    for (unsigned i = 0; i < text->n_pieces && result == 0; i++) {
-        const struct hl_piece_of_text *piece = &text->piece[i];
+int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_process *now) {
+    int result = is_same_file(attachment) ? check_flags_again(attachment) : HL_REASON_MAPPING_CHANGED;
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++) {
+        const struct hl_piece_of_text *piece = &attachment->piece[i];
         if (!is_as_planned(attachment, now, piece->start, piece->end))
             return HL_REASON_MAPPING_CHANGED;
-        result = check_written(attachment, piece->start, piece->end, &attachment->geometry);
+        result = check_written(attachment, piece->start, piece->end);
     }
+    for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
+        if (!is_as_planned(attachment, now, attachment->gap[i].start, attachment->gap[i].end))
+            result = HL_REASON_MAPPING_CHANGED;
     return result;
 }
 
 /* --- the whole --- */
 
-static void plan_text(struct hl_attachment *attachment, struct hl_attach_request *request,
-                      const struct hl_loaded *loaded) {
-    struct hl_attached_text *text = &attachment->text[attachment->n_texts++];
-    *text = (struct hl_attached_text){.loaded = loaded, .file = -1, .back_file = -1};
-    text->now = hl_find_now(&attachment->process, loaded, NULL);
-    int result = read_state(loaded->file->fd, &text->state);
-    text->reason = result != 0          ? result
-                   : request->is_detach ? plan_detach(attachment, text, request)
-                                        : plan_attach(attachment, text, request);
-    if (text->reason == 0)
-        text->reason = check_address_space(attachment, text, &request->geometry);
+/* The text of the executable, whose file and object are known. */
+static int plan_text(struct hl_attachment *attachment) {
+    attachment->now = hl_find_now(&attachment->process, attachment->loaded, NULL);
+    int result = read_state(attachment->loaded->file->fd, &attachment->state);
+    if (result == 0)
+        result = attachment->request->is_detach ? plan_detach(attachment) : plan_attach(attachment);
+    return result == 0 ? check_address_space(attachment) : result;
 }
 
-/* Its libraries would not be found either. */
 static int check_class(const struct hl_attachment *attachment) {
     struct hl_elf_file file;
     enum hl_elf_problem problem = hl_open_elf(&file, attachment->process.folder, "exe");
@@ -534,58 +555,20 @@ static int check_class(const struct hl_attachment *attachment) {
     return problem == HL_ELF_32_BIT ? HL_REASON_ATTACH_32_BIT : 0;
 }
 
-static bool has_text(const struct hl_attachment *attachment, bool is_main) {
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        if (attachment->text[i].reason == 0 && attachment->text[i].loaded->object.is_main == is_main)
+static bool is_replaced(const void *data, const struct hl_region *region) {
+    const struct hl_attachment *attachment = data;
+    for (unsigned i = 0; i < attachment->n_pieces; i++)
+        if (hl_overlap(region->start, region->end, attachment->piece[i].start, attachment->piece[i].end) > 0)
             return true;
     return false;
 }
 
-static bool is_replaced(const void *data, const struct hl_region *region) {
-    const struct hl_attachment *attachment = data;
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        for (unsigned j = 0; attachment->text[i].reason == 0 && j < attachment->text[i].n_pieces; j++)
-            if (hl_overlap(region->start, region->end, attachment->text[i].piece[j].start,
-                           attachment->text[i].piece[j].end) > 0)
-                return true;
-    return false;
-}
-
-/* Whether the threads can be stopped: one for the executable, all for libraries. */
-static int check_threads(struct hl_attachment *attachment, const struct hl_attach_request *request) {
-    bool has_main = has_text(attachment, true), has_libraries = has_text(attachment, false);
-    if (!has_main && !has_libraries)
-        return 0;
+/* Whether the first thread can be stopped, and make calls. */
+static int check_thread(struct hl_attachment *attachment) {
     int result = hl_find_gadgets(&attachment->gadgets, &attachment->process, is_replaced, attachment);
     if (result == 0)
         result = check_files(&attachment->process);
-    if (result != 0)
-        return result;
-    int all = has_libraries ? hl_look_at_threads(&attachment->process, true, request->takes_running) : 0;
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        if (attachment->text[i].reason == 0 && !attachment->text[i].loaded->object.is_main)
-            attachment->text[i].reason = all;
-    return has_main && (all != 0 || !has_libraries)
-               ? hl_look_at_threads(&attachment->process, false, request->takes_running)
-               : 0;
-}
-
-/* Whether an image's pages hold text of an unknown object: only root can open a file that has no name any more. */
-static bool has_replaced_text(const struct hl_attachment *attachment) {
-    for (size_t i = 0; i < attachment->process.n_regions; i++) {
-        const struct hl_region *region = &attachment->process.region[i];
-        bool is_known = !region->of_image || !(region->flags & PF_X);
-        for (size_t j = 0; j < attachment->process.n_loaded && !is_known; j++)
-            is_known = hl_find_segment(&attachment->process.loaded[j].object, region->start) != NULL;
-        if (!is_known)
-            return true;
-    }
-    return false;
-}
-
-static bool selects_main_alone(const struct hl_attach_request *request) {
-    const struct hl_string *objects = &request->options.objects;
-    return objects->bytes == strlen("main") && memcmp(objects->at, "main", strlen("main")) == 0;
+    return result == 0 ? hl_look_at_thread(&attachment->process) : result;
 }
 
 static bool has_memory(int maps) {
@@ -602,37 +585,30 @@ static void open_maps(struct hl_attachment *attachment) {
     }
 }
 
-static int look_at(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
+static int look_at(struct hl_attachment *attachment, pid_t pid) {
     int result = hl_open_process(&attachment->process, pid);
     if (result == 0)
         open_maps(attachment);
     if (result == 0)
-        result = hl_check_attach_machine();
-    if (result == 0)
         result = check_status(attachment);
     attachment->locked_kib = hl_read_locked(&attachment->process);
     if (result == 0)
-        result = selects_main_alone(request) ? hl_read_process_for_main(&attachment->process)
-                                             : hl_read_process(&attachment->process);
+        result = hl_read_process_for_main(&attachment->process);
     if (result == 0)
         result = check_class(attachment);
+    if (result == 0)
+        result = hl_find_loaded(&attachment->process, &attachment->request->geometry);
     if (result != 0)
         return result;
-    result = hl_find_loaded(&attachment->process, &request->geometry);
-    if (result != 0)
-        return result;
-    attachment->obstacle = hl_find_obstacle(&attachment->process);
-    attachment->text = hl_xmalloc(attachment->process.n_loaded * sizeof *attachment->text);
-    for (size_t i = 0; i < attachment->process.n_loaded; i++) {
-        const struct hl_loaded *loaded = &attachment->process.loaded[i];
-        if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)
-            plan_text(attachment, request, loaded);
-    }
-    /* Root can open every file: text that it cannot open belongs to a process that ends. */
-    if (request->is_detach && geteuid() != 0 && !has_text(attachment, true) && !has_text(attachment, false) &&
-        has_replaced_text(attachment))
-        return HL_REASON_ATTACH_REPLACED;
-    return check_threads(attachment, request);
+    if (attachment->process.n_loaded == 0 || !attachment->process.loaded[0].object.is_main)
+        return -ENOENT; /* the executable cannot be opened */
+    attachment->loaded = &attachment->process.loaded[0];
+    hl_find_leftovers(&attachment->left, &attachment->process);
+    bool any_left = hl_has_leftovers(&attachment->left);
+    result = plan_text(attachment);
+    int calls = result == 0 || any_left ? check_thread(attachment) : 0;
+    attachment->closes_leftovers = any_left && calls == 0;
+    return result == 0 ? calls : result;
 }
 
 /* Its first thread may end before others, which still have that memory, but then none of it can be read. */
@@ -654,30 +630,42 @@ int hl_or_ended(const struct hl_attachment *attachment, int result) {
 }
 
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
-    memset(attachment, 0, sizeof *attachment);
-    attachment->geometry = request->geometry;
-    attachment->takes_running = request->takes_running;
-    attachment->suspends_filters = request->suspends_filters;
-    attachment->process.folder = attachment->maps = -1;
-    attachment->process.pid = pid;
-    attachment->reason = look_at(attachment, request, pid);
-    bool is_whole = attachment->reason == 0 && attachment->n_texts > 0;
-    for (size_t i = 0; i < attachment->n_texts; i++)
-        is_whole &= attachment->text[i].reason == 0;
-    if (!is_whole && has_ended(attachment))
-        attachment->reason = -ESRCH;
+    *attachment = (struct hl_attachment){
+        .request = request, .process = {.pid = pid, .folder = -1}, .maps = -1, .file = -1, .back_file = -1};
+    attachment->reason = hl_or_ended(attachment, look_at(attachment, pid));
 }
 
 void hl_free_attachment(struct hl_attachment *attachment) {
-    for (size_t i = 0; i < attachment->n_texts; i++) {
-        if (attachment->text[i].owns_file)
-            close(attachment->text[i].file);
-        if (attachment->text[i].owns_back_file)
-            close(attachment->text[i].back_file);
-        free(attachment->text[i].image);
-    }
-    free(attachment->text);
+    if (attachment->owns_file)
+        close(attachment->file);
+    if (attachment->owns_back_file)
+        close(attachment->back_file);
+    free(attachment->image);
     if (attachment->maps >= 0)
         close(attachment->maps);
     hl_close_process(&attachment->process);
 }
+
+#else
+
+bool hl_fill_own_image(struct hl_attachment *attachment) { return attachment != NULL; }
+
+int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit) {
+    (void)request, (void)limit;
+    return 0;
+}
+
+uint64_t hl_sum_own_images(const struct hl_attach_request *request) { return 0 * request->n_own; }
+
+void hl_free_own_images(struct hl_attach_request *request) { (void)request; }
+
+void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
+    *attachment = (struct hl_attachment){
+        .request = request, .process = {.pid = pid, .folder = -1}, .reason = HL_REASON_ATTACH_MACHINE};
+}
+
+void hl_move_attachment(struct hl_attachment *attachment) { (void)attachment; }
+
+void hl_free_attachment(struct hl_attachment *attachment) { (void)attachment; }
+
+#endif

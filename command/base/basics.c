@@ -53,12 +53,17 @@ static void write_quietly(const char *text, size_t bytes) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
+static char last_warning[1024];
+
+const char *hl_last_warning(void) { return last_warning; }
+
 void hl_warn(const char *format, ...) {
     size_t bytes;
     va_list arguments;
     va_start(arguments, format);
     char *line = make_line(&bytes, "hugeld: ", format, arguments);
     va_end(arguments);
+    snprintf(last_warning, sizeof last_warning, "%.*s", (int)(bytes - sizeof "hugeld: "), line + sizeof "hugeld: " - 1);
     fflush(stdout); /* so that earlier output stands before it */
     write_quietly(line, bytes);
     free(line);

@@ -2,7 +2,7 @@
 /* Functions of all parts of the hugeld command, including hugeld.c, which starts programs: that is linked only with a libc, which
    may be another one.
 
-   Exit codes: 0 done, 1 the answer is no, 2 wrong use; `run` adds 126 and 127 as env(1) does. */
+   Exit codes: 0 done, 1 the answer is no, 2 wrong use, 3 something is pending; `run` adds 126 and 127 as env(1) does. */
 #ifndef HL_BASICS_H
 #define HL_BASICS_H
 
@@ -20,6 +20,7 @@ enum {
     HL_EXIT_DONE = 0,
     HL_EXIT_NO = 1,
     HL_EXIT_USAGE = 2,
+    HL_EXIT_PENDING = 3,
     HL_EXIT_CANNOT_RUN = 126,
     HL_EXIT_NOT_FOUND = 127
 };
@@ -28,6 +29,9 @@ enum {
    from files and /proc may hold some) become '?'. */
 void hl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* What hl_warn has said last, without "hugeld: "; "" if nothing. */
+const char *hl_last_warning(void);
 
 /* malloc (zeroed), realloc and asprintf that end the command if there is no memory. */
 void *hl_xmalloc(size_t bytes);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define LINKS_MAX 40 /* as in path_resolution(7) */
@@ -103,19 +104,34 @@ static int exclude(struct hl_local *local, const char *path) {
     return -EPERM;
 }
 
+/* A local file system's attributes are never out of date. */
+static void fill(struct stat *status, const struct statx *about) {
+    *status = (struct stat){.st_dev = makedev(about->stx_dev_major, about->stx_dev_minor),
+                            .st_ino = about->stx_ino,
+                            .st_mode = about->stx_mode,
+                            .st_nlink = about->stx_nlink,
+                            .st_uid = about->stx_uid,
+                            .st_gid = about->stx_gid,
+                            .st_rdev = makedev(about->stx_rdev_major, about->stx_rdev_minor),
+                            .st_size = (off_t)about->stx_size,
+                            .st_blksize = (blksize_t)about->stx_blksize,
+                            .st_blocks = (blkcnt_t)about->stx_blocks,
+                            .st_atim = {about->stx_atime.tv_sec, about->stx_atime.tv_nsec},
+                            .st_mtim = {about->stx_mtime.tv_sec, about->stx_mtime.tv_nsec},
+                            .st_ctim = {about->stx_ctime.tv_sec, about->stx_ctime.tv_nsec}};
+}
+
 int hl_open_local_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
     struct statx about;
     int file = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)
         return -errno;
-    if (local->asks ||
-        (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &about) == 0 &&
-         (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id))) {
-        int error = fstat(file, status) != 0 ? errno : 0;
-        if (error == 0)
-            return file;
-        close(file);
-        return -error;
+    bool is_local =
+        statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS | STATX_MNT_ID, &about) == 0 &&
+        (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id);
+    if (is_local) {
+        fill(status, &about);
+        return file;
     }
     local->is_remote = true;
     close(file);
@@ -168,6 +184,7 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
         int part = hl_open_local_part(local, folder, at, status);
         at = next;
         if (part >= 0 && S_ISLNK(status->st_mode) && (follows || !is_last)) {
+            local->followed = true;
             bool is_left_out = local->only_roots && status->st_uid != 0;
             int error = is_left_out           ? exclude(local, path)
                         : ++links > LINKS_MAX ? -ELOOP
@@ -189,11 +206,23 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
 
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     const char *known = find_name(local, path);
+    char target[NAME_MAX + 2];
+    local->followed = false;
     int file = known != NULL ? hl_open_local_part(local, local->folder_file, known, status) : -1;
-    if (known != NULL && (file < 0 || !follows || !S_ISLNK(status->st_mode)))
-        return file;
-    if (file >= 0)
+    for (unsigned links = 0; known != NULL; links++) {
+        if (file < 0 || !follows || !S_ISLNK(status->st_mode))
+            return file;
+        /* Most links in a folder of libraries lead to another name there. */
+        ssize_t bytes = readlinkat(file, "", target, sizeof target - 1);
+        bool is_here = bytes > 0 && bytes < (ssize_t)sizeof target - 1 && memchr(target, '/', (size_t)bytes) == NULL &&
+                       links < LINKS_MAX && (!local->only_roots || status->st_uid == 0);
         close(file);
+        local->followed = true;
+        if (!is_here)
+            break;
+        target[bytes] = '\0';
+        file = hl_open_local_part(local, local->folder_file, target, status);
+    }
     return walk(local, path, follows, status);
 }
 

@@ -31,12 +31,12 @@ bool hl_is_passing_error(int error);
    so that is called soon. */
 struct hl_local {
     bool only_roots;    /* set by the caller: folders and links that others can change are left out */
-    bool asks;          /* set by the caller: file systems that may not answer are asked, too */
     size_t entries_max; /* set by the caller: the most names that are listed; 0: any number */
     size_t entries;     /* listed so far */
     bool is_remote;     /* something was left out because of its file system */
     bool is_full;       /* or because of entries_max */
     char *exposed;      /* or because of only_roots: the first such path; the caller frees it */
+    bool followed;      /* the path that was opened last led through a symbolic link */
     char *folder;       /* the folder that was looked into last */
     int folder_file;    /* its descriptor */
     size_t n;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -22,6 +23,7 @@
 
 #define SECONDS_MAX 30
 #define NOBODY 65534
+#define MEMORY_MAX ((rlim_t)1 << 30)
 
 /* Takes on the user's real, effective and saved IDs, and the groups, with no way back. */
 static bool become_user(uid_t uid) {
@@ -31,9 +33,20 @@ static bool become_user(uid_t uid) {
     return initgroups(user->pw_name, user->pw_gid) == 0 && setgid(user->pw_gid) == 0 && setuid(uid) == 0;
 }
 
-static void run_child(const char *path, char *const *argv, uid_t owner, unsigned seconds, int output,
-                      int errors) {
-    int input = open("/dev/null", O_RDONLY);
+/* A file with TEXT, to be read; limits the process for a text that may be hostile. */
+static int make_input(const char *text) {
+    size_t bytes = strlen(text);
+    const struct rlimit memory = {MEMORY_MAX, MEMORY_MAX},
+                        output = {8 * bytes + (1 << 20), 8 * bytes + (1 << 20)};
+    int file = memfd_create("input", 0);
+    bool is_fine = file >= 0 && write(file, text, bytes) == (ssize_t)bytes && lseek(file, 0, SEEK_SET) == 0 &&
+                   setrlimit(RLIMIT_AS, &memory) == 0 && setrlimit(RLIMIT_FSIZE, &output) == 0;
+    return is_fine ? file : -1;
+}
+
+static void run_child(const char *path, char *const *argv, uid_t owner, unsigned seconds, const char *text,
+                      int output, int errors) {
+    int input = text != NULL ? make_input(text) : open("/dev/null", O_RDONLY);
     if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0)
         _exit(HL_EXIT_CANNOT_RUN);
     if (owner != (uid_t)-1 && !become_user(owner == HL_NOBODY ? NOBODY : owner)) {
@@ -42,7 +55,7 @@ static void run_child(const char *path, char *const *argv, uid_t owner, unsigned
     }
     if (owner == HL_NOBODY)
         clearenv();
-    setenv("LD_HUGEPAGES", "", 1);
+    setenv("LD_HUGEPAGES", "!*", 1);
     setenv("LC_ALL", "C", 1);
     alarm(seconds);
     execv(path, argv);
@@ -62,6 +75,24 @@ static char *read_all(int fd) {
     return text;
 }
 
+bool hl_call_in_child(bool (*work)(void *data), void *data, double ms) {
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL); /* if it is ignored, the exit status is lost */
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(work(data) ? 0 : 1);
+    int pidfd = child > 0 ? (int)syscall(SYS_pidfd_open, child, 0) : -1;
+    struct pollfd ends = {pidfd, POLLIN, 0};
+    if (child > 0 && (pidfd < 0 || poll(&ends, 1, (int)ms) <= 0))
+        kill(child, SIGKILL);
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (pidfd >= 0)
+        close(pidfd);
+    signal(SIGCHLD, inherited);
+    return child > 0 && status == 0;
+}
+
 /* Waits until CHILD has ended, and kills it after SECONDS.  It may be another user's, whose processes can stop it, and an alarm
    doesn't end a stopped process. */
 static void end_in_time(pid_t child, unsigned seconds) {
@@ -74,15 +105,15 @@ static void end_in_time(pid_t child, unsigned seconds) {
 }
 
 /* SECONDS: the limit; 0: none. */
-static void ask(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
-                unsigned seconds) {
+static void ask(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner, unsigned seconds,
+                const char *input) {
     /* If it is inherited as ignored, the exit status is lost. */
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC),
         status = -1;
     pid_t child = output >= 0 && errors >= 0 ? fork() : -1;
     if (child == 0)
-        run_child(path, argv, owner, seconds, output, errors);
+        run_child(path, argv, owner, seconds, input, output, errors);
     if (child > 0 && seconds > 0)
         end_in_time(child, seconds);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
@@ -94,11 +125,16 @@ static void ask(struct hl_answer *answer, const char *path, char *const *argv, u
 }
 
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
-    ask(answer, path, argv, owner, SECONDS_MAX);
+    ask(answer, path, argv, owner, SECONDS_MAX, NULL);
+}
+
+void hl_filter_text(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
+                    const char *input) {
+    ask(answer, path, argv, owner, SECONDS_MAX, input);
 }
 
 void hl_ask_itself(struct hl_answer *answer, const char *const *argv) {
-    ask(answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1, 0);
+    ask(answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1, 0, NULL);
 }
 
 bool hl_run_itself(const char *const *argv) {

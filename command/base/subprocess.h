@@ -19,11 +19,19 @@ struct hl_answer {
    LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.  hl_free_answer frees ANSWER. */
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner);
 
+/* The same with the string INPUT as its standard input.  It may take 1 GiB of memory, and write eight times the input and a MiB. */
+void hl_filter_text(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
+                    const char *input);
+
 /* The same for this command itself, as the same user, for as long as it takes; ARGV begins with "hugeld". */
 void hl_ask_itself(struct hl_answer *answer, const char *const *argv);
 
 /* The same, but the program's output goes to this process's output.  Returns whether it succeeded. */
 bool hl_run_itself(const char *const *argv);
 void hl_free_answer(struct hl_answer *answer);
+
+/* Calls WORK(DATA) in a child, for at most MS milliseconds.  Whether it returned true in time; what it changes in memory that is not
+   shared is lost. */
+bool hl_call_in_child(bool (*work)(void *data), void *data, double ms);
 
 #endif

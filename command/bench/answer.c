@@ -100,15 +100,12 @@ static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio 
                        : "try --at-once, if two runs don't get into each other's way");
 }
 
-static json_t *make_json_machine(void) {
+static json_t *make_json_machine(const struct hl_tlb *tlb) {
     struct utsname name;
-    struct hl_tlb tlb;
     char *cpu = hl_read_cpuinfo("model name");
     uname(&name);
-    hl_measure_tlb(&tlb);
-    json_t *machine =
-        json_pack("{s:s, s:o, s:I, s:o}", "kernel", name.release, "cpu", hl_json_text(cpu), "cpus",
-                  (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "tlb", hl_json_tlb_verdict(&tlb));
+    json_t *machine = json_pack("{s:s, s:o, s:I, s:o}", "kernel", name.release, "cpu", hl_json_text(cpu),
+                                "cpus", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "tlb", hl_json_tlb(tlb));
     free(cpu);
     return machine;
 }
@@ -147,7 +144,8 @@ static void add_json_runs(json_t *answer, const struct hl_bench *bench, const st
     json_object_set_new(answer, "ratio", ratio);
 }
 
-static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *ratios) {
+static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *ratios,
+                           const struct hl_tlb *tlb) {
     const struct hl_run *run = &bench->subject->run;
     json_t *program = json_array();
     for (char **word = bench->subject->argv; *word != NULL; word++)
@@ -156,7 +154,7 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     json_t *answer = json_pack(
         "{s:o, s:s, s:o, s:o, s:I, s:o, s:s, s:s, s:s, s:I}", "program", program, "loader", hl_via_name(run),
         "patterns", hl_json_text(run->patterns), "options", hl_json_text(run->options), "pairs",
-        (json_int_t)bench->pairs, "machine", make_json_machine(), "output",
+        (json_int_t)bench->pairs, "machine", make_json_machine(tlb), "output",
         bench->comparable ? "same" : "differs from run to run", "verdict", hl_name_ratio(&ratios[HL_WALL]),
         "sentence", sentence, "plain_huge_bytes", (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
@@ -189,12 +187,13 @@ static void print_counters(const json_t *plain, const json_t *huge) {
     }
 }
 
-static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ratios, const json_t *answer) {
+static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ratios,
+                         const struct hl_tlb *tlb, const json_t *answer) {
     size_t pairs = bench->pairs;
     const struct hl_subject *subject = bench->subject;
     bool has_two = subject->against != NULL;
-    hl_print("%s", json_string_value(json_object_get(
-                       json_object_get(json_object_get(answer, "machine"), "tlb"), "sentence")));
+    if (hl_note_on_tlb(tlb) != NULL)
+        hl_print("%s", hl_note_on_tlb(tlb));
     hl_print("%-16s %15.15s  %15.15s    ratio  95 %% interval", "",
              has_two ? options_text(subject->against) : "plain",
              has_two ? options_text(subject->run.options) : "huge pages");
@@ -232,7 +231,9 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) 
     for (unsigned metric = 0; metric < HL_TIMES; metric++)
         ratios[metric] =
             hl_compare_pairs(bench->value[HL_PLAIN][metric], bench->value[HL_ON_HUGE][metric], bench->pairs);
-    json_t *answer = make_answer(bench, ratios);
+    struct hl_tlb tlb;
+    hl_check_tlb(&tlb);
+    json_t *answer = make_answer(bench, ratios, &tlb);
     if (strcmp(hl_name_ratio(&ratios[HL_WALL]), "faster") != 0)
         code = HL_EXIT_NO;
     if (!hl_write_report(report, answer))
@@ -240,7 +241,7 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) 
     if (json)
         hl_print_json(json_incref(answer));
     else
-        print_answer(bench, ratios, answer);
+        print_answer(bench, ratios, &tlb, answer);
     json_decref(answer);
     return code;
 }

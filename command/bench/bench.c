@@ -9,7 +9,6 @@
    With --against both sides are on huge pages, with different options: what is called plain here is the side
    that the other one is compared with. */
 #include "command/bench/answer.h"
-#include "command/bench/commands.h"
 #include "command/bench/counters.h"
 #include "command/bench/statistics.h"
 #include "command/bench/toggle.h"
@@ -48,8 +47,6 @@ struct request {
     double seconds; /* 0: not given */
     bool toggles;
     struct hl_toggle_settings settings;
-    size_t rounds;  /* of --commands; 0: not given */
-    size_t block;   /* of --compare; 0: not given */
     char **program; /* or NULL */
 };
 
@@ -71,11 +68,6 @@ static const struct hl_flag command_flags[] = {
     {"metric", 0, "COMMAND", "With --toggle: it prints the work done so far",
      HL_STRING(struct request, settings.metric)},
     {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
-    {"running-threads", 0, NULL, "With --toggle: interrupt threads that run, too",
-     HL_SWITCH(struct request, settings.takes_running)},
-    /* Not for users: bench/ and tools/demo measure with them. */
-    {"commands", 0, "N", NULL, HL_COUNT(struct request, rounds, 1, PAIRS_MAX)},
-    {"compare", 0, "BLOCK", NULL, HL_COUNT(struct request, block, 1, PAIRS_MAX)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
@@ -389,11 +381,8 @@ static int measure_program(struct request *request) {
 static int check_request(const struct request *request) {
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
                request->subject.run.via != HL_VIA_AUTO || request->subject.against != NULL ||
-               request->at_once || request->precision > 0;
-    if (request->program == NULL && request->rounds > 0)
-        hl_warn("bench: --commands: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... "
-                "for each command, with -- between them");
-    else if (request->program == NULL && request->pid == 0)
+               request->at_once || request->precision > 0 || request->subject.run.patterns != NULL;
+    if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
         hl_warn("bench: give a program or --pid, not both");
@@ -402,12 +391,9 @@ static int check_request(const struct request *request) {
             "bench: --pid goes with --toggle, which attaches and detaches in turns; 'perf stat -p' counts "
             "in a process as it is");
     else if (request->pid != 0 && run)
-        hl_warn(
-            "bench: --toggle goes with --json, --seconds, -n, -p, --metric, --running-threads and --keep");
-    else if ((request->settings.metric != NULL || request->settings.keep ||
-              request->settings.takes_running) &&
-             !request->toggles)
-        hl_warn("bench: --metric, --running-threads and --keep go with --toggle");
+        hl_warn("bench: --toggle goes with --json, --seconds, -n, --metric and --keep");
+    else if ((request->settings.metric != NULL || request->settings.keep) && !request->toggles)
+        hl_warn("bench: --metric and --keep go with --toggle");
     else if (request->toggles && request->pid == 0)
         hl_warn("bench: --toggle goes with --pid");
     else if (request->program != NULL && request->seconds > 0)
@@ -439,24 +425,14 @@ int hl_measure_program(int argc, char **argv) {
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
-    if (request.block > 0) {
-        code = hl_compare_values(request.block);
-        goto out;
-    }
     code = check_request(&request);
     if (code != 0)
         goto out;
-    if (request.rounds > 0) {
-        code = hl_time_commands(request.program, request.rounds, request.at_once);
-        goto out;
-    }
     if (request.pairs == 0)
         request.pairs = request.precision > 0 ? PAIRS_MAX : PAIRS_DEFAULT;
     if (request.toggles) {
         request.settings.pairs = request.pairs;
         request.settings.seconds = request.seconds > 0 ? request.seconds : 10;
-        request.settings.patterns =
-            request.subject.run.patterns != NULL ? request.subject.run.patterns : "main";
         code = hl_bench_toggle(request.pid, &request.settings, request.json);
         goto out;
     }

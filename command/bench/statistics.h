@@ -20,10 +20,4 @@ static inline double hl_half_width(const struct hl_ratio *ratio) {
 
 struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n);
 
-/* Reads pairs of numbers from the standard input, the plain one first, of which BLOCK after each other belong together, and
-   prints six numbers: the mean of the middle half of their ratios, as above, and both ends of its interval; the same of their
-   differences.  "nan": a pair without a plain time has no ratio, and fewer than six blocks have no interval.  The exit code;
-   input that is no pair ends it, with one line. */
-int hl_compare_values(size_t block);
-
 #endif

@@ -47,18 +47,6 @@ static void note_interruption(int number) { interrupted = number; }
 
 /* --- on and off --- */
 
-/* Why nothing of ATTACHMENT moved; 0: a part did, or was there already. */
-static int find_obstacle(const struct hl_attachment *attachment) {
-    int reason = attachment->reason != 0 ? attachment->reason : HL_REASON_NO_IMAGE;
-    for (size_t i = 0; i < attachment->n_texts && attachment->reason == 0; i++) {
-        if (attachment->text[i].reason == 0 || attachment->text[i].reason == HL_REASON_HUGE_ALREADY ||
-            attachment->text[i].reason == HL_REASON_ATTACH_DETACHED)
-            return 0;
-        reason = attachment->text[i].reason;
-    }
-    return reason;
-}
-
 /* Attaches or detaches.  A thread may be in the wrong call at that moment, so it is tried more than once. */
 static bool set(struct toggle *toggle, bool attach) {
     int reason = 0;
@@ -66,10 +54,11 @@ static bool set(struct toggle *toggle, bool attach) {
     for (unsigned tries = 0; tries < 5; tries++) {
         struct hl_attachment attachment;
         hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
+        hl_fill_own_image(&attachment);
         hl_move_attachment(&attachment);
-        reason = find_obstacle(&attachment);
+        reason = attachment.reason;
         hl_free_attachment(&attachment);
-        if (reason == 0) {
+        if (reason == 0 || reason == HL_REASON_HUGE_ALREADY || reason == HL_REASON_ATTACH_DETACHED) {
             toggle->is_attached = attach;
             return true;
         }
@@ -86,11 +75,9 @@ static bool set(struct toggle *toggle, bool attach) {
 /* Whether it was attached already: otherwise it cannot be detached. */
 static bool is_attached(struct toggle *toggle) {
     struct hl_attachment attachment;
-    bool any = false;
     toggle->request.is_detach = toggle->request.dry_run = true;
     hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
-    for (size_t i = 0; i < attachment.n_texts; i++)
-        any |= attachment.text[i].reason == 0;
+    bool any = attachment.reason == 0;
     hl_free_attachment(&attachment);
     toggle->request.dry_run = false;
     return any;
@@ -124,19 +111,12 @@ static bool run_metric(const char *command, double *units) {
 static bool read_switches(pid_t pid, double *units) {
     pid_t *tids = NULL;
     size_t n = 0;
-    char line[256];
-    double number;
     *units = 0;
     hl_add_threads(&tids, &n, pid);
     for (size_t i = 0; i < n; i++) {
-        char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tids[i]);
-        FILE *status = fopen(path, "re");
-        while (status != NULL && fgets(line, sizeof line, status) != NULL)
-            if (sscanf(line, "voluntary_ctxt_switches: %lf", &number) == 1)
-                *units += number;
-        if (status != NULL)
-            fclose(status);
-        free(path);
+        struct hl_task_status status;
+        hl_read_thread_status(&status, pid, tids[i]);
+        *units += (double)status.switches;
     }
     free(tids);
     return n > 0;
@@ -285,9 +265,6 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
     }
     hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_default_options(&toggle.request.options);
-    toggle.request.takes_running = settings->takes_running;
-    toggle.request.suspends_filters = true;
-    toggle.request.options.objects = (struct hl_string){settings->patterns, strlen(settings->patterns)};
     for (unsigned side = 0; side < HL_SIDES; side++)
         toggle.value[side] = hl_xmalloc(settings->pairs * sizeof(double));
     if (settings->metric == NULL)
@@ -304,5 +281,6 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);
     hl_free_counters(&toggle.counters);
+    hl_free_own_images(&toggle.request);
     return code;
 }

@@ -9,12 +9,10 @@
    code. */
 struct hl_toggle_settings {
     size_t pairs;
-    double seconds;       /* of a block */
-    const char *patterns; /* which objects */
+    double seconds; /* of a block */
     const char
         *metric; /* a command that prints the work done so far; NULL: instructions, else context switches */
     bool keep;   /* stay attached */
-    bool takes_running; /* running threads are interrupted, too */
 };
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json);
 

@@ -113,16 +113,9 @@ static bool has_map(const json_t *maps, const json_t *map) {
 
 /* A process of several threads exits once for each. */
 static bool is_process(pid_t tid) {
-    char *path = hl_xasprintf("/proc/%d/status", tid), line[256];
-    FILE *status = fopen(path, "re");
-    int tgid = 0;
-    free(path);
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        if (sscanf(line, "Tgid: %d", &tgid) == 1)
-            break;
-    if (status != NULL)
-        fclose(status);
-    return tgid == tid;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, tid, tid);
+    return status.process == tid;
 }
 
 /* Whether MAP is of a process that only prepared the program's start. */

@@ -3,13 +3,14 @@
 
    Everything is checked by the same functions that decide at run time, so in a container, a cpuset or a service's sandbox the
    answers are those for a program inside it. */
-#include "command/proc/breakpoints.h"
+#include "command/doctor/breakpoints.h"
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
-#include "command/doctor/program.h"
 #include "command/doctor/store.h"
+#include "elf/line.h"
 #include "elf/memory-limit.h"
+#include "elf/pool.h"
 #include "command/run/run.h"
 #include "elf/reason.h"
 #include "elf/thp.h"
@@ -54,22 +55,12 @@ struct machine {
 
 struct request {
     bool json;
-    json_t *findings;
-    char *options; /* every -o, joined; or NULL */
-    struct hl_needs_request program;
+    json_t *answer; /* of --json */
 };
 
 static const struct hl_flag command_flags[] = {
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
-    {"objects", 'p', "PATTERNS", "Which objects of PROGRAM, as for 'hugeld run'",
-     HL_STRING(struct request, program.patterns)},
-    {"options", 'o', "NAME=VALUE,...", "How PROGRAM will run, as for 'hugeld run'",
-     HL_OPTIONS(struct request, options)},
-    {"copy", 0, NULL, "PROGRAM will run with 'hugeld run --copy'",
-     HL_SWITCH(struct request, program.makes_copy)},
-    {"own-pages", 0, "N", "Huge pages that PROGRAM takes for itself, where doctor can't know",
-     HL_COUNT(struct request, program.own_pages, 0, 999999999)},
-    {NULL, 0, "[-- PROGRAM [ARGUMENT...]]\nPID", NULL, HL_PROGRAM(struct request, program.program)},
+    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
 };
 
 /* Examines the stores that a process started from here looks into. */
@@ -100,7 +91,7 @@ static void examine(struct machine *machine) {
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     machine->knows_map_count = hl_read_setting("/proc/sys/vm/max_map_count", &machine->max_map_count);
     machine->breakpoints = hl_try_breakpoint(&machine->geometry);
-    hl_measure_tlb(&machine->tlb);
+    hl_check_tlb(&machine->tlb);
     machine->library = hl_find_library();
     examine_stores(machine);
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
@@ -108,20 +99,64 @@ static void examine(struct machine *machine) {
     machine->can_thp = machine->thp_reason == 0 && kernel->executable_memory;
 }
 
-/* Adds a finding and takes SENTENCE over.  REMEDY is NULL if nothing has to be fixed. */
+/* Prints a finding, or adds it to the answer, and takes SENTENCE over.  REMEDY is NULL if nothing has to be fixed. */
 static void add_finding(struct request *request, const char *name, enum state state, char *sentence,
                         const char *remedy) {
     if (!request->json)
         hl_print("%-4s  %-18s %s%s%s", state_names[state], name, sentence, remedy != NULL ? "; fix: " : "",
                  remedy != NULL ? remedy : "");
-    json_array_append_new(request->findings,
+    json_array_append_new(json_object_get(request->answer, "findings"),
                           json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
                                     "sentence", hl_json_text(sentence), "remedy", hl_json_text(remedy)));
     free(sentence);
 }
 
+/* Adds a detail to the answer, and takes VALUE over. */
+static void add_detail(struct request *request, const char *name, json_t *value) {
+    json_object_set_new(request->answer, name, value);
+}
+
+static json_t *make_json_pool(const struct machine *machine) {
+    const struct hl_pool *pool = &machine->pool;
+    json_t *nodes = json_array();
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        const struct hl_pool_node *node = &pool->node[i];
+        json_array_append_new(nodes, json_pack("{s:i, s:s, s:I, s:I, s:I}", "node", (int)node->node, "use",
+                                               hl_node_use_name(node->use), "total_pages",
+                                               (json_int_t)node->total_pages, "free_pages",
+                                               (json_int_t)node->free_pages, "surplus_pages",
+                                               (json_int_t)node->surplus_pages));
+    }
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:o}", "total_pages",
+        (json_int_t)pool->total_pages, "free_pages", (json_int_t)pool->free_pages, "reserved_pages",
+        (json_int_t)pool->reserved_pages, "surplus_pages", (json_int_t)pool->surplus_pages,
+        "overcommit_pages", (json_int_t)pool->overcommit_pages, "usable_free_pages",
+        (json_int_t)hl_pool_usable_free(pool), "growth_pages", (json_int_t)hl_pool_growth(pool),
+        "available_pages", (json_int_t)machine->available_pages, "available", "any",
+        (json_int_t)machine->available[HL_NUMA_ANY], "local", (json_int_t)machine->available[HL_NUMA_LOCAL],
+        "interleave", (json_int_t)machine->available[HL_NUMA_INTERLEAVE], "nodes", nodes);
+}
+
+static json_t *reason_or_null(int reason) {
+    return reason == 0 ? json_null() : json_string(hl_reason_name((enum hl_reason)reason));
+}
+
+static void find_kernel(struct request *request, const struct machine *machine) {
+    const struct utsname *system = &machine->system;
+    add_finding(request, "kernel", OK,
+                hl_xasprintf("%s %s on %s", system->sysname, system->release, system->machine), NULL);
+    add_detail(request, "kernel", json_string(system->release));
+    add_detail(request, "page_bytes", json_integer((json_int_t)machine->geometry.page_bytes));
+    add_detail(request, "huge_page_bytes", json_integer((json_int_t)machine->geometry.huge_page_bytes));
+    add_detail(request, "numa",
+               json_pack("{s:i, s:b}", "local_node", (int)machine->placement.local_node, "binds",
+                         machine->placement.binds));
+}
+
 static void find_pool(struct request *request, const struct machine *machine) {
     const struct hl_pool *pool = &machine->pool;
+    add_detail(request, "pool", make_json_pool(machine));
     if (machine->pool_reason != 0) {
         add_finding(request, "pool", BAD,
                     hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)machine->pool_reason)),
@@ -166,6 +201,7 @@ static void find_nodes(struct request *request, const struct machine *machine) {
 }
 
 static void find_thp(struct request *request, const struct machine *machine) {
+    add_detail(request, "thp_reason", reason_or_null(machine->thp_reason));
     if (machine->thp_reason == 0)
         add_finding(request, "thp", OK,
                     hl_xasprintf("transparent huge pages stand in where the pool is short"), NULL);
@@ -177,6 +213,8 @@ static void find_thp(struct request *request, const struct machine *machine) {
 
 static void find_memory(struct request *request, const struct machine *machine) {
     uint64_t bytes = machine->headroom_bytes;
+    add_detail(request, "memory_headroom_bytes",
+               bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
     if (bytes == UINT64_MAX)
         add_finding(request, "memory", WARN,
                     hl_xasprintf("neither MemAvailable nor a memory limit can be read"),
@@ -190,7 +228,10 @@ static void find_memory(struct request *request, const struct machine *machine) 
 }
 
 /* Adds a finding for each ability of the kernel. */
-static void find_abilities(struct request *request, const struct hl_kernel *kernel, bool has_filter) {
+static void find_abilities(struct request *request, const struct machine *machine) {
+    const struct hl_kernel *kernel = &machine->kernel;
+    const bool has_filter = machine->status.filters != 0;
+    json_t *answer = json_object();
     const char *untried = "none: under a filter of system calls (seccomp) hugeld does not try it";
     bool can_map = kernel->hugetlb_mremap || kernel->hugetlb_memfd;
     const struct {
@@ -226,13 +267,17 @@ static void find_abilities(struct request *request, const struct hl_kernel *kern
         {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: thp do not depend on luck",
          "no MADV_COLLAPSE: thp come only when memory is not fragmented", "boot Linux 6.1 or newer"},
     };
-    for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++)
+    for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++) {
         add_finding(request, abilities[i].name, abilities[i].there ? OK : abilities[i].state,
                     hl_xasprintf("%s", abilities[i].there ? abilities[i].yes : abilities[i].no),
                     abilities[i].there ? NULL : abilities[i].remedy);
+        json_object_set_new(answer, abilities[i].name, json_boolean(abilities[i].there));
+    }
+    add_detail(request, "abilities", answer);
 }
 
-static void find_breakpoints(struct request *request, enum hl_answer_of_kernel answer) {
+static void find_breakpoints(struct request *request, const struct machine *machine) {
+    const enum hl_answer_of_kernel answer = machine->breakpoints;
     static const char *const sentences[] = {
         [HL_UNKNOWN] =
             "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
@@ -244,12 +289,18 @@ static void find_breakpoints(struct request *request, enum hl_answer_of_kernel a
     add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
                 answer == HL_NO ? "run programs that you debug with backend=thp, or boot Linux 6.18 or newer"
                                 : NULL);
+    add_detail(request, "breakpoints", answer == HL_UNKNOWN ? json_null() : json_boolean(answer == HL_YES));
 }
 
 /* Only a warning: the host may have another administrator. */
 static void find_tlb(struct request *request, const struct machine *machine) {
-    const char *remedy = hl_find_tlb_remedy(&machine->tlb);
-    add_finding(request, "tlb", remedy == NULL ? OK : WARN, hl_describe_tlb(&machine->tlb), remedy);
+    bool is_limited = hl_note_on_tlb(&machine->tlb) != NULL;
+    add_finding(
+        request, "tlb", is_limited ? WARN : OK, hl_describe_tlb(&machine->tlb),
+        is_limited
+            ? "on the host, back the guest's memory with hugetlbfs or transparent huge pages (man hugeld)"
+            : NULL);
+    add_detail(request, "tlb", hl_json_tlb(&machine->tlb));
 }
 
 /* Whether this is a virtual machine: its hypervisor says so (CPUID, leaf 1, ECX bit 31). */
@@ -264,7 +315,8 @@ static bool is_guest(void) {
 
 /* Some Intel processors stop if one page is in the instruction TLB in two sizes (CVE-2018-12207).  So KVM maps the memory that its
    guests execute by small pages, even if the host backs it with huge pages (Linux, admin-guide/hw-vuln/multihit.rst). */
-static void find_multihit(struct request *request) {
+static void find_multihit(struct request *request, const struct machine *machine) {
+    (void)machine;
     char text[128];
     long bytes = hl_read_file("/sys/devices/system/cpu/vulnerabilities/itlb_multihit", text, sizeof text - 1);
     text[bytes > 0 ? bytes : 0] = '\0';
@@ -288,6 +340,8 @@ static void find_multihit(struct request *request) {
 }
 
 static void find_map_count(struct request *request, const struct machine *machine) {
+    add_detail(request, "max_map_count",
+               machine->knows_map_count ? json_integer((json_int_t)machine->max_map_count) : json_null());
     if (!machine->knows_map_count) {
         add_finding(request, "max_map_count", WARN, hl_xasprintf("vm.max_map_count cannot be read"),
                     "mount /proc");
@@ -300,14 +354,18 @@ static void find_map_count(struct request *request, const struct machine *machin
 }
 
 static void find_stores(struct request *request, const struct machine *machine) {
+    json_t *stores = json_array();
     for (unsigned i = 0; i < machine->n_stores; i++) {
         char *remedy, *sentence = hl_describe_store(&machine->store[i], &machine->geometry, &remedy);
         add_finding(request, "store", remedy == NULL ? OK : WARN, sentence, remedy);
         free(remedy);
+        json_array_append_new(stores, hl_json_store(&machine->store[i]));
     }
+    add_detail(request, "stores", stores);
 }
 
 static void find_library(struct request *request, const struct machine *machine) {
+    add_detail(request, "libhugeld", hl_json_text(machine->library));
     if (machine->library != NULL)
         add_finding(request, "libhugeld", OK, hl_xasprintf("%s", machine->library), NULL);
     else
@@ -316,146 +374,39 @@ static void find_library(struct request *request, const struct machine *machine)
                     "install the hugeld package again, or run make in its source");
 }
 
-static void find_everything(struct request *request, const struct machine *machine) {
-    add_finding(request, "kernel", OK,
-                hl_xasprintf("%s %s on %s", machine->system.sysname, machine->system.release,
-                             machine->system.machine),
-                NULL);
-    find_pool(request, machine);
-    find_nodes(request, machine);
-    find_thp(request, machine);
-    find_memory(request, machine);
-    find_abilities(request, &machine->kernel, machine->status.filters != 0);
-    find_breakpoints(request, machine->breakpoints);
-    find_tlb(request, machine);
-    find_multihit(request);
-    find_map_count(request, machine);
-    find_stores(request, machine);
-    find_library(request, machine);
+static void find_usable(struct request *request, const struct machine *machine) {
     if (!request->json)
         hl_print("now: hugetlb %s, thp %s", machine->can_hugetlb ? "yes" : "no",
                  machine->can_thp ? "yes" : "no");
+    add_detail(request, "usable",
+               json_pack("{s:b, s:b}", "hugetlb", machine->can_hugetlb, "thp", machine->can_thp));
 }
 
-static json_t *make_json_pool(const struct machine *machine) {
-    const struct hl_pool *pool = &machine->pool;
-    json_t *nodes = json_array();
-    for (unsigned i = 0; i < pool->n_nodes; i++) {
-        const struct hl_pool_node *node = &pool->node[i];
-        json_array_append_new(nodes, json_pack("{s:i, s:s, s:I, s:I, s:I}", "node", (int)node->node, "use",
-                                               hl_node_use_name(node->use), "total_pages",
-                                               (json_int_t)node->total_pages, "free_pages",
-                                               (json_int_t)node->free_pages, "surplus_pages",
-                                               (json_int_t)node->surplus_pages));
-    }
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:o}", "total_pages",
-        (json_int_t)pool->total_pages, "free_pages", (json_int_t)pool->free_pages, "reserved_pages",
-        (json_int_t)pool->reserved_pages, "surplus_pages", (json_int_t)pool->surplus_pages,
-        "overcommit_pages", (json_int_t)pool->overcommit_pages, "usable_free_pages",
-        (json_int_t)hl_pool_usable_free(pool), "growth_pages", (json_int_t)hl_pool_growth(pool),
-        "available_pages", (json_int_t)machine->available_pages, "available", "any",
-        (json_int_t)machine->available[HL_NUMA_ANY], "local", (json_int_t)machine->available[HL_NUMA_LOCAL],
-        "interleave", (json_int_t)machine->available[HL_NUMA_INTERLEAVE], "nodes", nodes);
-}
-
-static json_t *make_json_abilities(const struct hl_kernel *kernel) {
-    return json_pack("{s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b}", "hugetlb", kernel->hugetlb, "hugetlb_mremap",
-                     kernel->hugetlb_mremap, "hugetlb_memfd", kernel->hugetlb_memfd, "executable_memory",
-                     kernel->executable_memory, "userfaultfd", kernel->userfaultfd, "read_by_call",
-                     kernel->read_by_call, "populate", kernel->populate, "collapse", kernel->collapse);
-}
-
-static json_t *make_json(const struct request *request, const struct machine *machine) {
-    json_t *json = json_pack("{s:{s:b, s:b}, s:s, s:I, s:I, s:o}", "usable", "hugetlb", machine->can_hugetlb,
-                             "thp", machine->can_thp, "kernel", machine->system.release, "page_bytes",
-                             (json_int_t)machine->geometry.page_bytes, "huge_page_bytes",
-                             (json_int_t)machine->geometry.huge_page_bytes, "pool", make_json_pool(machine));
-    json_object_set_new(json, "numa",
-                        json_pack("{s:i, s:b}", "local_node", (int)machine->placement.local_node, "binds",
-                                  machine->placement.binds));
-    json_object_set_new(json, "thp_reason",
-                        machine->thp_reason == 0
-                            ? json_null()
-                            : json_string(hl_reason_name((enum hl_reason)machine->thp_reason)));
-    json_object_set_new(json, "memory_headroom_bytes",
-                        machine->headroom_bytes == UINT64_MAX
-                            ? json_null()
-                            : json_integer((json_int_t)machine->headroom_bytes));
-    json_object_set_new(json, "max_map_count",
-                        machine->knows_map_count ? json_integer((json_int_t)machine->max_map_count)
-                                                 : json_null());
-    json_object_set_new(json, "abilities", make_json_abilities(&machine->kernel));
-    json_object_set_new(json, "breakpoints",
-                        machine->breakpoints == HL_UNKNOWN ? json_null()
-                                                           : json_boolean(machine->breakpoints == HL_YES));
-    json_object_set_new(json, "tlb", hl_json_tlb(&machine->tlb));
-    json_t *stores = json_array();
-    for (unsigned i = 0; i < machine->n_stores; i++)
-        json_array_append_new(stores, hl_json_store(&machine->store[i]));
-    json_object_set_new(json, "stores", stores);
-    json_object_set_new(json, "libhugeld", hl_json_text(machine->library));
-    json_object_set(json, "findings", request->findings);
-    return json;
-}
-
-/* doctor without a program: then NEEDS is NULL. */
-static int report_machine(struct request *request, const struct hl_needs *needs) {
-    struct machine machine = {0};
-    request->findings = json_array();
-    examine(&machine);
-    find_everything(request, &machine);
-    if (request->json) {
-        json_t *json = make_json(request, &machine);
-        if (needs != NULL)
-            json_object_set_new(json, "program", hl_json_needs(needs));
-        hl_print_json(json);
-    }
-    json_decref(request->findings);
-    free(machine.library);
-    for (unsigned i = 0; i < machine.n_stores; i++)
-        hl_free_store_state(&machine.store[i]);
-    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
-}
-
-/* doctor -- PROGRAM: the machine is only in the JSON. */
-static int report_program(struct request *request) {
-    struct hl_needs needs;
-    int code = hl_find_needs(&needs, &request->program);
-    if (code == 0) {
-        if (request->json)
-            report_machine(request, &needs);
-        else
-            hl_print_needs(&needs);
-        code = needs.enough ? HL_EXIT_DONE : HL_EXIT_NO;
-    }
-    hl_free_needs(&needs);
-    return code;
-}
+/* Each prints its findings, or adds them to the answer with their details. */
+static void (*const checks[])(struct request *, const struct machine *) = {
+    find_kernel, find_pool,     find_nodes,     find_thp,    find_memory,  find_abilities, find_breakpoints,
+    find_tlb,    find_multihit, find_map_count, find_stores, find_library, find_usable,
+};
 
 int hl_examine_machine(int argc, char **argv) {
     static const struct hl_command command = {
         "doctor",
         "Tests this machine for huge pages, and prints a command for each problem.\v"
-        "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
-        "those (postgres -C, mariadbd --help), not started.  With PID: for the program that this process "
-        "runs.\n"
-        "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "
-        "else 1. 2: wrong use, or no such PROGRAM.",
-        command_flags, true};
-    struct request request = {.program.own_pages = HL_OWN_PAGES_UNKNOWN};
-    int code = HL_EXIT_USAGE;
+        "Exit status: 0 when hugetlb or thp would be taken now, else 1.",
+        command_flags, false};
+    struct request request = {0};
+    struct machine machine = {0};
     if (hl_read_flags(&command, argc, argv, &request) != 0)
-        goto out;
-    request.program.options = request.options;
-    if (request.program.program != NULL)
-        code = report_program(&request);
-    else if (request.options != NULL || request.program.patterns != NULL ||
-             request.program.own_pages != HL_OWN_PAGES_UNKNOWN)
-        hl_warn("doctor: -o, -p and --own-pages are for a program; give one behind --");
-    else
-        code = report_machine(&request, NULL);
-out:
-    free(request.options);
-    return code;
+        return HL_EXIT_USAGE;
+    request.answer = json_pack("{s:[]}", "findings");
+    examine(&machine);
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
+        checks[i](&request, &machine);
+    if (request.json)
+        hl_print_json(json_incref(request.answer));
+    json_decref(request.answer);
+    free(machine.library);
+    for (unsigned i = 0; i < machine.n_stores; i++)
+        hl_free_store_state(&machine.store[i]);
+    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -76,7 +76,9 @@ static void look_through(struct hl_store_state *state, int folder, uint64_t owne
     hl_free_store_items(items, n);
 }
 
-void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry) {
+/* Examines the store at PATH, as a process of this user would. */
+static void examine_store(struct hl_store_state *state, const char *path,
+                          const struct hl_geometry *geometry) {
     uint64_t owner = hl_find_store_owner();
     *state = (struct hl_store_state){.path = hl_xasprintf("%s", path)};
     state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
@@ -111,8 +113,8 @@ unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options
     bool is_system = own == NULL || strcmp(own, HL_SYSTEM_STORE) == 0;
     unsigned n = 0;
     if (!is_system)
-        hl_examine_store(&state[n++], own, geometry);
-    hl_examine_store(&state[n], HL_SYSTEM_STORE, geometry);
+        examine_store(&state[n++], own, geometry);
+    examine_store(&state[n], HL_SYSTEM_STORE, geometry);
     /* If the user has named another store, a missing system's store is not reported. */
     if (options->store.bytes > 0 && !is_system && state[n].result == -ENOENT)
         hl_free_store_state(&state[n]);
@@ -190,13 +192,13 @@ static char *find_remedy(const struct hl_store_state *state, const struct hl_geo
     if (state->noexec)
         return hl_xasprintf("mount -o remount,exec %s", path);
     if (state->huge == NULL)
-        return hl_xasprintf("remove it, so that hugeld share makes it on tmpfs");
+        return hl_xasprintf("remove it, so that hugeld apply makes it on tmpfs");
     if (state->is_system && strcmp(state->huge, "always") != 0)
-        return hl_xasprintf("mount -o remount,huge=always %s; hugeld share refresh", path);
+        return hl_xasprintf("mount -o remount,huge=always %s; hugeld apply", path);
     if (state->stale > 0)
-        return hl_xasprintf("hugeld share --store=%s refresh", path);
+        return hl_xasprintf("hugeld apply");
     if (state->free_bytes < geometry->huge_page_bytes)
-        return hl_xasprintf("hugeld share --store=%s remove --unused", path);
+        return hl_xasprintf("disable files (hugeld disable), or set store_size in hugeld.conf");
     return NULL;
 }
 
@@ -204,9 +206,9 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
                         char **remedy) {
     *remedy = NULL;
     if (state->result == -ENOENT)
-        return hl_xasprintf("%s is not there: no text is shared; hugeld share makes it", state->path);
+        return hl_xasprintf("%s is not there: nothing has an image; hugeld enable makes it", state->path);
     if (state->result == -EACCES) {
-        *remedy = hl_xasprintf("rm -r %s; hugeld share add FILE", state->path);
+        *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
         return hl_xasprintf("%s is used by no process: another user owns it, or can write to it",
                             state->path);
     }
@@ -217,7 +219,7 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
     if (state->result == -EOPNOTSUPP)
         return hl_xasprintf("%s is used by no process: it does not lie on tmpfs", state->path);
     if (state->result != 0) {
-        *remedy = hl_xasprintf("rm -r %s; hugeld share add FILE", state->path);
+        *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
         return hl_xasprintf("%s cannot be used: %s", state->path, strerror(-state->result));
     }
     char *room = describe_room(state);

@@ -15,8 +15,7 @@ struct hl_store_state {
     uint64_t images, stale; /* how many; how many of them are broken, or their file has changed or is gone */
 };
 
-/* Examines the store at PATH, as a process of this user would; hl_free_store_state frees STATE's texts. */
-void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry);
+/* Frees STATE's texts. */
 void hl_free_store_state(struct hl_store_state *state);
 
 /* Examines the stores that a process of this user looks into with these OPTIONS: one or two of STATE.  Returns their number. */

@@ -105,12 +105,20 @@ static int place_codes(const struct act *act, const struct vector *vector) {
     return 0;
 }
 
-/* Whether REGION is the program's file, mapped as its headers say. */
+/* Whether REGION is the program's file, mapped as its headers say.  The kernel joins the mappings of neighbouring segments that go on
+   in the file with the same flags. */
 static bool is_own(const struct act *act, const struct hl_region *region, dev_t device) {
-    const struct hl_segment *segment = hl_find_segment(&act->plan->object, region->start);
-    return segment != NULL && !region->shared && region->inode == act->plan->file.inode &&
-           region->device == device && region->flags == segment->flags && region->end <= segment->end_page &&
-           region->offset - segment->offset == region->start - segment->first_page;
+    const struct hl_object *object = &act->plan->object;
+    const struct hl_segment *segment = hl_find_segment(object, region->start);
+    if (segment == NULL || region->shared || region->inode != act->plan->file.inode ||
+        region->device != device)
+        return false;
+    for (uint64_t at = region->start; at < region->end; at = segment++->end_page)
+        if (segment == object->segment + object->n_segments || segment->first_page > at ||
+            region->flags != segment->flags ||
+            region->offset - segment->offset != region->start - segment->first_page)
+            return false;
+    return true;
 }
 
 /* Whether PIECE maps the program's file only, without a hole. */
@@ -352,7 +360,7 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
     struct hl_address_range part = find_part(segment, piece);
     struct hl_piece_of_text own = {part.start, part.end, segment->offset + (part.start - segment->first_page),
                                    (segment->flags & PF_R ? PROT_READ : 0) |
-                                       (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0)};
+                                       (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0), 0};
     long mapped;
     int result = own.start < own.end ? HL_REASON_ATTACH_CALL : 0;
     for (unsigned tries = 0; result == HL_REASON_ATTACH_CALL && tries < HL_TRIES; tries++)

@@ -193,7 +193,7 @@ static void add_part(struct hl_piece_of_text *list, unsigned *n, uint64_t start,
                      uint64_t offset, uint32_t flags) {
     if (start < end)
         list[(*n)++] = (struct hl_piece_of_text){
-            start, end, offset, (flags & PF_R ? PROT_READ : 0) | (flags & PF_X ? PROT_EXEC : 0)};
+            start, end, offset, (flags & PF_R ? PROT_READ : 0) | (flags & PF_X ? PROT_EXEC : 0), 0};
 }
 
 /* Adds [start, end); the part in the huge page with the headers comes from the second copy. */

@@ -170,16 +170,9 @@ void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {
 
 /* Whether SIGCHLD is pending for the process. */
 static bool has_child_signal(pid_t pid) {
-    char line[256], *path = hl_xasprintf("/proc/%d/status", pid);
-    uint64_t pending = 0, one;
-    FILE *status = fopen(path, "re");
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        if (sscanf(line, "SigPnd: %" SCNx64, &one) == 1 || sscanf(line, "ShdPnd: %" SCNx64, &one) == 1)
-            pending |= one;
-    if (status != NULL)
-        fclose(status);
-    free(path);
-    return (pending & CHILD_SIGNAL) != 0;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, pid);
+    return ((status.pending | status.shared_pending) & CHILD_SIGNAL) != 0;
 }
 
 /* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would stay

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Reads an ELF file: any ELF64 of either byte order, of any architecture.
+/* Reads an ELF file: any ELF64 of the byte order that x86-64 and AArch64 have, of any architecture.
 
    The file may be anything that a user's PATH or another process's maps name, so it is read and never mapped (a mapped file that
    shrinks is SIGBUS), every offset is compared with its size, and strings end where their table does.  No library is used, because
    this is also in hugeld.c, the part of the command that starts programs and must start fast itself. */
 #include "command/file/elf-file.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
 #include "elf/segments.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
@@ -30,6 +30,7 @@ static const char *const sentences[HL_ELF_PROBLEMS] = {
     [HL_ELF_SCRIPT] = "is a script; name the program that it runs, which hugeld doctor finds",
     [HL_ELF_OTHER] = "is no ELF file; name a program or a library",
     [HL_ELF_32_BIT] = "is a 32-bit file; only ELF64 can be planned",
+    [HL_ELF_BIG_ENDIAN] = "is for machines of another byte order; name a program or a library of this one's",
     [HL_ELF_TRUNCATED] = "is truncated: its headers name bytes past its end; build or install it again",
     [HL_ELF_BROKEN] = "has a broken ELF header; check it with readelf -hlW",
     [HL_ELF_RELOCATABLE] = "is a relocatable object; link it first",
@@ -70,46 +71,6 @@ static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
     return n < (ssize_t)sizeof file->header ? HL_ELF_TRUNCATED : HL_ELF_FINE;
 }
 
-/* --- the other byte order --- */
-
-static uint16_t swap_2(uint16_t x) { return __builtin_bswap16(x); }
-static uint32_t swap_4(uint32_t x) { return __builtin_bswap32(x); }
-static uint64_t swap_8(uint64_t x) { return __builtin_bswap64(x); }
-
-static void swap_header(Elf64_Ehdr *h) {
-    h->e_type = swap_2(h->e_type);
-    h->e_machine = swap_2(h->e_machine);
-    h->e_version = swap_4(h->e_version);
-    h->e_entry = swap_8(h->e_entry);
-    h->e_phoff = swap_8(h->e_phoff);
-    h->e_shoff = swap_8(h->e_shoff);
-    h->e_flags = swap_4(h->e_flags);
-    h->e_ehsize = swap_2(h->e_ehsize);
-    h->e_phentsize = swap_2(h->e_phentsize);
-    h->e_phnum = swap_2(h->e_phnum);
-    h->e_shentsize = swap_2(h->e_shentsize);
-    h->e_shnum = swap_2(h->e_shnum);
-    h->e_shstrndx = swap_2(h->e_shstrndx);
-}
-
-static void swap_program_header(Elf64_Phdr *ph) {
-    ph->p_type = swap_4(ph->p_type);
-    ph->p_flags = swap_4(ph->p_flags);
-    ph->p_offset = swap_8(ph->p_offset);
-    ph->p_vaddr = swap_8(ph->p_vaddr);
-    ph->p_paddr = swap_8(ph->p_paddr);
-    ph->p_filesz = swap_8(ph->p_filesz);
-    ph->p_memsz = swap_8(ph->p_memsz);
-    ph->p_align = swap_8(ph->p_align);
-}
-
-static bool is_swapped(const struct hl_elf_file *file) {
-    const uint16_t one = 1;
-    return file->header.e_ident[EI_DATA] != (*(const uint8_t *)&one == 1 ? ELFDATA2LSB : ELFDATA2MSB);
-}
-
-/* --- */
-
 bool hl_read_exactly(int file, uint64_t offset, void *to, size_t bytes) {
     size_t done = 0;
     if (offset > INT64_MAX - bytes)
@@ -127,11 +88,10 @@ bool hl_read_exactly(int file, uint64_t offset, void *to, size_t bytes) {
 
 static enum hl_elf_problem read_header(struct hl_elf_file *file) {
     const unsigned char *ident = file->header.e_ident;
-    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_VERSION] != EV_CURRENT ||
-        (ident[EI_DATA] != ELFDATA2LSB && ident[EI_DATA] != ELFDATA2MSB))
+    if (ident[EI_CLASS] == ELFCLASS64 && ident[EI_DATA] == ELFDATA2MSB)
+        return HL_ELF_BIG_ENDIAN;
+    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_VERSION] != EV_CURRENT || ident[EI_DATA] != ELFDATA2LSB)
         return HL_ELF_BROKEN;
-    if (is_swapped(file))
-        swap_header(&file->header);
     switch (file->header.e_type) {
     case ET_EXEC:
     case ET_DYN:
@@ -160,8 +120,6 @@ static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
         return HL_ELF_TRUNCATED;
     for (size_t i = 0; i < file->phnum; i++) {
         Elf64_Phdr *ph = &file->phdr[i];
-        if (is_swapped(file))
-            swap_program_header(ph);
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
             (ph->p_offset > bytes || ph->p_filesz > bytes - ph->p_offset))
             return HL_ELF_TRUNCATED;
@@ -238,10 +196,6 @@ static void read_dynamic(struct hl_elf_file *file) {
         file->dyn = read_chunk(file, ph->p_offset, whole, &bytes);
         file->n_dyn = file->dyn != NULL ? bytes / sizeof(Elf64_Dyn) : 0;
     }
-    for (size_t i = 0; file->dyn != NULL && i < file->n_dyn && is_swapped(file); i++) {
-        file->dyn[i].d_tag = (Elf64_Sxword)swap_8((uint64_t)file->dyn[i].d_tag);
-        file->dyn[i].d_un.d_val = swap_8(file->dyn[i].d_un.d_val);
-    }
     hl_read_dynamic(&object, file->dyn, file->n_dyn, &strtab, &soname);
     file->text_relocations = object.text_relocations;
     file->strings_at = find_offset(file, strtab);
@@ -287,13 +241,20 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
 }
 
 enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows) {
-    struct hl_pin pin;
+    struct stat status;
+    char link[32];
+    int found = hl_open_local_path(path, follows, &status);
     memset(file, 0, sizeof *file);
     file->fd = -1;
-    if (!hl_pin(&pin, path, follows))
+    if (found < 0) {
+        errno = -found;
         return HL_ELF_UNREADABLE;
-    enum hl_elf_problem problem = hl_open_elf(file, AT_FDCWD, pin.path);
-    hl_unpin(&pin);
+    }
+    snprintf(link, sizeof link, "/proc/self/fd/%d", found);
+    enum hl_elf_problem problem = hl_open_elf(file, AT_FDCWD, link);
+    int error = errno;
+    close(found);
+    errno = error;
     return problem;
 }
 
@@ -384,10 +345,7 @@ bool hl_has_privileges(const struct hl_elf_file *file) {
 /* This command's own header, as the linker left it in memory. */
 extern const Elf64_Ehdr __ehdr_start __attribute__((visibility("hidden")));
 
-bool hl_is_native(const struct hl_elf_file *file) {
-    return file->header.e_machine == __ehdr_start.e_machine &&
-           file->header.e_ident[EI_DATA] == __ehdr_start.e_ident[EI_DATA];
-}
+bool hl_is_native(const struct hl_elf_file *file) { return file->header.e_machine == __ehdr_start.e_machine; }
 
 const char *hl_elf_type(const struct hl_elf_file *file) {
     if (file->header.e_type == ET_EXEC)

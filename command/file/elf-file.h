@@ -18,6 +18,7 @@ enum hl_elf_problem {
     HL_ELF_SCRIPT,
     HL_ELF_OTHER,
     HL_ELF_32_BIT,
+    HL_ELF_BIG_ENDIAN,
     HL_ELF_TRUNCATED,
     HL_ELF_BROKEN,
     HL_ELF_RELOCATABLE,
@@ -31,8 +32,8 @@ struct hl_elf_file {
     struct stat stat;
     Elf64_Ehdr header;
     size_t phnum;
-    Elf64_Phdr *phdr; /* phnum of them, in this machine's byte order */
-    Elf64_Dyn *dyn;   /* n_dyn of them, likewise; NULL if there are none */
+    Elf64_Phdr *phdr; /* phnum of them */
+    Elf64_Dyn *dyn;   /* n_dyn of them; NULL if there are none */
     size_t n_dyn;
     uint64_t strings_at, strings_bytes; /* the dynamic string table in the file */
     char *soname;                       /* DT_SONAME, or NULL */
@@ -46,8 +47,8 @@ struct hl_elf_file {
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path);
 void hl_close_elf(struct hl_elf_file *file);
 
-/* The same; but in a process that must not wait for any server (command/base/pin.h), a file on no local file system is
-   HL_ELF_UNREADABLE, with EREMOTE.  FOLLOWS as for hl_pin. */
+/* The same, but it waits for no server: a file on no local file system (command/base/local.h) is HL_ELF_UNREADABLE, with EREMOTE.
+   FOLLOWS: a symbolic link at PATH is followed. */
 enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows);
 
 /* hl_open_elf for the open FD, which FILE owns only after HL_ELF_FINE.  Else FILE->stat is filled if possible. */

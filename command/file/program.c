@@ -8,7 +8,6 @@
    meanwhile.  The kernel looks at the path once more, to execute it. */
 #include "command/file/program.h"
 #include "command/base/basics.h"
-#include "command/base/pin.h"
 #include "command/file/elf-file.h"
 #include "command/file/launcher.h"
 
@@ -35,17 +34,9 @@ static bool is_executable(const char *path) {
     return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0; /* as the kernel decides, unlike access(2) */
 }
 
-/* The same for a path that may be another user's. */
-static bool is_named_executable(const char *path) {
-    struct hl_pin pin;
-    bool is = hl_pin(&pin, path, true) && is_executable(pin.path);
-    hl_unpin(&pin);
-    return is;
-}
-
 char *hl_find_program(const char *name) {
     if (strchr(name, '/') != NULL)
-        return is_named_executable(name) ? hl_xasprintf("%s", name) : NULL;
+        return is_executable(name) ? hl_xasprintf("%s", name) : NULL;
     const char *folder = getenv("PATH");
     char *found = NULL;
     int error = ENOENT;
@@ -141,12 +132,8 @@ char *hl_find_interpreter(const char *line) {
 /* A regular file alone: opening a device can do things. */
 static int open_regular(const char *path) {
     struct stat status;
-    struct hl_pin pin;
-    int file = -1;
-    if (hl_pin(&pin, path, true) && stat(pin.path, &status) == 0 && S_ISREG(status.st_mode))
-        file = open(pin.path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    hl_unpin(&pin);
-    return file;
+    bool is_regular = stat(path, &status) == 0 && S_ISREG(status.st_mode);
+    return is_regular ? open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC) : -1;
 }
 
 /* Replaces the open file of the script PROGRAM by the file that the kernel runs for it. */

@@ -20,12 +20,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/mempolicy.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -48,9 +46,7 @@ struct job {
     bool has_no_lease; /* it cannot be determined whether the file has a writer */
     const char *name;  /* the image's: the original's base name */
     char digest[HL_DIGEST_TEXT];
-    int folder;       /* .new in the store */
-    unsigned n_nodes; /* 0: one image, with pages of any node */
-    struct hl_nodes nodes;
+    int folder; /* .new in the store */
 };
 
 /* Notes why there is no image; takes SENTENCE over.  The result is always false. */
@@ -59,6 +55,13 @@ static bool fail(struct job *job, enum hl_share_result result, char *sentence) {
     free(job->outcome->sentence);
     job->outcome->sentence = sentence;
     return false;
+}
+
+/* The same for a reason that passes, REASON in one word. */
+static bool fail_for_now(struct job *job, const char *reason, char *sentence) {
+    job->outcome->is_pending = true;
+    job->outcome->reason = reason;
+    return fail(job, HL_SHARE_FAILED, sentence);
 }
 
 static bool refuse(struct job *job, enum hl_reason reason) {
@@ -93,8 +96,8 @@ static enum writer find_writer(int file) {
 static bool make_changes_show(struct job *job) {
     job->has_no_lease = find_writer(job->file->fd) == WRITER_UNKNOWN;
     return !job->has_no_lease || fsync(job->file->fd) == 0 || errno == EROFS || errno == EINVAL ||
-           fail(job, HL_SHARE_FAILED,
-                hl_xasprintf("it cannot be written back: %s; try again", strerror(errno)));
+           fail_for_now(job, "changing",
+                        hl_xasprintf("it cannot be written back: %s; try again", strerror(errno)));
 }
 
 static bool check_file(struct job *job) {
@@ -111,9 +114,12 @@ static bool check_file(struct job *job) {
         return fail(job, HL_SHARE_FAILED, hl_xasprintf("it has been removed or replaced; name it again"));
     job->name = strrchr(job->outcome->path, '/') + 1;
     char *sentence = hl_explain_unsteady(file->fd, job->flags & HL_ADD_ANY_DISK);
+    int unknown = 0;
     /* Of a file that is only put in place, the store shows nothing but the path. */
     if (sentence == NULL && job->store->for_all && !(job->flags & HL_ADD_IN_PLACE))
-        sentence = hl_explain_private(file->fd, job->outcome->path, NULL);
+        sentence = hl_explain_private(file->fd, job->outcome->path, &unknown);
+    if (sentence != NULL && unknown != 0)
+        return fail_for_now(job, "unknown", sentence);
     return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
 }
 
@@ -145,12 +151,12 @@ static bool await_age(struct job *job) {
     static const char in_the_future[] = "its ctime is in the future; fix the clock, then touch it";
     int64_t age = find_age(job), needed = find_age_needed(job);
     if (age < -needed)
-        return fail(job, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
+        return fail_for_now(job, "changing", hl_xasprintf("%s", in_the_future));
     bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
     job->outcome->is_too_young = (job->flags & HL_ADD_UNASKED) && is_young;
     if (is_young && job->has_no_lease)
-        return fail(
-            job, HL_SHARE_FAILED,
+        return fail_for_now(
+            job, "changing",
             hl_xasprintf(
                 "it changed in the last %d minutes, and only its owner and root can see whether it is "
                 "still being written to; add it later, or let one of them do it",
@@ -158,13 +164,13 @@ static bool await_age(struct job *job) {
     if (job->outcome->is_too_young)
         return fail(
             job, HL_SHARE_FAILED,
-            hl_xasprintf("it changed in the last %d minutes; run hugeld share add", SETTLED_SECONDS / 60));
+            hl_xasprintf("it changed in the last %d minutes; run hugeld enable", SETTLED_SECONDS / 60));
     while (age <= needed) {
         int64_t left = needed - age + 1000000;
         nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
         age = find_age(job);
         if (age < -needed) /* the clock was set back meanwhile */
-            return fail(job, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
+            return fail_for_now(job, "changing", hl_xasprintf("%s", in_the_future));
     }
     return true;
 }
@@ -174,25 +180,19 @@ static bool is_unchanged(struct job *job) {
     if (find_writer(job->file->fd) != WRITER && hl_read_file_state(&state, job->file->fd) == 0 &&
         hl_is_same_state(&state, &job->state))
         return true;
-    return fail(
-        job, HL_SHARE_FAILED,
-        hl_xasprintf("it is being written to, or was changed or replaced meanwhile; add it again when that "
-                     "is done"));
+    return fail_for_now(
+        job, "changing",
+        hl_xasprintf("it is being written to, or was changed or replaced meanwhile; the next hugeld apply tries "
+                     "again"));
 }
 
 /* --- room --- */
 
-static bool fail_for_room(struct job *job, const char *of_what, uint64_t needed, uint64_t there,
+static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed, uint64_t there,
                           const char *remedy) {
-    return fail(job, HL_SHARE_FAILED,
-                hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
-                             needed >> 20, of_what, there >> 20, remedy));
-}
-
-/* The full length of the image, or of all replicas, since it has no holes. */
-static uint64_t find_bytes_needed(const struct job *job) {
-    return (job->n_nodes > 0 ? job->n_nodes : 1) *
-           hl_round_up(job->image.bytes, job->store->geometry.huge_page_bytes);
+    return fail_for_now(job, reason,
+                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
+                                     needed >> 20, of_what, there >> 20, remedy));
 }
 
 /* Whether the image was made unasked for a program that ran, and no process maps it. */
@@ -229,66 +229,51 @@ static void make_room(const struct job *job, uint64_t needed, uint64_t there) {
 
 /* The image cannot be dropped or swapped, so it would take memory that other programs need next. */
 static bool leaves_margin(struct job *job, uint64_t needed) {
-    return hl_leaves_margin(needed) ||
-           fail(job, HL_SHARE_FAILED,
-                hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
-                             "available; free memory, or make it all the same: hugeld share refresh",
-                             needed >> 20, HL_AVAILABLE_MIN));
-}
-
-static bool is_calm(struct job *job) {
-    char *sentence = job->store->placer != NULL ? hl_explain_busy(job->store->placer) : NULL;
-    return sentence == NULL || fail(job, HL_SHARE_FAILED, sentence);
+    int64_t bytes = (int64_t)needed + job->store->planned;
+    return hl_leaves_margin(bytes > 0 ? (uint64_t)bytes : 0) ||
+           fail_for_now(job, "memory",
+                        hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
+                                     "available; free memory",
+                                     needed >> 20, HL_AVAILABLE_MIN));
 }
 
 /* Before anything is written, since processes are killed if the memory is missing. */
 static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
-    const char *remedy = "remove unused images: hugeld share remove --unused, or enlarge the store: --size";
-    uint64_t needed = find_bytes_needed(job);
+    const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
+    uint64_t needed;
     struct hl_status status;
     struct hl_placement placement;
-    if (needed >
-        2 * job->image.huge_pages * store->geometry.huge_page_bytes * (job->n_nodes > 0 ? job->n_nodes : 1))
+    if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
-    if (((job->flags & HL_ADD_WHEN_CALM) && !is_calm(job)) ||
-        ((job->flags & HL_ADD_UNATTENDED) && !leaves_margin(job, needed)))
-        return false;
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (job->flags & HL_ADD_UNASKED) {
         int reason = hl_check_memory_limit(&hl_system_roots, &placement, needed);
         if (reason != 0)
             return fail(job, HL_SHARE_FAILED,
-                        hl_xasprintf("%s; run hugeld share add outside of the limit",
+                        hl_xasprintf("%s; run hugeld enable outside of the limit",
                                      hl_reason_sentence((enum hl_reason)reason)));
         make_room(job, needed, hl_read_memory_headroom(&hl_system_roots, &placement));
     }
     if (needed > hl_store_room(store))
-        return fail_for_room(job, "the store", needed, hl_store_room(store), remedy);
-    uint64_t there = hl_read_memory_headroom(&hl_system_roots, &placement);
-    return needed <= there || fail_for_room(job, "the machine or a memory limit", needed, there,
-                                            "free memory, or raise the limit");
+        return fail_for_room(job, "store-full", "the store", needed, hl_store_room(store), remedy);
+    int64_t there = (int64_t)hl_read_memory_headroom(&hl_system_roots, &placement) - store->planned;
+    if (there < 0 || needed > (uint64_t)there)
+        return fail_for_room(job, "memory", "the machine or a memory limit", needed, there > 0 ? (uint64_t)there : 0,
+                             "free memory, or raise the limit");
+    return leaves_margin(job, needed);
 }
 
 /* --- writing --- */
 
-/* Pages come from NODE alone until unbind. */
-static int bind_to_node(unsigned node) {
-    unsigned long mask[HL_NODE_NUMBERS / (8 * sizeof(unsigned long))] = {0};
-    mask[node / (8 * sizeof mask[0])] |= 1UL << node % (8 * sizeof mask[0]);
-    return syscall(SYS_set_mempolicy, MPOL_BIND, mask, (unsigned long)HL_NODE_NUMBERS + 1) == 0 ? 0 : -errno;
-}
-
-static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); }
-
 /* Makes .new in the store, which is locked. */
 static bool make_folder(struct job *job) {
-    unsigned marks = job->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE |
-                                   HL_ADD_NO_IMAGE);
+    unsigned marks = job->flags & (HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
     job->folder = hl_make_new_folder(job->store, marks);
     return job->folder >= 0 ||
-           fail(job, HL_SHARE_FAILED,
+           fail_for_now(
+                job, "store",
                 hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
                              strerror(-job->folder)));
 }
@@ -304,10 +289,10 @@ static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
         return refuse(job, (enum hl_reason)result);
     if (result == -ENOSPC || result == -EDQUOT)
-        return fail(job, HL_SHARE_FAILED,
-                    hl_xasprintf("the store is full; remove unused images: hugeld share remove --unused, or "
-                                 "enlarge the store: --size"));
-    return fail(job, HL_SHARE_FAILED,
+        return fail_for_now(job, "store-full",
+                            hl_xasprintf("the store is full; disable other files, or enlarge it: store_size in "
+                                         "hugeld.conf"));
+    return fail_for_now(job, "store",
                 hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
                              result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"
                                               : "free memory and try again"));
@@ -324,15 +309,15 @@ static bool prove(struct job *job, int out, uint64_t *pages) {
             job, HL_SHARE_FAILED,
             hl_xasprintf(
                 "this kernel makes no huge pages in such a folder (Linux 6.12 and newer do); let root "
-                "make the system's store: hugeld share add"));
+                "enable it"));
     if (result == 0 && small > 0)
         result = -ENOMEM;
     if (result == -ENOMEM)
-        return fail(job, HL_SHARE_FAILED,
+        return fail_for_now(job, "no-huge-page",
                     hl_xasprintf("%" PRIu64 " of its pages did not become huge; free or compact memory: echo "
                                  "1 > /proc/sys/vm/compact_memory",
                                  small));
-    return result == 0 || fail(job, HL_SHARE_FAILED,
+    return result == 0 || fail_for_now(job, "unknown",
                                hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
                                             strerror(-result)));
 }
@@ -359,16 +344,17 @@ static bool is_acceptable(struct job *job, int out) {
                              "are unusual); use hugeld run --copy"));
 }
 
-static bool give_name(struct job *job, int out, int folder) {
+static bool give_name(struct job *job, int out) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", out);
-    return linkat(AT_FDCWD, path, folder, job->name, AT_SYMLINK_FOLLOW) == 0 || fail_to_write(job, -errno);
+    return linkat(AT_FDCWD, path, job->folder, job->name, AT_SYMLINK_FOLLOW) == 0 ||
+           fail_to_write(job, -errno);
 }
 
-/* Writes one image into FOLDER. */
-static bool write_image(struct job *job, int folder) {
+/* Writes the image into job->folder. */
+static bool write_image(struct job *job) {
     bool named, done = false;
-    int out = create_file(folder, job->name, &named);
+    int out = create_file(job->folder, job->name, &named);
     if (out < 0)
         return fail_to_write(job, -errno);
     if (!prove_first_page(job, out)) {
@@ -389,55 +375,14 @@ static bool write_image(struct job *job, int folder) {
     if (result != 0)
         fail_to_write(job, result);
     else
-        done = is_acceptable(job, out) && prove(job, out, &pages) && (named || give_name(job, out, folder));
-    job->outcome->huge_pages += done ? pages : 0;
+        done = is_acceptable(job, out) && prove(job, out, &pages) && (named || give_name(job, out));
+    job->outcome->huge_pages = done ? pages : 0;
     close(out);
     return done;
 }
 
 static bool link_to(struct job *job, const char *target, const char *name) {
     return symlinkat(target, job->folder, name) == 0 || fail_to_write(job, -errno);
-}
-
-/* Node NODE's replica, in a folder of its own. */
-static bool write_replica(struct job *job, unsigned node, bool first) {
-    char *folder_name = hl_xasprintf("node%u", node), *target = hl_xasprintf("node%u/%s", node, job->name),
-         *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
-    bool done = false;
-    int folder = -1, result = bind_to_node(node);
-    if (result == 0 && mkdirat(job->folder, folder_name, 0755) == 0)
-        folder = openat(job->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (result != 0)
-        fail(
-            job, HL_SHARE_FAILED,
-            hl_xasprintf("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
-                         node, strerror(-result)));
-    else if (folder < 0 || fchmod(folder, 0755) != 0)
-        fail_to_write(job, -errno);
-    else
-        done = write_image(job, folder) && link_to(job, target, link) &&
-               (!first || link_to(job, target, HL_IMAGE_LINK));
-    unbind();
-    if (folder >= 0)
-        close(folder);
-    free(folder_name);
-    free(target);
-    free(link);
-    return done;
-}
-
-static bool write_all(struct job *job) {
-    bool first = true;
-    if (job->n_nodes == 0)
-        return write_image(job, job->folder) && link_to(job, job->name, HL_IMAGE_LINK);
-    for (unsigned node = 0; node < HL_NODE_NUMBERS; node++) {
-        if ((job->nodes.bits[node / 64] >> node % 64 & 1) == 0)
-            continue;
-        if (!write_replica(job, node, first))
-            return false;
-        first = false;
-    }
-    return true;
 }
 
 /* One rename makes the image visible. */
@@ -449,12 +394,20 @@ static bool publish(struct job *job) {
 }
 
 static void make_image(struct job *job) {
+    if (job->flags & HL_ADD_DRY) {
+        uint64_t bytes;
+        hl_fits_store(&job->image, &job->store->geometry, &bytes);
+        job->outcome->huge_pages = bytes / job->store->geometry.huge_page_bytes;
+        job->outcome->result = HL_SHARE_MADE;
+        return;
+    }
     if (!make_folder(job)) {
         hl_remove_leftovers(job->store);
         return;
     }
-    if (!write_all(job) || !is_unchanged(job) || !link_to(job, job->digest, HL_DIGEST_LINK) ||
-        !link_to(job, job->outcome->path, HL_ORIGIN_LINK) || !publish(job))
+    if (!write_image(job) || !is_unchanged(job) || !link_to(job, job->name, HL_IMAGE_LINK) ||
+        !link_to(job, job->digest, HL_DIGEST_LINK) || !link_to(job, job->outcome->path, HL_ORIGIN_LINK) ||
+        !publish(job))
         hl_remove_leftovers(job->store);
     close(job->folder);
 }
@@ -467,10 +420,10 @@ static bool is_recorded(const struct job *job, bool removes_old) {
     const struct hl_add_outcome *outcome = job->outcome;
     struct hl_store_item *items;
     size_t n;
-    hl_read_store(job->store, &items, &n);
+    hl_read_items_of(job->store, outcome->path, &items, &n);
     bool found = false;
     for (size_t i = 0; i < n; i++) {
-        if (!items[i].is_in_place || strcmp(items[i].origin, outcome->path) != 0)
+        if (!items[i].is_in_place)
             continue;
         if (strcmp(items[i].key, outcome->key.at) == 0)
             found = true;
@@ -483,7 +436,7 @@ static bool is_recorded(const struct job *job, bool removes_old) {
 
 /* Records in the store that the file is kept in place, instead of an image that it may have there. */
 static bool record(struct job *job) {
-    if (is_recorded(job, true) && !(job->flags & HL_ADD_NO_IMAGE)) {
+    if ((job->flags & HL_ADD_DRY) || is_recorded(job, true)) {
         job->outcome->result = HL_SHARE_MADE;
         return true;
     }
@@ -505,14 +458,18 @@ static void note_place(struct job *job, const struct hl_place *place) {
     outcome->huge_pages = outcome->text_huge_bytes / place->chunk_bytes;
 }
 
-/* Makes the chunks of PLACE huge, and records the file as kept in place.  False: too little of it became huge. */
+/* Makes the chunks of PLACE huge, and records the file as kept in place.  False: this kernel or file system cannot, so it gets an
+   image.  What only the moment forbids is tried again later: the way does not depend on the moment. */
 static bool put_in_place(struct job *job, struct hl_place *place) {
     struct hl_add_outcome *outcome = job->outcome;
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0;
     bool was_huge = hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
+    job->store->placer->only_looks = (job->flags & HL_ADD_DRY) != 0;
     char *why = hl_make_huge_in_place(job->store->placer, place, job->file, outcome->path);
     uint64_t huge_bytes = hl_huge_text_bytes(place);
     if (huge_bytes == 0 || !(forced || hl_is_place_enough(huge_bytes, place->text_bytes))) {
+        if (place->obstacle != NULL)
+            return !fail_for_now(job, place->obstacle, why);
         if (forced)
             fail(job, HL_SHARE_FAILED, why);
         else
@@ -539,8 +496,7 @@ static bool add_in_place(struct job *job) {
     if (job->flags & HL_ADD_IMAGE)
         return false;
     if (job->store->placer == NULL)
-        return forced && !fail(job, HL_SHARE_FAILED,
-                               hl_xasprintf("this puts nothing in place; run hugeld share refresh"));
+        return forced && !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
     int result = hl_look_in_place(&place, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
@@ -578,53 +534,25 @@ static bool give_new_key(struct job *job) {
     const struct hl_store *store = job->store;
     struct hl_store_item *items;
     size_t n;
-    hl_read_store(store, &items, &n);
+    hl_read_items_of(store, job->outcome->path, &items, &n);
     bool done = false;
     for (size_t i = 0; i < n && !done; i++)
-        done = items[i].state == HL_ITEM_TOUCHED && strcmp(items[i].origin, job->outcome->path) == 0 &&
-               items[i].replicas == job->n_nodes && is_as_made_now(job, &items[i]) && is_unchanged(job) &&
-               renameat(store->folder, items[i].key, store->folder, job->outcome->key.at) == 0;
+        done = items[i].state == HL_ITEM_TOUCHED && is_as_made_now(job, &items[i]) && is_unchanged(job) &&
+               ((job->flags & HL_ADD_DRY) ||
+                renameat(store->folder, items[i].key, store->folder, job->outcome->key.at) == 0);
     hl_free_store_items(items, n);
     if (done)
         job->outcome->result = HL_SHARE_PRESENT;
     return done;
 }
 
-/* Finds the nodes with memory that this process may use. */
-static void find_nodes(struct job *job) {
-    struct hl_status status;
-    char text[4096];
-    uint64_t first, last;
-    long bytes = hl_read_file("/sys/devices/system/node/has_memory", text, sizeof text);
-    const char *at = text, *end = text + (bytes > 0 ? bytes : 0);
-    hl_read_status(&status, &hl_system_roots);
-    while (hl_scan_range(&at, end, &first, &last)) {
-        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++) {
-            if ((status.nodes.bits[node / 64] >> node % 64 & 1) == 0)
-                continue;
-            job->nodes.bits[node / 64] |= UINT64_C(1) << node % 64;
-            job->n_nodes++;
-        }
-    }
-}
-
-/* Whether the store has the image already, and with --per-node all of its replicas. */
 static bool is_present(const struct job *job) {
     struct hl_line path;
-    long image = hl_open_image_in_store(job->store->folder, job->store->owner, 0, &job->state, &path);
-    if (image < 0)
-        return false;
-    close((int)image);
-    if (job->n_nodes == 0)
-        return true;
-    struct hl_store_item *items;
-    size_t n;
-    hl_read_store(job->store, &items, &n);
-    bool found = false;
-    for (size_t i = 0; i < n; i++)
-        found |= strcmp(items[i].key, job->outcome->key.at) == 0 && items[i].replicas == job->n_nodes;
-    hl_free_store_items(items, n);
-    return found;
+    struct hl_file_state image_state = {0};
+    long image = hl_open_image_in_store(job->store->folder, job->store->owner, &job->state, &path, &image_state);
+    if (image >= 0)
+        close((int)image);
+    return image >= 0;
 }
 
 /* Notes how much of the text the image brings onto huge pages, by the way of starting that brings most.  False: none, by either
@@ -659,10 +587,8 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
     if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&job)) || !check_file(&job) ||
         !make_changes_show(&job))
         return;
-    if (flags & HL_ADD_PER_NODE)
-        find_nodes(&job);
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&job);
-    if (has_image && !(flags & HL_ADD_REPLACE)) {
+    if (has_image) {
         outcome->result = HL_SHARE_PRESENT;
         note_reach(&job);
         return;
@@ -672,7 +598,7 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
         outcome->result = HL_SHARE_PRESENT;
         return;
     }
-    if (!has_image && add_in_place(&job))
+    if (add_in_place(&job))
         return;
     bool reaches = note_reach(&job);
     result = hl_plan_image(&job.image, file, &store->geometry);

@@ -2,11 +2,12 @@
 /* Checks whether an image is as it should be: on huge pages, and equal to its original. */
 #include "command/base/common.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
+#include "command/base/local.h"
 #include "command/image/eligible.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
 #include "command/proc/process.h"
+#include "elf/maps.h"
 #include "elf/reason.h"
 #include "command/image/store.h"
 
@@ -25,6 +26,12 @@
 #define COLLAPSE_TRIES 20
 
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {
+    int pagemap = (int)hl_open_pagemap();
+    int64_t scanned = pagemap >= 0 ? hl_measure_huge(pagemap, start, end) : -1; /* Linux 6.7 */
+    if (pagemap >= 0)
+        close(pagemap);
+    if (scanned >= 0)
+        return scanned;
     struct hl_process process;
     int64_t bytes = 0;
     int result = hl_open_process(&process, getpid());
@@ -132,10 +139,10 @@ static int check_bytes(const struct expected *expected, const struct hl_store_it
                                            : result;
 }
 
-/* Checks the one image in the folder of ITEM that LINK leads to.  NULL, or the problem. */
-static char *check_replica(const struct expected *expected, const struct hl_store_item *item,
-                           const char *link, enum hl_fault *fault) {
-    char *path = hl_xasprintf("%s/%s", item->key, link), *problem = NULL;
+/* Checks the image of ITEM.  NULL, or the problem. */
+static char *check_image(const struct expected *expected, const struct hl_store_item *item,
+                         enum hl_fault *fault) {
+    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL;
     uint64_t pages = 0, small = 0;
     int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
@@ -161,27 +168,10 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
     return problem;
 }
 
-static char *check_replicas(const struct expected *expected, const struct hl_store_item *item,
-                            enum hl_fault *fault) {
-    char *problem = check_replica(expected, item, HL_IMAGE_LINK, fault);
-    for (unsigned node = 0, found = 0; problem == NULL && found < item->replicas && node < HL_NODE_NUMBERS;
-         node++) {
-        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node), *path = hl_xasprintf("%s/%s", item->key, link);
-        if (faccessat(expected->store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
-            found++;
-            problem = check_replica(expected, item, link, fault);
-        }
-        free(path);
-        free(link);
-    }
-    return problem;
-}
-
 /* Whether the file at the path of ITEM has another key by now, so that a starting program does not find the record. */
 static bool has_new_key(const struct hl_store_item *item) {
-    struct hl_pin pin;
-    int file = hl_pin(&pin, item->origin, true) ? open(pin.path, O_PATH | O_CLOEXEC) : -1;
-    hl_unpin(&pin);
+    struct stat status;
+    int file = hl_open_local_path(item->origin, true, &status);
     struct hl_file_state state;
     struct hl_line key;
     bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;
@@ -252,7 +242,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
             "the file's attributes have changed since (a hard link, chmod), so no process uses it",
         [HL_ITEM_GONE] = "the file is gone",
         [HL_ITEM_BROKEN] = "it is incomplete, or another user could write to it",
-        [HL_ITEM_PENDING] = "the file has changed, and its new image could not be made yet",
+        [HL_ITEM_PENDING] = "it has no image",
         [HL_ITEM_UNREADABLE] = "the file, or its folder in the store, cannot be read now",
         [HL_ITEM_REMOTE] =
             ("the file's path leads to a file system that may not answer; unmount that, or remove the file "
@@ -283,7 +273,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
     }
     int result = how & HL_CHECK_STATE ? 0 : hl_plan_image(&expected.image, &file, &store->geometry);
     if (result == 0) {
-        problem = check_replicas(&expected, item, fault);
+        problem = check_image(&expected, item, fault);
         hl_free_image(&expected.image);
     } else {
         *fault = result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
@@ -292,51 +282,4 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
     }
     hl_close_elf(&file);
     return problem;
-}
-
-/* Makes the faulty image of ITEM again.  The old one is removed first, because there may not be room for both, and because no
-   process may use it any more; if the new one cannot be made now, the next refresh tries again.  If its pages are ONLY_SMALL, the
-   old image stays until there is a better one.  A file that can no longer be in place gets an image, unless the user wanted
-   none. */
-static void make_again(struct hl_add_outcome *outcome, const struct hl_store *store,
-                       const struct hl_store_item *item, unsigned flags, bool only_small) {
-    flags |= item->marks | (item->is_in_place ? 0 : HL_ADD_IMAGE);
-    if (item->is_in_place && !only_small && !(flags & HL_ADD_NO_IMAGE))
-        flags &= ~(unsigned)HL_ADD_IN_PLACE;
-    if (only_small)
-        flags |= HL_ADD_REPLACE;
-    else if (item->state != HL_ITEM_TOUCHED && item->state != HL_ITEM_PENDING)
-        hl_set_pending(store, item);
-    hl_add_path(outcome, store, item->origin, flags);
-    bool has_other_key = outcome->key.bytes > 0 && strcmp(outcome->key.at, item->key) != 0;
-    if (outcome->result == HL_SHARE_NOTHING || (outcome->result != HL_SHARE_FAILED && has_other_key))
-        hl_remove_store_item(store, item->key); /* fails if it only got another key */
-    else if (outcome->result == HL_SHARE_FAILED && !only_small)
-        hl_set_pending(store, item);
-}
-
-enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const struct hl_store *store,
-                                      const struct hl_store_item *item, unsigned flags) {
-    enum hl_fault fault;
-    unsigned how = HL_CHECK_REPAIRS | (flags & HL_ADD_UNATTENDED ? HL_CHECK_STATE : 0);
-    char *problem = hl_check_store_item(store, item, how, &fault);
-    if (problem == NULL)
-        return HL_REFRESH_FINE;
-    if (fault == HL_FAULT_UNKNOWN) {
-        memset(outcome, 0, sizeof *outcome);
-        outcome->result = HL_SHARE_FAILED;
-        outcome->path = hl_xasprintf("%s", item->origin);
-        hl_set_line(&outcome->key, item->key);
-        outcome->is_for_place = item->is_in_place;
-        outcome->is_kept = true;
-        outcome->sentence = problem;
-        return HL_REFRESH_TRIED;
-    }
-    free(problem);
-    if (item->state == HL_ITEM_GONE || item->origin[0] != '/') {
-        hl_remove_store_item(store, item->key);
-        return HL_REFRESH_REMOVED;
-    }
-    make_again(outcome, store, item, flags, fault == HL_FAULT_SMALL);
-    return HL_REFRESH_TRIED;
 }

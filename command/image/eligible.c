@@ -11,7 +11,6 @@
 #include "command/image/eligible.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
-#include "command/base/pin.h"
 #include "command/proc/process.h"
 
 #include <errno.h>
@@ -96,9 +95,8 @@ char *hl_explain_unsteady(int file, bool any_disk) {
     return hl_xasprintf(
         "it lies on another file system than the machine's / and /usr; if that were unmounted and another "
         "one "
-        "mounted, a file there could be taken for this one; accept that with hugeld share add --any-disk, "
-        "and "
-        "for hugeld enable with a line any_disk = yes in /etc/hugeld/hugeld.conf");
+        "mounted, a file there could be taken for this one; accept that with any_disk = yes in "
+        "/etc/hugeld/hugeld.conf, or hugeld apply --any-disk");
 }
 
 /* --- users --- */
@@ -112,22 +110,13 @@ static bool become_nobody(void) {
            setresuid((uid_t)-1, NOBODY, (uid_t)-1) == 0 && syscall(SYS_capset, &header, none) == 0;
 }
 
-/* Opens PATH.  -1: it cannot be read, or may not answer. */
-static int open_for_reading(const char *path) {
-    struct hl_pin pin;
-    int file = -1;
-    if (hl_pin(&pin, path, false))
-        file = open(pin.path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | (pin.file < 0 ? O_NOFOLLOW : 0));
-    hl_unpin(&pin);
-    return file;
-}
-
 /* The exit status of the child that tries to read: 0, or */
 enum { CANNOT_READ = 1, CANNOT_TRY };
 
+/* Only root can change the path by now, so no user can put a FUSE there. */
 static int try_reading(const char *path, const struct stat *wanted) {
     struct stat now;
-    int file = become_nobody() ? open_for_reading(path) : -1;
+    int file = become_nobody() ? open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC) : -1;
     if (file < 0 && hl_is_passing_error(errno))
         return CANNOT_TRY;
     bool is_wanted =
@@ -180,7 +169,7 @@ static const char *examine_part(int part, const struct stat *at, bool readable) 
 /* Walks to PATH from the root.  NULL, or the problem with a part of PATH, which is then cut off after that part; *ERROR is not 0 if
    this cannot be determined now.  A sticky folder does not help: the file in it may belong to another user tomorrow. */
 static const char *examine_path(char *path, const struct stat *wanted, bool readable, int *error) {
-    struct hl_local local = {.asks = hl_pins_by == NULL};
+    struct hl_local local = {0};
     struct stat at = {0};
     int folder = hl_open_local_part(&local, AT_FDCWD, "/", &at);
     const char *problem = examine_part(folder, &at, readable);
@@ -225,14 +214,9 @@ char *hl_explain_private(int file, const char *path, int *error) {
     char *problem = hl_explain_exposed(file, path, true, error);
     if (problem == NULL)
         return NULL;
-    char *add = hl_xasprintf("hugeld share add --store=/run/own --size=1G");
-    hl_add_word(&add, path);
-    char *sentence =
-        hl_xasprintf("%s, and this store is for all users; make one of your own for it (%s) and name "
-                     "that (hugeld run -o store=/run/own), or keep the file where only root can "
-                     "write and all users can read",
-                     problem, add);
-    free(add);
+    char *sentence = hl_xasprintf("%s, and this store is for all users; keep the file where only root can write and all "
+                                  "users can read, or make a store of your own (hugeld apply --list=FILE --store=FOLDER)",
+                                  problem);
     free(problem);
     return sentence;
 }

@@ -98,7 +98,7 @@ static enum hl_reason check_image(const struct hl_file_plan *file_plan, int imag
     return result == 0 && hl_is_noexec(image) ? HL_REASON_STORE_NOEXEC : (enum hl_reason)result;
 }
 
-/* Whether `hugeld share add` would take FILE into the store that this user fills. */
+/* Whether `hugeld apply` would take FILE into the store that this user fills. */
 static bool is_eligible(const struct hl_elf_file *file, const struct hl_options *options) {
     char *store = hl_choose_store(options), *path = hl_find_file_path(file->fd);
     char *problem = path != NULL ? hl_explain_unsteady(file->fd, false) : hl_xasprintf("%s", "");
@@ -116,12 +116,15 @@ enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file
                                  uint64_t *pages) {
     struct hl_image image;
     struct hl_reach reach;
+    uint64_t bytes;
     *pages = 0;
     int result = hl_has_privileges(file) ? HL_REASON_PRIVILEGED : hl_plan_image(&image, file, geometry);
     if (result != 0)
         return (enum hl_reason)result;
     if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
         result = HL_REASON_IMAGE_USELESS;
+    else if (!hl_fits_store(&image, geometry, &bytes))
+        result = HL_REASON_TOO_SPARSE;
     else if (reach.text_bytes < find_least_text_bytes(geometry))
         result = HL_REASON_SPARSE_TEXT;
     else if (reason == HL_REASON_STORE_FOREIGN) /* no image of any file can be used */

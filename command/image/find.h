@@ -24,7 +24,7 @@ struct hl_found_image {
 };
 
 /* Whether the executable segments of OBJECT have as many bytes as a huge page of text must have (hl_least_text_bytes).  An image
-   for less is made only if the user asks for it by name (share add --way=image). */
+   for less is made only if the user asks for it by name (enable --way=image). */
 bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
 
 /* hl_open_image, called as by a process of this user with OPTIONS that may have huge pages; or by a process with STATUS. */

@@ -23,9 +23,9 @@
    all users, but begins to read missing pages, as small ones in the middle of a future huge page (seen on 6.18). */
 #include "command/image/in-place.h"
 #include "command/base/common.h"
+#include "command/base/subprocess.h"
 #include "command/image/eligible.h"
 #include "command/proc/process.h"
-#include "command/proc/reading.h"
 #include "elf/kernel.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"
@@ -45,10 +45,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <linux/magic.h>
 #include <sys/sysmacros.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
 
+#ifndef XFS_SUPER_MAGIC
+#define XFS_SUPER_MAGIC 0x58465342
+#endif
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
@@ -64,6 +70,8 @@
 #define REST_MAX_MS 1000
 /* These processes are counted again after COUNTED_MS, or at once after a collapse that took longer than SLOW_MS. */
 #define COUNTED_MS 1000
+/* Counting them takes no longer than that. */
+#define COUNT_MS_MAX 2000.0
 #define SLOW_MS 10
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
@@ -71,10 +79,6 @@
 #define PRESSURE_MAX 5.0
 /* For this long the disks are watched for waiting processes. */
 #define WATCH_MS 300
-/* The clock is read once per this many lines of maps. */
-#define LINES_MAX 256
-/* Looking at processes takes at most this many times its processor time. */
-#define WAITED 4
 /* The finding that a file system has no large folios is valid for this long. */
 #define CANNOT_MS 3600000
 /* The inode number of the first user namespace (include/uapi/linux/nsfs.h). */
@@ -92,7 +96,6 @@ struct hl_superblock {
 /* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
 #define PRESENT (UINT64_C(1) << 63)
 #define FRAME_NUMBER ((UINT64_C(1) << 55) - 1)
-#define EXCLUSIVE (UINT64_C(1) << 56)
 
 /* One file being looked at or made huge. */
 struct work {
@@ -201,6 +204,12 @@ static void end_work(struct work *work) {
 static bool map_with(const struct work *work, const struct hl_chunk *chunk, int prot) {
     return mmap(work->window, work->place->chunk_bytes, prot, MAP_PRIVATE | MAP_FIXED, work->file,
                 (off_t)chunk->offset) == work->window;
+}
+
+/* Takes this process's own mapping of the file away. */
+static bool drop_window(const struct work *work) {
+    return mmap(work->window, work->place->chunk_bytes, PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == work->window;
 }
 
 static bool map_chunk(const struct work *work, const struct hl_chunk *chunk) {
@@ -322,32 +331,15 @@ static bool find_own_line(const struct work *work, struct hl_region *own, char *
     return found;
 }
 
-/* When looking at processes ends: by hl_processor_ms, and by hl_now_ms, which says little about the work on a busy machine. */
-struct limit {
-    double processor_ms, now_ms;
-};
-
-static struct limit find_limit(double ms_max) {
-    return ms_max > 0 ? (struct limit){hl_processor_ms() + ms_max, hl_now_ms() + WAITED * ms_max}
-                      : (struct limit){INFINITY, INFINITY};
-}
-
-static bool is_reached(const struct limit *limit) {
-    return hl_processor_ms() >= limit->processor_ms || hl_now_ms() >= limit->now_ms;
-}
-
-/* Notes which chunks are mapped by the process with these MAPS.  False: LIMIT was reached before the end. */
-static bool count_process(struct hl_place *place, FILE *maps, const struct hl_region *own,
-                          const struct limit *limit) {
-    bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen), in_time = true;
+/* Notes which chunks are mapped by the process with these MAPS. */
+static void count_process(struct hl_place *place, FILE *maps, const struct hl_region *own) {
+    bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen);
     char *text = NULL;
     size_t size = 0;
     struct hl_region line;
-    for (unsigned n = 1; in_time && hl_next_region(&line, maps, &text, &size); n++) {
-        in_time = n % LINES_MAX != 0 || !is_reached(limit);
+    while (hl_next_region(&line, maps, &text, &size)) {
         if (!may_be_same(&line, own))
             continue;
-        place->is_mapped = true;
         for (size_t i = 0; i < place->n_chunks; i++)
             seen[i] |= hl_overlap(line.offset, line.offset + (line.end - line.start), place->chunk[i].offset,
                                   place->chunk[i].offset + place->chunk_bytes) > 0;
@@ -356,7 +348,6 @@ static bool count_process(struct hl_place *place, FILE *maps, const struct hl_re
         place->chunk[i].mappers += seen[i];
     free(text);
     free(seen);
-    return in_time;
 }
 
 /* Makes this process map the cached pages of CHUNK, and no others, and reads their entries in pagemap. */
@@ -376,111 +367,105 @@ static bool read_entries(const struct work *work, const struct hl_chunk *chunk, 
                  (off_t)((uint64_t)work->window / work->page_bytes * sizeof *entry)) == (ssize_t)bytes;
 }
 
-/* Counts also processes that even root cannot look at, such as one guarded by a security module: the largest number of mappings by
-   others (kpagecount) among the cached pages of CHUNK.  Negative: the kernel does not tell. */
-static int64_t count_hidden(const struct work *work, const struct hl_chunk *chunk) {
-    uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry), mapped;
+/* Whether another process maps a cached page of CHUNK: 1 or 0.  /proc/kpagecount tells how many do, and whoever they are: in another
+   namespace, through another file system, guarded by a security module.  It counts our own mapping, which is dropped first.  Negative:
+   the kernel does not tell. */
+static int is_mapped_by_others(const struct work *work, const struct hl_chunk *chunk) {
+    uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry), mapped[512];
     int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC);
-    int64_t most = counts >= 0 && read_entries(work, chunk, entry) ? 0 : -1;
-    for (size_t i = 0; i < work->pages && most >= 0; i++) {
+    int result = counts >= 0 && read_entries(work, chunk, entry) && drop_window(work) ? 0 : -1;
+    for (size_t i = 0, n; i < work->pages && result == 0; i += n) {
         uint64_t frame = entry[i] & FRAME_NUMBER;
+        n = 1;
         if (!(entry[i] & PRESENT))
             continue;
-        if (frame == 0 ||
-            pread(counts, &mapped, sizeof mapped, (off_t)(frame * sizeof mapped)) != sizeof mapped)
-            most = -1;
-        else if ((int64_t)mapped - 1 > most) /* this process maps it once */
-            most = (int64_t)mapped - 1;
+        while (i + n < work->pages && n < 512 && (entry[i + n] & PRESENT) && (entry[i + n] & FRAME_NUMBER) == frame + n)
+            n++;
+        if (frame == 0 || pread(counts, mapped, n * sizeof mapped[0], (off_t)(frame * sizeof mapped[0])) !=
+                              (ssize_t)(n * sizeof mapped[0]))
+            result = -1;
+        for (size_t j = 0; j < n && result == 0; j++)
+            result = mapped[j] > 0;
     }
     if (counts >= 0)
         close(counts);
     free(entry);
-    return most;
+    return result;
 }
 
-/* Whether no other process maps a page of CHUNK, as far as the kernel tells (PM_MMAP_EXCLUSIVE). */
-static bool is_mapped_by_none(const struct work *work, const struct hl_chunk *chunk) {
-    uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry);
-    bool is = read_entries(work, chunk, entry);
-    for (size_t i = 0; i < work->pages && is; i++)
-        is = !(entry[i] & PRESENT) || (entry[i] & EXCLUSIVE);
-    free(entry);
-    return is;
-}
+/* A count in a child's memory that this process shares: a process can keep its own memory map locked, and whoever reads that waits. */
+struct count {
+    struct work *work;
+    const struct hl_region *own;
+    unsigned mappers[];
+};
 
-/* Whether a chunk is mapped, according to the kernel, by processes of which none was found: through a file system that shows
-   another one's files. */
-static bool has_hidden(const struct work *work) {
-    bool has = false;
-    for (size_t i = 0; i < work->place->n_chunks && !has; i++)
-        has = work->place->chunk[i].mappers == 0 && !is_mapped_by_none(work, &work->place->chunk[i]);
-    return has;
-}
-
-static bool add_hidden(const struct work *work) {
-    for (size_t i = 0; i < work->place->n_chunks; i++) {
-        struct hl_chunk *chunk = &work->place->chunk[i];
-        int64_t mapped = count_hidden(work, chunk);
-        if (mapped < 0)
-            return false;
-        chunk->mappers = mapped > chunk->mappers ? (unsigned)mapped : chunk->mappers;
-        work->place->is_mapped |= mapped > 0;
+/* Counts the processes that map each chunk, from their maps.  False: they cannot be known, or not in time: any user can have processes
+   with any number of mappings. */
+static bool count_in_maps(void *count_) {
+    struct count *count = count_;
+    struct hl_place *place = count->work->place;
+    bool is_whole = true, found = false;
+    DIR *proc = NULL;
+    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
+        if (pid == getpid() || pid == getppid())
+            continue;
+        char *path = hl_xasprintf("/proc/%d/maps", pid);
+        FILE *maps = fopen(path, "re");
+        is_whole &= maps != NULL || errno == ENOENT || errno == ESRCH;
+        free(path);
+        if (maps != NULL) {
+            count_process(place, maps, count->own);
+            fclose(maps);
+        }
     }
-    return true;
+    for (size_t i = 0; i < place->n_chunks; i++) {
+        count->mappers[i] = place->chunk[i].mappers;
+        found |= place->chunk[i].mappers > 0;
+    }
+    return is_whole && found; /* some process maps it */
 }
 
-/* Counts the other processes that map each chunk.  False: they cannot be known, or counting takes more processor time than MS_MAX
-   (0: no limit), or WAITED times that altogether: any user can have processes with any number of mappings. */
-static bool count_mappers(const struct work *work, double ms_max) {
+/* Finds whether others map the file, and how many map each chunk where that can be joined nevertheless.  False: it cannot be known. */
+static bool count_mappers(struct work *work) {
     struct hl_place *place = work->place;
     struct hl_region own;
     char *own_line = NULL;
-    struct limit limit = find_limit(ms_max);
-    bool in_time = map_chunk(work, &place->chunk[0]) && find_own_line(work, &own, &own_line);
-    bool is_hidden = false;
-    DIR *proc = NULL;
-    place->is_mapped = false;
+    int mapped = 0;
     for (size_t i = 0; i < place->n_chunks; i++)
         place->chunk[i].mappers = 0;
-    for (pid_t pid; in_time && (pid = hl_next_process(&proc)) != 0;) {
-        if (pid == getpid())
-            continue;
-        if (!hl_begin_reading(pid)) {
-            is_hidden = true;
-            continue;
-        }
-        char *path = hl_xasprintf("/proc/%d/maps", pid);
-        FILE *maps = fopen(path, "re");
-        int error = maps == NULL ? errno : 0;
-        free(path);
-        bool is_refused = error == EACCES || error == EPERM;
-        is_hidden |= is_refused;
-        in_time = !is_reached(&limit) && (maps != NULL || is_refused || error == ENOENT || error == ESRCH);
-        if (maps != NULL) {
-            in_time &= count_process(place, maps, &own, &limit);
-            fclose(maps);
-        }
-        hl_end_reading();
+    for (size_t i = 0; i < place->n_chunks && mapped == 0; i++)
+        mapped = is_mapped_by_others(work, &place->chunk[i]);
+    place->is_mapped = mapped != 0;
+    if (mapped <= 0 || work->joined_prot == PROT_NONE)
+        return mapped >= 0;
+    size_t bytes = sizeof(struct count) + place->n_chunks * sizeof(unsigned);
+    struct count *count = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool is_known =
+        count != MAP_FAILED && map_chunk(work, &place->chunk[0]) && find_own_line(work, &own, &own_line);
+    if (is_known) {
+        count->work = work;
+        count->own = &own;
+        is_known = hl_call_in_child(count_in_maps, count, COUNT_MS_MAX);
+        for (size_t i = 0; i < place->n_chunks; i++)
+            place->chunk[i].mappers = count->mappers[i];
     }
-    bool is_whole = in_time && errno == 0;
+    if (count != MAP_FAILED)
+        munmap(count, bytes);
     free(own_line);
-    if (proc != NULL)
-        closedir(proc);
-    return is_whole && (!(is_hidden || has_hidden(work)) || add_hidden(work));
+    return is_known;
 }
 
 /* Counts them unless that was done just now.  NULL, or why it is impossible. */
-static char *explain_mappers(const struct hl_placer *placer, struct work *work) {
+static char *explain_mappers(struct work *work) {
     if (hl_now_ms() < work->next_count)
         return NULL;
     double used = hl_processor_ms();
-    bool is_known = count_mappers(work, placer->count_ms_max);
+    bool is_known = count_mappers(work);
     work->next_count = hl_now_ms() + fmax(COUNTED_MS, REST * (hl_processor_ms() - used));
     return is_known ? NULL
-                    : hl_xasprintf("it cannot be known which processes map the file%s",
-                                   placer->count_ms_max > 0 ? ", or to look takes too long"
-                                                            : "; mount /proc, and run it as root with all "
-                                                              "capabilities");
+                    : hl_xasprintf("it cannot be known which processes map the file, or to look takes too long; run "
+                                   "hugeld as root with all capabilities");
 }
 
 /* --- pressure --- */
@@ -538,8 +523,6 @@ bool hl_leaves_margin(uint64_t bytes) {
     return available >= hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN + bytes / 1024;
 }
 
-char *hl_explain_busy(struct hl_placer *placer) { return explain_pressure(placer, true); }
-
 /* --- the two ways --- */
 
 static struct hl_superblock *find_superblock(struct hl_placer *placer, dev_t device) {
@@ -573,7 +556,7 @@ static void rest(const struct work *work) {
 }
 
 /* Joins the pages of CHUNK, if it can. */
-static void collapse(struct work *work, const struct hl_chunk *chunk) {
+static void collapse(struct hl_placer *placer, struct work *work, const struct hl_chunk *chunk) {
     int result = -EAGAIN;
     if (!map_with(work, chunk, work->joined_prot))
         return;
@@ -584,6 +567,8 @@ static void collapse(struct work *work, const struct hl_chunk *chunk) {
         double now = hl_now_ms();
         if (now - began > SLOW_MS)
             work->next_count = 0; /* more processes map it than were counted */
+        if (chunk->mappers > 0)
+            placer->pause_us = (now - began) * 1e3 / chunk->mappers;
         work->rested = chunk->mappers > 0 ? now + fmin(REST_MAX_MS, REST * (now - began)) : now;
     }
 }
@@ -605,28 +590,55 @@ enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM };
 static const char *const sentences[] = {
     [NONE] = NULL,
     [IN_USE] =
-        "processes map the file, and this kernel makes its text huge only while none does; end them, then "
-        "hugeld share refresh",
+        "processes map the file, and this kernel makes its text huge only while none does; reboot, or ask for an image: "
+        "way=image",
     [TOO_MANY] =
-        "so many processes map the file that they would all wait for more than 2 ms; when there are fewer, "
-        "hugeld share refresh",
+        "so many processes map the file that they would all wait for more than 2 ms; wait until there are fewer, or ask "
+        "for an image: way=image",
     [NO_PAGE] =
         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory",
-    [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld share add --way=image",
+    [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld enable --way=image",
 };
 
-/* NONE if the kernel can join the pages of CHUNK and not too many processes would wait for it. */
-static enum obstacle check_joined(const struct work *work, const struct hl_chunk *chunk) {
-    if (work->joined_prot == PROT_NONE)
-        return IN_USE;
-    return chunk->mappers * MICROSECONDS_PER_MAPPER > PAUSE_BUDGET_MICROSECONDS ? TOO_MANY : NONE;
+/* What only the moment forbids, in one word. */
+static const char *const words[] = {[NONE] = NULL,
+                                    [IN_USE] = "in-use",
+                                    [TOO_MANY] = "in-use",
+                                    [NO_PAGE] = "no-huge-page",
+                                    [FILE_SYSTEM] = NULL};
+
+/* Whether the file system of the open FILE has large folios, by its kind and the kernel's version: what a file system can do is found
+   by trying, but that cannot be tried while processes map the file. */
+static bool may_read_huge(int file) {
+    static const struct {
+        unsigned type, version, patch_level;
+    } known[] = {{EXT4_SUPER_MAGIC, 6, 16}, {XFS_SUPER_MAGIC, 6, 1}};
+    struct utsname name;
+    struct statfs fs;
+    unsigned version = 0, patch_level = 0;
+    if (fstatfs(file, &fs) != 0 || uname(&name) != 0 || sscanf(name.release, "%u.%u", &version, &patch_level) != 2)
+        return false;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if ((unsigned)fs.f_type == known[i].type)
+            return version > known[i].version ||
+                   (version == known[i].version && patch_level >= known[i].patch_level);
+    return false;
 }
 
-static enum obstacle try_collapse(struct work *work, struct hl_chunk *chunk) {
-    enum obstacle obstacle = check_joined(work, chunk);
+/* NONE if the kernel can join the pages of CHUNK and not too many processes would wait for it. */
+static enum obstacle check_joined(const struct hl_placer *placer, const struct work *work,
+                                  const struct hl_chunk *chunk) {
+    double each = placer->pause_us > 0 ? placer->pause_us : MICROSECONDS_PER_MAPPER;
+    if (work->joined_prot == PROT_NONE)
+        return IN_USE;
+    return chunk->mappers * each > PAUSE_BUDGET_MICROSECONDS ? TOO_MANY : NONE;
+}
+
+static enum obstacle try_collapse(struct hl_placer *placer, struct work *work, struct hl_chunk *chunk) {
+    enum obstacle obstacle = check_joined(placer, work, chunk);
     if (obstacle != NONE)
         return obstacle;
-    collapse(work, chunk);
+    collapse(placer, work, chunk);
     return look_at(work, chunk) ? NONE : NO_PAGE;
 }
 
@@ -674,12 +686,18 @@ static enum obstacle try_reading(const struct work *work, struct hl_superblock *
     return obstacle;
 }
 
-static enum obstacle make_huge(const struct hl_placer *placer, struct work *work,
-                               struct hl_superblock *superblock, struct hl_chunk *chunk) {
-    enum obstacle obstacle = placer->only_looks ? check_joined(work, chunk) : try_collapse(work, chunk);
-    return obstacle == NONE || work->place->is_mapped || placer->only_joins
-               ? obstacle
-               : try_reading(work, superblock, chunk);
+static enum obstacle make_huge(struct hl_placer *placer, struct work *work, struct hl_superblock *superblock,
+                               struct hl_chunk *chunk) {
+    enum obstacle obstacle =
+        placer->only_looks ? check_joined(placer, work, chunk) : try_collapse(placer, work, chunk);
+    bool can_read = superblock->reads_anew == UNTRIED ? may_read_huge(work->file) : superblock->reads_anew == CAN;
+    if (obstacle == NONE || placer->only_joins)
+        return obstacle;
+    if (work->place->is_mapped || placer->only_looks)
+        return !can_read && work->joined_prot == PROT_NONE ? FILE_SYSTEM
+               : work->place->is_mapped                    ? obstacle
+                                                           : NONE;
+    return try_reading(work, superblock, chunk);
 }
 
 const char *hl_explain_isolated(void) {
@@ -693,9 +711,8 @@ const char *hl_explain_isolated(void) {
     return NULL;
 }
 
-char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes) {
+char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) {
     struct hl_status status;
-    struct hl_placement placement;
     struct hl_geometry geometry;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&status, &hl_system_roots);
@@ -707,17 +724,25 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
                             "processes map the file; run it there");
     const char *isolated = hl_explain_isolated();
     if (isolated != NULL)
-        return hl_xasprintf("%s; make an image: hugeld share add --way=image", isolated);
+        return hl_xasprintf("%s; make an image: hugeld enable --way=image", isolated);
     char *sentence = hl_explain_unsteady(file->fd, true);
     char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false, NULL) : NULL;
     if (problem != NULL)
         sentence = hl_xasprintf("%s; keep the file where only root can write", problem);
     free(problem);
-    hl_read_placement(&placement, &status, HL_NUMA_ANY);
-    if (sentence == NULL && bytes > hl_read_memory_headroom(&hl_system_roots, &placement))
-        sentence =
-            hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the limit");
     return sentence;
+}
+
+/* Whether the machine has no memory for BYTES more, in the margin or in this process's limit. */
+static char *explain_memory(uint64_t bytes) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    bool has_room = bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
+    return has_room ? NULL
+                    : hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the "
+                                   "limit");
 }
 
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
@@ -725,49 +750,43 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     struct work work;
     enum obstacle obstacle = NONE;
     uint64_t bytes = place->n_chunks * place->chunk_bytes;
+    place->obstacle = NULL;
     if (hl_huge_text_bytes(place) == bytes)
         return NULL;
-    char *sentence = hl_explain_not_in_place(file, path, bytes);
-    if (sentence == NULL)
-        sentence = explain_pressure(placer, true);
+    char *sentence = hl_explain_not_in_place(file, path);
     if (sentence != NULL)
         return sentence;
     if (begin_work(&work, place, file->fd) != 0)
         return hl_xasprintf("there is no room for a mapping; raise RLIMIT_AS");
     work.joined_prot = find_joined_prot(&work);
-    placer->cannot_join = work.joined_prot == PROT_NONE;
-    if (placer->only_joins && work.joined_prot == PROT_NONE)
-        sentence = hl_xasprintf("%s", sentences[IN_USE]);
-    else
-        sentence = explain_mappers(placer, &work);
+    if (placer->only_joins && work.joined_prot == PROT_NONE) {
+        end_work(&work);
+        return hl_xasprintf("%s", sentences[IN_USE]);
+    }
     struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
+    if ((sentence = explain_memory(bytes)) != NULL)
+        place->obstacle = "memory";
+    else if ((sentence = explain_mappers(&work)) != NULL)
+        place->obstacle = "unknown";
     for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
         if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
-        sentence = explain_pressure(placer, false);
-        if (sentence == NULL)
-            sentence = explain_mappers(placer, &work);
-        double began = hl_now_ms();
-        enum obstacle found =
-            sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
-        place->made_ms = fmax(place->made_ms, hl_now_ms() - began);
-        obstacle = obstacle == NONE ? found : obstacle;
+        /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
+        bool acts = !place->is_mapped || work.joined_prot != PROT_NONE;
+        if (acts && (sentence = explain_pressure(placer, i == 0)) != NULL)
+            place->obstacle = "pressure";
+        else if ((sentence = explain_mappers(&work)) != NULL)
+            place->obstacle = "unknown";
+        enum obstacle found = sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
+        place->chunk[i].is_huge |= sentence == NULL && placer->only_looks && found == NONE;
+        obstacle = obstacle == NONE || found == FILE_SYSTEM ? found : obstacle;
     }
     /* Pages that were read while a process began to map them stay as that process found them. */
-    if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work, placer->count_ms_max) &&
-        place->is_mapped)
+    if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work) && place->is_mapped)
         obstacle = IN_USE;
     end_work(&work);
-    return sentence != NULL || obstacle == NONE ? sentence : hl_xasprintf("%s", sentences[obstacle]);
-}
-
-int hl_find_mapped(const struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file) {
-    struct work work;
-    int result = begin_work(&work, place, file->fd);
-    if (result != 0)
-        return result;
-    if (!count_mappers(&work, placer->count_ms_max))
-        result = -EAGAIN;
-    end_work(&work);
-    return result;
+    if (sentence != NULL || obstacle == NONE)
+        return sentence;
+    place->obstacle = words[obstacle];
+    return hl_xasprintf("%s", sentences[obstacle]);
 }

@@ -19,18 +19,15 @@ struct hl_place {
     uint64_t chunk_bytes;
     bool is_mapped; /* some process maps the file; known after hl_make_huge_in_place, unless the placer only
                        joins and cannot */
-    double made_ms; /* after the same: how long the kernel took for the slowest chunk */
+    const char *obstacle; /* after the same: what only the moment forbids, in one word; NULL: nothing does */
 };
 
 /* Findings of one command, or of the service, about this machine; zero at first. */
 struct hl_placer {
-    /* Set by the caller.  only_joins: cached pages are joined, and no file is read anew.  only_looks, beside it: nothing is made
-       huge, and the answer is the expected result. */
+    /* Set by the caller.  only_joins: cached pages are joined, and no file is read anew.  only_looks: nothing is made huge, and the
+       answer is the expected result. */
     bool only_joins, only_looks;
-    /* Set by the caller: the most processor time for finding the processes that map a file, which may take four times as long
-       altogether; 0: no limit. */
-    double count_ms_max;
-    bool cannot_join;         /* the file that was tried last can only be read anew here */
+    double pause_us;          /* that the last collapse took for each process that mapped the chunk; 0: there was none */
     bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
     size_t n_superblocks;
     struct hl_superblock *superblock; /* hl_free_placer frees them */
@@ -59,9 +56,9 @@ bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
    would wait endlessly for one that never enters the kernel. */
 const char *hl_explain_isolated(void);
 
-/* Why this user cannot put BYTES of FILE, which lies at PATH, in place, regardless of the machine's load: the reason and the
-   remedy, which the caller frees; NULL if the user can. */
-char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes);
+/* Why this user cannot put FILE, which lies at PATH, in place, regardless of the moment: the reason and the remedy, which the caller
+   frees; NULL if the user can. */
+char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path);
 
 /* Makes the small chunks huge, after hl_look_in_place.  FILE lies at PATH, which has no symbolic links.  The file's pages are in
    the page cache afterwards, huge or not, unless they cannot be read.  NULL: all chunks are huge; else why some are not, and the
@@ -75,12 +72,5 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
 /* Whether HL_AVAILABLE_MIN percent of the machine's memory, without the pool of huge pages, would stay available after taking
    BYTES.  False also if /proc/meminfo cannot be read. */
 bool hl_leaves_margin(uint64_t bytes);
-
-/* The shortage of the machine now, because of which nothing should be put in place for a later benefit; NULL: none, or PLACER has
-   noted that it is unknown.  The caller frees it. */
-char *hl_explain_busy(struct hl_placer *placer);
-
-/* Finds only PLACE's is_mapped and mappers.  0, or a negated errno; -EAGAIN: they cannot be known, or it took too long. */
-int hl_find_mapped(const struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file);
 
 #endif

@@ -41,9 +41,9 @@ struct extent {
     Elf64_Off *offset; /* in the header that names them; to be set */
 };
 
-/* A range of the original that a header names. */
+/* A range of the original that a header names, and the pages of it that are mapped if it is a segment. */
 struct range {
-    uint64_t start, end;
+    uint64_t start, end, first_page, end_page;
 };
 
 struct planner {
@@ -78,7 +78,7 @@ static void add_piece(struct planner *p, uint64_t to, uint64_t bytes, uint64_t f
 }
 
 static void add_range(struct planner *p, uint64_t start, uint64_t bytes) {
-    p->range[p->n_ranges++] = (struct range){start, start + bytes};
+    p->range[p->n_ranges++] = (struct range){start, start + bytes, start, start + bytes};
 }
 
 /* --- reading --- */
@@ -94,9 +94,6 @@ static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
     struct hl_options options;
     struct hl_plan plan;
-    const uint16_t one = 1;
-    if (header->e_ident[EI_DATA] != (*(const uint8_t *)&one == 1 ? ELFDATA2LSB : ELFDATA2MSB))
-        return HL_REASON_FOREIGN;
     if (header->e_phentsize != sizeof(Elf64_Phdr))
         return HL_REASON_MALFORMED;
     int result = hl_load_object(&p->object, p->file, "", 0, p->geometry);
@@ -143,6 +140,75 @@ static int read_sections(struct planner *p) {
     return 0;
 }
 
+/* --- the loaded part --- */
+
+/* Finds the base, and the place of the ELF header in the segment that has it. */
+static void choose_base(struct planner *p) {
+    struct hl_image *image = p->image;
+    image->base = hl_find_image_base(&p->object, p->geometry);
+    for (unsigned i = 0; i < p->object.n_segments && !image->has_loaded_header; i++) {
+        const struct hl_segment *segment = &p->object.segment[i];
+        image->has_loaded_header = segment->offset == 0 && segment->file_end > segment->start;
+        image->loaded_header = image->has_loaded_header ? in_image(p, segment->first_page) : 0;
+    }
+}
+
+/* Extends the segments to what the kernel and ld.so map of the file: whole pages, but for the zeros behind data.  A program may need
+   the rest of a page: files from patchelf 0.17 have .dynamic there. */
+static void extend_to_pages(struct planner *p) {
+    for (unsigned i = 0; i < p->object.n_segments; i++) {
+        struct hl_segment *segment = &p->object.segment[i];
+        uint64_t in_file = p->file_bytes - segment->offset, pages = segment->end_page - segment->first_page;
+        if (segment->file_end == segment->start)
+            continue;
+        segment->start = segment->first_page;
+        if (segment->file_end < segment->end)
+            continue;
+        segment->end = segment->end_page;
+        segment->file_end = segment->first_page + (in_file < pages ? in_file : pages);
+    }
+}
+
+/* Whether the BYTES at OFFSET of the original, which segment I has or ends with, are loaded in one piece: by that segment, or by
+   it and those behind it (.dynstr in files from patchelf). */
+static bool are_loaded(const struct planner *p, unsigned i, uint64_t offset, uint64_t bytes) {
+    const struct hl_segment *segment = &p->object.segment[i], *end = p->object.segment + p->object.n_segments;
+    uint64_t left;
+    while ((left = file_start(segment) + (segment->file_end - segment->start) - offset) < bytes) {
+        const struct hl_segment *next = segment + 1;
+        offset += left;
+        bytes -= left;
+        if (next == end || next->start != segment->file_end || file_start(next) != offset)
+            return false;
+        segment = next;
+    }
+    return true;
+}
+
+/* Finds the place in the image of the BYTES at OFFSET of the original, if they are loaded in one piece.  ADDRESS decides between
+   two such pieces. */
+static bool find_loaded(const struct planner *p, uint64_t offset, uint64_t bytes, uint64_t address,
+                        uint64_t *to) {
+    bool found = false;
+    for (unsigned i = 0; i < p->object.n_segments; i++) {
+        const struct hl_segment *segment = &p->object.segment[i];
+        uint64_t start = file_start(segment), length = segment->file_end - segment->start;
+        if (offset < start || offset - start > length || length == 0 || !are_loaded(p, i, offset, bytes))
+            continue;
+        uint64_t at = segment->start + (offset - start);
+        if (!found || at == address)
+            *to = in_image(p, at);
+        found = true;
+    }
+    return found;
+}
+
+/* Whether the section SH is loaded at its address. */
+static bool is_loaded(const struct planner *p, const Elf64_Shdr *sh) {
+    uint64_t to;
+    return find_loaded(p, sh->sh_offset, sh->sh_size, sh->sh_addr, &to) && to == in_image(p, sh->sh_addr);
+}
+
 /* --- data that no header names --- */
 
 static int compare_ranges(const void *a, const void *b) {
@@ -150,38 +216,50 @@ static int compare_ranges(const void *a, const void *b) {
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* Whether the original has a byte that is not zero in [start, end): 1, 0, or a negative number. */
+/* Whether [start, end) of the original has a byte that is neither zero nor of a trap instruction, with which lld fills the end of
+   text up to its p_align: 1, 0, or a negative number. */
 static int has_data(const struct planner *p, uint64_t start, uint64_t end) {
-    static const char zeros[1 << 14];
-    char buffer[sizeof zeros];
+    const uint8_t *trap = (const uint8_t *)&p->image->trap;
+    uint8_t buffer[1 << 14];
     while (start < end) {
         size_t most = end - start < sizeof buffer ? (size_t)(end - start) : sizeof buffer;
         ssize_t got = pread(p->file->fd, buffer, most, (off_t)start);
         if (got <= 0)
             return -1;
-        if (memcmp(buffer, zeros, (size_t)got) != 0)
-            return 1;
+        for (ssize_t i = 0; i < got; i++)
+            if (buffer[i] != 0 && buffer[i] != trap[(start + (uint64_t)i) % sizeof p->image->trap])
+                return 1;
         start += (uint64_t)got;
     }
     return 0;
 }
 
-/* Programs read appended data by its offset, or by its distance from the end: in an image it would lie elsewhere.  Linkers leave
-   zeros between the ranges that they name (all of 3,806 files in /usr of a Debian 12), and never more than UNNAMED_MAX bytes: more
-   counts as appended data, unread. */
+static int look_between(const struct planner *p, uint64_t start, uint64_t end, uint64_t *unnamed) {
+    if (start >= end)
+        return 0;
+    *unnamed += end - start;
+    int data = *unnamed > UNNAMED_MAX ? 1 : has_data(p, start, end);
+    return data == 0 ? 0 : data > 0 ? HL_REASON_APPENDED_DATA : HL_REASON_SOURCE_UNREADABLE;
+}
+
+/* Programs read appended data by its offset, or by its distance from the end: in an image it would lie elsewhere.  Between the
+   ranges that they name, linkers leave zeros or traps (all of 3,806 files in /usr of a Debian 12), and never more than UNNAMED_MAX
+   bytes: more counts as appended data, unread.
+
+   The kernel maps whole pages, so the first and the last page of a segment may have bytes of the file outside of the segment.  What
+   lies there between two ranges is padding, whatever it holds: patchelf leaves old bytes.  (A program that hides data in its
+   padding, and reads it from its file, does not find it in an image; none is known.)  What comes last in a file is never padding. */
 static int look_for_data(struct planner *p) {
-    uint64_t at = 0, unnamed = 0;
-    add_range(p, p->file_bytes, 0);
+    uint64_t at = 0, end_page = 0, unnamed = 0;
+    int result = 0;
     qsort(p->range, p->n_ranges, sizeof *p->range, compare_ranges);
-    for (size_t i = 0; i < p->n_ranges; i++) {
+    for (size_t i = 0; i < p->n_ranges && result == 0; i++) {
         const struct range *range = &p->range[i];
-        unnamed += range->start > at ? range->start - at : 0;
-        int data = unnamed > UNNAMED_MAX ? 1 : has_data(p, at, range->start);
-        if (data != 0)
-            return data > 0 ? HL_REASON_APPENDED_DATA : HL_REASON_SOURCE_UNREADABLE;
+        result = look_between(p, end_page > at ? end_page : at, range->first_page, &unnamed);
         at = range->end > at ? range->end : at;
+        end_page = range->end_page > end_page ? range->end_page : end_page;
     }
-    return 0;
+    return result != 0 ? result : look_between(p, at, p->file_bytes, &unnamed);
 }
 
 /* Whether TEXT is one of the N NAMES, or begins with one that ends in "." or "_". */
@@ -252,17 +330,6 @@ static bool is_found_by_headers(const struct planner *p, size_t number, size_t n
     }
 }
 
-/* Whether all of the section SH lies in a segment that is loaded. */
-static bool is_loaded(const struct planner *p, const Elf64_Shdr *sh) {
-    bool found = false;
-    for (size_t i = 0; i < p->file->phnum && !found; i++) {
-        const Elf64_Phdr *ph = &p->file->phdr[i];
-        found = ph->p_type == PT_LOAD && sh->sh_offset >= ph->p_offset && sh->sh_size <= ph->p_filesz &&
-                sh->sh_offset - ph->p_offset <= ph->p_filesz - sh->sh_size;
-    }
-    return found;
-}
-
 /* Whether an executable carries data in a section of its own. */
 static bool has_payload(const struct planner *p) {
     size_t names;
@@ -277,12 +344,17 @@ static bool has_payload(const struct planner *p) {
     return false;
 }
 
-static int check_original(struct planner *p) {
+/* Notes what the headers of the original name. */
+static void list_ranges(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
     for (unsigned i = 0; i < p->object.n_segments; i++) {
         const struct hl_segment *segment = &p->object.segment[i];
-        if (segment->file_end > segment->start)
-            add_range(p, file_start(segment), segment->file_end - segment->start);
+        if (segment->file_end == segment->start)
+            continue;
+        add_range(p, file_start(segment), segment->file_end - segment->start);
+        struct range *range = &p->range[p->n_ranges - 1];
+        range->first_page = segment->offset;
+        range->end_page = hl_round_up(range->end, p->geometry->page_bytes);
     }
     for (size_t i = 0; i < p->image->shnum; i++) {
         const Elf64_Shdr *sh = &p->image->shdr[i];
@@ -293,28 +365,9 @@ static int check_original(struct planner *p) {
     add_range(p, header->e_phoff, p->file->phnum * sizeof(Elf64_Phdr));
     if (p->image->shnum > 0)
         add_range(p, header->e_shoff, p->image->shnum * sizeof(Elf64_Shdr));
-    return has_payload(p) ? HL_REASON_APPENDED_DATA : look_for_data(p);
 }
 
-/* --- the loaded part --- */
-
-/* Finds the base, and the place of the ELF header in the segment that has it.  The bytes before that segment's own, in its first
-   page, are mapped with it, so they count as its own. */
-static void choose_base(struct planner *p) {
-    struct hl_image *image = p->image;
-    struct hl_segment *holder = NULL;
-    image->base = hl_round_down(hl_find_image_base(&p->object, p->geometry),
-                                hl_load_alignment(p->file, p->geometry->huge_page_bytes));
-    for (unsigned i = 0; i < p->object.n_segments && holder == NULL; i++) {
-        struct hl_segment *segment = &p->object.segment[i];
-        if (segment->offset == 0 && segment->file_end > segment->start)
-            holder = segment;
-    }
-    if (holder != NULL)
-        holder->start = holder->first_page;
-    image->has_loaded_header = holder != NULL;
-    image->loaded_header = holder != NULL ? in_image(p, holder->first_page) : 0;
-}
+/* --- the image --- */
 
 static int place_segments(struct planner *p) {
     uint64_t longest = p->file_bytes + HOLES_MAX;
@@ -378,24 +431,6 @@ static void fill_with_traps(struct planner *p) {
 
 /* --- the part that is not loaded --- */
 
-/* Finds the place in the image of the BYTES at OFFSET of the original, if one segment has them all.  ADDRESS decides between two
-   such segments. */
-static bool find_loaded(const struct planner *p, uint64_t offset, uint64_t bytes, uint64_t address,
-                        uint64_t *to) {
-    bool found = false;
-    for (unsigned i = 0; i < p->object.n_segments; i++) {
-        const struct hl_segment *segment = &p->object.segment[i];
-        uint64_t start = file_start(segment), length = segment->file_end - segment->start;
-        if (offset < start || offset - start > length || bytes > length - (offset - start) || length == 0)
-            continue;
-        uint64_t at = segment->start + (offset - start);
-        if (!found || at == address)
-            *to = in_image(p, at);
-        found = true;
-    }
-    return found;
-}
-
 /* The segment that has ADDRESS, or ends there; NULL: none. */
 static const struct hl_segment *find_segment(const struct planner *p, uint64_t address) {
     const struct hl_segment *found = NULL;
@@ -423,13 +458,14 @@ static void add_extent(struct planner *p, uint64_t bytes, uint64_t align, Elf64_
 static void place_program_headers(struct planner *p) {
     struct hl_image *image = p->image;
     bool moves = hl_is_position_independent(p->file);
+    uint64_t huge = p->geometry->huge_page_bytes;
     hl_join_rows(image->phdr, p->file, p->geometry);
     for (size_t i = 0; i < image->phnum; i++) {
         Elf64_Phdr *ph = &image->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
             ph->p_offset = in_image(p, ph->p_vaddr);
-            if (moves && ph->p_align < p->geometry->huge_page_bytes)
-                ph->p_align = p->geometry->huge_page_bytes;
+            if (moves ? ph->p_align < huge : ph->p_align > huge)
+                ph->p_align = huge;
         } else if (ph->p_filesz > 0 && !goes_with(p, ph->p_offset, ph->p_vaddr)) {
             if (!find_loaded(p, ph->p_offset, ph->p_filesz, ph->p_vaddr, &ph->p_offset))
                 add_extent(p, ph->p_filesz, ph->p_align, &ph->p_offset);
@@ -447,7 +483,9 @@ static void place_sections(struct planner *p) {
             continue;
         if (nothing && (sh->sh_flags & SHF_ALLOC) && find_segment(p, sh->sh_addr) != NULL)
             sh->sh_offset = in_image(p, sh->sh_addr);
-        else if (nothing || !find_loaded(p, sh->sh_offset, sh->sh_size, sh->sh_addr, &sh->sh_offset))
+        else if (!nothing && is_loaded(p, sh))
+            sh->sh_offset = in_image(p, sh->sh_addr);
+        else
             add_extent(p, nothing ? 0 : sh->sh_size, sh->sh_addralign, &sh->sh_offset);
     }
 }
@@ -590,13 +628,16 @@ static int plan(struct planner *p) {
     image->phdr = hl_xmalloc(image->phnum * sizeof *image->phdr);
     memcpy(image->phdr, p->file->phdr, image->phnum * sizeof *image->phdr);
 
-    result = check_original(p);
-    if (result != 0)
-        return result;
+    list_ranges(p);
     choose_base(p);
+    if (hl_is_position_independent(p->file) && image->base % hl_load_alignment(p->file, 1) != 0)
+        return HL_REASON_TOO_SPARSE;
+    extend_to_pages(p);
     if (strcmp(hl_elf_type(p->file), "pie") == 0 && has_moved_headers(p))
         return HL_REASON_MOVED_HEADERS;
     result = place_segments(p);
+    if (result == 0)
+        result = has_payload(p) ? HL_REASON_APPENDED_DATA : look_for_data(p);
     if (result != 0)
         return result;
     fill_with_traps(p);
@@ -635,6 +676,11 @@ void hl_free_image(struct hl_image *image) {
     free(image->phdr);
     free(image->shdr);
     memset(image, 0, sizeof *image);
+}
+
+bool hl_fits_store(const struct hl_image *image, const struct hl_geometry *geometry, uint64_t *bytes) {
+    *bytes = hl_round_up(image->bytes, geometry->huge_page_bytes);
+    return *bytes <= 2 * image->huge_pages * geometry->huge_page_bytes;
 }
 
 /* --- its reach --- */

@@ -36,6 +36,9 @@ struct hl_image {
 int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 void hl_free_image(struct hl_image *image);
 
+/* The memory that IMAGE takes in a store, where it has no holes.  False: most of it would be holes (HL_REASON_TOO_SPARSE). */
+bool hl_fits_store(const struct hl_image *image, const struct hl_geometry *geometry, uint64_t *bytes);
+
 /* How much of FILE's text is on huge pages if its image is used: all bytes of the text, and those on huge pages by each way of
    starting. */
 struct hl_reach {

@@ -8,7 +8,8 @@
        original          rrrrrr TTTTTTTTTTTTTTTTTTTTTTT rrrrrrrr wwwww
        executed          rrr[        text                 ]rrrrr wwwww
 
-   A PT_LOAD that text replaces as a whole becomes PT_NULL.  It may not be empty instead: the kernel maps a static PIE at address 0
+   PT_LOADs that share a page (patchelf) get the borders that hl_read_segments gives them.  A PT_LOAD that text replaces as a whole
+   becomes PT_NULL.  It may not be empty instead: the kernel maps a static PIE at address 0
    if its first PT_LOAD is empty. */
 #include "command/image/rows.h"
 #include "elf/image.h"
@@ -85,25 +86,26 @@ static void find_rows(struct row *row, const struct hl_object *object, const str
 void hl_join_rows(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct hl_geometry *geometry) {
     struct hl_object object;
     struct row row[HL_SEGMENTS_MAX];
-    unsigned number = 0;
     if (strcmp(hl_elf_type(file), "dso") == 0 || hl_find_trap(file->header.e_machine) == 0 ||
         hl_load_object(&object, file, "", 0, geometry) != 0 || has_zeros(&object))
         return;
     find_rows(row, &object, geometry);
-    for (size_t i = 0; i < file->phnum && number < object.n_segments; i++) {
+    unsigned number = object.n_segments;
+    for (size_t i = file->phnum; i-- > 0;) {
         Elf64_Phdr *ph = &phdr[i];
         if (ph->p_type != PT_LOAD || (ph->p_memsz == 0 && ph->p_filesz == 0))
             continue;
+        bool is_dropped = number < object.n_segments && ph->p_vaddr >= object.segment[number].start;
+        number -= !is_dropped;
         const struct hl_segment *segment = &object.segment[number];
-        const struct row *of = &row[number++];
-        if (!is_read_only(segment) || (of->start == segment->start && of->end == segment->end))
-            continue;
-        if (of->start == of->end) {
+        const struct row *of = &row[number];
+        if (is_dropped || of->start == of->end) {
             memset(ph, 0, sizeof *ph); /* PT_NULL */
             continue;
         }
         ph->p_paddr += of->start - ph->p_vaddr;
         ph->p_vaddr = of->start;
-        ph->p_filesz = ph->p_memsz = of->end - of->start;
+        ph->p_memsz = of->end - of->start;
+        ph->p_filesz = is_read_only(segment) ? ph->p_memsz : segment->file_end - segment->start;
     }
 }

@@ -9,7 +9,6 @@
 #include "command/base/local.h"
 #include "command/base/lock.h"
 #include "command/proc/process.h"
-#include "command/proc/reading.h"
 #include "elf/kernel.h"
 #include "elf/status.h"
 #include "elf/sys.h"
@@ -23,22 +22,23 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
+#include <sys/sysinfo.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define MOUNT_SOURCE "hugeld"
 #define DEFAULT_SIZE "25%"
 #define KEY_BEGINS "0x"
+/* An empty folder where the system's store is mounted: it shows only when the store was unmounted. */
+#define MOUNTED_MARK ".mounted"
 
 /* Empty folders in the folder of an image. */
 static const struct {
     unsigned flag; /* HL_ADD_* */
     const char *name;
-} mark_names[] = {{HL_ADD_PER_NODE, ".per-node"},
-                  {HL_ADD_ANY_DISK, ".any-disk"},
+} mark_names[] = {{HL_ADD_ANY_DISK, ".any-disk"},
                   {HL_ADD_EVICTABLE, ".unasked"},
-                  {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK},
-                  {HL_ADD_NO_IMAGE, ".no-image"}};
+                  {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
 /* False if PATH is NULL: then it reports why this user has no store. */
 static bool has_path(const char *path) {
@@ -80,7 +80,7 @@ static void say_unusable(const char *path, int result) {
             hl_warn(
                 "%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
                 "let root mount "
-                "a store: hugeld share add",
+                "a store: hugeld enable FILE",
                 path);
         break;
     case ENOTDIR:
@@ -172,6 +172,13 @@ static bool is_bare(const struct hl_store *store) {
     return is_system_store(store->path) && is_mount(store->folder) == 0;
 }
 
+bool hl_is_store_lost(const char *path) {
+    char *mark = hl_xasprintf("%s/" MOUNTED_MARK, path);
+    bool is_lost = strcmp(path, HL_SYSTEM_STORE) == 0 && access(mark, F_OK) == 0;
+    free(mark);
+    return is_lost;
+}
+
 /* As hl_find_store, but prints nothing. */
 static int find_store(struct hl_store *store, const char *path) {
     int result = path != NULL ? open_folder(store, path) : -ENOENT;
@@ -240,9 +247,47 @@ static int resize(const struct hl_store *store, const char *size) {
     int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
     if (result != 0)
-        hl_warn("%s: cannot resize to %s: %s; remove images first: hugeld share remove", store->path, size,
+        hl_warn("%s: cannot resize to %s: %s; disable files first: hugeld disable", store->path, size,
                 strerror(-result));
     return result;
+}
+
+void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used) {
+    struct statvfs fs;
+    *bytes = *used = 0;
+    if (fstatvfs(store->folder, &fs) != 0)
+        return;
+    *bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+    *used = (uint64_t)(fs.f_blocks - fs.f_bfree) * fs.f_frsize;
+}
+
+uint64_t hl_store_bytes(const char *size) {
+    char *unit;
+    struct sysinfo memory;
+    uint64_t number = strtoull(size != NULL ? size : DEFAULT_SIZE, &unit, 10);
+    switch (*unit) {
+    case '%':
+        return sysinfo(&memory) == 0 ? (uint64_t)memory.totalram * memory.mem_unit / 100 * number : 0;
+    case 'k':
+    case 'K':
+        return number << 10;
+    case 'm':
+    case 'M':
+        return number << 20;
+    case 'g':
+    case 'G':
+        return number << 30;
+    default:
+        return number;
+    }
+}
+
+/* Whether the mounted STORE has the SIZE, but for a page. */
+static bool has_size(const struct hl_store *store, const char *size) {
+    uint64_t wanted = hl_store_bytes(size), bytes, used;
+    hl_measure_store(store, &bytes, &used);
+    uint64_t difference = bytes > wanted ? bytes - wanted : wanted - bytes;
+    return difference <= store->geometry.huge_page_bytes;
 }
 
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
@@ -257,7 +302,9 @@ static int say_no_lock(const struct hl_store *store, int result) {
         hl_warn("%s: only its owner can change this store; run hugeld as its owner, or name another with "
                 "--store",
                 store->path);
-    else if (result != 0 && result != -EWOULDBLOCK)
+    else if (result == -EWOULDBLOCK)
+        hl_warn("%s: another process has been changing this store for ten seconds; try again later", store->path);
+    else if (result != 0)
         hl_warn("%s: the store cannot be locked: %s; make it writable, or name another with --store",
                 store->path, strerror(-result));
     return result;
@@ -284,13 +331,17 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
         say_unusable(path, result);
         return result;
     }
-    result = say_no_lock(store, lock_folder(store, waits));
+    result = lock_folder(store, waits);
+    if (waits || result != -EWOULDBLOCK)
+        say_no_lock(store, result);
     if (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path))
         result = -ESTALE; /* another process has mounted a store over the folder meanwhile */
     if (result == 0 && mounts && is_mount(store->folder) == 0) {
         result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);
+        if (result == 0)
+            mkdirat(store->folder, MOUNTED_MARK, 0700);
         result = result == 0 ? -ESTALE : result;
-    } else if (result == 0 && size != NULL) {
+    } else if (result == 0 && mounts && size != NULL && !has_size(store, size)) {
         result = resize(store, size);
     }
     if (result != 0 && result != -ESTALE && is_made && store->lock >= 0)
@@ -300,17 +351,12 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
     return result;
 }
 
-static bool wants_mount(const char *path, const char *size) { return is_system_store(path) || size != NULL; }
-
 int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits) {
     int result = -ESTALE;
     bool is_made = false;
     if (!has_path(path))
         return -ENOENT;
-    if (size != NULL && geteuid() != 0) {
-        hl_warn("%s: only root can mount a store, so --size is for root; leave it out", path);
-        return -EPERM;
-    }
+    bool was_lost = hl_is_store_lost(path);
     while (result == -ESTALE) {
         is_made = mkdir(path, is_system_store(path) ? 0755 : 0700) == 0;
         if (!is_made && errno != EEXIST) {
@@ -318,7 +364,7 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
             hl_warn("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
             return -error;
         }
-        result = open_and_lock(store, path, size, is_made, wants_mount(path, size), waits);
+        result = open_and_lock(store, path, size, is_made, is_system_store(path), waits);
     }
     if (result != 0) {
         if (is_made)
@@ -326,6 +372,7 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
         return result;
     }
     hl_remove_leftovers(store);
+    store->was_lost = was_lost;
     result = examine_folder(store);
     if (result != 0) {
         say_unusable(path, result);
@@ -336,11 +383,14 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
 
 uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
+    if (store->folder < 0)
+        return hl_subtract(store->bytes_if_made, store->planned > 0 ? (uint64_t)store->planned : 0);
     if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
     /* On a file system that others use, too, half of the space is left to them. */
     uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
-    return hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize;
+    int64_t room = (int64_t)(hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize) - store->planned;
+    return room > 0 ? (uint64_t)room : 0;
 }
 
 /* --- removing --- */
@@ -423,20 +473,6 @@ int hl_make_new_folder(const struct hl_store *store, unsigned marks) {
     return result;
 }
 
-int hl_set_pending(const struct hl_store *store, const struct hl_store_item *item) {
-    int folder = hl_make_new_folder(store, item->marks);
-    int result = folder < 0 ? folder : 0;
-    if (result == 0 && symlinkat(item->origin, folder, HL_ORIGIN_LINK) != 0)
-        result = -errno;
-    if (result == 0)
-        result = hl_publish_folder(store, item->key);
-    if (result != 0)
-        hl_remove_leftovers(store);
-    if (folder >= 0)
-        close(folder);
-    return result;
-}
-
 /* --- looking through it --- */
 
 const char *hl_item_state_name(enum hl_item_state state) {
@@ -481,38 +517,31 @@ static enum hl_item_state compare_origin(struct hl_local *local, const struct hl
     return is_same_inode(item->key, &state) && is_unwritten ? HL_ITEM_TOUCHED : HL_ITEM_CHANGED;
 }
 
-/* Adds the image that LINK in FOLDER points to.  False: there is no image, or it is not to be trusted. */
-static bool add_replica(const struct hl_store *store, struct hl_store_item *item, int folder,
-                        const char *link, struct timespec *time) {
+/* Notes the image that FOLDER has.  False: there is none, or it is not to be trusted. */
+static bool note_image(const struct hl_store *store, struct hl_store_item *item, int folder,
+                       struct timespec *time) {
     struct stat stat;
-    if (fstatat(folder, link, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
+    if (fstatat(folder, HL_IMAGE_LINK, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
         !hl_only_writable_by(&stat, store->owner))
         return false;
     *time = stat.st_mtim;
     item->last_use = stat.st_atime;
     item->bytes = (uint64_t)stat.st_size;
-    item->huge_pages += (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
-    item->inode = hl_xrealloc(item->inode, (item->n_inodes + 1) * sizeof *item->inode);
-    item->inode[item->n_inodes++] = stat.st_ino;
+    item->huge_pages = (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
+    item->inode = stat.st_ino;
     return true;
 }
 
-/* Reads the names in the folder of an image.  False: they cannot be read. */
-static bool read_names(const struct hl_store *store, struct hl_store_item *item, int folder,
-                       bool *is_complete, struct timespec *time) {
+/* Reads the marks in the FOLDER of an image.  False: they cannot be read. */
+static bool read_marks(struct hl_store_item *item, int folder) {
     DIR *entries = hl_open_list(folder, ".");
     if (entries == NULL)
         return false;
     errno = 0;
-    for (struct dirent *entry; (entry = readdir(entries)) != NULL; errno = 0) {
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL; errno = 0)
         for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0]; i++)
             if (strcmp(entry->d_name, mark_names[i].name) == 0)
                 item->marks |= mark_names[i].flag;
-        if (strncmp(entry->d_name, HL_IMAGE_LINK "-", strlen(HL_IMAGE_LINK "-")) != 0)
-            continue;
-        item->replicas++;
-        *is_complete &= add_replica(store, item, folder, entry->d_name, time);
-    }
     bool read_all = errno == 0;
     closedir(entries);
     return read_all;
@@ -526,12 +555,10 @@ static bool is_open_to_users(const struct hl_store *store, int folder) {
 
 static enum hl_item_state read_image(const struct hl_store *store, struct hl_local *local,
                                      struct hl_store_item *item, int folder, bool is_pending) {
-    bool is_complete = true;
     struct timespec time = {0};
-    if (!read_names(store, item, folder, &is_complete, &time))
+    if (!read_marks(item, folder))
         return HL_ITEM_UNREADABLE;
-    if (!is_pending && item->replicas == 0)
-        is_complete = add_replica(store, item, folder, HL_IMAGE_LINK, &time);
+    bool is_complete = !is_pending && note_image(store, item, folder, &time);
     enum hl_item_state state = compare_origin(local, item, &time);
     if (state == HL_ITEM_REMOTE)
         return state; /* regardless of other problems: no image can be made from it now */
@@ -549,9 +576,7 @@ static void read_file_in_place(struct hl_local *local, struct hl_store_item *ite
         return;
     }
     item->state = HL_ITEM_FRESH;
-    item->inode = hl_xmalloc(sizeof *item->inode);
-    item->inode[0] = stat.st_ino;
-    item->n_inodes = 1;
+    item->inode = stat.st_ino;
     item->device = stat.st_dev;
 }
 
@@ -586,14 +611,29 @@ static int compare_items(const void *a, const void *b) {
     return order != 0 ? order : strcmp(x->key, y->key);
 }
 
-static bool read_store(const struct hl_store *store, struct hl_local *local, struct hl_store_item **items,
-                       size_t *n) {
+typedef bool takes_origin(const void *data, const char *origin);
+
+static bool is_equal(const void *path, const char *origin) { return strcmp(path, origin) == 0; }
+
+/* Whether TAKES accepts the original of the folder KEY. */
+static bool is_taken(const struct hl_store *store, const char *key, takes_origin *takes, const void *data) {
+    char *link = hl_xasprintf("%s/" HL_ORIGIN_LINK, key), *origin = read_link(store->folder, link);
+    bool is = origin != NULL && takes(data, origin);
+    free(origin);
+    free(link);
+    return is;
+}
+
+/* TAKES: which originals' items are read; NULL: all. */
+static bool read_store(const struct hl_store *store, struct hl_local *local, takes_origin *takes, const void *data,
+                       struct hl_store_item **items, size_t *n) {
     DIR *entries = hl_open_list(store->folder, ".");
     *items = NULL;
     *n = 0;
     errno = entries != NULL ? 0 : errno;
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL; errno = 0) {
-        if (strncmp(entry->d_name, KEY_BEGINS, strlen(KEY_BEGINS)) != 0)
+        if (strncmp(entry->d_name, KEY_BEGINS, strlen(KEY_BEGINS)) != 0 ||
+            (takes != NULL && !is_taken(store, entry->d_name, takes, data)))
             continue;
         if (*n % 64 == 0)
             *items = hl_xrealloc(*items, (*n + 64) * sizeof **items);
@@ -610,14 +650,27 @@ static bool read_store(const struct hl_store *store, struct hl_local *local, str
 }
 
 bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n) {
+    return hl_read_items_of(store, NULL, items, n);
+}
+
+bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items, size_t *n) {
     struct hl_local local = {0};
-    bool is_read = read_store(store, &local, items, n);
+    *items = NULL;
+    *n = 0;
+    if (store->folder < 0)
+        return true; /* a dry run, where there is no store */
+    bool is_read = read_store(store, &local, path != NULL ? is_equal : NULL, path, items, n);
     hl_close_local(&local);
     return is_read;
 }
 
 bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n) {
-    return read_store(store, NULL, items, n);
+    return read_store(store, NULL, NULL, NULL, items, n);
+}
+
+bool hl_list_some(const struct hl_store *store, takes_origin *takes, const void *data, struct hl_store_item **items,
+                  size_t *n) {
+    return read_store(store, NULL, takes, data, items, n);
 }
 
 size_t hl_count_images(const struct hl_store_item *items, size_t n) {
@@ -633,22 +686,20 @@ void hl_free_store_items(struct hl_store_item *items, size_t n) {
         free(items[i].origin);
         free(items[i].image);
         free(items[i].digest);
-        free(items[i].inode);
     }
     free(items);
 }
 
 /* --- its users --- */
 
-/* The image or file in place that REGION maps; NULL: none of these, or it is only held (keep.h). */
+/* The image or file in place that REGION maps; NULL: none of these, or it is only read. */
 static struct hl_store_item *find_mapped(struct hl_store_item *items, size_t n,
                                          const struct hl_region *region) {
     if (region->shared && region->flags == PF_R)
         return NULL;
     for (size_t i = 0; i < n; i++)
-        for (size_t j = 0; j < items[i].n_inodes; j++)
-            if (items[i].inode[j] == region->inode && items[i].device == region->device)
-                return &items[i];
+        if (items[i].inode == region->inode && items[i].device == region->device)
+            return &items[i];
     return NULL;
 }
 
@@ -671,8 +722,6 @@ static void count_process(struct hl_store_item *items, size_t n, FILE *maps) {
 void hl_count_processes(struct hl_store_item *items, size_t n) {
     DIR *proc = NULL;
     for (pid_t pid; n > 0 && (pid = hl_next_process(&proc)) != 0;) {
-        if (!hl_begin_reading(pid))
-            continue;
         char *path = hl_xasprintf("/proc/%d/maps", pid);
         FILE *maps = fopen(path, "re");
         free(path);
@@ -680,6 +729,5 @@ void hl_count_processes(struct hl_store_item *items, size_t n) {
             count_process(items, n, maps);
             fclose(maps);
         }
-        hl_end_reading();
     }
 }

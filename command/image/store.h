@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A store of images, as `hugeld share` sees it: made, filled, looked through and emptied.  How a process finds an
+/* A store of images, as `hugeld apply` sees it: made, filled, looked through and emptied.  How a process finds an
    image in it is in elf/store.h.
 
        STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it; its modification
                             time says when images may be made unasked again (run/later.c)
-       STORE/KEY/.image     symbolic link to NAME, or to nodeN/NAME of the first node
-       STORE/KEY/.image-N   the replica of node N (--per-node)
-       STORE/KEY/.origin    symbolic link to the original; alone, it says that the image must be made again
-       STORE/KEY/.digest    symbolic link to nothing, the digest of the image, and of each replica
+       STORE/KEY/.image     symbolic link to NAME
+       STORE/KEY/.origin    symbolic link to the original
+       STORE/KEY/.digest    symbolic link to nothing, the digest of the image
        STORE/KEY/.unasked   it was made for a program that was about to run (HL_ADD_EVICTABLE)
-       STORE/KEY/.any-disk  its original may lie on any disk, and
-       STORE/KEY/.per-node  it has replicas; both were asked for by the user, and hold when it is made again
+       STORE/KEY/.any-disk  its original may lie on any disk, also when it is made again
        STORE/KEY/NAME       the image, with the original's modification time
        STORE/KEY/.in-place  instead of an image: the original itself is kept on huge pages of the page cache (image/in-place.h)
-       STORE/KEY/.no-image  the same, as the user asked: a later version of the file gets no image
+       STORE/.records       what was tried for each listed file (keep/record.h)
        STORE/.new, .old     a folder that is being made, and one that is being removed
 
    Every function here reports its errors in one line, unless its comment says otherwise. */
@@ -40,7 +38,19 @@ struct hl_store {
     dev_t device;
     struct hl_geometry geometry;
     struct hl_placer *placer; /* puts files in place; NULL, as it is at first: only images are made */
+    bool was_lost;            /* hl_make_store found that it had been unmounted */
+    int64_t planned;          /* bytes by which a dry run would have filled it */
+    uint64_t bytes_if_made;   /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
+
+/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size. */
+uint64_t hl_store_bytes(const char *size);
+
+/* Whether the system's store was mounted, and something other than `hugeld reset` has unmounted it. */
+bool hl_is_store_lost(const char *path);
+
+/* The length of the store's tmpfs, and how much of it is used; 0: unknown. */
+void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used);
 
 /* The store that this user fills if none is named: root's is the system's, and every other user's lies in XDG_RUNTIME_DIR.  NULL if
    that variable isn't set.  The caller frees it. */
@@ -59,13 +69,13 @@ int hl_find_store(struct hl_store *store, const char *path);
    result. */
 int hl_find_store_again(struct hl_store *store, const char *path, int *said);
 
-/* Opens the store in the same way, after making it if there is none, and locks it.  The system's store gets a mount of its own, and
-   so does any other for which SIZE is given, as mount(8) takes it.  WAITS: until no other process changes it; otherwise the result
-   is -EWOULDBLOCK then, without a message. */
+/* Opens the store in the same way, after making it if there is none, and locks it.  The system's store gets a mount of its own, of
+   the SIZE as mount(8) takes it, NULL: of the default size, or as it is.  WAITS: for ten seconds, while another process changes it;
+   otherwise the result is -EWOULDBLOCK then, without a message. */
 int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits);
 
-/* Locks the open STORE.  WAITS: until no other process changes it, and errors are reported; otherwise the result is -EWOULDBLOCK
-   then, and no error is reported.  0 or a negated errno. */
+/* Locks the open STORE.  WAITS: for ten seconds, while another process changes it, and errors are reported; otherwise the result is
+   -EWOULDBLOCK then, and no error is reported.  0 or a negated errno. */
 int hl_lock_store(struct hl_store *store, bool waits);
 void hl_close_store(struct hl_store *store);
 
@@ -83,28 +93,24 @@ enum hl_item_state {
     HL_ITEM_TOUCHED,    /* the same file with another ctime (a hard link, chmod): the bytes may be the same */
     HL_ITEM_GONE,       /* the original is gone */
     HL_ITEM_BROKEN,     /* the image itself is missing, or another user could have written to it */
-    HL_ITEM_PENDING,    /* the original has changed, and its new image could not be made yet */
+    HL_ITEM_PENDING,    /* there is no image: it is in place, or was made by an older hugeld */
     HL_ITEM_UNREADABLE, /* the original or the folder of the image cannot be read now */
     HL_ITEM_REMOTE      /* its file system may not answer (base/local.h), so the original was not looked at */
 };
 const char *hl_item_state_name(enum hl_item_state state);
 
-/* One image, with its replicas, or one file in place: that has no image, and is fresh as long as it is there. */
+/* One image, or one file in place: that has no image, and is fresh as long as it is there. */
 struct hl_store_item {
     char *key;
     bool is_in_place;
     char *origin, *image; /* paths; "" if the links are missing */
     char *digest;         /* of the image when it was made; "" if that is not known */
-    uint64_t bytes;       /* of one replica, */
-    uint64_t huge_pages;  /* of all of them */
-    unsigned replicas;    /* made with --per-node, 0 if it was not */
-    unsigned marks;       /* as the user asked: HL_ADD_PER_NODE, HL_ADD_ANY_DISK, HL_ADD_EVICTABLE,
-                             HL_ADD_IN_PLACE, HL_ADD_NO_IMAGE */
+    uint64_t bytes, huge_pages;
+    unsigned marks;       /* HL_ADD_ANY_DISK, HL_ADD_EVICTABLE, HL_ADD_IN_PLACE */
     time_t last_use;      /* when a process last mapped it, if the file system notes that */
     enum hl_item_state state;
-    size_t n_inodes;
-    ino_t *inode; /* of the replicas, or of the one image, or of the file in place */
-    dev_t device; /* of all of these */
+    ino_t inode; /* of the image, or of the file in place */
+    dev_t device;
     unsigned processes;
     /* From hl_measure_store_item. */
     uint64_t pages;                       /* that should be huge */
@@ -118,7 +124,14 @@ struct hl_store_item {
    or not all of them, which was reported. */
 bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
 
-/* The same without looking at any original: existing images are HL_ITEM_REMOTE, and the processes that map a file in place are
+/* hl_list_store of those whose originals TAKES accepts, called with DATA. */
+bool hl_list_some(const struct hl_store *store, bool (*takes)(const void *data, const char *origin), const void *data,
+                  struct hl_store_item **items, size_t *n);
+
+/* The items of the file at PATH alone. */
+bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items, size_t *n);
+
+/* hl_read_store without looking at any original: existing images are HL_ITEM_REMOTE, and the processes that map a file in place are
    unknown. */
 bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
 
@@ -166,9 +179,6 @@ int hl_publish_folder(const struct hl_store *store, const char *key);
 /* Makes the folder .new with MARKS (as item->marks).  A descriptor, which the caller closes, or a negated errno; prints nothing. */
 int hl_make_new_folder(const struct hl_store *store, unsigned marks);
 
-/* Removes the image of ITEM and keeps its original's path and its marks, so that a later refresh makes it again. */
-int hl_set_pending(const struct hl_store *store, const struct hl_store_item *item);
-
 enum hl_share_result {
     HL_SHARE_MADE,
     HL_SHARE_PRESENT, /* there was one already */
@@ -178,21 +188,15 @@ enum hl_share_result {
 
 /* How to add. */
 enum {
-    HL_ADD_PER_NODE = 1,   /* an image on each node */
-    HL_ADD_REPLACE = 2,    /* even if there is an image */
+    HL_ADD_DRY = 2,        /* up to the first write; then OUTCOME is what is expected */
     HL_ADD_ANY_DISK = 4,   /* hl_explain_unsteady */
     HL_ADD_IF_WORTH = 8,   /* no file with less than 64 KiB of text */
     HL_ADD_IMAGE = 64,     /* never in place */
     HL_ADD_IN_PLACE = 128, /* never as an image */
-    HL_ADD_NO_IMAGE = 256, /* beside HL_ADD_IN_PLACE: no image later either, however the file changes */
     HL_ADD_UNASKED =
         16, /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
                changed in the last minutes get none, and evictable images make room */
-    HL_ADD_EVICTABLE = 32, /* it may be removed to make room */
-    HL_ADD_UNATTENDED =
-        512, /* no person has asked just now: 15 % of the memory stay available, and the bytes of unchanged
-                files are not compared */
-    HL_ADD_WHEN_CALM = 1024 /* and no image is written while programs wait for memory or disks */
+    HL_ADD_EVICTABLE = 32  /* it may be removed to make room */
 };
 
 /* The result of adding a file. */
@@ -201,17 +205,17 @@ struct hl_add_outcome {
     char *path; /* the file's own, without symbolic links; NULL if unknown */
     struct hl_line key;
     bool is_in_place, is_for_place;       /* the latter: HL_ADD_IN_PLACE was set */
-    uint64_t huge_pages;                  /* of all replicas, or of the file in place */
+    uint64_t huge_pages;                  /* of the image, or of the file in place */
     uint64_t text_bytes, text_huge_bytes, /* of the text, and of the text on huge pages */
         text_in_place_bytes;              /* of the text that could be on huge pages in place */
     bool is_to_be_executed;               /* text_huge_bytes are reached by executing the image itself */
     uint64_t text_other_bytes;            /* the same by the other way, mapping or executing it: no more than
                                              text_huge_bytes */
-    const char *reason;                   /* of reason.def, or NULL */
+    const char *reason;                   /* of reason.def, or why it is pending, in one word; or NULL */
+    bool is_pending;                      /* it failed, and may succeed later although the file is the same */
     char *sentence;     /* why not, and the remedy, also if only a part of the file is in place; or NULL */
     char *not_in_place; /* why it is an image although it could be in place; or NULL */
     bool is_too_young;  /* this is why not, and HL_ADD_UNASKED does not wait */
-    bool is_kept;       /* the existing item stays, since it is not known whether anything is wrong with it */
     bool is_hopeless;   /* this kernel makes no huge pages in the store, for any file */
 };
 
@@ -245,15 +249,6 @@ enum hl_fault {
 char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
                           enum hl_fault *fault);
 
-enum hl_refresh {
-    HL_REFRESH_FINE,    /* nothing was wrong, or its pages are huge again */
-    HL_REFRESH_REMOVED, /* the file is gone */
-    HL_REFRESH_TRIED    /* it was made again, or could not be made: see OUTCOME, which the caller frees */
-};
-
-/* Repairs ITEM in the locked STORE; FLAGS as for hl_add_path.  Prints nothing.  An image that could not be made is pending then. */
-enum hl_refresh hl_refresh_store_item(struct hl_add_outcome *outcome, const struct hl_store *store,
-                                      const struct hl_store_item *item, unsigned flags);
 /* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end);
 

@@ -84,36 +84,23 @@ char *hl_read_variable(const struct hl_process *process, const char *name) {
     return value;
 }
 
-/* Reads a number and the character BEHIND it, unless that is '\0'; AT is after both then. */
-static bool read_number(uint64_t *number, char **at, int base, char behind) {
-    char *end;
-    if (!isxdigit((unsigned char)**at))
-        return false;
-    *number = strtoull(*at, &end, base);
-    *at = end + (behind != '\0');
-    return behind == '\0' || *end == behind;
-}
-
 /* "00400000-00452000 r-xp 00000000 08:02 173521   /usr/bin/x" */
 static bool parse_region(struct hl_region *region, char *line) {
-    char *at = line;
-    uint64_t major, minor, inode;
+    char permissions[5];
+    unsigned major, minor;
+    uint64_t inode;
+    int name = 0;
     memset(region, 0, sizeof *region);
-    if (!read_number(&region->start, &at, 16, '-') || !read_number(&region->end, &at, 16, ' ') ||
-        strcspn(at, " ") != 4 || at[4] != ' ')
-        return false;
-    const char *permissions = at;
-    at += 5;
-    if (!read_number(&region->offset, &at, 16, ' ') || !read_number(&major, &at, 16, ':') ||
-        !read_number(&minor, &at, 16, ' ') || !read_number(&inode, &at, 10, '\0') ||
-        region->start >= region->end)
+    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64 " %n", &region->start,
+               &region->end, permissions, &region->offset, &major, &minor, &inode, &name) < 7 ||
+        strlen(permissions) != 4 || region->start >= region->end)
         return false;
     region->flags = (permissions[0] == 'r' ? PF_R : 0) | (permissions[1] == 'w' ? PF_W : 0) |
                     (permissions[2] == 'x' ? PF_X : 0);
     region->shared = permissions[3] == 's';
-    region->device = makedev((unsigned)major, (unsigned)minor);
+    region->device = makedev(major, minor);
     region->inode = (ino_t)inode;
-    region->name = at + strspn(at, " ");
+    region->name = line + name;
     return true;
 }
 
@@ -147,6 +134,12 @@ static void parse_field(struct hl_region *region, const char *line) {
             uint64_t bytes = strtoull(line + length, NULL, 10) * 1024;
             memcpy((char *)region + fields[i].offset, &bytes, sizeof bytes);
         }
+    }
+    /* A copy on transparent huge pages may be a memfd's (map_thp in elf/prepare.c). */
+    if (region->shmem_pmd_bytes > 0 && region->name != NULL &&
+        strcmp(region->name, "/memfd:hugeld" HL_DELETED) == 0) {
+        region->anon_huge_bytes = region->shmem_pmd_bytes;
+        region->shmem_pmd_bytes = region->inode = 0;
     }
     if (strncmp(line, "ProtectionKey:", strlen("ProtectionKey:")) == 0)
         region->protection_key = strtoul(line + strlen("ProtectionKey:"), NULL, 10);
@@ -287,6 +280,7 @@ uint64_t hl_read_limit(const struct hl_process *process, const char *name) {
 /* 0, or a negated errno: CAP_PERFMON is enough for maps and smaps (perfmon_capable in mm_access), but not for exe and map_files, and
    without these the process would look as if it had loaded nothing. */
 static int read_executable(struct hl_process *process) {
+    read_auxv(process);
     process->executable = hl_read_link(process->folder, "exe");
     return process->executable == NULL && (errno == EACCES || errno == EPERM) ? -errno : 0;
 }
@@ -296,16 +290,12 @@ int hl_read_process(struct hl_process *process) {
     if (result != 0)
         return result;
     read_nodes(process);
-    read_auxv(process);
     return read_executable(process);
 }
 
 int hl_read_process_map(struct hl_process *process) {
     int result = read_text_of_regions(process, "maps");
-    if (result != 0)
-        return result;
-    read_auxv(process);
-    return read_executable(process);
+    return result == 0 ? read_executable(process) : result;
 }
 
 /* The end of the executable's mappings: at the first large hole. */
@@ -320,33 +310,26 @@ static uint64_t find_end_of_main(const struct hl_process *process) {
     return region->end;
 }
 
-/* Adds the fields of smaps to the regions that begin before END. */
-static int read_details(struct hl_process *process, uint64_t end) {
-    FILE *text = open_text(process, "smaps");
-    struct hl_region *known = NULL, region;
-    size_t size = 0;
-    char *line = NULL;
-    if (text == NULL)
-        return -errno;
-    while (getline(&line, &size, text) >= 0) {
-        line[strcspn(line, "\n")] = '\0';
-        if (parse_region(&region, line)) {
-            if (region.start >= end)
-                break;
-            known = (struct hl_region *)hl_find_region(process, region.start);
-        } else if (known != NULL) {
-            parse_field(known, line);
-        }
-    }
-    int result = ferror(text) ? -EIO : 0;
-    free(line);
-    fclose(text);
-    return result;
-}
-
+/* Regions behind the executable keep the fields of maps. */
 int hl_read_process_for_main(struct hl_process *process) {
+    struct hl_process details;
     int result = hl_read_process_map(process);
-    return result == 0 ? read_details(process, find_end_of_main(process)) : result;
+    struct hl_address_range main = {0, find_end_of_main(process)};
+    if (result != 0)
+        return result;
+    result = hl_read_some_regions(&details, process, &main, 1);
+    for (size_t i = 0, j = 0; i < details.n_regions; i++) {
+        while (j < process->n_regions && process->region[j].start < details.region[i].start)
+            j++;
+        if (j == process->n_regions || process->region[j].start != details.region[i].start ||
+            process->region[j].end != details.region[i].end)
+            continue;
+        struct hl_region old = process->region[j];
+        process->region[j] = details.region[i];
+        details.region[i] = old;
+    }
+    hl_close_process(&details);
+    return result;
 }
 
 /* Makes PROCESS the same process as OPENED, with nothing read yet. */
@@ -463,18 +446,6 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
     return result;
 }
 
-bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective) {
-    char *path = hl_xasprintf("/proc/%d/status", pid), line[256];
-    FILE *status = fopen(path, "re");
-    bool is_known = false;
-    free(path);
-    while (status != NULL && !is_known && fgets(line, sizeof line, status) != NULL)
-        is_known = sscanf(line, "Uid: %u %u", real, effective) == 2;
-    if (status != NULL)
-        fclose(status);
-    return is_known;
-}
-
 int hl_has_same(int folder, const char *name) {
     char path[64];
     struct stat own, its;
@@ -491,9 +462,10 @@ bool hl_has_capability(unsigned number) {
 }
 
 const char *hl_explain_denial(pid_t pid) {
-    uid_t real, effective;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, pid);
     if (geteuid() != 0)
-        return hl_read_users(pid, &real, &effective) && effective == geteuid()
+        return status.effective_user == geteuid()
                    ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
                      "root"
                    : "another user's process; run hugeld as its owner or as root";

@@ -147,9 +147,27 @@ struct hl_usage {
 /* 0, -ESRCH or another negated errno. */
 int hl_read_usage(pid_t pid, struct hl_usage *usage);
 
-/* The users of the process PID: *REAL, who has started it, and *EFFECTIVE, with whose rights it runs.  False: it cannot be read, or
-   has ended. */
-bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective);
+/* /proc/PID/status, or a thread's. */
+struct hl_task_status {
+    char state; /* 'X': it has ended, or cannot be read */
+    pid_t process, tracer;
+    pid_t inner_pid;            /* its number in its own PID namespace */
+    uid_t user, effective_user; /* who has started it, and with whose rights it runs; (uid_t)-1: unknown */
+    uid_t file_user;
+    gid_t file_group;
+    uint64_t locked_kib;
+    uint64_t pending, shared_pending,
+        caught;      /* signals: number 1 is the lowest bit; unknown: all are caught */
+    int filter_mode; /* of seccomp(2); 1 if unknown */
+    int thp_enabled; /* 0: PR_SET_THP_DISABLE */
+    bool has_shadow_stack;
+    uint64_t switches; /* voluntary context switches */
+};
+
+/* Reads NAME, "status" or "task/TID/status", in the open FOLDER of the process.  0, -ESRCH, or another negated errno; STATUS is
+   filled in any case. */
+int hl_read_task_status(struct hl_task_status *status, int folder, const char *name);
+int hl_read_thread_status(struct hl_task_status *status, pid_t process, pid_t thread);
 
 /* Reads only the regions of the process OPENED, with the fields of /proc/PID/maps, which takes the kernel no time; hl_close_process
    frees PROCESS.  The same results. */

@@ -7,6 +7,7 @@
 #include "command/run/ldso.h"
 #include "command/base/basics.h"
 #include "command/file/elf-file.h"
+#include "command/file/section.h"
 #include "command/run/mount.h"
 
 #include <errno.h>
@@ -18,64 +19,25 @@
 
 char *hl_find_linker(void) { return hl_find_part("ld.so", "ldso/ld.so", X_OK); }
 
-#define SECTION_MAX 256
-
-/* Reads at most SECTION_MAX bytes of FILE's section NAME.  Their number; 0: there is none. */
-static size_t read_section(const struct hl_elf_file *file, const char *name, char bytes[SECTION_MAX]) {
-    const Elf64_Ehdr *header = &file->header;
-    Elf64_Shdr names, section;
-    char found[32];
-    size_t size = strlen(name) + 1;
-    if (header->e_shentsize != sizeof section ||
-        !hl_read_exactly(file->fd, header->e_shoff + header->e_shstrndx * sizeof names, &names, sizeof names))
-        return 0;
-    for (unsigned i = 0; i < header->e_shnum; i++) {
-        if (!hl_read_exactly(file->fd, header->e_shoff + i * sizeof section, &section, sizeof section))
-            return 0;
-        if (!hl_read_exactly(file->fd, names.sh_offset + section.sh_name, found, size) ||
-            memcmp(found, name, size) != 0)
-            continue;
-        size_t n = section.sh_size < SECTION_MAX ? section.sh_size : SECTION_MAX;
-        return hl_read_exactly(file->fd, section.sh_offset, bytes, n) ? n : 0;
-    }
-    return 0;
-}
-
-/* The build ID of the file at PATH, in hexadecimal; NULL if it has none. */
-static char *read_build_id(const char *path) {
-    struct hl_elf_file file;
-    char note[SECTION_MAX], *text = NULL;
-    Elf64_Nhdr header;
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return NULL;
-    size_t bytes = read_section(&file, ".note.gnu.build-id", note), at = sizeof header + sizeof "GNU";
-    memcpy(&header, note, sizeof header);
-    if (bytes > at && header.n_namesz == sizeof "GNU" && header.n_descsz <= bytes - at) {
-        text = hl_xmalloc(2 * (size_t)header.n_descsz + 1);
-        for (size_t i = 0; i < header.n_descsz; i++)
-            sprintf(text + 2 * i, "%02x", (unsigned char)note[at + i]);
-    }
-    hl_close_elf(&file);
-    return text;
-}
-
 char *hl_read_origin(const struct hl_elf_file *file) {
-    char text[SECTION_MAX];
-    size_t bytes = read_section(file, ".hugeld.for", text);
-    size_t digits = 0;
-    while (digits < bytes && strchr("0123456789abcdef", text[digits]) != NULL && text[digits] != '\0')
-        digits++;
-    return bytes > 0 ? hl_xasprintf("%.*s", (int)digits, text) : NULL;
+    size_t bytes = 0;
+    char *text = hl_read_section(file->fd, ".hugeld.for", &bytes), *origin = NULL;
+    if (text != NULL) {
+        origin = hl_xasprintf("%.*s", (int)(bytes < 256 ? bytes : 256), text);
+        origin[strspn(origin, "0123456789abcdef")] = '\0';
+    }
+    free(text);
+    return origin;
 }
 
-/* The same for the file at PATH. */
-static char *read_origin(const char *path) {
+/* Of the file at PATH the build ID, or if it IS_PATCHED the one that it was made for; NULL if it has none. */
+static char *read_id(const char *path, bool is_patched) {
     struct hl_elf_file file;
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return NULL;
-    char *origin = hl_read_origin(&file);
+    char *id = is_patched ? hl_read_origin(&file) : hl_read_build_id(file.fd);
     hl_close_elf(&file);
-    return origin;
+    return id;
 }
 
 char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
@@ -92,8 +54,8 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
     *interpreter = hl_read_interpreter(file);
     if (*interpreter == NULL)
         return hl_xasprintf("%s names no dynamic linker", path);
-    origin = read_origin(linker);
-    installed = read_build_id(*interpreter);
+    origin = read_id(linker, true);
+    installed = read_id(*interpreter, false);
     if (origin == NULL)
         reason = hl_xasprintf("%s was not made by 'make ldso'", linker);
     else if (installed == NULL || strcmp(origin, installed) != 0)

@@ -34,9 +34,8 @@ static const char *machine_name(unsigned machine) {
         unsigned machine;
         const char *name;
     } names[] = {
-        {EM_X86_64, "x86-64"}, {EM_AARCH64, "aarch64"},     {EM_PPC64, "ppc64"}, {EM_S390, "s390x"},
-        {EM_RISCV, "riscv64"}, {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"}, {EM_SPARCV9, "sparc64"},
-        {EM_ALPHA, "alpha"},   {EM_IA_64, "ia64"},
+        {EM_X86_64, "x86-64"},       {EM_AARCH64, "aarch64"}, {EM_PPC64, "ppc64"}, {EM_RISCV, "riscv64"},
+        {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"},     {EM_ALPHA, "alpha"}, {EM_IA_64, "ia64"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (names[i].machine == machine)
@@ -244,9 +243,23 @@ static void print_verdict(const struct hl_verdict *verdict) {
     free(words);
 }
 
+/* The pages of the pool that a private copy takes at the load address that takes most.  Writable data takes none. */
+static uint64_t count_pool_pages(const struct hl_file_plan *report, const struct hl_options *options) {
+    struct hl_options only = *options;
+    struct hl_starts starts;
+    only.data = HL_DATA_OFF;
+    only.bss = HL_BSS_OFF;
+    bool takes_none = is_static(report->file) || options->backend == HL_BACKEND_THP ||
+                      options->backend == HL_BACKEND_FILE || options->backend == HL_BACKEND_IMAGE;
+    if (takes_none || report->object.n_segments == 0)
+        return 0;
+    hl_measure_starts(&starts, report, &only);
+    return starts.pages_max;
+}
+
 /* Prints how much a private copy, or the existing image, brings onto huge pages. */
-static void print_plan(const struct hl_file_plan *report, const struct hl_starts *range,
-                       enum address address) {
+static void print_plan(const struct hl_file_plan *report, const struct hl_starts *range, enum address address,
+                       uint64_t pool_pages) {
     const struct hl_plan *plan = &report->plan;
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
     uint64_t pages = hl_count_pages(plan);
@@ -261,6 +274,9 @@ static void print_plan(const struct hl_file_plan *report, const struct hl_starts
              to_kib(plan->made_executable_bytes));
     if (address == OF_KERNEL && range != NULL)
         print_range(report, range, "on other kernels and file systems, over its");
+    if (pool_pages > 0)
+        hl_print("  a private copy takes %s%" PRIu64 " page%s of the pool", range != NULL ? "up to " : "",
+                 pool_pages, hl_plural(pool_pages));
 }
 
 /* Prints the map, the moved parts, and the parts that stay. */
@@ -293,7 +309,7 @@ static void print_report(const struct hl_file_plan *report, const struct hl_foun
     /* A static program gets no private copy, so a plan applies to it only on an image. */
     bool is_planned = !is_static(report->file) || options->backend == HL_BACKEND_IMAGE;
     if (is_planned && (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0))
-        print_plan(report, range, address);
+        print_plan(report, range, address, count_pool_pages(report, options));
     if (is_planned)
         print_parts(report, parts, options);
     if (report->reason != 0 && report->object.n_segments == 0) {
@@ -403,6 +419,7 @@ static json_t *make_json(const struct hl_file_plan *report, const struct hl_foun
     json_object_set_new(json, "rewrites",
                         mark == NULL ? json_null()
                                      : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what));
+    json_object_set_new(json, "pool_pages", json_integer((json_int_t)count_pool_pages(report, options)));
     json_object_set_new(json, "verdict", hl_json_verdict(verdict));
     json_object_set_new(json, "image", make_json_image(report, image));
     if (range != NULL)

@@ -11,6 +11,7 @@
 
    The exit code is 0 if text, read-only data or initialised data of an object is on huge pages in a process. */
 #include "command/command.h"
+#include "command/attach/leftovers.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/file/remedy.h"
@@ -24,6 +25,7 @@
 #include "command/proc/process.h"
 #include "elf/reason.h"
 #include "command/image/store.h"
+#include "command/trace/tracee.h"
 #include "command/verdict/verdict.h"
 
 #include <errno.h>
@@ -256,11 +258,12 @@ static bool is_of_interest(const struct tally *tally) {
 /* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
    is left out, also by a user who has started a set-user-ID program. */
 static char *read_options(const struct hl_process *process, struct hl_options *options) {
-    uid_t real, effective;
+    struct hl_task_status status;
     char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(options);
     hl_parse_options(options, text != NULL ? text : "", NULL);
-    if (!hl_read_users(process->pid, &real, &effective) || real != geteuid())
+    hl_read_task_status(&status, process->folder, "status");
+    if (status.user != geteuid())
         options->store = (struct hl_string){"", 0};
     return text;
 }
@@ -570,11 +573,23 @@ static void print_tally(const struct picture *picture, const struct tally *tally
         print_range(&tally->range[i]);
 }
 
+static void print_leftovers(const struct hl_process *process) {
+    struct hl_leftovers left;
+    hl_find_leftovers(&left, process);
+    if (!hl_has_leftovers(&left) || hl_find_tracer(process->pid, process->pid) > 0) /* or in use */
+        return;
+    char *what = hl_describe_leftovers(&left);
+    hl_print("  left by a killed attach or detach: %s; the next one closes them: hugeld detach %d", what,
+             process->pid);
+    free(what);
+}
+
 static void print_picture(const struct picture *picture) {
     hl_print("%d %s", picture->process.pid, picture->process.name);
     for (size_t i = 0; i < picture->n_tallies; i++)
         if (is_of_interest(&picture->tally[i]))
             print_tally(picture, &picture->tally[i]);
+    print_leftovers(&picture->process);
     hl_print("  the program's own: hugetlb %" PRIu64 " KiB, thp %" PRIu64 " KiB, files %" PRIu64
              " KiB, shared memory %" PRIu64 " KiB",
              picture->own_hugetlb_bytes / 1024, picture->own_thp_bytes / 1024, picture->own_file_bytes / 1024,

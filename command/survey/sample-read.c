@@ -28,10 +28,9 @@ static void copy_out(const struct hl_ring_view *ring, uint64_t at, void *to, siz
 }
 
 enum hl_record hl_read_record(const struct hl_ring_view *ring, uint64_t *tail, uint64_t head,
-                              bool has_page_bytes, struct hl_sample *sample, uint64_t *lost) {
+                              struct hl_sample *sample, uint64_t *lost) {
     struct sample_record record = {0};
     struct lost_record loss;
-    size_t wanted = has_page_bytes ? sizeof record : offsetof(struct sample_record, page_bytes);
     uint64_t at = *tail;
     *lost = 0;
     *tail = head;
@@ -43,9 +42,9 @@ enum hl_record hl_read_record(const struct hl_ring_view *ring, uint64_t *tail, u
     *tail = at + record.header.size;
     switch (record.header.type) {
     case PERF_RECORD_SAMPLE:
-        if (record.header.size < wanted)
+        if (record.header.size < sizeof record)
             return HL_RECORD_OTHER;
-        copy_out(ring, at, &record, wanted);
+        copy_out(ring, at, &record, sizeof record);
         *sample = (struct hl_sample){record.ip, (pid_t)record.process, record.time, record.page_bytes};
         return HL_RECORD_SAMPLE;
     case PERF_RECORD_LOST:
@@ -70,4 +69,9 @@ void hl_parse_processors(const char *text, bool *set, size_t n, bool value) {
             set[i] = value;
         text = *end == ',' ? end + 1 : "";
     }
+}
+
+double hl_estimate_seen(uint64_t seen, uint64_t once, uint64_t twice) {
+    double more = once > 0 ? (double)once * (double)(once - 1) / (2 * ((double)twice + 1)) : 0;
+    return (double)seen + more;
 }

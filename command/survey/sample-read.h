@@ -14,12 +14,16 @@ struct hl_ring_view {
 enum hl_record { HL_RECORD_OTHER, HL_RECORD_SAMPLE, HL_RECORD_LOST };
 
 /* Reads the record at *TAIL of RING, which is written up to HEAD, and sets *TAIL behind it, or to HEAD if it is malformed.
-   HAS_PAGE_BYTES: samples end with the size of the page.  *LOST: how many samples the record says are missing. */
+   *LOST: how many samples the record says are missing. */
 enum hl_record hl_read_record(const struct hl_ring_view *ring, uint64_t *tail, uint64_t head,
-                              bool has_page_bytes, struct hl_sample *sample, uint64_t *lost);
+                              struct hl_sample *sample, uint64_t *lost);
 
 /* Sets SET[i] to VALUE for each processor i of TEXT, "0-3,8", and leaves the others as they are.  Text that is no list, such as
    "(null)", has no processors; numbers from N on are not kept. */
 void hl_parse_processors(const char *text, bool *set, size_t n, bool value);
+
+/* How many pages are executed if samples fell into SEEN of them, once into ONCE of these and twice into TWICE: a lower bound (Chao
+   1984, without bias), since rare pages leave no trace.  Never less than SEEN. */
+double hl_estimate_seen(uint64_t seen, uint64_t once, uint64_t twice);
 
 #endif

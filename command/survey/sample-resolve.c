@@ -8,7 +8,6 @@
 #include "command/survey/sample-resolve.h"
 #include "command/base/common.h"
 #include "command/proc/process.h"
-#include "command/proc/reading.h"
 #include "elf/maps.h"
 
 #include <errno.h>
@@ -315,12 +314,7 @@ void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sam
         return;
     place->started = known->started;
     place->owner = known->owner;
-    if (!hl_begin_reading(known->pid)) {
-        place->kind = HL_PLACE_REFUSED;
-        return;
-    }
     resolve_known(resolver, sample, known, result, place);
-    hl_end_reading();
 }
 
 struct hl_resolver *hl_open_resolver(void) {

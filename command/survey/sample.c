@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The rings of sample.h.
 
-   Without named threads there is one event for each processor (any thread, this processor), for eight processors at a time; each
-   turn opens them anew, and so follows processors that come and go.  With named threads there is one event for each thread on
-   each processor, which the thread's children inherit, since the kernel gives no ring to an inherited event that follows its
-   thread from processor to processor; all events of a processor write to one ring, that of an event which never ends. */
+   Without named threads there is one event for each processor (any thread, this processor).  With named threads there is one event
+   for each thread on each processor, which the thread's children inherit, since the kernel gives no ring to an inherited event that
+   follows its thread from processor to processor; all events of a processor write to one ring, that of an event which never ends. */
 #include "command/survey/sample.h"
 #include "command/base/common.h"
 #include "command/survey/sample-read.h"
@@ -18,7 +17,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -40,17 +38,14 @@ struct ring {
 
 struct hl_sampler {
     unsigned hz;
-    bool all;
-    double turn_ms, turn_ends_ms;
-    unsigned next; /* the processor at which the next turn begins */
-    bool sampled[PROCESSORS_MAX];
+    bool is_of_threads;
     size_t n_rings;
     struct ring *ring;
     size_t n_files; /* of the events of threads, which have no ring of their own */
     int *file;
     bool
         counts_lost; /* events say how many samples they have lost: Linux 6.0; else there are records of that */
-    uint64_t lost_for_good; /* of events that are closed, or from records */
+    uint64_t recorded_lost; /* of throttled events, or from records */
     struct hl_sampler_counts counts;
 };
 
@@ -92,11 +87,8 @@ static int open_event(const struct hl_sampler *sampler, uint64_t what, pid_t thr
     struct perf_event_attr attr = {
         .size = sizeof attr, .type = PERF_TYPE_SOFTWARE, .config = what, .clockid = CLOCK_BOOTTIME};
     attr.sample_period = 1000000000 / sampler->hz;
-    attr.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME;
-    if (sampler->counts.has_page_bytes)
-        attr.sample_type |= SAMPLE_CODE_PAGE_SIZE;
-    if (sampler->counts_lost)
-        attr.read_format = FORMAT_LOST;
+    attr.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME | SAMPLE_CODE_PAGE_SIZE;
+    attr.read_format = sampler->counts_lost ? FORMAT_LOST : 0;
     attr.exclude_kernel = attr.exclude_hv = attr.exclude_guest = attr.exclude_idle = 1;
     attr.use_clockid = 1;
     attr.inherit = thread > 0 && what == PERF_COUNT_SW_CPU_CLOCK;
@@ -108,12 +100,8 @@ static int open_event(const struct hl_sampler *sampler, uint64_t what, pid_t thr
 static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, unsigned processor) {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     int file = open_event(sampler, what, thread, processor);
-    if (file == -EINVAL && sampler->counts_lost && sampler->counts.processors == 0) {
+    if (file == -EINVAL && sampler->counts_lost && sampler->n_rings == 0) {
         sampler->counts_lost = false; /* before Linux 6.0 */
-        file = open_event(sampler, what, thread, processor);
-    }
-    if (file == -EINVAL && sampler->counts.has_page_bytes && sampler->counts.processors == 0) {
-        sampler->counts.has_page_bytes = false; /* before Linux 5.11 */
         file = open_event(sampler, what, thread, processor);
     }
     if (file < 0)
@@ -127,31 +115,8 @@ static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, un
     }
     sampler->ring = hl_xrealloc(sampler->ring, (sampler->n_rings + 1) * sizeof ring);
     sampler->ring[sampler->n_rings++] = ring;
-    sampler->counts.processors += !sampler->sampled[processor];
-    sampler->sampled[processor] = true;
+    sampler->counts.processors++;
     return 0;
-}
-
-static uint64_t read_lost(int file) {
-    uint64_t answer[2]; /* the value, and the number lost */
-    return read(file, answer, sizeof answer) == (ssize_t)sizeof answer ? answer[1] : 0;
-}
-
-/* A record of lost samples comes with the next sample only, and there may be none. */
-static void count_lost(struct hl_sampler *sampler) {
-    sampler->counts.lost = sampler->lost_for_good;
-    for (size_t i = 0; sampler->counts_lost && sampler->all && i < sampler->n_rings; i++)
-        sampler->counts.lost += read_lost(sampler->ring[i].file);
-    for (size_t i = 0; sampler->counts_lost && i < sampler->n_files; i++)
-        sampler->counts.lost += read_lost(sampler->file[i]);
-}
-
-static void close_rings(struct hl_sampler *sampler) {
-    for (size_t i = 0; i < sampler->n_rings; i++) {
-        munmap(sampler->ring[i].page, sampler->ring[i].bytes);
-        close(sampler->ring[i].file);
-    }
-    sampler->n_rings = 0;
 }
 
 static void read_rings(struct hl_sampler *sampler, void (*handle)(void *, const struct hl_sample *),
@@ -164,49 +129,15 @@ static void read_rings(struct hl_sampler *sampler, void (*handle)(void *, const 
         while (tail < head) {
             struct hl_sample sample;
             uint64_t lost = 0;
-            enum hl_record kind =
-                hl_read_record(&view, &tail, head, sampler->counts.has_page_bytes, &sample, &lost);
+            enum hl_record kind = hl_read_record(&view, &tail, head, &sample, &lost);
             /* Gives the kernel room before the sample is handled. */
             __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
-            sampler->lost_for_good += kind == HL_RECORD_LOST && sampler->counts_lost ? 0 : lost;
+            sampler->recorded_lost += kind == HL_RECORD_LOST && sampler->counts_lost ? 0 : lost;
             sampler->counts.samples += kind == HL_RECORD_SAMPLE;
-            if (kind == HL_RECORD_SAMPLE && handle != NULL)
+            if (kind == HL_RECORD_SAMPLE)
                 handle(data, &sample);
         }
     }
-}
-
-/* --- turns --- */
-
-/* Begins the turn of the next processors.  0, or the error that all of them have. */
-static int begin_turn(struct hl_sampler *sampler) {
-    bool set[PROCESSORS_MAX];
-    int result = -ENODEV;
-    find_processors(sampler, set);
-    close_rings(sampler);
-    unsigned at = sampler->next;
-    for (unsigned i = 0; i < PROCESSORS_MAX && sampler->n_rings < HL_SAMPLER_PROCESSORS; i++) {
-        at = (sampler->next + i) % PROCESSORS_MAX;
-        int opened = set[at] ? open_ring(sampler, PERF_COUNT_SW_CPU_CLOCK, -1, at) : -ENODEV;
-        result = opened != -ENODEV ? opened : result;
-    }
-    sampler->next = (at + 1) % PROCESSORS_MAX;
-    sampler->turn_ends_ms = hl_now_ms() + sampler->turn_ms;
-    return sampler->n_rings > 0 ? 0 : result;
-}
-
-/* The first processor of the first turn is drawn: short windows must not see the same processors each time. */
-static unsigned draw_processor(struct hl_sampler *sampler) {
-    bool set[PROCESSORS_MAX];
-    unsigned random = 0, n;
-    find_processors(sampler, set);
-    n = count_processors(set);
-    if (n <= HL_SAMPLER_PROCESSORS || getrandom(&random, sizeof random, GRND_NONBLOCK) < 0)
-        return 0;
-    for (unsigned i = 0, rest = random % n; i < PROCESSORS_MAX; i++)
-        if (set[i] && rest-- == 0)
-            return i;
-    return 0;
 }
 
 /* --- threads --- */
@@ -233,16 +164,22 @@ static int add_thread(struct hl_sampler *sampler, pid_t thread, size_t files_max
     return 0;
 }
 
-static int open_threads(struct hl_sampler *sampler, const struct hl_sampler_request *request) {
+/* Opens a ring for EVENT on each processor that may be disturbed, for THREAD; -1: any thread.  0, or the error that all have. */
+static int open_rings(struct hl_sampler *sampler, uint64_t event, pid_t thread) {
     bool set[PROCESSORS_MAX];
     int result = -ENODEV;
-    size_t limit = hl_raise_file_limit();
     find_processors(sampler, set);
     for (unsigned i = 0; i < PROCESSORS_MAX; i++) {
-        int opened = set[i] ? open_ring(sampler, PERF_COUNT_SW_DUMMY, 0, i) : -ENODEV;
+        int opened = set[i] ? open_ring(sampler, event, thread, i) : -ENODEV;
         result = opened != -ENODEV ? opened : result;
     }
-    if (sampler->n_rings == 0)
+    return sampler->n_rings > 0 ? 0 : result;
+}
+
+static int open_threads(struct hl_sampler *sampler, const struct hl_sampler_request *request) {
+    size_t limit = hl_raise_file_limit();
+    int result = open_rings(sampler, PERF_COUNT_SW_DUMMY, 0);
+    if (result != 0)
         return result;
     size_t files_max = limit > FILES_LEFT + sampler->n_rings ? limit - FILES_LEFT - sampler->n_rings : 0;
     result = -ESRCH;
@@ -259,11 +196,9 @@ static int open_threads(struct hl_sampler *sampler, const struct hl_sampler_requ
 int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request *request) {
     struct hl_sampler *sampler = hl_xmalloc(sizeof *sampler);
     *sampler =
-        (struct hl_sampler){.hz = request->hz, .all = request->n_threads == 0, .turn_ms = request->turn_ms};
-    sampler->counts.has_page_bytes = sampler->counts_lost = true;
-    if (sampler->all)
-        sampler->next = draw_processor(sampler);
-    int result = sampler->all ? begin_turn(sampler) : open_threads(sampler, request);
+        (struct hl_sampler){.hz = request->hz, .is_of_threads = request->n_threads > 0, .counts_lost = true};
+    int result = sampler->is_of_threads ? open_threads(sampler, request)
+                                        : open_rings(sampler, PERF_COUNT_SW_CPU_CLOCK, -1);
     if (result != 0) {
         hl_close_sampler(sampler);
         return result;
@@ -272,25 +207,24 @@ int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request 
     return 0;
 }
 
-int hl_read_samples(struct hl_sampler *sampler, double ms, void (*handle)(void *, const struct hl_sample *),
-                    void *data) {
-    double rest = fmin(ms, HL_SAMPLER_READ_MS);
-    if (sampler->all)
-        rest = fmin(rest, sampler->turn_ends_ms - hl_now_ms());
-    poll(NULL, 0, rest > 0 ? (int)ceil(rest) : 0);
+void hl_read_samples(struct hl_sampler *sampler, double ms, void (*handle)(void *, const struct hl_sample *),
+                     void *data) {
+    poll(NULL, 0, (int)ceil(fmin(ms, HL_SAMPLER_READ_MS)));
     read_rings(sampler, handle, data);
-    if (!sampler->all || hl_now_ms() < sampler->turn_ends_ms)
-        return 0;
-    for (size_t i = 0; i < sampler->n_rings; i++)
-        ioctl(sampler->ring[i].file, PERF_EVENT_IOC_DISABLE, 0);
-    read_rings(sampler, handle, data);
-    count_lost(sampler);
-    sampler->lost_for_good = sampler->counts.lost;
-    return begin_turn(sampler);
 }
 
+static uint64_t read_lost(int file) {
+    uint64_t answer[2]; /* the value, and the number lost */
+    return read(file, answer, sizeof answer) == (ssize_t)sizeof answer ? answer[1] : 0;
+}
+
+/* A record of lost samples comes with the next sample only, and there may be none. */
 const struct hl_sampler_counts *hl_count_samples(struct hl_sampler *sampler) {
-    count_lost(sampler);
+    sampler->counts.lost = sampler->recorded_lost;
+    for (size_t i = 0; sampler->counts_lost && !sampler->is_of_threads && i < sampler->n_rings; i++)
+        sampler->counts.lost += read_lost(sampler->ring[i].file);
+    for (size_t i = 0; sampler->counts_lost && i < sampler->n_files; i++)
+        sampler->counts.lost += read_lost(sampler->file[i]);
     return &sampler->counts;
 }
 
@@ -299,7 +233,10 @@ void hl_close_sampler(struct hl_sampler *sampler) {
         return;
     for (size_t i = 0; i < sampler->n_files; i++)
         close(sampler->file[i]);
-    close_rings(sampler);
+    for (size_t i = 0; i < sampler->n_rings; i++) {
+        munmap(sampler->ring[i].page, sampler->ring[i].bytes);
+        close(sampler->ring[i].file);
+    }
     free(sampler->file);
     free(sampler->ring);
     free(sampler);

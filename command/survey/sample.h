@@ -11,8 +11,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* The number of processors that are sampled at once: each is woken up for its samples, even when it would sleep. */
-#define HL_SAMPLER_PROCESSORS 8
 /* Samples in a second, on each processor.  Neither divides, nor is divided by, the values of HZ in kernels: 100, 250, 300, 1000. */
 #define HL_SAMPLER_HZ 97
 #define HL_SAMPLER_HZ_ONE 997 /* if only named processes are sampled */
@@ -26,12 +24,11 @@ struct hl_sample {
     uint64_t address;
     pid_t process;       /* in this process's PID namespace; 0: it is in another one */
     uint64_t boot_ns;    /* CLOCK_BOOTTIME */
-    uint64_t page_bytes; /* of the page at ADDRESS; 0: not known */
+    uint64_t page_bytes; /* of the page at ADDRESS */
 };
 
 struct hl_sampler_request {
     unsigned hz;
-    double turn_ms; /* if all: how long the same processors are sampled before the next ones */
     size_t n_threads;
     const pid_t *
         thread; /* these threads, and those that they start from now on, on all processors at once; none: all threads */
@@ -39,11 +36,10 @@ struct hl_sampler_request {
 
 struct hl_sampler_counts {
     uint64_t samples, lost;
-    unsigned processors; /* the processors that had their turn, */
-    unsigned left_out;   /* and those that are online and isolated, or without a tick, and never have one */
+    unsigned processors; /* the sampled ones, */
+    unsigned left_out;   /* and those that are online and isolated, or without a tick */
     size_t
         threads_refused; /* threads that could not be sampled: too many open files, or a policy; not those that had ended */
-    bool has_page_bytes; /* Linux 5.11 and newer */
 };
 
 struct hl_sampler;
@@ -53,12 +49,11 @@ struct hl_sampler;
 int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request *request);
 
 /* Waits for MS, HL_SAMPLER_READ_MS at most, and hands each sample to HANDLE.  Later samples are read by the next call; 16 KiB of
-   them are kept for each processor meanwhile.  Processors that come and go are followed.  0, or a negated errno where no
-   processor can be sampled any more. */
-int hl_read_samples(struct hl_sampler *sampler, double ms,
-                    void (*handle)(void *data, const struct hl_sample *sample), void *data);
+   them are kept for each processor meanwhile. */
+void hl_read_samples(struct hl_sampler *sampler, double ms,
+                     void (*handle)(void *data, const struct hl_sample *sample), void *data);
 
-/* The counts until now; they include a turn that has not ended. */
+/* The counts until now. */
 const struct hl_sampler_counts *hl_count_samples(struct hl_sampler *sampler);
 
 /* SAMPLER may be NULL. */

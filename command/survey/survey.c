@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld survey: which running programs would gain from huge pages.
 
-   It watches processes for some seconds (survey/watch.c), by samples (survey/sampling.c) or exactly (survey/exact.c), finds the
-   best way for each program (survey/advice.c), and estimates the gain (estimate.c).  It changes nothing in any process but, if
-   exact, the notes about which pages of files were used. */
+   It samples processes for some seconds (survey/watch.c), and finds what can be enabled for each program (survey/advice.c).  It
+   changes nothing in any process. */
 #include "command/survey/survey.h"
 #include "command/command.h"
-#include "command/tlb/jump-costs.h"
 #include "command/base/flags.h"
 #include "command/base/html.h"
 #include "command/file/program.h"
@@ -25,10 +23,9 @@
 #define SECONDS_DEFAULT 10
 /* How long a program that the survey has started may take to end. */
 #define END_SECONDS 5
-#define HUGE_PAGE ((uint64_t)2 << 20)
 
 struct request {
-    bool json, all_users, calibrate, exact;
+    bool json, all_users;
     double seconds;
     pid_t pid;
     const char *report;
@@ -42,61 +39,10 @@ static const struct hl_flag command_flags[] = {
     {"program", 0, "PATH", "Only processes of this executable; may be repeated",
      HL_LIST(struct request, names)},
     {"pid", 0, "PID", "Only this process, with ten times as many samples", HL_PID(struct request, pid)},
-    {"exact", 0, NULL, "Count pages, which makes processes wait", HL_SWITCH(struct request, exact)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a report", HL_STRING(struct request, report)},
-    {"calibrate", 0, NULL, "Measure the cost of jumps on this machine, and store it",
-     HL_SWITCH(struct request, calibrate)},
     {NULL, 0, "[-- PROGRAM [ARGUMENT...]]", NULL, HL_PROGRAM(struct request, program)},
 };
-
-/* --- the machine --- */
-
-static int calibrate(bool json) {
-    struct hl_jump_costs costs;
-    struct hl_tlb tlb;
-    const char *reason = hl_measure_jump_costs(&costs);
-    char *path = hl_jump_costs_path();
-    if (reason != NULL) {
-        hl_warn("survey: jumps cannot be measured: %s", reason);
-        free(path);
-        return HL_EXIT_NO;
-    }
-    if (json)
-        hl_print_json(json_pack("{s:o}", "curve", hl_json_jump_costs(&costs)));
-    for (size_t i = 0; !json && i < costs.n; i++)
-        hl_print("%4.0f MiB of text: a jump takes %6.1f ns on small pages, %6.1f on huge ones",
-                 costs.point[i].mib, costs.point[i].small_ns, costs.point[i].huge_ns);
-    hl_measure_tlb(&tlb);
-    int result = path != NULL ? hl_save_jump_costs(&costs, hl_judge_tlb(&tlb), path) : -ENOENT;
-    if (result != 0)
-        hl_warn("%s: it cannot be kept: %s; set XDG_CACHE_HOME to a folder of your own",
-                path != NULL ? path : "no HOME", strerror(-result));
-    free(path);
-    return result == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
-}
-
-/* Takes the calibrated costs, or measures a few of doctor's points. */
-static void find_costs(struct hl_survey *survey) {
-    char *path = hl_jump_costs_path();
-    int result = path != NULL ? hl_load_jump_costs(&survey->jump_costs, path) : -ENOENT;
-    if (result != 0)
-        hl_derive_jump_costs(&survey->jump_costs, &survey->tlb);
-    if (result == -EPERM || result == -ELOOP)
-        survey->costs_problem = hl_xasprintf("%s is not used, since others could have written it", path);
-    else if (result != 0 && result != -ENOENT)
-        survey->costs_problem = hl_xasprintf("%s is not used: it is damaged, or of another processor", path);
-    free(path);
-}
-
-static void examine_machine(struct hl_survey *survey) {
-    hl_measure_tlb(&survey->tlb);
-    hl_read_tlb_reach(&survey->reach);
-    survey->limit_bytes = hl_small_reach_bytes(&survey->reach);
-    if (survey->limit_bytes == 0)
-        survey->limit_bytes = HUGE_PAGE;
-    find_costs(survey);
-}
 
 /* --- the program --- */
 
@@ -165,13 +111,13 @@ static void end_program(pid_t child) {
 
 /* --- the answer --- */
 
+/* The samples in text that would be on huge pages, first; the samples of all processes are equally far apart. */
 static int compare_programs(const void *a, const void *b) {
     const struct hl_surveyed *x = a, *y = b;
-    double x_saved = x->advice.gain * x->cpu_ms, y_saved = y->advice.gain * y->cpu_ms;
-    if (x_saved != y_saved)
-        return x_saved < y_saved ? 1 : -1;
-    if (x->advice.gain != y->advice.gain)
-        return x->advice.gain < y->advice.gain ? 1 : -1;
+    double x_moved = x->advice.share * (double)(x->samples - x->huge_samples),
+           y_moved = y->advice.share * (double)(y->samples - y->huge_samples);
+    if (x_moved != y_moved)
+        return x_moved < y_moved ? 1 : -1;
     return (x->likely_bytes < y->likely_bytes) - (x->likely_bytes > y->likely_bytes);
 }
 
@@ -216,7 +162,7 @@ static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, doub
 }
 
 static int survey_processes(const struct request *request) {
-    struct hl_survey survey = {.exact = request->exact};
+    struct hl_survey survey = {0};
     struct hl_survey_filter filter = {.all_users = request->all_users, .pid = request->pid};
     char *const *program = request->program;
     char *path = NULL;
@@ -226,7 +172,7 @@ static int survey_processes(const struct request *request) {
         code = path == NULL ? hl_refuse_program(program[0]) : 0;
     }
     if (code == 0) {
-        examine_machine(&survey);
+        hl_check_tlb(&survey.tlb);
         code = watch(&survey, &filter, request->seconds, program, path);
     }
     if (code == 0)
@@ -240,8 +186,7 @@ static int survey_processes(const struct request *request) {
 int hl_survey_programs(int argc, char **argv) {
     static const struct hl_command command = {
         "survey",
-        "Finds running programs that execute more text than the TLB reaches, and names the best way for "
-        "each.\v"
+        "Finds running programs that execute more than 2 MiB of text, and what to enable for each.\v"
         "With PROGRAM: it is started, and only it and its children are looked at; its output goes to "
         "standard error, and it is ended afterwards.  Exit status: 0 when hugeld would do something for a "
         "program, else 1.",
@@ -249,14 +194,9 @@ int hl_survey_programs(int argc, char **argv) {
     struct request request = {.seconds = SECONDS_DEFAULT};
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) == 0) {
-        bool selects = request.program != NULL || request.all_users || request.names.n > 0,
-             surveys = selects || request.report != NULL || request.pid != 0 || request.exact;
-        if (request.calibrate && surveys)
-            hl_warn("survey: --calibrate looks at no program; it goes with --json alone");
-        else if (request.pid != 0 && selects)
+        bool selects = request.program != NULL || request.all_users || request.names.n > 0;
+        if (request.pid != 0 && selects)
             hl_warn("survey: --pid looks at one process; leave --all-users, --program and PROGRAM away");
-        else if (request.calibrate)
-            code = calibrate(request.json);
         else if ((code = hl_check_report(request.report)) == 0)
             code = survey_processes(&request);
     }

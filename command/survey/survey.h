@@ -4,13 +4,14 @@
 #define HL_SURVEY_H
 
 #include "command/base/common.h"
-#include "command/base/estimate.h"
 #include "command/proc/process.h"
 #include "command/survey/sample.h"
 #include "command/survey/sample-resolve.h"
 #include "command/tlb/tlb.h"
-#include "command/tlb/reach.h"
 #include "command/verdict/verdict.h"
+
+/* A program that executes less text has nothing to gain. */
+#define HL_HOT_MIN ((uint64_t)2 << 20)
 
 /* 2 MiB of a file, from a multiple of 2 MiB on. */
 struct hl_hot_chunk {
@@ -24,31 +25,22 @@ struct hl_hot_object {
     struct hl_file_id id; /* of memory without a file: inode 0 */
     char *path;
     uint64_t text_bytes; /* that is mapped, */
-    uint64_t huge_bytes; /* on huge pages (of samples: at least), */
-    uint64_t hot_bytes;  /* and on small pages that were executed in the window (likewise) */
-    double share;        /* of the program's executed text on small pages */
+    uint64_t huge_bytes; /* at least, on huge pages, */
+    uint64_t hot_bytes;  /* and at least, on small pages that were executed in the window */
+    double share;        /* of the program's samples on small pages */
     uint64_t samples, huge_samples;
     size_t n_chunks;
     struct hl_hot_chunk *chunk; /* those with most samples first */
 };
 
-/* The processor's counts in user mode. */
-struct hl_event_counts {
-    bool known, has_walks;
-    double cycles, instructions, itlb_misses, walk_cycles;
-};
-
-/* The best way of hugeld for a program. */
+/* What hugeld can do for a program. */
 struct hl_advice {
-    enum hl_way way;
-    char *reason;       /* why there is none, or why not another way; or NULL */
-    char *command[2];   /* as a shell reads them, one after the other; or NULL */
-    double share;       /* of the hot text that would be on huge pages, */
-    uint64_t pages;     /* in so many of them for one process, */
-    uint64_t all_pages; /* and in so many for all present processes */
-    bool already_huge;  /* its text is on huge pages, and the rest would gain nothing */
-    bool by_walks;      /* the estimate comes from counters */
-    double gain;        /* the estimate: of its processor time */
+    enum hl_way way;   /* for the object that executes most of what can be huge */
+    char *reason;      /* why there is nothing to enable; or NULL */
+    char *command;     /* "hugeld enable FILE...", as a shell reads it; or NULL */
+    double share;      /* of the hot text that would be on huge pages */
+    uint64_t pages;    /* huge pages of all its files */
+    bool already_huge; /* its text is on huge pages, and the rest would gain nothing */
 };
 
 /* All processes of one executable. */
@@ -58,9 +50,8 @@ struct hl_surveyed {
     unsigned processes;
     pid_t pid; /* the process with most processor time */
     uint64_t pid_started;
-    double pid_ms, cpu_ms;
+    double pid_ms, cpu_share; /* processor time: of that process; of all, 1 for a whole processor */
     unsigned long minor_faults, major_faults;
-    struct hl_event_counts counts;
     size_t n_objects;
     struct hl_hot_object *object;
     uint64_t text_bytes, huge_bytes, hot_bytes;     /* of all objects */
@@ -71,22 +62,16 @@ struct hl_surveyed {
 
 struct hl_survey {
     double seconds; /* the length of the window */
-    bool exact;     /* every accessed page was counted; else there were samples */
     unsigned hz;
     bool of_threads; /* samples are only of the threads at the beginning, and of those that they started */
     struct hl_sampler_counts sampled;
     uint64_t samples_ended, samples_refused; /* of processes that had ended, or may not be looked at */
     bool undecided;                          /* too many samples were lost */
     struct hl_tlb tlb;
-    struct hl_tlb_reach reach;
-    struct hl_jump_costs jump_costs;
-    char *costs_problem;     /* why the cached costs are not used; or NULL */
-    uint64_t limit_bytes;    /* programs that execute less have nothing to gain */
-    const char *no_counters; /* why there are no counts; or NULL */
-    unsigned watched, ended, kernel_threads, zombies, refused, others, too_large;
-    double clear_ms_max, read_ms_max; /* the longest time of each, if exact */
+    unsigned watched, ended, kernel_threads, zombies, refused, others;
     size_t n_programs;
-    struct hl_surveyed *program; /* largest gain first */
+    struct hl_surveyed
+        *program; /* those first that would spend most processor time in text that becomes huge */
 };
 
 /* Which processes are looked at. */
@@ -99,21 +84,12 @@ struct hl_survey_filter {
     pid_t pid;            /* only this process; or 0 */
 };
 
-/* Watches the processes of FILTER for SECONDS, or until filter->child has ended; survey->exact selects the way. 0, or the exit
-   code after one line. */
+/* Watches the processes of FILTER for SECONDS, or until filter->child has ended.  0, or the exit code after one line. */
 int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds);
 void hl_free_survey(struct hl_survey *survey);
 
-/* Finds the best way for PROGRAM. */
+/* Finds what hugeld can do for PROGRAM. */
 void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey);
-
-/* The processor's counters of one process's threads. */
-struct hl_watch_counters;
-/* NULL, or why this machine has none; static. */
-const char *hl_try_watch_counters(void);
-struct hl_watch_counters *hl_open_watch_counters(pid_t pid);
-/* Adds the counts, and closes COUNTERS, which may be NULL. */
-void hl_close_watch_counters(struct hl_watch_counters *counters, struct hl_event_counts *counts);
 
 /* The answer with --json, and without. */
 json_t *hl_json_survey(const struct hl_survey *survey);

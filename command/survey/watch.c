@@ -1,28 +1,79 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: which processes are looked at, and which programs they run.
+/* hugeld survey: the text that processes execute, by samples (sample.h).
+
+   A sample says in which page of which file a processor was, and whether that page was small or huge.  The samples in each page
+   are counted; everything else follows from these counts at the end.  The number of pages that were executed without a sample is
+   estimated from the pages with just one or two.
 
    Of a sampled process only files are read that take none of its locks: stat, exe, and at the end, for one process of each
    program that was seen, maps.  All files of one process are read through one descriptor of /proc/PID. */
-#include "command/survey/watch.h"
+#include "command/survey/survey.h"
 #include "command/base/progress.h"
+#include "command/survey/sample-read.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+/* How often the survey checks whether the program that it has started has ended. */
+#define LOOK_MS 100
+#define SMALL_SHIFT 12
+#define HUGE_SHIFT 21
+/* The name of text on huge pages that no file has. */
+#define HOT_MEMORY "text on huge pages"
+
+/* One process. */
+struct watched {
+    pid_t pid;
+    struct hl_usage first, last;
+    bool is_counted;      /* LAST was read, or it is known from samples */
+    struct hl_file_id id; /* its executable */
+    char *path;
+    uint64_t samples;
+};
+
+/* Samples in one page. */
+struct spot {
+    uint32_t program, object;
+    uint64_t is_huge, page; /* PAGE: in the file, in units of its size */
+    uint64_t samples;
+};
+
+struct watch {
+    struct hl_survey *survey;
+    const struct hl_survey_filter *filter;
+    size_t n;
+    struct watched *process;
+    int code;               /* 0, or the exit code: one line was printed */
+    uint64_t began;         /* ticks since boot */
+    struct hl_file_id self; /* this executable */
+    struct hl_resolver *resolver;
+    size_t n_spots, spots_max;
+    struct spot *spot;
+};
+
+static void raise_to(uint64_t *value, uint64_t candidate) {
+    *value = candidate > *value ? candidate : *value;
+}
 
 /* --- which processes --- */
 
-bool hl_is_owner_wanted(const struct hl_watch *watch, uid_t owner) {
+static bool is_owner_wanted(const struct watch *watch, uid_t owner) {
     const struct hl_survey_filter *filter = watch->filter;
     return filter->all_users || filter->child != 0 || filter->pid != 0 || owner == geteuid();
 }
 
-static bool is_ours(const struct hl_watch *watch, const struct hl_process *process) {
-    struct stat folder;
-    return fstat(process->folder, &folder) == 0 && hl_is_owner_wanted(watch, folder.st_uid);
+static bool is_program_wanted(const struct watch *watch, const struct hl_file_id *id) {
+    const struct hl_survey_filter *filter = watch->filter;
+    for (size_t i = 0; i < filter->n_programs; i++)
+        if (filter->program[i].st_dev == id->device && filter->program[i].st_ino == id->inode)
+            return true;
+    return filter->n_programs == 0;
 }
 
 /* Whether a process whose parent is PARENT descends from filter->child.  This process is the parent of those whose own has ended
@@ -40,22 +91,20 @@ static bool is_descendant(pid_t pid, pid_t parent, pid_t child) {
     return false;
 }
 
-bool hl_is_program_wanted(const struct hl_watch *watch, const struct hl_file_id *id) {
-    const struct hl_survey_filter *filter = watch->filter;
-    for (size_t i = 0; i < filter->n_programs; i++)
-        if (filter->program[i].st_dev == id->device && filter->program[i].st_ino == id->inode)
-            return true;
-    return filter->n_programs == 0;
+static bool is_selected(const struct hl_survey_filter *filter, pid_t pid, const struct hl_usage *usage) {
+    return (filter->pid == 0 || pid == filter->pid) &&
+           (filter->child == 0 || is_descendant(pid, usage->parent, filter->child));
 }
 
-struct hl_watched *hl_find_watched(struct hl_watch *watch, pid_t pid, uint64_t started) {
+/* The process that had the number PID and STARTED then; NULL if it is not watched. */
+static struct watched *find_watched(struct watch *watch, pid_t pid, uint64_t started) {
     for (size_t i = watch->n; i-- > 0;)
         if (watch->process[i].pid == pid && watch->process[i].first.started == started)
             return &watch->process[i];
     return NULL;
 }
 
-struct hl_watched *hl_add_watched(struct hl_watch *watch, const struct hl_watched *watched) {
+static struct watched *add_watched(struct watch *watch, const struct watched *watched) {
     if (watch->n % 64 == 0)
         watch->process = hl_xrealloc(watch->process, (watch->n + 64) * sizeof *watched);
     watch->process[watch->n] = *watched;
@@ -63,7 +112,8 @@ struct hl_watched *hl_add_watched(struct hl_watch *watch, const struct hl_watche
     return &watch->process[watch->n++];
 }
 
-int hl_note_executable(struct hl_watched *watched, const struct hl_process *process) {
+/* Sets WATCHED to PROCESS's present executable.  0, or a negated errno, and WATCHED is unchanged. */
+static int note_executable(struct watched *watched, const struct hl_process *process) {
     char *path = hl_read_link(process->folder, "exe");
     int result = path != NULL ? hl_read_file_id(&watched->id, process->folder, "exe", path) : -errno;
     if (result != 0) {
@@ -75,50 +125,46 @@ int hl_note_executable(struct hl_watched *watched, const struct hl_process *proc
     return 0;
 }
 
-/* Begins to watch PROCESS. */
-static void consider_process(struct hl_watch *watch, const struct hl_process *process,
-                             const struct hl_usage *usage,
-                             bool (*begin)(struct hl_watch *, const struct hl_process *)) {
+/* Begins to watch PROCESS if its owner and program are wanted. */
+static void consider_process(struct watch *watch, const struct hl_process *process,
+                             const struct hl_usage *usage) {
     struct hl_survey *survey = watch->survey;
-    struct hl_watched watched = {.pid = process->pid, .first = *usage, .last = *usage};
-    int result = hl_note_executable(&watched, process);
-    survey->refused += result == -EACCES || result == -EPERM;
-    survey->ended += result == -ENOENT || result == -ESRCH;
-    if (result != 0 || !hl_is_program_wanted(watch, &watched.id) ||
-        (begin != NULL && !begin(watch, process))) {
-        free(watched.path);
+    struct watched watched = {.pid = process->pid, .first = *usage, .last = *usage};
+    struct stat folder;
+    if (usage->flags & HL_KERNEL_THREAD) {
+        survey->kernel_threads++;
         return;
     }
-    if (survey->no_counters == NULL)
-        watched.counters = hl_open_watch_counters(process->pid);
-    hl_add_watched(watch, &watched);
+    if (usage->state == 'Z' || usage->state == 'X') {
+        survey->zombies++;
+        return;
+    }
+    if (fstat(process->folder, &folder) != 0 || !is_owner_wanted(watch, folder.st_uid)) {
+        survey->others++;
+        return;
+    }
+    int result = note_executable(&watched, process);
+    survey->refused += result == -EACCES || result == -EPERM;
+    survey->ended += result == -ENOENT || result == -ESRCH;
+    if (result == 0 && is_program_wanted(watch, &watched.id))
+        add_watched(watch, &watched);
+    else
+        free(watched.path);
 }
 
-static bool is_selected(const struct hl_survey_filter *filter, pid_t pid, const struct hl_usage *usage) {
-    return (filter->pid == 0 || pid == filter->pid) &&
-           (filter->child == 0 || is_descendant(pid, usage->parent, filter->child));
-}
-
-void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, const struct hl_process *)) {
+/* Looks through /proc for processes that are not watched yet.  Sets watch->code if /proc cannot be read. */
+static void find_processes(struct watch *watch) {
     struct hl_survey *survey = watch->survey;
     DIR *proc = NULL;
-    survey->kernel_threads = survey->zombies = survey->others = survey->refused = survey->too_large = 0;
-    for (pid_t pid; watch->code == 0 && (pid = hl_next_process(&proc)) != 0;) {
+    survey->kernel_threads = survey->zombies = survey->others = survey->refused = 0;
+    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
         struct hl_process process;
         struct hl_usage usage;
         if (pid == getpid() || hl_read_usage(pid, &usage) != 0 || !is_selected(watch->filter, pid, &usage) ||
-            hl_find_watched(watch, pid, usage.started) != NULL || hl_open_process(&process, pid) != 0)
+            find_watched(watch, pid, usage.started) != NULL || hl_open_process(&process, pid) != 0)
             continue;
-        if (usage.flags & HL_KERNEL_THREAD)
-            survey->kernel_threads++;
-        else if (usage.state == 'Z' || usage.state == 'X')
-            survey->zombies++;
-        else if (!is_ours(watch, &process))
-            survey->others++;
-        else
-            consider_process(watch, &process, &usage, begin);
+        consider_process(watch, &process, &usage);
         hl_close_process(&process);
-        hl_show_progress(0, "%zu processes found", watch->n);
     }
     if (proc != NULL) {
         closedir(proc);
@@ -128,23 +174,31 @@ void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, 
     }
 }
 
-void hl_refuse_process(struct hl_watch *watch) {
+/* Prints why there are no samples. */
+static void refuse(struct watch *watch, int result) {
     const struct hl_survey *survey = watch->survey;
     watch->code = HL_EXIT_NO;
-    hl_say_unreadable(watch->filter->pid, survey->refused > 0          ? -EACCES
-                                          : survey->kernel_threads > 0 ? -ENODATA
-                                                                       : -ESRCH);
+    if (watch->filter->pid != 0 && (watch->n == 0 || result == -ESRCH)) {
+        hl_say_unreadable(watch->filter->pid, survey->refused > 0          ? -EACCES
+                                              : survey->kernel_threads > 0 ? -ENODATA
+                                                                           : -ESRCH);
+        return;
+    }
+    char *reason = hl_explain_no_samples(result);
+    hl_warn("survey: there are no samples: %s", reason);
+    free(reason);
 }
 
-bool hl_has_child_ended(const struct hl_survey_filter *filter) {
+/* Whether filter->child has ended; its other children end unseen. */
+static bool has_child_ended(const struct hl_survey_filter *filter) {
     siginfo_t info = {0};
     return waitid(P_PID, (id_t)filter->child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
 }
 
-/* --- programs --- */
+/* --- one sample --- */
 
-struct hl_surveyed *hl_find_surveyed(struct hl_survey *survey, const struct hl_file_id *id,
-                                     const char *path) {
+static struct hl_surveyed *find_program(struct hl_survey *survey, const struct hl_file_id *id,
+                                        const char *path) {
     for (size_t i = 0; i < survey->n_programs; i++)
         if (hl_is_same_file_id(&survey->program[i].id, id))
             return &survey->program[i];
@@ -155,30 +209,179 @@ struct hl_surveyed *hl_find_surveyed(struct hl_survey *survey, const struct hl_f
     return program;
 }
 
-struct hl_hot_object *hl_find_hot_object(struct hl_hot_object **object, size_t *n,
-                                         const struct hl_file_id *id, const char *path) {
-    for (size_t i = 0; i < *n; i++)
-        if (hl_is_same_file_id(&(*object)[i].id, id))
-            return &(*object)[i];
-    *object = hl_xrealloc(*object, (*n + 1) * sizeof **object);
-    struct hl_hot_object *last = &(*object)[(*n)++];
+static struct hl_hot_object *find_object(struct hl_surveyed *program, const struct hl_file_id *id,
+                                         const char *path) {
+    for (size_t i = 0; i < program->n_objects; i++)
+        if (hl_is_same_file_id(&program->object[i].id, id))
+            return &program->object[i];
+    program->object = hl_xrealloc(program->object, (program->n_objects + 1) * sizeof *program->object);
+    struct hl_hot_object *last = &program->object[program->n_objects++];
     *last = (struct hl_hot_object){.id = *id, .path = hl_xasprintf("%s", path)};
     return last;
 }
 
-void hl_free_hot_objects(struct hl_hot_object *object, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        free(object[i].path);
-        free(object[i].chunk);
-    }
-    free(object);
+/* The process of PLACE, which may be new. */
+static struct watched *find_process(struct watch *watch, const struct hl_sample_place *place) {
+    struct watched *watched = find_watched(watch, place->process, place->started);
+    if (watched != NULL)
+        return watched;
+    struct watched fresh = {.pid = place->process, .path = hl_xasprintf("%s", place->program_path)};
+    struct hl_usage usage;
+    if (place->started < watch->began && hl_read_usage(place->process, &usage) == 0 &&
+        usage.started == place->started)
+        fresh.first = usage;
+    fresh.first.started = place->started;
+    fresh.last = fresh.first;
+    return add_watched(watch, &fresh);
 }
 
-void hl_raise_to(uint64_t *value, uint64_t candidate) { *value = candidate > *value ? candidate : *value; }
+static bool is_wanted(const struct watch *watch, const struct hl_sample_place *place) {
+    const struct hl_survey_filter *filter = watch->filter;
+    bool is_self = hl_is_same_file_id(&place->program, &watch->self);
+    return is_owner_wanted(watch, place->owner) && (filter->pid == 0 || place->process == filter->pid) &&
+           !(is_self && place->process == filter->child) && is_program_wanted(watch, &place->program);
+}
+
+static int compare_spots(const void *a, const void *b) {
+    return memcmp(a, b, offsetof(struct spot, samples));
+}
+
+/* Sorts the spots, and puts the samples of one page together. */
+static void merge_spots(struct watch *watch) {
+    size_t n = 0;
+    if (watch->n_spots > 0)
+        qsort(watch->spot, watch->n_spots, sizeof *watch->spot, compare_spots);
+    for (size_t i = 0; i < watch->n_spots; i++)
+        if (n > 0 && compare_spots(&watch->spot[n - 1], &watch->spot[i]) == 0)
+            watch->spot[n - 1].samples += watch->spot[i].samples;
+        else
+            watch->spot[n++] = watch->spot[i];
+    watch->n_spots = n;
+}
+
+static void add_spot(struct watch *watch, const struct spot *spot) {
+    if (watch->n_spots == watch->spots_max) {
+        merge_spots(watch);
+        if (2 * watch->n_spots >= watch->spots_max) {
+            watch->spots_max = watch->spots_max > 0 ? 2 * watch->spots_max : 4096;
+            watch->spot = hl_xrealloc(watch->spot, watch->spots_max * sizeof *watch->spot);
+        }
+    }
+    watch->spot[watch->n_spots++] = *spot;
+}
+
+static void count_place(struct watch *watch, const struct hl_sample_place *place, uint64_t page_bytes) {
+    struct hl_survey *survey = watch->survey;
+    struct watched *watched = find_process(watch, place);
+    struct hl_surveyed *program = find_program(survey, &place->program, place->program_path);
+    bool is_huge = page_bytes >= (uint64_t)1 << HUGE_SHIFT, is_file = place->kind == HL_PLACE_FILE;
+    static const struct hl_file_id memory = {0};
+    watched->samples++;
+    watched->id = place->program;
+    program->samples++;
+    program->huge_samples += is_huge;
+    program->memory_samples += !is_huge && !is_file;
+    if (!is_huge && !is_file)
+        return;
+    struct hl_hot_object *object =
+        find_object(program, is_file ? &place->file : &memory, is_file ? place->path : HOT_MEMORY);
+    /* Memory is known by its offset in its mapping, which has another address in each process of a program. */
+    uint64_t at = is_file ? place->offset : place->offset - place->mapping_offset;
+    object->samples++;
+    object->huge_samples += is_huge;
+    raise_to(&object->text_bytes, place->end - place->start);
+    add_spot(watch,
+             &(struct spot){(uint32_t)(program - survey->program), (uint32_t)(object - program->object),
+                            is_huge, at >> (is_huge ? HUGE_SHIFT : SMALL_SHIFT), 1});
+}
+
+static void count_sample(void *data, const struct hl_sample *sample) {
+    struct watch *watch = data;
+    struct hl_survey *survey = watch->survey;
+    struct hl_sample_place place;
+    if (sample->process == getpid())
+        return;
+    hl_resolve_sample(watch->resolver, sample, &place);
+    /* Process 0 is one in another PID namespace. */
+    survey->samples_ended += place.kind == HL_PLACE_ENDED && sample->process != 0;
+    survey->samples_refused +=
+        sample->process == 0 || (place.kind == HL_PLACE_REFUSED && is_owner_wanted(watch, place.owner));
+    if ((place.kind == HL_PLACE_FILE || place.kind == HL_PLACE_MEMORY) && is_wanted(watch, &place))
+        count_place(watch, &place, sample->page_bytes);
+}
+
+/* --- the window --- */
+
+/* Samples the present threads of the watched processes. */
+static int sample_threads(struct watch *watch, struct hl_sampler **sampler, unsigned hz) {
+    struct hl_sampler_request request = {.hz = hz};
+    pid_t *thread = NULL;
+    for (size_t i = 0; i < watch->n && watch->filter->child == 0; i++)
+        hl_add_threads(&thread, &request.n_threads, watch->process[i].pid);
+    if (watch->filter->child != 0) /* it still executes hugeld, which may not be a wanted program */
+        hl_add_threads(&thread, &request.n_threads, watch->filter->child);
+    request.thread = thread;
+    watch->survey->of_threads = true;
+    watch->survey->hz = hz;
+    int result = request.n_threads > 0 ? hl_open_sampler(sampler, &request) : -ESRCH;
+    free(thread);
+    return result;
+}
+
+/* 0, or a negated errno. */
+static int begin_to_sample(struct watch *watch, struct hl_sampler **sampler) {
+    const struct hl_survey_filter *filter = watch->filter;
+    struct hl_sampler_request request = {.hz = HL_SAMPLER_HZ};
+    if (filter->child != 0 || filter->pid != 0)
+        return sample_threads(watch, sampler, HL_SAMPLER_HZ_ONE);
+    watch->survey->hz = request.hz;
+    int result = hl_open_sampler(sampler, &request);
+    if (result == -EACCES || result == -EPERM)
+        result = sample_threads(watch, sampler, HL_SAMPLER_HZ);
+    return result;
+}
+
+/* SAMPLER: NULL if there is no process to sample. */
+static void sample_window(struct watch *watch, struct hl_sampler *sampler, double seconds) {
+    struct hl_survey *survey = watch->survey;
+    double start = hl_now_ms(), end = start + seconds * 1e3, rest;
+    while (sampler != NULL && (rest = end - hl_now_ms()) > 0) {
+        hl_show_progress(0, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
+        if (watch->filter->child != 0 && has_child_ended(watch->filter))
+            break;
+        hl_read_samples(sampler, fmin(rest, LOOK_MS), count_sample, watch);
+    }
+    hl_hide_progress();
+    survey->seconds = (hl_now_ms() - start) / 1e3;
+    if (sampler == NULL)
+        return;
+    hl_read_samples(sampler, 0, count_sample, watch);
+    survey->sampled = *hl_count_samples(sampler);
+    survey->undecided = hl_lost_too_many(&survey->sampled);
+}
+
+/* --- programs --- */
+
+/* Reads what WATCHED has used until now.  A process that has ended is known only from its samples. */
+static void read_usage(const struct hl_survey *survey, struct watched *watched) {
+    struct hl_process process;
+    struct hl_usage usage;
+    if (hl_open_process(&process, watched->pid) == 0 && hl_read_usage(watched->pid, &usage) == 0 &&
+        usage.started == watched->first.started && usage.state != 'Z' && usage.state != 'X') {
+        watched->last = usage;
+        watched->is_counted = true;
+        note_executable(watched, &process);
+    } else if (watched->samples > 0) {
+        watched->last.user_ms = watched->first.user_ms + 1e3 * (double)watched->samples / survey->hz;
+        watched->is_counted = true;
+    }
+    if (process.folder >= 0)
+        hl_close_process(&process);
+}
 
 /* Adds WATCHED's usage to its program, and notes which process used most. */
-static void add_to_program(struct hl_survey *survey, struct hl_watched *watched) {
-    struct hl_surveyed *program = hl_find_surveyed(survey, &watched->id, watched->path);
+static void add_to_program(struct hl_survey *survey, const struct watched *watched) {
+    struct hl_surveyed *program = find_program(survey, &watched->id, watched->path);
     const struct hl_usage *first = &watched->first, *last = &watched->last;
     double ms = last->user_ms + last->system_ms - first->user_ms - first->system_ms;
     if (program->processes++ == 0 || ms > program->pid_ms) {
@@ -186,87 +389,159 @@ static void add_to_program(struct hl_survey *survey, struct hl_watched *watched)
         program->pid_started = first->started;
         program->pid_ms = ms;
     }
-    program->cpu_ms += ms;
+    program->cpu_share += ms / (survey->seconds * 1e3);
     program->minor_faults += last->minor_faults - first->minor_faults;
     program->major_faults += last->major_faults - first->major_faults;
-    hl_close_watch_counters(watched->counters, &program->counts);
-    watched->counters = NULL;
-    if (survey->exact)
-        hl_add_exact(program, watched);
+}
+
+static struct hl_hot_chunk *find_chunk(struct hl_hot_object *object, uint64_t offset) {
+    for (size_t i = object->n_chunks; i-- > 0;)
+        if (object->chunk[i].offset == offset)
+            return &object->chunk[i];
+    if (object->n_chunks % 16 == 0)
+        object->chunk = hl_xrealloc(object->chunk, (object->n_chunks + 16) * sizeof *object->chunk);
+    object->chunk[object->n_chunks] = (struct hl_hot_chunk){.offset = offset};
+    return &object->chunk[object->n_chunks++];
+}
+
+static void add_to_chunk(struct hl_hot_object *object, const struct spot *spot) {
+    unsigned shift = spot->is_huge ? 0 : HUGE_SHIFT - SMALL_SHIFT;
+    struct hl_hot_chunk *chunk = find_chunk(object, spot->page >> shift << HUGE_SHIFT);
+    chunk->samples += spot->samples;
+    chunk->huge_samples += spot->is_huge ? spot->samples : 0;
+    chunk->pages += !spot->is_huge;
+    if (spot->is_huge)
+        object->huge_bytes += (uint64_t)1 << HUGE_SHIFT;
+    else
+        object->hot_bytes += (uint64_t)1 << SMALL_SHIFT;
+}
+
+/* Finds how much text of its objects PROGRAM has mapped, from maps of its busiest process, if that lives. */
+static void measure_text(struct hl_surveyed *program) {
+    struct hl_process opened, process;
+    struct hl_usage usage;
+    if (program->samples == 0 || hl_open_process(&opened, program->pid) != 0)
+        return;
+    bool is_same = hl_read_mappings(&process, &opened) == 0 && hl_read_usage(program->pid, &usage) == 0 &&
+                   usage.started == program->pid_started;
+    for (size_t i = 0; is_same && i < program->n_objects; i++) {
+        struct hl_hot_object *object = &program->object[i];
+        uint64_t bytes = 0;
+        for (size_t j = 0; object->id.inode != 0 && j < process.n_regions; j++) {
+            const struct hl_region *region = &process.region[j];
+            if (region->inode == object->id.inode && region->device == object->id.device &&
+                region->flags & PF_X)
+                bytes += region->end - region->start;
+        }
+        raise_to(&object->text_bytes, bytes);
+    }
+    hl_close_process(&process);
+    hl_close_process(&opened);
+}
+
+static int compare_chunks(const void *a, const void *b) {
+    const struct hl_hot_chunk *x = a, *y = b;
+    if (x->samples != y->samples)
+        return x->samples < y->samples ? 1 : -1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
 static int compare_objects(const void *a, const void *b) {
     const struct hl_hot_object *x = a, *y = b;
-    if (x->samples != y->samples)
-        return x->samples < y->samples ? 1 : -1;
-    return (x->hot_bytes < y->hot_bytes) - (x->hot_bytes > y->hot_bytes);
+    return (x->samples < y->samples) - (x->samples > y->samples);
 }
 
-static void sum_up(struct hl_surveyed *program, bool exact) {
+/* Adds up the objects of PROGRAM, and sorts them.  SEEN small pages had samples, ONCE of these one and TWICE two. */
+static void sum_up(struct hl_surveyed *program, uint64_t seen, uint64_t once, uint64_t twice) {
     uint64_t small_samples = 0;
     if (program->n_objects > 0)
         qsort(program->object, program->n_objects, sizeof *program->object, compare_objects);
     for (size_t i = 0; i < program->n_objects; i++) {
-        program->text_bytes += program->object[i].text_bytes;
-        program->huge_bytes += program->object[i].huge_bytes;
-        program->hot_bytes += program->object[i].hot_bytes;
-        small_samples += program->object[i].samples - program->object[i].huge_samples;
-    }
-    for (size_t i = 0; i < program->n_objects; i++) {
         struct hl_hot_object *object = &program->object[i];
-        double part = exact ? (double)object->hot_bytes : (double)(object->samples - object->huge_samples),
-               whole = exact ? (double)program->hot_bytes : (double)small_samples;
-        object->share = whole > 0 ? part / whole : 0;
+        if (object->n_chunks > 0)
+            qsort(object->chunk, object->n_chunks, sizeof *object->chunk, compare_chunks);
+        program->text_bytes += object->text_bytes;
+        program->huge_bytes += object->huge_bytes;
+        program->hot_bytes += object->hot_bytes;
+        small_samples += object->samples - object->huge_samples;
     }
-    if (!exact && program->likely_bytes > program->text_bytes)
+    for (size_t i = 0; i < program->n_objects && small_samples > 0; i++) {
+        struct hl_hot_object *object = &program->object[i];
+        object->share = (double)(object->samples - object->huge_samples) / (double)small_samples;
+    }
+    program->likely_bytes = (uint64_t)hl_estimate_seen(seen, once, twice) << SMALL_SHIFT;
+    if (program->likely_bytes > program->text_bytes)
         program->likely_bytes = program->text_bytes;
-    hl_raise_to(&program->likely_bytes, program->hot_bytes);
+    raise_to(&program->likely_bytes, program->hot_bytes);
 }
 
-static void make_programs(struct hl_watch *watch) {
+static void make_programs(struct watch *watch) {
     struct hl_survey *survey = watch->survey;
     for (size_t i = 0; i < watch->n; i++) {
-        struct hl_watched *watched = &watch->process[i];
-        if (watched->has_text)
-            add_to_program(survey, watched);
+        read_usage(survey, &watch->process[i]);
+        if (watch->process[i].is_counted)
+            add_to_program(survey, &watch->process[i]);
         else
             survey->ended++;
-        struct hl_event_counts nothing = {0};
-        hl_close_watch_counters(watched->counters, &nothing);
-        hl_free_hot_objects(watched->object, watched->n_objects);
-        free(watched->path);
+        free(watch->process[i].path);
+    }
+    struct frequency {
+        uint64_t seen, once, twice;
+    } *frequency = hl_xmalloc((survey->n_programs + 1) * sizeof *frequency);
+    merge_spots(watch);
+    for (size_t i = 0; i < watch->n_spots; i++) {
+        const struct spot *spot = &watch->spot[i];
+        struct frequency *of_program = &frequency[spot->program];
+        add_to_chunk(&survey->program[spot->program].object[spot->object], spot);
+        of_program->seen += !spot->is_huge;
+        of_program->once += !spot->is_huge && spot->samples == 1;
+        of_program->twice += !spot->is_huge && spot->samples == 2;
     }
     for (size_t i = 0; i < survey->n_programs; i++) {
-        if (!survey->exact)
-            hl_measure_text(&survey->program[i]);
-        sum_up(&survey->program[i], survey->exact);
+        measure_text(&survey->program[i]);
+        sum_up(&survey->program[i], frequency[i].seen, frequency[i].once, frequency[i].twice);
     }
-    free(watch->process);
+    free(frequency);
 }
 
 int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds) {
-    struct hl_watch watch = {.survey = survey, .filter = filter};
-    survey->no_counters = hl_try_watch_counters();
-    if (survey->no_counters == NULL)
-        hl_raise_file_limit();
-    if (survey->exact)
-        hl_watch_exactly(&watch, seconds);
-    else
-        hl_watch_by_samples(&watch, seconds);
-    hl_hide_progress();
+    struct watch watch = {.survey = survey, .filter = filter};
+    struct hl_sampler *sampler = NULL;
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    watch.began =
+        (uint64_t)((double)now.tv_sec + 1e-9 * (double)now.tv_nsec) * (uint64_t)sysconf(_SC_CLK_TCK);
+    hl_read_file_id(&watch.self, AT_FDCWD, "/proc/self/exe", "");
+    find_processes(&watch);
+    int result = watch.code == 0 ? begin_to_sample(&watch, &sampler) : 0;
+    if (result != 0 && (result != -ESRCH || filter->pid != 0))
+        refuse(&watch, result);
+    if (watch.code == 0) {
+        watch.resolver = hl_open_resolver();
+        if (filter->child != 0)
+            close(filter->go);
+        sample_window(&watch, sampler, seconds);
+        hl_close_sampler(sampler);
+        hl_close_resolver(watch.resolver);
+        find_processes(&watch);
+    }
     make_programs(&watch);
+    free(watch.process);
+    free(watch.spot);
     return watch.code;
 }
 
 void hl_free_survey(struct hl_survey *survey) {
     for (size_t i = 0; i < survey->n_programs; i++) {
         struct hl_surveyed *program = &survey->program[i];
-        hl_free_hot_objects(program->object, program->n_objects);
+        for (size_t j = 0; j < program->n_objects; j++) {
+            free(program->object[j].path);
+            free(program->object[j].chunk);
+        }
+        free(program->object);
         free(program->path);
         free(program->advice.reason);
-        for (unsigned j = 0; j < 2; j++)
-            free(program->advice.command[j]);
+        free(program->advice.command);
     }
     free(survey->program);
-    free(survey->costs_problem);
 }

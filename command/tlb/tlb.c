@@ -1,410 +1,206 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Measures whether huge pages reach the TLB whole.
+/* Measures whether huge pages reach the TLB.
 
-   In a virtual machine a translation in the processor's TLB is only as large as the smaller of the guest's page and the host's: if
-   the host backs the guest's memory with small pages, a huge page of the guest is held in pieces of 4 KiB.  Then walks get shorter,
-   but reach does not grow.  This is visible without a counter: lines that lie 4 KiB apart on huge pages are as fast as packed ones,
-   or as slow as lines on small pages (tlb/judge.c).
+   In a virtual machine a translation in the TLB is only as large as the smaller of the guest's page and the host's.  If the host
+   backs the guest's memory with small pages, a huge page takes an entry for each 4 KiB: walks of the page tables get shorter, but
+   the TLB reaches no further.  KVM also splits the huge pages that guests execute on some processors (CVE-2018-12207), so jumps are
+   measured, not reads.
 
-   Text is measured as well as data, since processors have a separate TLB for it, and several pages of each kind of memory, since a
-   host may back only some of them with huge pages.  All ways take turns, and the fastest of several rounds counts. */
+   Each of 4096 lines jumps to another one, in random order.  Packed into 64 pages they cost no walk, on a small page each they do;
+   the difference is the effect.  Whole huge pages take away all of it, pages in pieces a part: 0.26 to 0.65 on the machine where
+   this was found.  No time is compared with a number of ns: a fast processor and a slow one are judged alike. */
 #include "command/tlb/tlb.h"
-#include "command/tlb/pointer-chase.h"
 #include "command/base/common.h"
-#include "elf/mapping.h"
+#include "elf/kernel.h"
 #include "elf/memory-limit.h"
-#include "elf/pool.h"
-#include "command/image/store.h"
-#include "elf/thp.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ROUNDS 9
-/* The distance of the third fastest from the fastest is the noise. */
-#define THIRD 2
-#define ROUNDS_MIN 3
-/* Reads or jumps that are timed at once: some 0.1 ms. */
-#define LINES_AT_ONCE 16384
-/* No kind of memory is taken after TAKING_MS of processor time, which a busy machine does not use up; and no round is begun after
-   MEASURING_MS. */
-#define TAKING_MS 150
-#define MEASURING_MS 350
-#define SMALL_PAGE 4096
-/* The pages of packed lines in the longest chain.  Other chains have half as many: fewer than any first-level TLB has entries. */
+#define SMALL_PAGE ((uint64_t)4096)
+#define HUGE_PAGE ((uint64_t)2 << 20)
+#define LINES 4096u
+#define LINE_BYTES 64
+#define BYTES (LINES * SMALL_PAGE)
+/* Packed lines lie as far apart as others, so that their targets are as hard to predict.  The distance of their pages is odd, or all
+   would fall into one set of a TLB. */
 #define PACKED_PAGES 64
-#define PLACES 512 /* 4 KiB each in a huge page */
+#define PACKED_STEP (127 * SMALL_PAGE)
+/* The fastest of these rounds counts; the distance of the third fastest is the noise. */
+#define ROUNDS 9
+#define PASSES 4
+/* Smaller effects, as a part of the packed time, say nothing, nor does more noise, as a part of the effect. */
+#define EFFECT_MIN 0.15
+#define NOISE_MAX 0.33
+/* Parts of the effect that are gone.  Between the first two there is no answer. */
+#define WHOLE_MIN 0.85
+#define PIECES_MAX 0.7
+#define PIECES_MIN 0.1
 
-/* The chains of one memory: one for each huge page, and two longer ones. */
-enum { CHAIN_TWO_PAGES = HL_TLB_PAGES, CHAIN_ALL, CHAINS };
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
-struct memory {
-    struct hl_field field;
-    unsigned pages; /* how many huge pages there are */
-    bool is_sealed; /* jumps can be timed */
-    struct hl_chain chain[CHAINS];
-    double sample[HL_TLB_SIDES][CHAINS][ROUNDS];
+enum hl_tlb_answer hl_judge_tlb(const struct hl_tlb *tlb) {
+    double packed = tlb->ns[HL_TLB_PACKED], small = tlb->ns[HL_TLB_SMALL], huge = tlb->ns[HL_TLB_HUGE];
+    double effect = small - packed, gone = (small - huge) / effect;
+    if (!(packed > 0) || !(huge > 0) || !(effect >= packed * EFFECT_MIN) ||
+        !(tlb->noise_ns <= effect * NOISE_MAX) || (gone > PIECES_MAX && gone < WHOLE_MIN))
+        return HL_TLB_UNKNOWN;
+    return gone >= WHOLE_MIN ? HL_TLB_YES : gone >= PIECES_MIN ? HL_TLB_PIECES : HL_TLB_NO;
+}
+
+/* --- memory --- */
+
+struct field {
+    char *map, *base; /* BASE is on a boundary of huge pages */
+    uint64_t map_bytes;
 };
 
-struct session {
-    struct hl_tlb *tlb;
-    struct hl_geometry geometry;
-    struct hl_status status;
-    double started_ms, started_processor_ms;
-    uint64_t random;
-    struct memory memory[HL_TLB_MEMORIES];
-};
-
-static double elapsed_ms(const struct session *session) { return hl_now_ms() - session->started_ms; }
-
-/* --- the memory --- */
-
-/* Each of these takes at most BYTES.  Returns NULL, or why it has none. */
-
-/* A page of 4 KiB at each STEP. */
-static const char *map_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
-    return hl_reserve_small_field(&memory->field, bytes, step, &session->geometry)
-               ? NULL
-               : "there is no memory for it";
-}
-
-/* Takes half of the pages that are not reserved: another process that looks for pages meanwhile finds some. */
-static const char *map_hugetlb(struct session *session, struct memory *memory, uint64_t bytes) {
-    struct hl_placement placement;
-    struct hl_pool pool;
-    uint64_t huge = session->geometry.huge_page_bytes;
-    hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
-    int reason = hl_read_pool(&pool, &hl_system_roots, &session->geometry, &placement);
-    uint64_t free_pages = reason == 0 ? hl_subtract(hl_pool_available(&pool, 0), hl_pool_growth(&pool)) : 0;
-    bytes = bytes < free_pages / 2 * huge ? bytes : free_pages / 2 * huge;
-    if (bytes == 0)
-        return "the pool has no two pages to spare";
-    if (!hl_reserve_field(&memory->field, bytes, hl_hugetlb_flags(&session->geometry), &session->geometry))
-        return "huge pages cannot be mapped";
-    /* Pages that could not be had are left out. */
-    memory->field.bytes = hl_fill_field(&memory->field, huge);
-    return memory->field.bytes > 0 ? NULL : "the pool gave none";
-}
-
-static const char *map_thp(struct session *session, struct memory *memory, uint64_t bytes) {
-    struct hl_placement placement;
-    hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
-    if (hl_check_thp_policy(&hl_system_roots, &session->geometry, &session->status) != 0)
-        return "transparent huge pages are switched off";
-    if (hl_read_memory_headroom(&hl_system_roots, &placement) < 8 * bytes)
-        return "there is little memory left";
-    if (!hl_reserve_field(&memory->field, bytes, 0, &session->geometry))
-        return "there is no memory for it";
-    madvise(memory->field.base, bytes, MADV_HUGEPAGE);
-    if (hl_fill_field(&memory->field, session->geometry.huge_page_bytes) < bytes ||
-        !hl_is_field_huge(&memory->field))
-        return "the kernel had no huge page at hand";
-    return NULL;
-}
-
-/* A file without a name in the folder of a store, which disappears when it is closed; or -1. */
-static int open_scratch(const char **reason) {
-    char *path = hl_default_store();
-    long store = path != NULL ? hl_open_store(path, hl_find_store_owner()) : -ENOENT;
-    int file = -1;
-    free(path);
-    *reason = "there is no store of images that this user may write to";
-    if (store < 0)
-        return -1;
-    file = openat((int)store, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    close((int)store);
-    return file;
-}
-
-/* Everything is allocated before it is touched, since a full file system would raise SIGBUS. */
-static const char *map_image(struct session *session, struct memory *memory, uint64_t bytes) {
-    const char *reason;
-    struct hl_placement placement;
-    hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
-    if (hl_read_memory_headroom(&hl_system_roots, &placement) < 8 * bytes)
-        return "there is little memory left";
-    int file = open_scratch(&reason);
-    if (file < 0)
-        return reason;
-    reason = "the store has no room for it";
-    if (fallocate(file, 0, 0, (off_t)bytes) == 0 &&
-        hl_reserve_field(&memory->field, bytes, 0, &session->geometry)) {
-        void *at = mmap(memory->field.base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
-        reason = at != MAP_FAILED && hl_fill_field(&memory->field, SMALL_PAGE) == bytes &&
-                         hl_is_field_huge(&memory->field)
-                     ? NULL
-                     : "the kernel had no huge page at hand for the store";
-    }
-    close(file);
-    return reason;
-}
-
-/* --- the chains --- */
-
-static unsigned count_lines(const struct memory *memory, unsigned chain, bool packed) {
-    if (chain < HL_TLB_PAGES)
-        return chain < (packed ? 1 : memory->pages) ? hl_tlb_lines[0] : 0;
-    unsigned lines = hl_tlb_lines[chain == CHAIN_TWO_PAGES ? 1 : 2];
-    return memory->pages * PLACES >= lines ? lines : 0;
-}
-
-static bool make_chains(struct session *session, struct memory *memory, bool packed) {
-    for (unsigned i = 0; i < CHAINS; i++) {
-        struct hl_chain *chain = &memory->chain[i];
-        uint64_t first = i < HL_TLB_PAGES ? i * PLACES : 0;
-        *chain = (struct hl_chain){.base = memory->field.base + first * SMALL_PAGE,
-                                   .slot = i < HL_TLB_PAGES ? 0 : i - HL_TLB_PAGES + 1,
-                                   .lines = count_lines(memory, i, packed),
-                                   .pages = !packed          ? 0
-                                            : i == CHAIN_ALL ? PACKED_PAGES
-                                                             : PACKED_PAGES / 2};
-        if (chain->lines > 0 && !hl_make_chain(chain, &session->random))
-            return false;
-    }
+static bool reserve(struct field *field, uint64_t bytes) {
+    void *map = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED)
+        return false;
+    uint64_t at = hl_round_up((uint64_t)(uintptr_t)map, HUGE_PAGE);
+    *field = (struct field){map, (char *)map + (at - (uint64_t)(uintptr_t)map), bytes + HUGE_PAGE};
     return true;
 }
 
-static const char *map_memory(struct session *session, enum hl_tlb_memory which) {
-    struct memory *memory = &session->memory[which];
-    uint64_t bytes = HL_TLB_PAGES * session->geometry.huge_page_bytes;
-    const char *reason = NULL;
-    if (which >= HL_TLB_HUGETLB && hl_processor_ms() - session->started_processor_ms > TAKING_MS)
-        return "taking the other memory took too long";
-    switch (which) {
-    case HL_TLB_PACKED:
-        reason = map_small(session, memory, PACKED_PAGES * HL_PACKED_STEP, HL_PACKED_STEP);
-        break;
-    case HL_TLB_HUGETLB:
-        reason = map_hugetlb(session, memory, bytes);
-        break;
-    case HL_TLB_THP:
-        reason = map_thp(session, memory, bytes);
-        break;
-    case HL_TLB_IMAGE:
-        reason = map_image(session, memory, bytes);
-        break;
-    default:
-        reason = map_small(session, memory, bytes, SMALL_PAGE);
+/* Reports missing pages, where touching one would raise SIGBUS. */
+static bool fill(char *at, uint64_t bytes) { return madvise(at, bytes, MADV_POPULATE_WRITE) == 0; }
+
+static bool map_small(struct field *field, uint64_t bytes) {
+    return reserve(field, bytes) && madvise(field->base, bytes, MADV_NOHUGEPAGE) == 0 &&
+           fill(field->base, bytes);
+}
+
+/* Works whatever the policy for transparent huge pages is, since the kernel is asked for these.  MADV_COLLAPSE (Linux 6.1) succeeds
+   only if all of the memory is on huge pages then. */
+static bool map_huge(struct field *field) {
+    return reserve(field, BYTES) && madvise(field->base, BYTES, MADV_HUGEPAGE) == 0 &&
+           fill(field->base, BYTES) && madvise(field->base, BYTES, MADV_COLLAPSE) == 0;
+}
+
+/* NULL, or why not all of the memory is there. */
+static const char *map_memories(struct field field[HL_TLB_MEMORIES]) {
+    struct hl_geometry geometry;
+    struct hl_placement placement;
+    struct hl_status status;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    if (geometry.page_bytes != SMALL_PAGE || geometry.huge_page_bytes != HUGE_PAGE)
+        return "only pages of 4 KiB and 2 MiB are measured";
+    if (hl_read_memory_headroom(&hl_system_roots, &placement) < 8 * BYTES ||
+        !map_small(&field[HL_TLB_PACKED], PACKED_PAGES * PACKED_STEP) ||
+        !map_small(&field[HL_TLB_SMALL], BYTES))
+        return "there is little memory left";
+    return map_huge(&field[HL_TLB_HUGE]) ? NULL : "the kernel had no transparent huge pages at hand";
+}
+
+/* --- jumps --- */
+
+/* The beginning of the line I.  A line's place in its page differs from page to page, or all lines would share a few sets of the
+   caches. */
+static char *find_line(const char *base, bool packed, uint64_t i) {
+    uint64_t page = packed ? i % PACKED_PAGES : i;
+    uint64_t within = packed ? (i / PACKED_PAGES + 2 * page) % (SMALL_PAGE / LINE_BYTES) : i * 7 % 61 + 1;
+    return (char *)(uintptr_t)base + page * (packed ? PACKED_STEP : SMALL_PAGE) + within * LINE_BYTES;
+}
+
+/* Writes a jump at AT to TO, or a return if TO is NULL. */
+static void put_jump(char *at, const char *to) {
+#if defined __x86_64__
+    int32_t distance = to != NULL ? (int32_t)(to - (at + 5)) : 0;
+    at[0] = (char)(to != NULL ? 0xe9 : 0xc3);
+    memcpy(at + 1, &distance, sizeof distance);
+#else
+    uint32_t code = to != NULL ? 0x14000000 | ((uint32_t)((to - at) >> 2) & 0x03ffffff) : 0xd65f03c0;
+    memcpy(at, &code, sizeof code);
+#endif
+}
+
+/* Writes the jumps of FIELD, and makes it executable.  The first line; NULL: a policy forbids executable memory. */
+static char *make_chain(const struct field *field, bool packed, uint64_t *random) {
+    uint32_t order[LINES];
+    uint64_t bytes = packed ? PACKED_PAGES * PACKED_STEP : BYTES;
+    for (uint32_t i = 0; i < LINES; i++) { /* Fisher and Yates, inside out */
+        uint32_t j = (uint32_t)((hl_draw(random) >> 32) % (i + 1));
+        order[i] = order[j];
+        order[j] = i;
     }
-    if (reason != NULL)
-        return reason;
-    memory->pages = which == HL_TLB_PACKED
-                        ? HL_TLB_PAGES
-                        : (unsigned)(memory->field.bytes / session->geometry.huge_page_bytes);
-    if (!make_chains(session, memory, which == HL_TLB_PACKED))
-        return "there is no memory for it";
-    memory->is_sealed = hl_seal_field(&memory->field);
+    for (uint32_t i = 0; i < LINES; i++)
+        put_jump(find_line(field->base, packed, order[i]),
+                 i + 1 < LINES ? find_line(field->base, packed, order[i + 1]) : NULL);
+    __builtin___clear_cache(field->base, field->base + bytes);
+    return mprotect(field->base, bytes, PROT_READ | PROT_EXEC) == 0 ? find_line(field->base, packed, order[0])
+                                                                    : NULL;
+}
+
+/* The ns for a jump of the chain that begins at LINE. */
+static double time_chain(const char *line) {
+    void (*enter)(void) = (void (*)(void))(uintptr_t)line;
+    enter(); /* the code before has filled the caches with other lines */
+    double start = hl_now_ms();
+    for (unsigned i = 0; i < PASSES; i++)
+        enter();
+    return 1e6 * (hl_now_ms() - start) / (LINES * PASSES);
+}
+
+/* The chains take turns, so that other load on the machine falls on all of them. */
+static const char *measure(struct hl_tlb *tlb, const struct field field[HL_TLB_MEMORIES]) {
+    double sample[HL_TLB_MEMORIES][ROUNDS];
+    const char *line[HL_TLB_MEMORIES];
+    uint64_t random = 0x9e3779b97f4a7c15;
+    for (unsigned i = 0; i < HL_TLB_MEMORIES; i++) {
+        line[i] = make_chain(&field[i], i == HL_TLB_PACKED, &random);
+        if (line[i] == NULL)
+            return "a policy forbids executable memory here";
+    }
+    for (unsigned round = 0; round < ROUNDS; round++)
+        for (unsigned i = 0; i < HL_TLB_MEMORIES; i++)
+            sample[i][round] = time_chain(line[i]);
+    for (unsigned i = 0; i < HL_TLB_MEMORIES; i++) {
+        qsort(sample[i], ROUNDS, sizeof sample[i][0], hl_compare_doubles);
+        tlb->ns[i] = sample[i][0];
+        double noise = sample[i][2] - sample[i][0];
+        tlb->noise_ns = noise > tlb->noise_ns ? noise : tlb->noise_ns;
+    }
     return NULL;
 }
 
-/* --- measuring --- */
-
-static void time_chain(struct memory *memory, unsigned i, unsigned round) {
-    const struct hl_chain *chain = &memory->chain[i];
-    if (chain->lines == 0)
-        return;
-    unsigned passes = LINES_AT_ONCE / chain->lines;
-    hl_time_reads(chain, 1); /* the code before has filled the caches with other lines */
-    memory->sample[HL_TLB_DATA][i][round] = hl_time_reads(chain, passes);
-    if (!memory->is_sealed)
-        return;
-    hl_time_jumps(chain, 1);
-    memory->sample[HL_TLB_TEXT][i][round] = hl_time_jumps(chain, passes);
-}
-
-/* Returns the number of rounds. */
-static unsigned time_rounds(struct session *session) {
-    unsigned round = 0;
-    while (round < ROUNDS && (round < ROUNDS_MIN || elapsed_ms(session) < MEASURING_MS)) {
-        for (unsigned chain = 0; chain < CHAINS; chain++)
-            for (unsigned i = 0; i < HL_TLB_MEMORIES; i++)
-                time_chain(&session->memory[i], chain, round);
-        round++;
-    }
-    return round;
-}
-
-static struct hl_tlb_time sum_up(double *sample, unsigned rounds) {
-    qsort(sample, rounds, sizeof *sample, hl_compare_doubles);
-    return (struct hl_tlb_time){sample[0], sample[THIRD] - sample[0]};
-}
-
-static void sum_up_memory(struct hl_tlb_figures *figures, struct memory *memory, enum hl_tlb_side side,
-                          unsigned rounds) {
-    if (side == HL_TLB_TEXT && !memory->is_sealed)
-        return;
-    for (unsigned i = 0; i < CHAINS; i++) {
-        if (memory->chain[i].lines == 0)
-            continue;
-        struct hl_tlb_time time = sum_up(memory->sample[side][i], rounds);
-        if (i >= HL_TLB_PAGES)
-            figures->size[i - HL_TLB_PAGES + 1] = time;
-        else
-            figures->page[i] = time;
-        /* The fastest of the pages, as each figure is the fastest of its rounds. */
-        if (i < HL_TLB_PAGES && (figures->size[0].ns == 0 || time.ns < figures->size[0].ns))
-            figures->size[0] = time;
-    }
-}
-
-static void measure(struct session *session) {
-    struct hl_tlb *tlb = session->tlb;
-    for (unsigned i = 0; i < HL_TLB_MEMORIES; i++) {
-        struct memory *memory = &session->memory[i];
-        const char *reason = map_memory(session, (enum hl_tlb_memory)i);
-        if (reason != NULL) {
-            hl_release_field(&memory->field);
-            *memory = (struct memory){0};
-        }
-        tlb->reason[HL_TLB_DATA][i] = reason;
-        tlb->reason[HL_TLB_TEXT][i] =
-            reason == NULL && !memory->is_sealed ? "a policy forbids executable memory here" : reason;
-    }
-    unsigned rounds = time_rounds(session);
+void hl_check_tlb(struct hl_tlb *tlb) {
+    struct field field[HL_TLB_MEMORIES] = {{0}};
+    *tlb = (struct hl_tlb){.reason = map_memories(field)};
+    if (tlb->reason == NULL)
+        tlb->reason = measure(tlb, field);
+    tlb->answer = hl_judge_tlb(tlb);
     for (unsigned i = 0; i < HL_TLB_MEMORIES; i++)
-        for (unsigned side = 0; side < HL_TLB_SIDES; side++)
-            sum_up_memory(&tlb->figures[side][i], &session->memory[i], (enum hl_tlb_side)side, rounds);
-}
-
-void hl_measure_tlb(struct hl_tlb *tlb) {
-    struct session *session = hl_xmalloc(sizeof *session);
-    *tlb = (struct hl_tlb){0};
-    session->tlb = tlb;
-    session->started_ms = hl_now_ms();
-    session->started_processor_ms = hl_processor_ms();
-    session->random = 0x9e3779b97f4a7c15;
-    hl_set_geometry(&session->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    hl_read_status(&session->status, &hl_system_roots);
-    bool usual = session->geometry.page_bytes == SMALL_PAGE &&
-                 session->geometry.huge_page_bytes == (uint64_t)SMALL_PAGE * PLACES;
-    if (usual)
-        measure(session);
-    for (unsigned i = 0; i < HL_TLB_MEMORIES; i++) {
-        hl_release_field(&session->memory[i].field);
-        for (unsigned side = 0; side < HL_TLB_SIDES && !usual; side++)
-            tlb->reason[side][i] = "only pages of 4 KiB and 2 MiB are measured";
-    }
-    tlb->ms = elapsed_ms(session);
-    free(session);
-}
-
-/* --- the answer --- */
-
-/* The huge memory whose figures are shown: the first one with this verdict. */
-static int choose_memory(const struct hl_tlb *tlb, enum hl_tlb_side side, unsigned size,
-                         enum hl_tlb_verdict verdict) {
-    const struct hl_tlb_figures *figures = tlb->figures[side];
-    int any = -1;
-    for (int i = HL_TLB_MEMORIES; i-- > HL_TLB_HUGETLB;) {
-        if (figures[i].size[size].ns == 0)
-            continue;
-        if (any < 0 || hl_judge_memory(&figures[HL_TLB_PACKED], &figures[HL_TLB_SMALL], &figures[i], NULL,
-                                       NULL) == verdict)
-            any = i;
-    }
-    return any;
-}
-
-/* "a read from each of 4096 pages takes 14.1 ns on hugetlb, 17.6 on small pages, 4.3 packed"; NULL if nothing was
-   measured. */
-static char *describe_side(const struct hl_tlb *tlb, enum hl_tlb_side side, enum hl_tlb_verdict verdict) {
-    const struct hl_tlb_figures *figures = tlb->figures[side];
-    for (unsigned size = HL_TLB_SIZES; size-- > 0;) {
-        int memory = choose_memory(tlb, side, size, verdict);
-        if (memory >= 0)
-            return hl_xasprintf("%s each of %u pages takes %.1f ns on %s, %.1f on small pages, %.1f packed",
-                                side == HL_TLB_DATA ? "a read from" : "a jump to", hl_tlb_lines[size],
-                                figures[memory].size[size].ns, hl_tlb_memory_name((enum hl_tlb_memory)memory),
-                                figures[HL_TLB_SMALL].size[size].ns, figures[HL_TLB_PACKED].size[size].ns);
-    }
-    return NULL;
+        if (field[i].map != NULL)
+            munmap(field[i].map, field[i].map_bytes);
 }
 
 char *hl_describe_tlb(const struct hl_tlb *tlb) {
-    static const char *const means[] = {
-        [HL_TLB_UNKNOWN] = "the machine is too restless, or has too little to measure",
-        [HL_TLB_WHOLE] = "one entry holds 2 MiB",
-        [HL_TLB_PIECES] =
-            "the host backs this memory with small pages, so walks get shorter and reach does not grow",
-        [HL_TLB_SOME] = "the host backs only a part of this memory with huge pages",
-    };
-    enum hl_tlb_verdict verdict = hl_judge_tlb(tlb);
-    char *data = describe_side(tlb, HL_TLB_DATA, verdict), *text = describe_side(tlb, HL_TLB_TEXT, verdict);
-    const char *reason = tlb->reason[HL_TLB_DATA][HL_TLB_HUGETLB];
-    char *sentence = hl_xasprintf("%s: %s%s%s; %s", hl_tlb_verdict_words(verdict),
-                                  data != NULL     ? data
-                                  : reason != NULL ? reason
-                                                   : "nothing",
-                                  text != NULL ? ", " : "", text != NULL ? text : "", means[verdict]);
-    free(data);
-    free(text);
-    return sentence;
+    static const char *const answers[] = {"whether huge pages reach the TLB cannot be told",
+                                          "huge pages reach the TLB", "huge pages reach the TLB in pieces",
+                                          "huge pages do not reach the TLB"};
+    if (tlb->reason != NULL)
+        return hl_xasprintf("%s: %s", answers[HL_TLB_UNKNOWN], tlb->reason);
+    return hl_xasprintf(
+        "%s: a jump to another page takes %.1f ns on huge pages, %.1f on small ones, %.1f without a walk",
+        answers[tlb->answer], tlb->ns[HL_TLB_HUGE], tlb->ns[HL_TLB_SMALL], tlb->ns[HL_TLB_PACKED]);
 }
 
-const char *hl_find_tlb_remedy(const struct hl_tlb *tlb) {
-    enum hl_tlb_verdict verdict = hl_judge_tlb(tlb);
-    return verdict == HL_TLB_PIECES || verdict == HL_TLB_SOME
-               ? "on the host, back the guest's memory with hugetlbfs or transparent huge pages (man hugeld)"
+const char *hl_note_on_tlb(const struct hl_tlb *tlb) {
+    return tlb->answer == HL_TLB_PIECES || tlb->answer == HL_TLB_NO
+               ? "huge pages reach the TLB at most in pieces here, so gains are limited (hugeld doctor)"
                : NULL;
 }
 
-static void add_time(json_t *figures, enum hl_tlb_side side, enum hl_tlb_memory memory, unsigned lines,
-                     unsigned pages, struct hl_tlb_time time) {
-    if (time.ns > 0)
-        json_array_append_new(figures,
-                              json_pack("{s:s, s:s, s:i, s:i, s:f, s:f}", "side", hl_tlb_side_name(side),
-                                        "memory", hl_tlb_memory_name(memory), "lines", (int)lines, "page",
-                                        (int)pages, "ns", time.ns, "noise_ns", time.noise_ns));
-}
-
-/* Adds the pages one by one, counted from 1; 0 stands for the lines of all. */
-static void add_figures(json_t *array, const struct hl_tlb *tlb, enum hl_tlb_side side,
-                        enum hl_tlb_memory memory) {
-    const struct hl_tlb_figures *figures = &tlb->figures[side][memory];
-    for (unsigned i = 0; i < HL_TLB_SIZES; i++)
-        add_time(array, side, memory, hl_tlb_lines[i], 0, figures->size[i]);
-    for (unsigned i = 0; memory >= HL_TLB_HUGETLB && i < HL_TLB_PAGES; i++)
-        add_time(array, side, memory, hl_tlb_lines[0], i + 1, figures->page[i]);
-}
-
-static json_t *make_json_memory(const struct hl_tlb *tlb, enum hl_tlb_side side, enum hl_tlb_memory memory) {
-    const struct hl_tlb_figures *figures = tlb->figures[side];
-    unsigned whole, pages;
-    enum hl_tlb_verdict verdict =
-        hl_judge_memory(&figures[HL_TLB_PACKED], &figures[HL_TLB_SMALL], &figures[memory], &whole, &pages);
-    const char *reason = tlb->reason[side][memory];
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "side", hl_tlb_side_name(side), "memory",
-                     hl_tlb_memory_name(memory), "verdict", hl_tlb_verdict_name(verdict), "pages", (int)pages,
-                     "whole_pages", (int)whole, "reason", hl_json_text(reason));
-}
-
-json_t *hl_json_tlb_verdict(const struct hl_tlb *tlb) {
-    char *sentence = hl_describe_tlb(tlb);
-    json_t *json =
-        json_pack("{s:s, s:s}", "verdict", hl_tlb_verdict_name(hl_judge_tlb(tlb)), "sentence", sentence);
-    free(sentence);
-    return json;
-}
-
 json_t *hl_json_tlb(const struct hl_tlb *tlb) {
-    json_t *memories = json_array(), *figures = json_array();
-    for (unsigned side = 0; side < HL_TLB_SIDES; side++)
-        for (unsigned memory = 0; memory < HL_TLB_MEMORIES; memory++) {
-            if (memory >= HL_TLB_HUGETLB)
-                json_array_append_new(
-                    memories, make_json_memory(tlb, (enum hl_tlb_side)side, (enum hl_tlb_memory)memory));
-            add_figures(figures, tlb, (enum hl_tlb_side)side, (enum hl_tlb_memory)memory);
-        }
-    const char *remedy = hl_find_tlb_remedy(tlb);
-    json_t *json = hl_json_tlb_verdict(tlb);
-    json_t *more = json_pack("{s:s, s:s, s:o, s:f, s:o, s:o}", "data",
-                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_DATA)), "text",
-                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_TEXT)), "remedy",
-                             hl_json_text(remedy), "ms", tlb->ms, "memories", memories, "figures", figures);
-    json_object_update(json, more);
-    json_decref(more);
-    return json;
+    static const char *const names[] = {NULL, "yes", "in pieces", "no"};
+    return names[tlb->answer] != NULL ? json_string(names[tlb->answer]) : json_null();
 }

@@ -11,7 +11,8 @@
 #include "command/trace/calls.h"
 #include "command/base/basics.h"
 
-#include <dirent.h>
+#if defined __x86_64__
+
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -21,17 +22,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The thread that sleeps in the call; NULL: not known. */
-struct sleeper {
-    const struct hl_process *process;
-    pid_t tid;
-};
-
 enum timeout { NONE, POINTER, MILLISECONDS };
 
 struct row {
     long number;
-    bool (*condition)(const struct hl_call *call, const struct sleeper *sleeper); /* NULL: none */
+    /* NULL: none.  SLEEPER: the process whose first thread sleeps in the call; NULL: not known. */
+    bool (*condition)(const struct hl_call *call, const struct hl_process *sleeper);
     enum hl_again untimed, timed;
     enum timeout timeout;
     unsigned at; /* the number of the timeout argument */
@@ -43,58 +39,56 @@ static int futex_command(const struct hl_call *call) {
     return (int)call->argument[1] & ~(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME);
 }
 
-static bool is_futex_wait(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool is_futex_wait(const struct hl_call *call, const struct hl_process *sleeper) {
     (void)sleeper;
     return futex_command(call) == FUTEX_WAIT;
 }
 
 /* Its timeout is absolute. */
-static bool is_futex_wait_bitset(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool is_futex_wait_bitset(const struct hl_call *call, const struct hl_process *sleeper) {
     (void)sleeper;
     return futex_command(call) == FUTEX_WAIT_BITSET;
 }
 
-static bool is_absolute(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool is_absolute(const struct hl_call *call, const struct hl_process *sleeper) {
     (void)sleeper;
     return (call->argument[1] & TIMER_ABSTIME) != 0;
 }
 
 /* Where the kernel cannot write the rest of a timeout, it ends the call instead. */
-static bool can_be_written(uint64_t at, size_t bytes, const struct sleeper *sleeper) {
-    const struct hl_region *region = sleeper != NULL && at != 0 ? hl_find_region(sleeper->process, at) : NULL;
+static bool can_be_written(uint64_t at, size_t bytes, const struct hl_process *sleeper) {
+    const struct hl_region *region = sleeper != NULL && at != 0 ? hl_find_region(sleeper, at) : NULL;
     return sleeper == NULL || at == 0 ||
            (region != NULL && (region->flags & PF_W) && region->end - at >= bytes);
 }
 
-static bool can_write_rest(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool can_write_rest(const struct hl_call *call, const struct hl_process *sleeper) {
     return can_be_written(hl_find_rest(call), HL_REST_BYTES, sleeper);
 }
 
-static bool can_write_ppoll(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool can_write_ppoll(const struct hl_call *call, const struct hl_process *sleeper) {
     return can_be_written(call->argument[2], HL_REST_BYTES, sleeper);
 }
 
-static bool can_write_select(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool can_write_select(const struct hl_call *call, const struct hl_process *sleeper) {
     return can_be_written(call->argument[4], HL_REST_BYTES, sleeper);
 }
 
 /* Whether a read of the file takes all or nothing: a pipe, whatever its name and file system, or one of the names that only the
    kernel gives; a path would begin with a slash.  The file system is not asked: it may not answer. */
-static bool reads_all_or_nothing(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool reads_all_or_nothing(const struct hl_call *call, const struct hl_process *sleeper) {
     static const char *const names[] = {
         "anon_inode:[eventfd]",
         "anon_inode:[timerfd]",
-#if !defined __aarch64__ /* it ends with EINTR */
         "anon_inode:inotify",
-#endif
-        "anon_inode:[signalfd]"
+        "anon_inode:[signalfd]",
     };
     char name[64];
     struct statx state;
     if (sleeper == NULL)
         return true;
-    int folder = sleeper->process->folder;
-    char *path = hl_xasprintf("task/%d/fd/%u", sleeper->tid, (unsigned)call->argument[0]);
+    int folder = sleeper->folder;
+    char *path = hl_xasprintf("fd/%u", (unsigned)call->argument[0]);
     bool is_known =
         statx(folder, path, AT_STATX_DONT_SYNC, STATX_TYPE, &state) == 0 && S_ISFIFO(state.stx_mode);
     ssize_t bytes = readlinkat(folder, path, name, sizeof name - 1);
@@ -105,83 +99,41 @@ static bool reads_all_or_nothing(const struct hl_call *call, const struct sleepe
     return is_known;
 }
 
-/* AArch64 loses the first argument of a call that ends with EINTR; so the process may have only this one epoll instance. */
-static bool is_only_epoll(const struct hl_call *call, const struct sleeper *sleeper) {
-    (void)call;
-#if defined __aarch64__
-    char *path = sleeper != NULL ? hl_xasprintf("task/%d/fd", sleeper->tid) : NULL;
-    DIR *folder = path != NULL ? hl_open_list(sleeper->process->folder, path) : NULL;
-    unsigned n = 0;
-    free(path);
-    for (struct dirent *entry; folder != NULL && n < 2 && (entry = readdir(folder)) != NULL;) {
-        char name[64];
-        ssize_t bytes = readlinkat(dirfd(folder), entry->d_name, name, sizeof name - 1);
-        name[bytes > 0 ? bytes : 0] = '\0';
-        n += strcmp(name, "anon_inode:[eventpoll]") == 0;
-    }
-    if (folder != NULL)
-        closedir(folder);
-    return sleeper == NULL || n == 1;
-#else
-    (void)sleeper;
-    return true;
-#endif
-}
-
 /* A call that has returned EINTR had done nothing; before it returns, that is not known. */
-static bool is_over(const struct hl_call *call, const struct sleeper *sleeper) {
+static bool is_over(const struct hl_call *call, const struct hl_process *sleeper) {
     (void)call;
     return sleeper == NULL;
 }
 
 /* --- the table --- */
 
-/* Interrupted, the kernel lets it go on as restart_syscall(2).  AArch64 has done so before its tracer can say that it begins anew. */
-#if defined __aarch64__
-#define BITSET_TIMED HL_AGAIN_CONTINUED
-#else
-#define BITSET_TIMED HL_AGAIN_WHOLE
-#endif
-
 static const struct row rows[] = {
     {SYS_futex, is_futex_wait, HL_AGAIN_WHOLE, HL_AGAIN_CONTINUED, POINTER, 3},
-    {SYS_futex, is_futex_wait_bitset, HL_AGAIN_WHOLE, BITSET_TIMED, POINTER, 3},
-#ifdef SYS_epoll_wait
+    {SYS_futex, is_futex_wait_bitset, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, POINTER, 3},
     {SYS_epoll_wait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
-#endif
-    {SYS_epoll_pwait, is_only_epoll, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
-    {441 /* epoll_pwait2 */, is_only_epoll, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
-#ifdef SYS_poll
+    {SYS_epoll_pwait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
+    {441 /* epoll_pwait2 */, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
     {SYS_poll, NULL, HL_AGAIN_WHOLE, HL_AGAIN_CONTINUED, MILLISECONDS, 2},
-#endif
     {SYS_ppoll, can_write_ppoll, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 2},
-#ifdef SYS_select
     {SYS_select, can_write_select, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
-#endif
     {SYS_pselect6, can_write_select, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
     {SYS_clock_nanosleep, is_absolute, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_clock_nanosleep, can_write_rest, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_nanosleep, can_write_rest, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_restart_syscall, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_read, reads_all_or_nothing, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-#if !defined __aarch64__ /* with a timeout they end with EINTR */
     {SYS_accept, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_accept4, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-#endif
     {SYS_wait4, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_waitid, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-#ifdef SYS_pause
     {SYS_pause, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-#endif
     {SYS_rt_sigsuspend, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-#if !defined __aarch64__ /* they end with EINTR */
     {SYS_rt_sigtimedwait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 2},
     {SYS_semop, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_semtimedop, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
-#endif
     {SYS_msgrcv, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_mq_timedreceive, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    /* A running thread may be caught in one of these. */
+    /* A thread that has just been woken may be caught in one of these. */
     {SYS_readv, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
     {SYS_recvfrom, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
     {SYS_recvmsg, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
@@ -202,7 +154,7 @@ static bool is_timed(const struct row *row, const struct hl_call *call) {
     return row->timeout == POINTER ? value != 0 : row->timeout == MILLISECONDS && (int)value >= 0;
 }
 
-static enum hl_again find(const struct hl_call *call, const struct sleeper *sleeper) {
+static enum hl_again find(const struct hl_call *call, const struct hl_process *sleeper) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].number == call->number && (rows[i].condition == NULL || rows[i].condition(call, sleeper)))
             return is_timed(&rows[i], call) ? rows[i].timed : rows[i].untimed;
@@ -217,7 +169,8 @@ uint64_t hl_find_rest(const struct hl_call *call) {
     return call->number == SYS_clock_nanosleep && !is_absolute(call, NULL) ? call->argument[3] : 0;
 }
 
-enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process, pid_t tid) {
-    const struct sleeper sleeper = {process, tid};
-    return find(call, &sleeper);
+enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process) {
+    return find(call, process);
 }
+
+#endif

@@ -26,8 +26,8 @@ enum hl_again {
    that it had done nothing. */
 enum hl_again hl_find_again(const struct hl_call *call);
 
-/* The same for the call in which the thread TID of PROCESS sleeps, before an interruption.  PROCESS has its regions. */
-enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process, pid_t tid);
+/* The same for the call in which the first thread of PROCESS sleeps, before an interruption.  PROCESS has its regions. */
+enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process);
 
 /* The address to which CALL, a sleep, writes its remaining time as soon as it is interrupted, though it goes on; 0: none.
    Programs read from there how long they sleep the next time. */

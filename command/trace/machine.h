@@ -15,16 +15,11 @@
 #define HL_BACK_CODES 2
 #define HL_CODE_UNIT 1     /* where instructions may begin */
 #define HL_SYSCALL_BYTES 2 /* bytes of the system call alone in hl_call_code */
-#define HL_STOPS_RUNNING 1 /* a running thread can be stopped, and go on from there */
 #else
 #define HL_BACK_CODES 1
 #define HL_CODE_UNIT 4
 #define HL_SYSCALL_BYTES 4
-#define HL_STOPS_RUNNING 0
 #endif
-
-/* How long a thread may take for a stop of ptrace's own. */
-#define HL_STOP_US INT64_C(500000)
 
 /* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
 #define HL_NO_ALTERNATE_STACK 7
@@ -68,34 +63,18 @@ int hl_check_transfer(ssize_t done, size_t bytes);
 int hl_open_memory(struct hl_tracee *tracee);
 void hl_close_memory(struct hl_tracee *tracee);
 
-/* Waits for its next stop.  0: *STATUS is waitpid's; HL_REASON_ATTACH_BUSY; or -ESRCH. */
-int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us);
-/* The same for a thread that was asked to stop, and so has left its call: if it only waits for a processor, it gets until five
-   seconds after it was asked. */
-int hl_await_late_stop(struct hl_tracee *tracee, int *status, int64_t patience_us);
-/* Whether STATUS is a stop of ptrace's own, which PTRACE_INTERRUPT asks for; a group stop names another signal. */
-bool hl_is_event(int status);
-/* Whether a handler of the thread's process would run for the signal NUMBER. */
-bool hl_catches(const struct hl_tracee *tracee, int number);
-
-/* Makes a call as hl_call_in_tracee does, but does not let go if it would be another one. */
-int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
-
 /* --- the machine's --- */
 
 /* syscall; ret, and the instructions that call sigreturn. */
 extern const struct hl_code hl_call_code, hl_back_codes[HL_BACK_CODES];
 
-/* TRACEE is ours, runs or sleeps, and is about to be asked to stop. */
-void hl_look_before_stop(struct hl_tracee *tracee);
-
-/* TRACEE has stopped as it was asked to.  After 0 its call can begin again, and it is still stopped; after any other result it
-   was let go, if it still exists. */
-int hl_settle_stop(struct hl_tracee *tracee);
+/* Undoes the kernel's write of the remaining time of a sleep since TRACEE was asked to stop, if it has left the very call in which it
+   slept then. */
+void hl_put_rest_back(struct hl_tracee *tracee);
 
 bool hl_runs_32_bit(const struct user_regs_struct *registers);
 
-/* Reads the registers of a signal frame beyond the general ones, and aborts a critical section.  0, or why no frame can be made. */
+/* Reads the registers of a signal frame beyond the general ones.  0, or why no frame can be made. */
 int hl_read_frame_state(struct hl_tracee *tracee);
 
 /* The frame's size, and its contents for the address AT: with AT as its stack pointer, a call of ours returns to the code that

@@ -34,8 +34,6 @@
 #define FRAME_HAS_XSTATE 1
 #define FRAME_HAS_SS 6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
 
-int hl_check_attach_machine(void) { return 0; }
-
 int hl_check_exec_stop_machine(void) { return 0; }
 
 /* syscall; ret */
@@ -53,7 +51,7 @@ static struct hl_call call_of(const struct user_regs_struct *r) {
 /* Undoes the kernel's write since the thread was asked to stop, if it has left the very call in which it slept then.  Its memory
    is opened before that is known: afterwards its number may belong to a program that another thread has executed, with more
    privileges. */
-static void put_rest_back(struct hl_tracee *tracee) {
+void hl_put_rest_back(struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     if (tracee->rest == 0 || hl_open_memory(tracee) != 0)
         return;
@@ -64,14 +62,6 @@ static void put_rest_back(struct hl_tracee *tracee) {
             hl_write_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES);
     }
     hl_close_memory(tracee);
-}
-
-/* The thread's call is read from its registers when it has stopped. */
-void hl_look_before_stop(struct hl_tracee *tracee) { (void)tracee; }
-
-int hl_settle_stop(struct hl_tracee *tracee) {
-    put_rest_back(tracee);
-    return 0;
 }
 
 /* A call with a timeout that was interrupted once goes on as restart_syscall, and if we die the kernel does not know the call
@@ -164,33 +154,11 @@ static bool let_begin_again(struct user_regs_struct *registers) {
     return true;
 }
 
-/* A critical section of rseq(2) does not survive if the thread runs elsewhere meanwhile: it is aborted, as a signal aborts it. */
-static int abort_critical_section(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
-    struct __ptrace_rseq_configuration rseq = {0};
-    struct {
-        uint32_t version, flags;
-        uint64_t start, bytes, abort;
-    } section;
-    uint64_t at = 0;
-    long result = ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tracee->tid, sizeof rseq, &rseq);
-    if (is_in_system_call(registers))
-        return 0; /* then there is no critical section */
-    if (result < 0)
-        return HL_REASON_ATTACH_RSEQ;
-    if (rseq.rseq_abi_pointer == 0 ||
-        hl_read_thread(tracee->tid, rseq.rseq_abi_pointer + 8, &at, sizeof at) != 0 || at == 0)
-        return 0;
-    if (hl_read_thread(tracee->tid, at, &section, sizeof section) == 0 &&
-        registers->rip - section.start < section.bytes)
-        registers->rip = section.abort;
-    return 0;
-}
-
 bool hl_runs_32_bit(const struct user_regs_struct *registers) { return registers->cs != USER_CS; }
 
+/* A thread that has just been woken may be in a critical section of rseq(2), which would not survive that it runs elsewhere meanwhile. */
 int hl_read_frame_state(struct hl_tracee *tracee) {
-    int result = abort_critical_section(tracee, &tracee->state->registers);
-    return result == 0 ? read_xsave(tracee) : result;
+    return is_in_system_call(&tracee->state->registers) ? read_xsave(tracee) : HL_REASON_ATTACH_UNFIT;
 }
 
 /* The vector registers lie behind the rest. */

@@ -19,7 +19,7 @@
    as it could be made, a handler's may be an array on the stack that it interrupts, and both may be zeros.  So the process gets new
    memory for it: a write through /proc/PID/mem below the kernel's own stack, [stack], lets that grow.  The gap between leaves room
    for the first thread's own use meanwhile.  When the thread is let go, a pattern is left in the frame's place, by which the next
-   attach knows that it was not used since.
+   attach knows that it was not used since.  After we were killed it knows that by the frame, and closes what a journal beside it names.
 
    The differences between machines are in tracee-*.c: the frame, and how a thread goes on with the call in which it was stopped.
 
@@ -36,6 +36,7 @@
 #include <inttypes.h>
 #include <linux/capability.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -61,6 +62,8 @@
 #define SPIN_US 20
 /* The pause between two looks if no signal says that the thread has stopped. */
 #define PAUSE_NS 1000000L
+/* How long a thread may take for a stop of ptrace's own. */
+#define STOP_US INT64_C(500000)
 /* A wait is ended after this time, or twice this time. */
 #define TICK_US 500000
 /* How long a call may take, and how long a thread may take to enter it, which in a frozen group is for ever. */
@@ -73,7 +76,11 @@
 /* The first thread's share of [stack] while a frame lies at its end. */
 #define GAP_BYTES 65536
 
-/* --- memory --- */
+/* --- any thread --- */
+
+int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data) {
+    return ptrace(request, tid, address, data) >= 0 ? 0 : -errno;
+}
 
 int hl_check_transfer(ssize_t done, size_t bytes) {
     if (done < 0)
@@ -85,6 +92,48 @@ int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes) {
     struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)at, bytes};
     return hl_check_transfer(process_vm_readv(tid, &local, 1, &remote, 1, 0), bytes);
 }
+
+int hl_read_registers(pid_t tid, struct user_regs_struct *registers) {
+    struct iovec data = {registers, sizeof *registers};
+    int result = hl_trace(tid, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+    return result == 0 && data.iov_len != sizeof *registers ? HL_REASON_ATTACH_32_BIT : result;
+}
+
+int hl_write_registers(pid_t tid, struct user_regs_struct *registers) {
+    struct iovec data = {registers, sizeof *registers};
+    return hl_trace(tid, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+}
+
+static FILE *open_status(pid_t pid, pid_t tid) {
+    char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tid);
+    FILE *status = fopen(path, "re");
+    free(path);
+    return status;
+}
+
+/* Its state; 'X' if it has ended. */
+static char read_state(pid_t pid, pid_t tid, pid_t *tracer) {
+    char line[256], state = 'X';
+    FILE *status = open_status(pid, tid);
+    *tracer = 0;
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "TracerPid: %d", tracer);
+    }
+    if (status != NULL)
+        fclose(status);
+    return state;
+}
+
+pid_t hl_find_tracer(pid_t pid, pid_t tid) {
+    pid_t tracer;
+    char state = read_state(pid, tid, &tracer);
+    return state == 'Z' || state == 'X' ? -ESRCH : tracer;
+}
+
+#if defined __x86_64__
+
+/* --- memory --- */
 
 /* A thread that executes a program gets the first thread's number.  So bytes are written to the memory that the thread had when
    it was stopped, and to none if that has ended. */
@@ -186,10 +235,6 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
 
 /* --- stopping --- */
 
-int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data) {
-    return ptrace(request, tid, address, data) >= 0 ? 0 : -errno;
-}
-
 /* Waits until a child or a tracee changes its state, or a pause is over.  The signal is blocked. */
 static void await_change(void) {
     sigset_t change;
@@ -198,7 +243,7 @@ static void await_change(void) {
     sigtimedwait(&change, NULL, &(struct timespec){0, PAUSE_NS});
 }
 
-int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
+static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     for (double begun = hl_now_ms();;) {
         double waited_us = (hl_now_ms() - begun) * 1e3; /* before the look, which may be the last */
         pid_t tid = waitpid(tracee->tid, status, __WALL | __WNOTHREAD | WNOHANG);
@@ -215,75 +260,35 @@ int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     return -ESRCH;
 }
 
-bool hl_is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
+static bool is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
 
-static bool is_our_stop(int status) { return hl_is_event(status) && WSTOPSIG(status) == SIGTRAP; }
-
-static FILE *open_status(pid_t pid, pid_t tid) {
-    char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tid);
-    FILE *status = fopen(path, "re");
-    free(path);
-    return status;
-}
-
-/* Its state; 'X' if it has ended. */
-static char read_state(pid_t pid, pid_t tid, pid_t *tracer) {
-    char line[256], state = 'X';
-    FILE *status = open_status(pid, tid);
-    *tracer = 0;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
-        sscanf(line, "State: %c", &state);
-        sscanf(line, "TracerPid: %d", tracer);
-    }
-    if (status != NULL)
-        fclose(status);
-    return state;
-}
-
-pid_t hl_find_tracer(pid_t pid, pid_t tid) {
-    pid_t tracer;
-    char state = read_state(pid, tid, &tracer);
-    return state == 'Z' || state == 'X' ? -ESRCH : tracer;
-}
+static bool is_our_stop(int status) { return is_event(status) && WSTOPSIG(status) == SIGTRAP; }
 
 /* Whether TRACEE, which was asked to stop, has stopped or needs only a processor to do so. */
 static bool is_coming(const struct hl_tracee *tracee) {
-    pid_t tracer;
-    char state = read_state(tracee->pid, tracee->tid, &tracer);
-    return state == 'R' || state == 't';
+    struct hl_task_status status;
+    hl_read_thread_status(&status, tracee->pid, tracee->tid);
+    return status.state == 'R' || status.state == 't';
 }
 
-int hl_await_late_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
-    int result = hl_await_stop(tracee, status, patience_us);
+/* Waits for the stop of a thread that was asked to, and so has left its call: if it only waits for a processor, it gets until five
+   seconds after it was asked. */
+static int await_late_stop(struct hl_tracee *tracee, int *status) {
+    int result = await_stop(tracee, status, STOP_US);
     while (result == HL_REASON_ATTACH_BUSY && (hl_now_ms() - tracee->asked_ms) * 1e3 < (double)ENTER_US &&
            is_coming(tracee))
-        result = hl_await_stop(tracee, status, LATE_US);
+        result = await_stop(tracee, status, LATE_US);
     return result;
 }
 
-bool hl_catches(const struct hl_tracee *tracee, int number) {
-    FILE *status = open_status(tracee->pid, tracee->tid);
-    char line[256];
-    uint64_t caught = ~UINT64_C(0);
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "SigCgt: %" SCNx64, &caught);
-    if (status != NULL)
-        fclose(status);
-    return (caught >> (number - 1) & 1) != 0;
-}
-
-/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with the signals that it gets meanwhile.  All others that
-   stand still wait for that, so a late one is waited for only where it IS_LAST; and however many are late, until the same time. */
-static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
+/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with the signals that it gets meanwhile. */
+static int await_interrupt(struct hl_tracee *tracee) {
     for (int status;;) {
-        int64_t patience_us = HL_STOP_US - (int64_t)((hl_now_ms() - tracee->asked_ms) * 1e3);
-        int result =
-            is_last ? hl_await_late_stop(tracee, &status, 0) : hl_await_stop(tracee, &status, patience_us);
+        int result = await_late_stop(tracee, &status);
         if (result != 0 || is_our_stop(status))
             return result;
-        if (hl_is_event(status))
+        if (is_event(status))
             return HL_REASON_ATTACH_STOPPED;
-        tracee->ran_handler |= hl_catches(tracee, WSTOPSIG(status));
         result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
         if (result != 0)
             return result;
@@ -344,17 +349,12 @@ static int seize(const struct hl_tracee *tracee) {
     return result;
 }
 
-int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call) {
-    *tracee = (struct hl_tracee){.pid = pid, .tid = tid, .memory = -1, .call = {.number = -1}};
-    if (call != NULL) {
-        tracee->call = *call;
-        tracee->rest = hl_find_rest(call);
-    }
-    int result = call == NULL && !HL_STOPS_RUNNING ? HL_REASON_ATTACH_UNFIT : seize(tracee);
+int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, const struct hl_call *call) {
+    *tracee =
+        (struct hl_tracee){.pid = pid, .tid = pid, .memory = -1, .call = *call, .rest = hl_find_rest(call)};
+    int result = seize(tracee);
     if (result == -EPERM)
         return find_denial(tracee);
-    if (result == 0)
-        hl_look_before_stop(tracee);
     /* read as late as possible: the thread may wake, and write something else there before it sleeps again */
     if (tracee->rest != 0 &&
         hl_read_thread(tracee->tid, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
@@ -367,31 +367,18 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
     return result;
 }
 
-int hl_read_registers(pid_t tid, struct user_regs_struct *registers) {
-    struct iovec data = {registers, sizeof *registers};
-    int result = hl_trace(tid, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
-    return result == 0 && data.iov_len != sizeof *registers ? HL_REASON_ATTACH_32_BIT : result;
-}
-
-int hl_write_registers(pid_t tid, struct user_regs_struct *registers) {
-    struct iovec data = {registers, sizeof *registers};
-    return hl_trace(tid, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
-}
-
-static int await_tracee(struct hl_tracee *tracee, bool is_last) {
-    int result = await_interrupt(tracee, is_last);
+int hl_await_tracee(struct hl_tracee *tracee) {
+    int result = await_interrupt(tracee);
     if (result == 0) {
         tracee->stage = HL_TRACEE_STOPPED;
         tracee->stopped_ms = hl_now_ms();
-        result = hl_settle_stop(tracee);
+        hl_put_rest_back(tracee);
     } else if (result == HL_REASON_ATTACH_STOPPED) { /* it stays stopped */
         hl_trace(tracee->tid, PTRACE_DETACH, 0, 0);
         tracee->stage = HL_TRACEE_GONE;
     }
     return result;
 }
-
-int hl_await_tracee(struct hl_tracee *tracee) { return await_tracee(tracee, false); }
 
 /* Whether system calls of the thread may end in a SIGSYS of its own (Linux 5.11).  A kernel that has that feature but cannot
    tell shows it at the first call. */
@@ -411,13 +398,51 @@ static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
         words[i] = (at + i * sizeof *words) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static bool has_pattern(const struct hl_tracee *tracee, uint64_t at, size_t bytes) {
+static uint64_t hash(const char *bytes, size_t n) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ (unsigned char)bytes[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* At the low end of a frame's place while it is in use, and still there after we were killed.  The kernel itself writes the numbers of
+   the sockets that the thread makes. */
+struct journal {
+    uint64_t mark; /* depends on the address, as the pattern does */
+    uint64_t frame_hash;
+    uint32_t frame_bytes;
+    int32_t pid; /* of the process that made the sockets; a child has a copy */
+    int32_t pair[2];
+};
+
+static uint64_t mark_of(uint64_t at) {
+    uint64_t word;
+    fill_pattern(&word, at, sizeof word);
+    return ~word;
+}
+
+/* Whether the BYTES at AT are as we have left them: the pattern, or with a frame in use, which a killed tracer leaves.  *LEFT is its
+   journal, or has no sockets. */
+static bool is_as_left(const struct hl_tracee *tracee, uint64_t at, size_t bytes, struct journal *left) {
     char *found = hl_xmalloc(bytes), *wanted = hl_xmalloc(bytes);
+    size_t compared = bytes;
     fill_pattern((uint64_t *)wanted, at, bytes);
-    bool has = hl_read_thread(tracee->tid, at, found, bytes) == 0 && memcmp(found, wanted, bytes) == 0;
+    bool is_left = hl_read_thread(tracee->tid, at, found, bytes) == 0;
+    memcpy(left, found, sizeof *left);
+    bool in_use = is_left && left->mark == mark_of(at);
+    if (in_use) {
+        size_t frame_bytes = left->frame_bytes;
+        is_left = frame_bytes < bytes - HL_TRACEE_DATA_BYTES - sizeof *left &&
+                  hash(found + bytes - frame_bytes, frame_bytes) == left->frame_hash;
+        compared = is_left ? bytes - frame_bytes - HL_TRACEE_DATA_BYTES : 0;
+        memcpy(wanted, left, sizeof *left);
+    }
+    is_left = is_left && memcmp(found, wanted, compared) == 0;
+    if (!in_use || !is_left)
+        left->pair[0] = left->pair[1] = -1;
     free(found);
     free(wanted);
-    return has;
+    return is_left;
 }
 
 /* Whether no page of [start, end) has ever existed, as pagemap shows: neither present nor swapped. */
@@ -442,11 +467,14 @@ static size_t find_stack(const struct hl_process *process) {
     return i;
 }
 
-/* Lets [stack], the region I, grow until there are BYTES at its low end that were never used, with a gap above them.  Returns
-   where these begin; 0: it does not grow. */
-static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_process *process, size_t i,
-                           uint64_t bytes) {
-    static const uint64_t zero;
+bool hl_has_journal(const struct hl_process *process) {
+    size_t i = find_stack(process);
+    uint64_t at = i < process->n_regions ? process->region[i].start : 0, mark;
+    return at != 0 && hl_read_thread(process->pid, at, &mark, sizeof mark) == 0 && mark == mark_of(at);
+}
+
+/* Where [stack], the region I, begins when it has grown by BYTES that were never used, with a gap above them; 0: it may not grow. */
+static uint64_t find_room_below(const struct hl_process *process, size_t i, uint64_t bytes) {
     const struct hl_region *stack = &process->region[i];
     uint64_t low = stack->start - GAP_BYTES - bytes;
     struct hl_address_range range = {low, stack->end};
@@ -454,22 +482,22 @@ static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_proce
     bool is_free = hl_read_some_mappings(&near, process, &range, 1) == 0 && near.n_regions == 1 &&
                    near.region[0].start == stack->start;
     hl_close_process(&near);
-    return is_free && stack->end - low <= hl_read_limit(process, "Max stack size") &&
-                   hl_write_tracee(tracee, low, &zero, sizeof zero) == 0
-               ? low
-               : 0;
+    return is_free && stack->end - low <= hl_read_limit(process, "Max stack size") ? low : 0;
 }
 
-/* The low end of BYTES, which are whole pages, for the frame; 0: there are none. */
-static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes) {
+/* The low end of BYTES, which are whole pages, for the frame; 0: there are none.  *LEFT as of is_as_left. */
+static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes,
+                          struct journal *left) {
     size_t i = find_stack(process);
     const struct hl_region *stack = &process->region[i];
+    *left = (struct journal){.pair = {-1, -1}};
     if (i == process->n_regions || stack->shared || (stack->flags & (PF_R | PF_W)) != (PF_R | PF_W))
         return 0;
-    if (stack->end - stack->start > bytes + GAP_BYTES && has_pattern(tracee, stack->start, bytes) &&
-        is_untouched(process, stack->start + bytes, stack->start + bytes + GAP_BYTES))
+    if (stack->end - stack->start > bytes + GAP_BYTES &&
+        is_untouched(process, stack->start + bytes, stack->start + bytes + GAP_BYTES) &&
+        is_as_left(tracee, stack->start, bytes, left))
         return stack->start;
-    return grow_stack(tracee, process, i, bytes);
+    return find_room_below(process, i, bytes);
 }
 
 /* MASK without the signals that a thread raises itself: the kernel ends a process that gets one and has it blocked. */
@@ -488,21 +516,33 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
     const uint64_t none[6] = {0};
     size_t frame_bytes = hl_get_frame_bytes(tracee), bytes = HL_TRACEE_DATA_BYTES + frame_bytes;
     size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
-    state->low = find_room(tracee, process, taken);
+    struct journal journal;
+    state->low = find_room(tracee, process, taken, &journal);
     if (state->low == 0)
         return HL_REASON_ATTACH_STACK;
     state->high = state->low + taken;
     state->stack = state->high - frame_bytes;
     tracee->data = state->high - bytes;
-    char *frame = hl_xmalloc(frame_bytes);
-    memset(frame, 0, frame_bytes);
+    tracee->pair_at = state->low + offsetof(struct journal, pair);
+    tracee->left_pid = journal.pid;
+    memcpy(tracee->left_pair, journal.pair, sizeof tracee->left_pair);
+    char *place = hl_xmalloc(taken), *frame = place + (state->stack - state->low);
+    fill_pattern((uint64_t *)place, state->low, taken);
+    memset(place + (tracee->data - state->low), 0, bytes);
     hl_fill_frame(frame, tracee, state->stack);
-    int result = hl_write_tracee(tracee, state->stack, frame, frame_bytes);
-    free(frame);
+    journal.mark = mark_of(state->low);
+    journal.frame_hash = hash(frame, frame_bytes);
+    journal.frame_bytes = (uint32_t)frame_bytes;
+    journal.pid = journal.pair[0] >= 0 ? journal.pid : tracee->pid;
+    memcpy(place, &journal, sizeof journal);
+    /* The stack grows by this write; a kill leaves either nothing or all of it. */
+    int result = hl_write_tracee(tracee, state->low, place, taken);
+    free(place);
+    if (result != 0)
+        return result == -ESRCH ? result : HL_REASON_ATTACH_STACK;
     hl_set_call(tracee, &r, SYS_getpid, none);
     uint64_t mask = blockable(state->mask);
-    if (result == 0)
-        result = hl_write_registers(tracee->tid, &r);
+    result = hl_write_registers(tracee->tid, &r);
     if (result == 0)
         result = hl_trace(tracee->tid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
     return result;
@@ -512,14 +552,9 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* Whether system calls of the thread TID of PID are filtered; if that cannot be found out, true. */
 static bool has_filter(pid_t pid, pid_t tid) {
-    FILE *status = open_status(pid, tid);
-    char line[256];
-    int mode = 1;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "Seccomp: %d", &mode);
-    if (status != NULL)
-        fclose(status);
-    return mode != 0;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, tid);
+    return status.filter_mode != 0;
 }
 
 /* Why we cannot suspend filters; ERROR is the kernel's. */
@@ -543,12 +578,6 @@ static int pass_filter(struct hl_tracee *tracee, bool suspends) {
                                                                : HL_REASON_ATTACH_FILTER;
 }
 
-/* Whether the kernel tells which call a thread is about to make (Linux 5.3). */
-static bool tells_calls(const struct hl_tracee *tracee) {
-    struct __ptrace_syscall_info info;
-    return ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof info, &info) > 0;
-}
-
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends) {
     struct hl_tracee_state *state = tracee->state = hl_xmalloc(sizeof *state);
@@ -560,8 +589,6 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
         result = hl_trace(tracee->tid, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
     if (result == 0 && hl_runs_32_bit(&state->registers))
         result = HL_REASON_ATTACH_32_BIT;
-    if (result == 0 && !tells_calls(tracee))
-        result = HL_REASON_ATTACH_KERNEL;
     if (result == 0 && dispatches_calls(tracee))
         result = HL_REASON_ATTACH_DISPATCH;
     if (result == 0 && !are_there(gadgets, tracee, process))
@@ -601,7 +628,7 @@ static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
 /* Stops a thread that was resumed and has not stopped in time, where it can stop without running anything. */
 static int await_instead(struct hl_tracee *tracee, int *status) {
     int result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
-    return result == 0 ? hl_await_stop(tracee, status, HL_STOP_US) : result;
+    return result == 0 ? await_stop(tracee, status, STOP_US) : result;
 }
 
 /* Runs the thread until it enters or leaves a system call. */
@@ -610,7 +637,7 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
     for (int signal = 0; result == 0;) {
         result = hl_trace(tracee->tid, PTRACE_SYSCALL, 0, (uintptr_t)signal);
         if (result == 0)
-            result = hl_await_stop(tracee, &status, patience_us);
+            result = await_stop(tracee, &status, patience_us);
         bool is_late = result == HL_REASON_ATTACH_BUSY;
         if (is_late)
             result = await_instead(tracee, &status);
@@ -620,10 +647,10 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
         tracee->stage = in_call ? HL_TRACEE_IN_CALL : HL_TRACEE_ARMED;
         if (in_call)
             return 0;
-        if (is_late && hl_is_event(status))
+        if (is_late && is_event(status))
             return HL_REASON_ATTACH_FROZEN;
         /* A stop for all threads of the process takes effect when this one is let go. */
-        signal = hl_is_event(status) ? 0 : WSTOPSIG(status);
+        signal = is_event(status) ? 0 : WSTOPSIG(status);
         if (signal != 0 && signal != SIGSTOP) {
             hold_signal(tracee);
             result = signal == SIGSYS ? HL_REASON_ATTACH_DISPATCH : HL_REASON_ATTACH_SIGNAL;
@@ -641,7 +668,7 @@ static bool makes_call(const struct hl_tracee *tracee, const struct user_regs_st
            info.op == PTRACE_SYSCALL_INFO_ENTRY && hl_is_call(&info, wanted);
 }
 
-int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
+static int make_call(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     struct user_regs_struct r;
     hl_set_call(tracee, &r, number, argument);
     int error = hl_write_registers(tracee->tid, &r);
@@ -667,7 +694,7 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
         return -ESRCH;
     if (!tracee->state->suspends && has_filter(tracee->pid, tracee->tid))
         return HL_REASON_ATTACH_FILTER; /* another thread has just set it for all */
-    int error = hl_make_call(tracee, result, number, argument);
+    int error = make_call(tracee, result, number, argument);
     if (error == HL_REASON_ATTACH_TAMPERED || error == HL_REASON_ATTACH_FROZEN) {
         tracee->let_go = error;
         hl_release_tracee(tracee);
@@ -684,8 +711,8 @@ static int interrupt_call(struct hl_tracee *tracee) {
     while (result == 0) {
         result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)signal);
         if (result == 0)
-            result = hl_await_stop(tracee, &status, CALL_US);
-        if (result != 0 || hl_is_event(status))
+            result = await_stop(tracee, &status, CALL_US);
+        if (result != 0 || is_event(status))
             break;
         signal = WSTOPSIG(status) == SIGSTOP ? SIGSTOP : 0;
         if (signal == 0 && WSTOPSIG(status) != (SIGTRAP | 0x80))
@@ -719,8 +746,6 @@ static void let_go(struct hl_tracee *tracee) {
 
 void hl_release_tracee(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
-    if (tracee->stage == HL_TRACEE_ASKED)
-        await_tracee(tracee, true);
     if (tracee->stage >= HL_TRACEE_STOPPED)
         let_go(tracee);
     if (state != NULL)
@@ -729,3 +754,5 @@ void hl_release_tracee(struct hl_tracee *tracee) {
     hl_close_memory(tracee);
     tracee->state = NULL;
 }
+
+#endif

@@ -41,24 +41,20 @@ struct hl_tracee {
     pid_t pid, tid;
     enum hl_tracee_stage stage;
     double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
-    int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: not that of a program executed later */
-    uint64_t data; /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
+    int memory;       /* an open /proc/TID/mem, after hl_arm_tracee: not that of a program executed later */
+    uint64_t data;    /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
+    uint64_t pair_at; /* the place for the numbers of two sockets that it makes */
+    int left_pair
+        [2]; /* sockets that it had made, as the process LEFT_PID, when an earlier tracer was killed; below 0: none */
+    pid_t left_pid;
     struct hl_gadgets gadgets;
     struct hl_tracee_state *state; /* from hl_arm_tracee on */
     struct hl_call call;           /* the call in which it slept when it was asked to stop, */
     uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];
-    bool ran_handler; /* a handler of its process has run, or may have, since it is traced */
-    int let_go;       /* why hl_call_in_tracee has let it go, or 0 */
-    struct {
-        bool is_asleep;     /* in that call, after it became ours, */
-        uint64_t stack, pc; /* where it is, */
-        uint64_t seventh;   /* and what its x7 was when it stopped */
-    } seen;
+    int let_go; /* why hl_call_in_tracee has let it go, or 0 */
 };
 
-/* Whether processes can be changed as they run with this processor: 0, or HL_REASON_ATTACH_STATE. */
-int hl_check_attach_machine(void);
 /* Whether a program can be changed at its exec stop with this processor: 0, or HL_REASON_EXEC_OVERLAYS. */
 int hl_check_exec_stop_machine(void);
 
@@ -82,10 +78,9 @@ struct hl_tracing {
 void hl_begin_tracing(struct hl_tracing *before);
 void hl_end_tracing(const struct hl_tracing *before);
 
-/* Traces the thread TID of PID, which it does not notice, and asks it to stop.  CALL: the call in which it sleeps; NULL: it
-   runs.  0, HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated
-   errno. */
-int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call);
+/* Traces the first thread of PID, which does not notice, and asks it to stop.  CALL: the call in which it sleeps.  0,
+   HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
+int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, const struct hl_call *call);
 
 /* Waits until it has stopped.  0, HL_REASON_ATTACH_STOPPED, HL_REASON_ATTACH_BUSY (not in time), or a negated errno. */
 int hl_await_tracee(struct hl_tracee *tracee);
@@ -95,6 +90,9 @@ int hl_await_tracee(struct hl_tracee *tracee);
    the low end of [stack], which was never used.  0, or why that cannot be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends);
+
+/* Whether the first thread of PROCESS, which has its mappings, makes calls for a tracer, or did when that was killed. */
+bool hl_has_journal(const struct hl_process *process);
 
 /* Makes a system call.  0: *RESULT is its result.  HL_REASON_ATTACH_TAMPERED: the thread was about to make another call, and did
    not make it if a filter is suspended; HL_REASON_ATTACH_FROZEN: its control group is frozen, and it made none.  After both it has

@@ -136,13 +136,23 @@ static void consider_place(struct judging *judging, bool is_kept) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
         if (!is_kept)
             refusal =
-                path != NULL ? hl_explain_not_in_place(judging->file, path, bytes) : hl_xasprintf("%s", "");
+                path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
         verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
         verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
         hl_free_place(&place);
     }
     free(refusal);
     free(path);
+}
+
+/* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
+static void consider_size(const struct judging *judging, bool has_image) {
+    struct hl_verdict *verdict = judging->verdict;
+    if (!verdict->is_library || verdict->text_bytes >= find_file_geometry(judging).huge_page_bytes)
+        return;
+    if (!has_image)
+        verdict->covered[HL_WAY_IMAGE] = 0;
+    verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
 }
 
 /* --- the choice --- */
@@ -234,6 +244,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
         consider_place(&judging, made == HL_WAY_PLACE);
+        consider_size(&judging, is_image_there);
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
@@ -250,12 +261,12 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
 }
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours) {
+                             const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_texts libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
     uint64_t most = count_text_bytes(executable, file, options);
-    free(hl_list_libraries(&libraries, executable, file, is_ours));
+    free(hl_list_libraries(&libraries, executable, file, true));
     for (size_t i = 0; i < libraries.n; i++) {
         if (hl_open_elf(&library, AT_FDCWD, libraries.text[i]) != HL_ELF_FINE)
             continue;
@@ -303,7 +314,7 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
     if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program))
         return HL_REASON_NO_COPY;
     bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
-    if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options, true)) {
+    if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {
         hl_free_verdict(verdict);
         *verdict = library;
         return HL_REASON_TEXT_IN_LIBRARY;
@@ -344,16 +355,9 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
 /* Linux maps no file by huge entries into a process with PR_SET_THP_DISABLE, and MADV_COLLAPSE is EINVAL; huge entries that it
    had before stay (6.18). */
 enum hl_reason hl_find_obstacle(const struct hl_process *process) {
-    char line[1024];
-    unsigned long number;
-    enum hl_reason reason = HL_MOVED;
-    FILE *status = hl_open_text(process->folder, "status");
-    while (status != NULL && reason == HL_MOVED && fgets(line, sizeof line, status) != NULL)
-        if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0)
-            reason = HL_REASON_ATTACH_THP_DISABLED;
-    if (status != NULL)
-        fclose(status);
-    return reason;
+    struct hl_task_status status;
+    hl_read_task_status(&status, process->folder, "status");
+    return status.thp_enabled ? HL_MOVED : HL_REASON_ATTACH_THP_DISABLED;
 }
 
 /* LOADED's file is the image itself; other ways for the original are not considered. */
@@ -486,9 +490,7 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
     char *run = format_run(verdict);
     if (!is_added)
         return run;
-    char *add = hl_xasprintf("hugeld share");
-    add_store(&add, "--store=", verdict);
-    hl_add_word(&add, "add");
+    char *add = hl_xasprintf("hugeld enable");
     hl_add_word(&add, verdict->path);
     char *both = hl_xasprintf("%s%s%s", add, run != NULL ? ", then " : "", run != NULL ? run : "");
     free(run);

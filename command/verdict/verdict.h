@@ -45,10 +45,9 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
                                 const struct hl_options *options);
 
 /* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
-   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.
-   hl_list_libraries explains IS_OURS. */
+   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free. */
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours);
+                             const struct hl_elf_file *file, const struct hl_options *options);
 
 /* The same for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
@@ -73,7 +72,7 @@ enum hl_reason hl_find_obstacle(const struct hl_process *process);
 /* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
 char *hl_describe_now(const struct hl_verdict *verdict);
 
-/* The way in which hugeld share add has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+/* The way in which hugeld apply has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
 /* The mildest way such that no other covers clearly more; COVERED may be in any unit. */
@@ -82,7 +81,7 @@ enum hl_way hl_choose_way(const double covered[HL_WAYS]);
 /* "place", "image", "preload", "ldso", "nothing"; static. */
 const char *hl_way_name(enum hl_way way);
 
-/* The commands for the best way, "hugeld share add /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
+/* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
    frees it. */
 char *hl_format_commands(const struct hl_verdict *verdict);
 

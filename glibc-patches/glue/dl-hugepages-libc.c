@@ -24,8 +24,15 @@
 
    What the kernel has left is on the stack still: the system's ld.so is
    mapped, what this one has mapped is unmapped, and the other begins as if
-   the kernel had started it.  Where ld.so was told what to run, or where
-   TLS is set up already, for auditors, the program is executed anew.  */
+   the kernel had started it.  This ld.so itself stays: debuggers have
+   breakpoints in its text, and until 2.38 the environment points behind its
+   data, to a copy of GLIBC_TUNABLES by __minimal_malloc.  Where ld.so was
+   told what to run, or where there are auditors, the program is executed
+   anew, because TLS is set up already and auditors have run.
+
+   Where another ld.so cannot be had, above all because this one lies over
+   the system's path, the program ends: with structures of another layout
+   it would fail later, or do something else.  */
 
 #include <dl-hugepages.h>
 #include <dl-unmap-segments.h>
@@ -275,92 +282,27 @@ restore_dynamic (struct link_map *l)
       }
 }
 
-/* Unmap RANGES, up to one of zero bytes, set the stack pointer to STACK and
-   go to ENTRY.  */
-struct range
+/* Go to ENTRY with the stack pointer STACK, as the kernel does.  */
+static _Noreturn void
+start_linker (void *stack, ElfW(Addr) entry)
 {
-  ElfW(Addr) start;
-  size_t bytes;
-};
-void _dl_hugepages_leave (const struct range *ranges, void *stack,
-			  ElfW(Addr) entry) attribute_hidden
-  __attribute__ ((noreturn));
-
 #if defined __x86_64__
-__asm__ (".pushsection .text._dl_hugepages_leave, \"ax\", %progbits\n"
-	 ".p2align 6\n"
-	 ".globl _dl_hugepages_leave\n"
-	 ".hidden _dl_hugepages_leave\n"
-	 ".type _dl_hugepages_leave, @function\n"
-	 "_dl_hugepages_leave:\n"
-	 "movq %rdi, %rbx\n"
-	 "movq %rsi, %r12\n"
-	 "movq %rdx, %r13\n"
-	 "1: movq (%rbx), %rdi\n"
-	 "movq 8(%rbx), %rsi\n"
-	 "testq %rsi, %rsi\n"
-	 "jz 2f\n"
-	 "movl $11, %eax\n" /* munmap */
-	 "syscall\n"
-	 "addq $16, %rbx\n"
-	 "jmp 1b\n"
-	 "2: movq %r12, %rsp\n"
-	 "xorl %ebp, %ebp\n"
-	 "xorl %edx, %edx\n"
-	 "jmp *%r13\n"
-	 ".size _dl_hugepages_leave, . - _dl_hugepages_leave\n"
-	 ".popsection\n");
+  __asm__ volatile ("movq %0, %%rsp\n\t"
+		    "xorl %%ebp, %%ebp\n\t"
+		    "xorl %%edx, %%edx\n\t"
+		    "jmp *%1"
+		    : : "c" (stack), "a" (entry) : "memory");
 #elif defined __aarch64__
-__asm__ (".pushsection .text._dl_hugepages_leave, \"ax\", %progbits\n"
-	 ".p2align 6\n"
-	 ".globl _dl_hugepages_leave\n"
-	 ".hidden _dl_hugepages_leave\n"
-	 ".type _dl_hugepages_leave, %function\n"
-	 "_dl_hugepages_leave:\n"
-	 "hint #34\n" /* bti c */
-	 "mov x19, x0\n"
-	 "mov x20, x1\n"
-	 "mov x16, x2\n"
-	 "1: ldp x0, x1, [x19], #16\n"
-	 "cbz x1, 2f\n"
-	 "mov x8, #215\n" /* munmap */
-	 "svc #0\n"
-	 "b 1b\n"
-	 "2: mov sp, x20\n"
-	 "mov x29, #0\n"
-	 "mov x30, #0\n"
-	 "mov x0, #0\n"
-	 "br x16\n" /* which may reach bti c */
-	 ".size _dl_hugepages_leave, . - _dl_hugepages_leave\n"
-	 ".popsection\n");
+  /* A branch by x16 may reach bti c.  */
+  register ElfW(Addr) to __asm__ ("x16") = entry;
+  __asm__ volatile ("mov sp, %0\n\t"
+		    "mov x29, #0\n\t"
+		    "mov x30, #0\n\t"
+		    "mov x0, #0\n\t"
+		    "br %1"
+		    : : "r" (stack), "r" (to) : "memory");
 #endif
-
-/* No linker makes more PT_LOADs for ld.so.  */
-#define SEGMENTS_MAX 8
-
-/* Set RANGES to the segments of this ld.so, but for the text, which goes on
-   until the end, and in which a debugger may have breakpoints.  Return
-   false if there are too many.  */
-static bool
-find_own_segments (struct range ranges[SEGMENTS_MAX + 1])
-{
-  const ElfW(Ehdr) *ehdr = &__ehdr_start;
-  const ElfW(Phdr) *phdr = find_headers (ehdr);
-  size_t page = GLRO (dl_pagesize);
-  size_t n = 0;
-  for (size_t i = 0; i < ehdr->e_phnum; ++i)
-    {
-      if (phdr[i].p_type != PT_LOAD || (phdr[i].p_flags & PF_X) != 0)
-	continue;
-      if (n == SEGMENTS_MAX)
-	return false;
-      ElfW(Addr) start = (ElfW(Addr)) ehdr + phdr[i].p_vaddr;
-      ElfW(Addr) end = ALIGN_UP (start + phdr[i].p_memsz, page);
-      start = ALIGN_DOWN (start, page);
-      ranges[n++] = (struct range) { start, end - start };
-    }
-  ranges[n] = (struct range) { 0, 0 };
-  return true;
+  __builtin_unreachable ();
 }
 
 /* Unmap what this ld.so has mapped for the program: L, which is not in the
@@ -435,16 +377,18 @@ make_arguments (void)
   return arguments;
 }
 
-/* Leave the program to the system's ld.so; return if that cannot be done.
-   It is not inlined, because dlmopen comes by the caller, in threads with
-   small stacks.  */
-static __attribute_noinline__ void
+/* Leave the program, whose libc.so.6 L was mapped with MODE, to the system's
+   ld.so, or end it.  It is not inlined, because dlmopen comes by the
+   caller, in threads with small stacks.  */
+static _Noreturn __attribute_noinline__ void
 hand_over (struct link_map *l, int mode)
 {
   struct linker to;
-  struct range own[SEGMENTS_MAX + 1];
   if (!map_linker (&to))
-    return;
+    _dl_fatal_printf ("hugeld: %s is not the one that this dynamic linker was"
+		      " made for, and at %s there is no other linker; remove"
+		      " this one from there, or make it anew\n",
+		      l->l_name, RUNTIME_LINKER);
   _dl_hugepages_report_libc (l);
   if (__glibc_unlikely (GLRO (dl_debug_mask) & DL_DEBUG_FILES))
     _dl_debug_printf ("%s is not the one that this dynamic linker was made"
@@ -453,22 +397,24 @@ hand_over (struct link_map *l, int mode)
   ElfW(auxv_t) *base = find_auxiliary (AT_BASE);
   bool is_interpreter = (base != NULL
 			 && base->a_un.a_val == (ElfW(Addr)) &__ehdr_start);
-  if (!is_interpreter || (mode & __RTLD_AUDIT) != 0)
+  if (!is_interpreter || (mode & __RTLD_AUDIT) != 0 || GLRO (dl_naudit) > 0)
     {
       char **arguments = (is_interpreter
 			  ? make_arguments () : read_arguments ());
       if (arguments != NULL)
 	HL_CALL (__NR_execve, RUNTIME_LINKER, arguments, _environ, 0, 0, 0);
     }
-  else if (find_own_segments (own))
+  if (is_interpreter)
     {
       base->a_un.a_val = to.bias;
       close_gap ();
       restore_dynamic (GL (dl_ns)[LM_ID_BASE]._ns_loaded);
       unmap_objects (l);
-      _dl_hugepages_leave (own, (void **) _dl_argv - 1, to.entry);
+      start_linker ((void **) _dl_argv - 1, to.entry);
     }
-  hl_free_area (&to.area);
+  _dl_fatal_printf ("hugeld: %s is not the one that this dynamic linker was"
+		    " made for, and %s cannot be executed\n", l->l_name,
+		    RUNTIME_LINKER);
 }
 
 void

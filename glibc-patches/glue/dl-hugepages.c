@@ -45,7 +45,6 @@
 #include "hugeld/image.h"
 #include "hugeld/in-process.h"
 #include "hugeld/line.h"
-#include "hugeld/load-address.h"
 #include "hugeld/move.h"
 #include "hugeld/report.h"
 #include "hugeld/segments.h"
@@ -59,29 +58,15 @@
 bool _dl_hugepages_active attribute_hidden attribute_relro;
 static struct hl_context *context attribute_relro;
 
-/* What is allocated for it, after the scratch.  */
+/* What is allocated for it.  The object that is mapped just now is there,
+   too: the thread that calls dlopen may have a small stack.  */
 struct state
 {
+  struct hl_object object;
   struct hl_config config;
   struct hl_context context;
 };
-
-/* What is needed for a moment, with dl_load_lock held.  The thread that
-   calls dlopen may have a small stack.  */
-#define SONAME_MAX 256
-struct scratch
-{
-  struct hl_object object;
-  ElfW(Phdr) phdr[DL_HUGEPAGES_PHDR_MAX];
-  ElfW(Dyn) dynamic[32];
-  char soname[SONAME_MAX];
-  /* Where the object that is about to be mapped should begin: one more than
-     the number of pages behind a multiple of a huge page, or zero if
-     anywhere will do.  */
-  unsigned int residue;
-};
-static struct scratch *scratch attribute_relro;
-ElfW(Phdr) *_dl_hugepages_headers attribute_hidden attribute_relro;
+static struct hl_object *current attribute_relro;
 
 /* The executable's path.  */
 static const char *executable attribute_relro;
@@ -152,12 +137,11 @@ begin (const char *program)
   variables[1] = copy_variable (VARIABLES "_OPTIONS");
   executable = program != NULL ? program : read_executable ();
   /* By one mmap of ld.so's own allocator.  */
-  scratch = malloc (sizeof *scratch + sizeof (struct state));
-  if (executable == NULL || scratch == NULL)
+  struct state *state = malloc (sizeof *state);
+  if (executable == NULL || state == NULL)
     return;
-  struct state *state = (struct state *) (scratch + 1);
+  current = &state->object;
   context = &state->context;
-  _dl_hugepages_headers = scratch->phdr;
   _dl_hugepages_active = hl_begin (context, &state->config, variables,
 				    executable, HL_LINKER,
 				    GLRO (dl_pagesize));
@@ -191,14 +175,13 @@ struct task
   int status;
 };
 
-/* Move the object in the scratch, that of TASK.  Its status becomes nonzero
-   if strict=on ends the program.  */
+/* Move the current object, that of TASK.  Its status becomes nonzero if
+   strict=on ends the program.  */
 static void
 move_added (void *closure)
 {
   struct task *task = closure;
-  hl_add_object (context, &scratch->object, task->l->l_phdr,
-		 task->l->l_phnum);
+  hl_add_object (context, current, task->l->l_phdr, task->l->l_phnum);
   task->status = hl_move_objects (context);
   if (task->status == HL_LOST)
     hl_unmap_rest (context);
@@ -226,11 +209,11 @@ select_mapped (const struct link_map *l, const char *path, bool is_main)
   return hl_select_names (context->config->options.objects, &names);
 }
 
-/* Clear the object in the scratch, and fill in what is known of L.  */
+/* The current object becomes L, with what is known of it.  */
 static struct hl_object *
 describe (const struct link_map *l, const char *path, bool is_main)
 {
-  struct hl_object *object = &scratch->object;
+  struct hl_object *object = current;
   memset (object, '\0', offsetof (struct hl_object, n_segments));
   object->path = path;
   object->soname = read_soname (l);
@@ -241,7 +224,7 @@ describe (const struct link_map *l, const char *path, bool is_main)
   return object;
 }
 
-/* Move L, which is described in the scratch.  Return the core's verdict:
+/* Move L, which the current object describes.  Return the core's verdict:
    HL_LOST, or positive if strict=on ends the program.
 
    The thread that calls dlopen may have a small stack, and where that is
@@ -251,7 +234,7 @@ describe (const struct link_map *l, const char *path, bool is_main)
 static int
 move_object (const struct link_map *l, enum hl_selection selection)
 {
-  const struct hl_object *object = &scratch->object;
+  const struct hl_object *object = current;
   struct task task = { .l = l };
   if (!hl_holds_its_place (object) && context->probed.status.filters == 0)
     /* There may be something to complain of.  */
@@ -286,7 +269,7 @@ _dl_hugepages_move_executable (struct link_map *l)
 /* A file's program headers are looked at only if there are no more, and
    the first bytes of a file that open_verify has read are fewer than
    this.  */
-#define PHDR_MAX DL_HUGEPAGES_PHDR_MAX
+#define PHDR_MAX 64
 #define START_MAX 1024
 
 /* A file's first bytes, program headers and segments.  */
@@ -326,31 +309,11 @@ read_headers (struct headers *h, int fd, size_t length)
 			   &context->config->geometry) == 0;
 }
 
-/* Return true if B, which is the image's PT_LOAD for A, may be mapped.
-   Where it IS_MAIN, the image is laid out for being executed, too: it has
-   other borders between segments that are only read, and may have none for
-   one of them.  hl_compare_image knows whether it has all of them.  */
-static bool
-is_same_segment (const ElfW(Phdr) *a, const ElfW(Phdr) *b, bool is_main)
-{
-  bool may_differ = is_main && (a->p_flags & PF_W) == 0;
-  if (b->p_type == PT_NULL)
-    return may_differ;
-  if (b->p_type != PT_LOAD || b->p_flags != a->p_flags
-      || !powerof2 (b->p_align) || b->p_align < a->p_align
-      || b->p_align < context->config->geometry.huge_page_bytes)
-    return false;
-  return (may_differ
-	  || (b->p_vaddr == a->p_vaddr && b->p_paddr == a->p_paddr
-	      && b->p_filesz == a->p_filesz && b->p_memsz == a->p_memsz));
-}
-
 /* Return true if A and B are the headers of one file, laid out twice: all
-   that may differ is where something lies in the file, the alignment of
-   what is mapped from it, which must be that of huge pages, and what
-   is_same_segment says.  */
+   that may differ is where something lies in the file, and the alignment of
+   what is mapped from it, which must be that of huge pages.  */
 static bool
-is_same_file (const struct headers *a, const struct headers *b, bool is_main)
+is_same_file (const struct headers *a, const struct headers *b)
 {
   ElfW(Ehdr) ehdr = b->ehdr;
   ehdr.e_phoff = a->ehdr.e_phoff;
@@ -361,9 +324,15 @@ is_same_file (const struct headers *a, const struct headers *b, bool is_main)
     {
       ElfW(Phdr) phdr = b->phdr[i];
       phdr.p_offset = a->phdr[i].p_offset;
-      if (a->phdr[i].p_type == PT_LOAD && a->phdr[i].p_memsz > 0
-	  ? !is_same_segment (&a->phdr[i], &phdr, is_main)
-	  : memcmp (&phdr, &a->phdr[i], sizeof phdr) != 0)
+      if (phdr.p_type == PT_LOAD && phdr.p_memsz > 0)
+	{
+	  if (!powerof2 (phdr.p_align)
+	      || phdr.p_align < a->phdr[i].p_align
+	      || phdr.p_align < context->config->geometry.huge_page_bytes)
+	    return false;
+	  phdr.p_align = a->phdr[i].p_align;
+	}
+      if (memcmp (&phdr, &a->phdr[i], sizeof phdr) != 0)
 	return false;
     }
   return true;
@@ -391,7 +360,7 @@ try_mapping (int fd)
    that.  */
 static int
 check_image (struct comparison *c, int to, int fd, const char *start,
-	     size_t length, bool is_main)
+	     size_t length)
 {
   struct headers *original = &c->original;
   struct headers *laid_out = &c->image;
@@ -401,7 +370,7 @@ check_image (struct comparison *c, int to, int fd, const char *start,
       || __pread64_nocancel (to, laid_out->start, length, 0)
 	 != (ssize_t) length
       || !read_headers (laid_out, to, length)
-      || !is_same_file (original, laid_out, is_main)
+      || !is_same_file (original, laid_out)
       || hl_read_file_state (&state, to) != 0)
     return HL_REASON_IMAGE_MISMATCH;
   int result = hl_compare_image (&original->object, &laid_out->object,
@@ -412,102 +381,6 @@ check_image (struct comparison *c, int to, int fd, const char *start,
     /* glibc would put its first page on a boundary.  */
     result = HL_REASON_IMAGE_PLACE;
   return result != 0 ? result : try_mapping (to);
-}
-
-/* Return the offset of ADDRESS in the file with headers PHDR, or -1.  */
-static off_t
-find_offset (const ElfW(Phdr) *phdr, size_t phnum, ElfW(Addr) address)
-{
-  for (size_t i = 0; i < phnum; ++i)
-    if (phdr[i].p_type == PT_LOAD
-	&& address - phdr[i].p_vaddr < phdr[i].p_filesz)
-      return phdr[i].p_offset + (address - phdr[i].p_vaddr);
-  return -1;
-}
-
-/* Read DT_SONAME of the file FD, whose first LENGTH bytes are START, into
-   the scratch; it is empty if there is none.  Return false if that fails,
-   or if the program headers are not in START.  */
-static bool
-read_file_soname (int fd, const char *start, size_t length)
-{
-  const ElfW(Ehdr) *ehdr = (const ElfW(Ehdr) *) start;
-  const ElfW(Phdr) *phdr = (const ElfW(Phdr) *) (start + ehdr->e_phoff);
-  ElfW(Dyn) *dynamic = scratch->dynamic;
-  char *soname = scratch->soname;
-  ElfW(Addr) strings = 0, name = 0;
-  size_t size = ehdr->e_phnum * sizeof *phdr;
-  if (ehdr->e_phentsize != sizeof *phdr
-      || ehdr->e_phoff > length || size > length - ehdr->e_phoff
-      || (ehdr->e_phoff & (__alignof (*phdr) - 1)) != 0)
-    return false;
-  for (size_t i = 0; i < ehdr->e_phnum; ++i)
-    {
-      if (phdr[i].p_type != PT_DYNAMIC)
-	continue;
-      off_t at = phdr[i].p_offset;
-      off_t end = at + phdr[i].p_filesz;
-      while (at < end && (strings == 0 || name == 0))
-	{
-	  ssize_t n = __pread64_nocancel (fd, dynamic,
-					  MIN (sizeof scratch->dynamic,
-					       (size_t) (end - at)), at);
-	  size_t count = n > 0 ? n / sizeof *dynamic : 0;
-	  if (count == 0)
-	    return false;
-	  for (size_t j = 0; j < count; ++j)
-	    if (dynamic[j].d_tag == DT_STRTAB)
-	      strings = dynamic[j].d_un.d_ptr;
-	    else if (dynamic[j].d_tag == DT_SONAME)
-	      name = dynamic[j].d_un.d_val;
-	  at += count * sizeof *dynamic;
-	}
-    }
-  soname[0] = '\0';
-  if (strings == 0 || name == 0)
-    return true;
-  off_t at = find_offset (phdr, ehdr->e_phnum, strings + name);
-  if (at < 0)
-    return false;
-  ssize_t n = __pread64_nocancel (fd, soname, SONAME_MAX, at);
-  return n > 0 && memchr (soname, '\0', n) != NULL;
-}
-
-/* Return true if LD_HUGEPAGES has a pattern for sonames that EXCLUDES, or
-   one that does not.  */
-static bool
-asks_for_soname (bool excludes)
-{
-  struct hl_string patterns = context->config->options.objects;
-  struct hl_pattern pattern;
-  while (hl_next_pattern (&patterns, &pattern))
-    if (pattern.excludes == excludes && hl_is_like_soname (&pattern))
-      return true;
-  return false;
-}
-
-/* Return true if LD_HUGEPAGES selects the object at PATH, in the file FD,
-   whose soname is not known.  What is needed at startup is found by its
-   soname, so that is only asked for if it could make a difference.  */
-static bool
-is_selected (const char *path, int fd, const char *start, size_t length,
-	     int mode)
-{
-  struct hl_names names =
-    { .path = path, .is_main = (mode & __RTLD_OPENEXEC) != 0 };
-  bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
-  bool result = (hl_select_names (context->config->options.objects, &names)
-		 != HL_NOT_SELECTED);
-  if ((!result && !is_opened_later) || !asks_for_soname (result))
-    return result;
-  /* A filter of the program's own may kill for pread64.  */
-  if ((is_opened_later && hl_read_process_status (context) != 0)
-      || !read_file_soname (fd, start, length))
-    return false;
-  if (scratch->soname[0] != '\0')
-    names.soname = scratch->soname;
-  return (hl_select_names (context->config->options.objects, &names)
-	  != HL_NOT_SELECTED);
 }
 
 /* Return what the stores have as the image of FD, or a negated reason for
@@ -532,22 +405,27 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
 			  char *start, size_t length, const char *path,
 			  int mode)
 {
-  scratch->residue = 0;
-  mapped->is_selected = mapped->is_image = mapped->is_for_core = false;
+  bool is_main = (mode & __RTLD_OPENEXEC) != 0;
+  struct hl_names names =
+    { .path = is_main ? executable : path, .is_main = is_main };
+  mapped->is_selected = mapped->is_image = false;
   mapped->no_image = HL_MOVED;
   if (context->is_busy)
     return fd;
-  if ((mode & __RTLD_OPENEXEC) != 0)
-    path = executable;
   if ((mode & __RTLD_DLOPEN) != 0 || GLRO (dl_naudit) > 0)
     /* The program has run, or an auditor, which may have threads.  */
     hl_forget_process (context);
-  mapped->is_selected = is_selected (path, fd, start, length, mode);
-  if (!hl_uses_images (context->config->options.backend)
+  /* The soname is not known yet.  What is needed at startup has it as its
+     file's name.  */
+  mapped->is_selected
+    = (hl_select_names (context->config->options.objects, &names)
+       != HL_NOT_SELECTED);
+  if (!mapped->is_selected
+      || !hl_uses_images (context->config->options.backend)
       || length > START_MAX
-      /* Its address is its own.  The core knows what else may be there.  */
-      || ((const ElfW(Ehdr) *) start)->e_type != ET_DYN
-      || !mapped->is_selected
+      /* Its image is laid out for being executed, with other borders
+	 between segments.  The core brings it into place.  */
+      || is_main
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0))
     return fd;
@@ -567,11 +445,9 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
   if (hl_map_area (&area, sizeof *c, PROT_READ | PROT_WRITE, 0) == 0)
     {
       c = (struct comparison *) area.start;
-      result = check_image (c, to, fd, start, length,
-			    (mode & __RTLD_OPENEXEC) != 0);
+      result = check_image (c, to, fd, start, length);
     }
-  mapped->is_for_core = result == HL_REASON_IMAGE_PLACE;
-  mapped->no_image = mapped->is_for_core ? HL_MOVED : result;
+  mapped->no_image = result == HL_REASON_IMAGE_PLACE ? HL_MOVED : result;
   mapped->is_image = result == 0;
   if (mapped->is_image)
     memcpy (start, c->image.start, length);
@@ -652,77 +528,22 @@ _dl_hugepages_end_startup (const struct link_map *main_map)
   context->has_started = true;
 }
 
-/* Return the largest alignment that a segment asks for, at least a
-   page.  */
-static ElfW(Addr)
-find_alignment (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
-{
-  ElfW(Addr) alignment = GLRO (dl_pagesize);
-  for (ElfW(Half) i = 0; i < phnum; ++i)
-    if (phdr[i].p_type == PT_LOAD && powerof2 (phdr[i].p_align)
-	&& phdr[i].p_align > alignment)
-      alignment = phdr[i].p_align;
-  return alignment;
-}
-
-/* No room is looked for where a huge page is larger than what glibc itself
+/* Nothing is aligned where a huge page is larger than what glibc itself
    aligns objects to (MAX_THP_PAGESIZE since 2.44): with pages of 64 KiB it
    has 512 MiB, and few objects fill one.  */
 #define HUGE_PAGE_MAX (32 << 20)
 
-void
-_dl_hugepages_choose_place (const struct dl_hugepages_object *mapped,
-			    const ElfW(Phdr) *phdr, ElfW(Half) phnum,
-			    int mode)
+ElfW(Addr)
+_dl_hugepages_align (const struct dl_hugepages_object *mapped,
+		     ElfW(Addr) start, size_t length, ElfW(Addr) align,
+		     int mode)
 {
-  struct hl_object *object = &scratch->object;
-  uint64_t bias = 0;
-  /* An image's p_align says where it goes, and one that was linked for an
-     address of its own gets that, if it is free.  */
-  if (!mapped->is_selected || mapped->is_image
-      || context->config->geometry.huge_page_bytes > HUGE_PAGE_MAX
-      || hl_read_segments (object, phdr, phnum, 0,
-			   &context->config->geometry) != 0
-      || object->segment[0].first_page != 0
-      || (!mapped->is_for_core
-	  && !hl_choose_load_bias (&bias, object, &context->config->options,
-				   &context->config->geometry,
-				   find_alignment (phdr, phnum)))
+  size_t huge = context->config->geometry.huge_page_bytes;
+  if (!mapped->is_selected || align >= huge || length < huge
+      || huge > HUGE_PAGE_MAX || (start & (huge - 1)) != 0
       /* A filter of the program's own may kill for munmap.  */
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0))
-    return;
-  bias &= context->config->geometry.huge_page_bytes - 1;
-  scratch->residue = bias / GLRO (dl_pagesize) + 1;
-}
-
-ElfW(Addr)
-_dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
-		   off_t offset)
-{
-  ElfW(Addr) begin = (scratch->residue - 1) * GLRO (dl_pagesize);
-  if (scratch->residue == 0 || (begin & (align - 1)) != 0)
-    return 0;
-
-  /* A hint for mmap would not do: kernels align large mappings of files
-     as they like.  So look where there is room, and take it unless another
-     thread was faster.  */
-  size_t huge = context->config->geometry.huge_page_bytes;
-  struct hl_area room;
-  length = ALIGN_UP (length, GLRO (dl_pagesize));
-  if (hl_map_area (&room, length + huge, PROT_NONE, MAP_NORESERVE) != 0)
-    return 0;
-  ElfW(Addr) start = room.start + ((begin - room.start) & (huge - 1));
-  hl_free_area (&room);
-  long int at = hl_mmap (start, length, prot,
-			 MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, offset);
-  if (hl_is_error (at))
-    return 0;
-  if ((ElfW(Addr)) at != start)
-    {
-      /* Before Linux 4.17 the flag is unknown and the address a wish.  */
-      hl_munmap (at, length);
-      return 0;
-    }
-  return start;
+    return align;
+  return huge;
 }

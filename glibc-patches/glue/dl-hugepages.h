@@ -21,20 +21,14 @@
 #include <link.h>
 #include <stdbool.h>
 
-/* The program headers of an object that has more are not looked at.  */
-#define DL_HUGEPAGES_PHDR_MAX 64
-
 /* What is known of an object while it is mapped, from one call below to the
    next.  */
 struct dl_hugepages_object
 {
-  /* LD_HUGEPAGES selects it.  */
+  /* LD_HUGEPAGES selects it by its path.  */
   bool is_selected;
   /* It is mapped from its image.  */
   bool is_image;
-  /* There is one, but it cannot be mapped page by page: the core brings it
-     into place, for which the object must begin on a boundary.  */
-  bool is_for_core;
   /* Its image was looked for in vain, and this is why (enum hl_reason); or
      zero.  */
   int no_image;
@@ -48,10 +42,6 @@ struct dl_hugepages_object
    in programs that do not know of it, and then nothing below does
    anything.  */
 extern bool _dl_hugepages_active attribute_hidden;
-
-/* Room for DL_HUGEPAGES_PHDR_MAX program headers; null until there is
-   something to select.  */
-extern ElfW(Phdr) *_dl_hugepages_headers attribute_hidden;
 
 /* Start with LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from the environment; in
    secure mode remove both.  PROGRAM is what ld.so was told to run, or null
@@ -72,17 +62,13 @@ int _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
 			      char *start, size_t length, const char *path,
 			      int mode) attribute_hidden;
 
-/* Choose where the object with these program headers goes, so that its
-   text is well on huge pages; _dl_hugepages_map comes next.  */
-void _dl_hugepages_choose_place (const struct dl_hugepages_object *,
-				 const ElfW(Phdr) *phdr, ElfW(Half) phnum,
-				 int mode) attribute_hidden;
-
-/* Map LENGTH bytes of FD from OFFSET with protection PROT at the place that
-   was chosen for the object.  Return it, or zero if anywhere will do, if that
-   cannot be done, or if it would be no multiple of ALIGN.  */
-ElfW(Addr) _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot,
-			      int fd, off_t offset) attribute_hidden;
+/* Return the alignment with which the object is mapped, whose segments
+   begin at START, have LENGTH bytes and ask for ALIGN: that of a huge page,
+   or ALIGN.  */
+ElfW(Addr) _dl_hugepages_align (const struct dl_hugepages_object *mapped,
+				ElfW(Addr) start, size_t length,
+				ElfW(Addr) align, int mode)
+  attribute_hidden;
 
 /* Move L, which has just been mapped from FD.  Nothing else knows of it
    yet, but other threads may run.  Return false if a part of it has got
@@ -94,8 +80,7 @@ bool _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
 
 /* L is libc.so.6, and has just been mapped with MODE.  If the process has
    had none and it is not the one that this ld.so was made for, leave the
-   program to the system's ld.so and don't return, unless that cannot be
-   done.  */
+   program to the system's ld.so, or end it.  */
 void _dl_hugepages_check_libc (struct link_map *l, int mode)
   attribute_hidden;
 
@@ -116,9 +101,7 @@ void _dl_hugepages_end_startup (const struct link_map *main_map)
 # define _dl_hugepages_move_executable(l) ((void) 0)
 # define _dl_hugepages_end_startup(main_map) ((void) 0)
 # define _dl_hugepages_open_image(mapped, fd, start, length, path, mode) (fd)
-# define _dl_hugepages_headers ((ElfW(Phdr) *) NULL)
-# define _dl_hugepages_choose_place(mapped, phdr, phnum, mode) ((void) 0)
-# define _dl_hugepages_map(length, align, prot, fd, offset) ((ElfW(Addr)) 0)
+# define _dl_hugepages_align(mapped, start, length, align, mode) (align)
 # define _dl_hugepages_move_mapped(mapped, l, fd, mode) true
 # define _dl_hugepages_check_libc(l, mode) ((void) 0)
 

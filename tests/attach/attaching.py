@@ -2,7 +2,6 @@
 """Programs that run while `hugeld attach` and `hugeld detach` work on them (target.c), and the answers about their memory."""
 
 import contextlib
-import ctypes
 import os
 import pathlib
 import re
@@ -16,7 +15,7 @@ from smaps import read_smaps
 from stores import is_image
 
 HERE = pathlib.Path(__file__).resolve().parent
-ARMED = 15  # the first step of steps.c at which the frame is in place
+ARMED = 13  # the first step of steps.c at which the frame is in place
 
 
 class Target:
@@ -80,16 +79,6 @@ def compile_preloaded(folder, source):
     return library
 
 
-def compile_library(folder, mibs):
-    """The target with its text in a library, and that."""
-    library = folder / "libtext.so"
-    command = ["gcc", "-shared", "-fPIC", "-DTEXT_IS_GLOBAL", f'-DCOUNT="{mibs * 1024}"', "-Wl,-soname,libtext.so", "-o", library, "-x", "c",
-               HERE / "text.h"]
-    subprocess.run(command, check=True, timeout=120)
-    on_small_pages(library)
-    return compile_target(folder, "target-library", mibs, "-fPIC", "-DTEXT_ELSEWHERE", library, "-Wl,-rpath,$ORIGIN"), library
-
-
 @contextlib.contextmanager
 def running(path, mode, threads=0, prefix=(), **options):
     """Runs the target until it waits as MODE says."""
@@ -140,39 +129,6 @@ def check_rest(path, mode, move, plain_output):
             break
     assert found == plain_output, (found, said)
     assert said[0] == 0, said
-
-
-@contextlib.contextmanager
-def tracing(tid):
-    """A thread of ours traces the thread TID, which does not notice, and the kernel lets go of it when ours ends."""
-    libc, is_traced, over, said = ctypes.CDLL(None), threading.Event(), threading.Event(), []
-
-    def trace():
-        said.append(libc.ptrace(0x4206, tid, None, None))  # PTRACE_SEIZE
-        is_traced.set()
-        over.wait()
-
-    tracer = threading.Thread(target=trace)
-    tracer.start()
-    is_traced.wait()
-    try:
-        assert said == [0]
-        yield
-    finally:
-        over.set()
-        tracer.join()
-
-
-def tells_rseq(pid):
-    """Whether the kernel has ptrace(2)'s PTRACE_GET_RSEQ_CONFIGURATION, tried on the process PID."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for request in 0x4206, 0x4207:  # PTRACE_SEIZE, PTRACE_INTERRUPT
-        assert libc.ptrace(request, pid, None, None) == 0, os.strerror(ctypes.get_errno())
-    try:
-        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-        return libc.ptrace(0x420f, pid, ctypes.c_void_p(64), ctypes.create_string_buffer(64)) >= 0
-    finally:
-        libc.ptrace(17, pid, None, None)  # PTRACE_DETACH
 
 
 @contextlib.contextmanager

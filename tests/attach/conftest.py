@@ -10,7 +10,7 @@ from hugepages import put_memory_together
 
 
 def pytest_ignore_collect():
-    return platform.machine() not in ("x86_64", "aarch64") or None
+    return platform.machine() != "x86_64" or None
 
 
 @pytest.fixture(autouse=True)
@@ -37,11 +37,6 @@ def targets(tmp_path_factory):
             return self[kind]
 
     return Targets()
-
-
-@pytest.fixture(scope="session")
-def library_target(tmp_path_factory):
-    return attaching.compile_library(tmp_path_factory.mktemp("attach-library"), 6)
 
 
 @pytest.fixture(scope="session")

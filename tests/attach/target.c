@@ -36,7 +36,6 @@
 #include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
-#include <sys/rseq.h>
 #include <sys/select.h>
 #include <sys/sem.h>
 #include <sys/signalfd.h>
@@ -432,36 +431,6 @@ static void *wait_in_thread(void *data) {
     return data;
 }
 
-/* The same, in a call with a timeout, while another thread waits without. */
-static void wait_pwait_eintr_beside(void) {
-    struct epoll_event got;
-    struct sigaction action = {.sa_handler = handle};
-    pthread_t thread;
-    sigset_t set, none;
-    sigemptyset(&none);
-    sigaction(SIGUSR1, &action, NULL);
-    block_usr1(&set);
-    want(pthread_create(&thread, NULL, wait_in_thread, NULL) == 0, "pthread_create");
-    want(epoll_pwait(epoll_create1(0), &got, 1, 60000, &none) == -1 && errno == EINTR && handled == 1,
-         "EINTR");
-    pthread_join(thread, NULL);
-}
-
-/* Another thread waits in a call that ends with EINTR when it is interrupted. */
-static void *wait_epoll_in_thread(void *epoll) {
-    struct epoll_event got;
-    want(epoll_wait(*(int *)epoll, &got, 1, -1) == 1, "epoll_wait");
-    return NULL;
-}
-
-static void wait_epoll_beside(void) {
-    int epoll = make_epoll(); /* before this thread waits, so that the test finds it open */
-    pthread_t thread;
-    want(pthread_create(&thread, NULL, wait_epoll_in_thread, &epoll) == 0, "pthread_create");
-    wait_futex();
-    pthread_join(thread, NULL);
-}
-
 /* Sends signals that only the call lets through; each must end it, and the sender waits until it has. */
 static void send_and_wait(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -580,25 +549,6 @@ static char *use_ring(const struct io_uring_sqe *entry) {
 }
 
 /* One of the kernel's threads waits for data, which it is to move from one pipe to another. */
-static void wait_uring_worker(void) {
-    int other[2], done = eventfd(0, 0), epoll = epoll_create1(0);
-    struct epoll_event wanted = {EPOLLIN, {0}}, got;
-    want(pipe(other) == 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, done, &wanted) == 0, "epoll_ctl");
-    char *queues = use_ring(&(struct io_uring_sqe){.opcode = IORING_OP_SPLICE,
-                                                   .fd = other[1],
-                                                   .off = UINT64_MAX,
-                                                   .splice_fd_in = pipe_[0],
-                                                   .splice_off_in = UINT64_MAX,
-                                                   .len = 1});
-    want(syscall(SYS_io_uring_register, ring, IORING_REGISTER_EVENTFD, &done, 1) == 0, "io_uring_register");
-    volatile uint32_t *tail = (void *)(queues + ring_parameters.cq_off.tail);
-    while (*tail == 0)
-        want(epoll_wait(epoll, &got, 1, -1) == 1, "epoll_wait");
-    const struct io_uring_cqe *completion = (void *)(queues + ring_parameters.cq_off.cqes);
-    if (completion->res != 1)
-        fail("the splice ended with %d", completion->res);
-}
-
 static void wait_io_uring(void) {
     use_ring(&(struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = pipe_[0], .poll32_events = POLLIN});
     want(syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 0,
@@ -624,120 +574,19 @@ static void wait_terminal(void) {
     waitpid(-1, NULL, 0);
 }
 
-#ifdef __aarch64__
-/* A wait with a value in each register that a call leaves alone: x1 to x30, the flags, the floating-point control and status
-   registers, and the vector registers. */
-struct registers {
-    uint64_t x[31], flags, control, status;
-    __uint128_t v[32];
-};
-
-long wait_with_registers(_Atomic uint32_t *word, const struct registers *in, struct registers *out);
-__asm__(".text\n"
-        "wait_with_registers:\n"
-        "stp x29, x30, [sp, #-192]!\n"
-        "stp x19, x20, [sp, #16]\n"
-        "stp x21, x22, [sp, #32]\n"
-        "stp x23, x24, [sp, #48]\n"
-        "stp x25, x26, [sp, #64]\n"
-        "stp x27, x28, [sp, #80]\n"
-        "stp d8, d9, [sp, #96]\n"
-        "stp d10, d11, [sp, #112]\n"
-        "stp d12, d13, [sp, #128]\n"
-        "stp d14, d15, [sp, #144]\n"
-        "stp x0, x2, [sp, #160]\n"
-        "mov x30, x1\n"
-        "ldp x2, x3, [x30, #248]\n"
-        "msr nzcv, x2\n"
-        "msr fpcr, x3\n"
-        "ldr x2, [x30, #264]\n"
-        "msr fpsr, x2\n"
-        "add x2, x30, #272\n"
-        ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n"
-        "ld1 {v\\n\\().2d}, [x2], #16\n"
-        ".endr\n"
-        ".irp n, 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30\n"
-        "ldr x\\n, [x30, #8 * \\n]\n"
-        ".endr\n"
-        "svc #0\n"
-        "str x0, [sp, #176]\n"
-        "ldr x0, [sp, #168]\n"
-        ".irp n, 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30\n"
-        "str x\\n, [x0, #8 * \\n]\n"
-        ".endr\n"
-        "mrs x1, nzcv\n"
-        "mrs x2, fpcr\n"
-        "mrs x3, fpsr\n"
-        "stp x1, x2, [x0, #248]\n"
-        "str x3, [x0, #264]\n"
-        "msr fpcr, xzr\n"
-        "add x2, x0, #272\n"
-        ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n"
-        "st1 {v\\n\\().2d}, [x2], #16\n"
-        ".endr\n"
-        "ldr x0, [sp, #176]\n"
-        "ldp x19, x20, [sp, #16]\n"
-        "ldp x21, x22, [sp, #32]\n"
-        "ldp x23, x24, [sp, #48]\n"
-        "ldp x25, x26, [sp, #64]\n"
-        "ldp x27, x28, [sp, #80]\n"
-        "ldp d8, d9, [sp, #96]\n"
-        "ldp d10, d11, [sp, #112]\n"
-        "ldp d12, d13, [sp, #128]\n"
-        "ldp d14, d15, [sp, #144]\n"
-        "ldp x29, x30, [sp], #192\n"
-        "ret\n");
-
-static void compare_registers(const struct registers *in, const struct registers *out) {
-    for (unsigned i = 1; i < 31; i++)
-        if (in->x[i] != out->x[i])
-            fail("x%u is %lx and was %lx", i, out->x[i], in->x[i]);
-    want(in->flags == out->flags && in->control == out->control && in->status == out->status,
-         "a control register has changed");
-    want(memcmp(in->v, out->v, sizeof in->v) == 0, "a vector register has changed");
-}
-
-static void fill_registers(struct registers *in) {
-    *in = (struct registers){.flags = 0x60000000, .control = 0x00c00000, .status = 0x10};
-    for (unsigned i = 0; i < 31; i++)
-        in->x[i] = 0x0101010101010101 * (i + 1);
-    for (unsigned i = 0; i < sizeof in->v / 8; i++)
-        ((uint64_t *)in->v)[i] = 0x9e3779b97f4a7c15 * (i + 1);
-}
-
-static void wait_registers(void) {
-    struct registers in, out = {0};
-    fill_registers(&in);
-    in.x[1] = FUTEX_WAIT;
-    in.x[2] = in.x[3] = 0;
-    in.x[8] = SYS_futex;
-    while (shared->word == 0) {
-        long result = wait_with_registers(&shared->word, &in, &out);
-        want(result == 0 || result == -EAGAIN, "futex");
-        compare_registers(&in, &out);
-    }
-}
-
-/* The same in a call that ends with EINTR when it is interrupted. */
-static void wait_registers_epoll(void) {
-    struct registers in, out = {0};
-    struct epoll_event got;
-    fill_registers(&in);
-    in.x[1] = (uint64_t)&got;
-    in.x[2] = 1;
-    in.x[3] = UINT64_MAX;
-    in.x[4] = 0;
-    in.x[8] = SYS_epoll_pwait;
-    want(wait_with_registers((void *)(uintptr_t)make_epoll(), &in, &out) == 1, "epoll_pwait");
-    compare_registers(&in, &out);
-}
-#endif
-
 /* --- not in a call --- */
 
 static void run_compute(void) {
     while (!shared->stop)
         check_all();
+}
+
+/* Sleeps for some milliseconds again and again, and computes in between. */
+static void run_doze(void) {
+    while (!shared->stop) {
+        poll(NULL, 0, 5);
+        check_all();
+    }
 }
 
 /* While another thread waits. */
@@ -749,15 +598,15 @@ static void run_compute_beside(void) {
 }
 
 /* In a handler, on an alternate stack that has no room for more. */
-static void compute_in_handler(int number) {
+static void doze_in_handler(int number) {
     (void)number;
-    run_compute();
+    run_doze();
 }
 
 static void run_handler(void) {
     static char stack[16384] __attribute__((aligned(64)));
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack}, after;
-    struct sigaction action = {.sa_handler = compute_in_handler, .sa_flags = SA_ONSTACK};
+    struct sigaction action = {.sa_handler = doze_in_handler, .sa_flags = SA_ONSTACK};
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
     sigaction(SIGUSR2, &action, NULL);
     raise(SIGUSR2);
@@ -773,8 +622,8 @@ static struct {
 } small;
 static ucontext_t outside, inside;
 
-static void compute_on_small_stack(void) {
-    run_compute();
+static void doze_on_small_stack(void) {
+    run_doze();
     swapcontext(&inside, &outside);
 }
 
@@ -783,7 +632,7 @@ static void run_coroutine(void) {
     getcontext(&inside);
     inside.uc_stack = (stack_t){.ss_sp = small.stack, .ss_size = sizeof small.stack};
     inside.uc_link = &outside;
-    makecontext(&inside, compute_on_small_stack, 0);
+    makecontext(&inside, doze_on_small_stack, 0);
     swapcontext(&outside, &inside);
     for (size_t i = 0; i < sizeof small.canary; i++)
         want(small.canary[i] == 0xa5, "something was written below the stack");
@@ -793,7 +642,7 @@ static void run_coroutine(void) {
 static void run_handler_below(void) {
     char stack[8192] __attribute__((aligned(64)));
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction action = {.sa_handler = compute_in_handler, .sa_flags = SA_ONSTACK};
+    struct sigaction action = {.sa_handler = doze_in_handler, .sa_flags = SA_ONSTACK};
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
     sigaction(SIGUSR2, &action, NULL);
     unsigned char *below = alloca(4096);
@@ -810,7 +659,7 @@ static void run_handler_below(void) {
 static void run_handler_deep(void) {
     char stack[8192] __attribute__((aligned(64)));
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction action = {.sa_handler = compute_in_handler, .sa_flags = SA_ONSTACK};
+    struct sigaction action = {.sa_handler = doze_in_handler, .sa_flags = SA_ONSTACK};
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
     sigaction(SIGUSR2, &action, NULL);
     unsigned char *below = alloca(300000);
@@ -833,76 +682,21 @@ static void run_coroutine_deep(void) {
 }
 
 #ifdef __x86_64__
-/* Registers that only XSAVE restores: a value in each, compared all the time. */
+/* Registers that only XSAVE restores: a value in each while it sleeps, compared afterwards. */
 __attribute__((target("avx"))) static void run_vectors(void) {
     typedef uint64_t vector __attribute__((vector_size(32)));
-    vector a = {1, 2, 3, 4}, b = {5, 6, 7, 8}, c = {9, 10, 11, 12}, d = {13, 14, 15, 16};
+    const struct timespec time = {0, 5000000};
     while (!shared->stop) {
-        for (int i = 0; i < 100000; i++)
-            __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
-        check_all();
-        for (int i = 0; i < 100000; i++)
-            __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
+        vector a = {1, 2, 3, 4}, b = {5, 6, 7, 8}, c = {9, 10, 11, 12}, d = {13, 14, 15, 16};
+        long result = SYS_nanosleep;
+        __asm__ volatile("syscall"
+                         : "+a"(result), "+x"(a), "+x"(b), "+x"(c), "+x"(d)
+                         : "D"(&time), "S"(NULL)
+                         : "rcx", "r11", "memory");
         vector sum = a + b + c + d;
         want(sum[0] == 28 && sum[1] == 32 && sum[2] == 36 && sum[3] == 40, "a vector register has changed");
+        check_all();
     }
-}
-#endif
-
-#ifdef __x86_64__
-/* A critical section of rseq(2) that takes long: two threads on one processor add to a number that has no lock.  If one
-   is stopped in the middle, the other adds, and the first goes on, that is lost. */
-static uint64_t unlocked;
-
-static bool add_unlocked(void) {
-    uint64_t *section = (uint64_t *)((char *)__builtin_thread_pointer() + __rseq_offset + 8);
-    __asm__ goto(".pushsection .data.rel.local, \"aw\"\n"
-                 ".balign 32\n"
-                 "1: .long 0, 0\n"
-                 ".quad 2f, 3f - 2f, 4f\n"
-                 ".popsection\n"
-                 "lea 1b(%%rip), %%rax\n"
-                 "mov %%rax, (%0)\n"
-                 "2: mov (%1), %%rcx\n"
-                 "mov $200000, %%eax\n"
-                 "5: dec %%eax\n"
-                 "jnz 5b\n"
-                 "inc %%rcx\n"
-                 "mov %%rcx, (%1)\n"
-                 "3:\n"
-                 ".pushsection .text.unlikely, \"ax\"\n"
-                 ".byte 0x0f, 0xb9, 0x3d\n"
-                 ".long %c2\n"
-                 "4: jmp %l[aborted]\n"
-                 ".popsection\n"
-                 :
-                 : "r"(section), "r"(&unlocked), "i"(RSEQ_SIG)
-                 : "rax", "rcx", "memory", "cc"
-                 : aborted);
-    return true;
-aborted:
-    return false;
-}
-
-static void *add_unlocked_often(void *data) {
-    uint64_t *added = data;
-    while (!shared->stop)
-        *added += add_unlocked();
-    return NULL;
-}
-
-static void run_rseq(void) {
-    pthread_t thread;
-    uint64_t mine = 0, other = 0;
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
-    CPU_SET(sched_getcpu(), &cpus);
-    want(__rseq_size > 0, "rseq");
-    want(sched_setaffinity(0, sizeof cpus, &cpus) == 0, "affinity");
-    want(pthread_create(&thread, NULL, add_unlocked_often, &other) == 0, "pthread_create");
-    add_unlocked_often(&mine);
-    pthread_join(thread, NULL);
-    want(mine > 0 && other > 0 && unlocked == mine + other, "a critical section went on after a stop");
 }
 #endif
 
@@ -945,6 +739,7 @@ static void run_churn(void) {
             want(pthread_create(&thread[i], NULL, compute_once, NULL) == 0, "pthread_create");
         for (int i = 0; i < 4; i++)
             pthread_join(thread[i], NULL);
+        poll(NULL, 0, 1);
     }
 }
 
@@ -981,6 +776,7 @@ static void run_forks(void) {
             _exit(5);
         }
         want(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5, "a child");
+        poll(NULL, 0, 1);
     }
 }
 
@@ -1183,9 +979,8 @@ static int run_execs(char **argv) {
 
 static const char *victim;
 
-/* A thread that first runs, and then waits until the FIFO NAME has a writer; it executes the program PATH. */
+/* A thread that waits until the FIFO NAME has a writer, and then executes the program PATH. */
 static void *execute_later(void *path) {
-    await_frame();
     close(open(victim, O_RDONLY));
     execl(path, path, "executed", NULL);
     return path;
@@ -1198,8 +993,11 @@ static void run_execs_beside(void) {
 }
 
 /* Changes the text as the FIFO NAME says: l locks it, a advises something, s seals the last 6 MiB, S all;
-   u unloads the LIBRARY, e executes another program. */
+   u unloads the LIBRARY, e executes another program, m maps a part elsewhere, as V8 does. */
 static void *library;
+static const char *elsewhere;
+
+static const char *aligned_text(void) { return (const char *)(((uintptr_t)functions + 0x1fffff) & ~0x1fffffUL); }
 
 static void *obey(void *data) {
     size_t bytes = 1024 * FUNCTIONS, sealed = (size_t)6 << 20;
@@ -1213,6 +1011,9 @@ static void *obey(void *data) {
         want(syscall(462 /* mseal */, from + bytes - sealed, sealed, 0) == 0, "mseal");
     if (byte == 'S')
         want(syscall(462, from, bytes, 0) == 0, "mseal");
+    if (byte == 'm')
+        elsewhere = mremap((void *)aligned_text(), 2 << 20, 2 << 20, 5 /* MAYMOVE, DONTUNMAP */);
+    want(elsewhere != MAP_FAILED, "mremap");
     if (byte == 'u')
         want(dlclose(library) == 0, "dlclose");
     if (byte == 'e')
@@ -1241,6 +1042,8 @@ static void run_told(void) {
     wait_futex();
     pthread_cancel(thread);
     pthread_join(thread, NULL);
+    if (elsewhere != NULL)
+        want(memcmp(elsewhere, aligned_text(), 2 << 20) == 0, "the text elsewhere");
 }
 
 /* The executed program gets a signal that it ignores, at which a tracer would stop it. */
@@ -1473,13 +1276,12 @@ static const struct mode {
     WAIT(io_uring),
     WAIT(terminal),
     RUN(compute),
+    RUN(doze),
     RUN(handler),
     RUN(handler_below),
     RUN(coroutine),
     RUN(coroutine_deep),
-#ifdef __x86_64__
     RUN(vectors),
-#endif
     RUN(signals),
     RUN(churn),
     RUN(memory),
@@ -1493,43 +1295,27 @@ static const struct mode {
     RUN(dispatch),
     RUN(privileged),
     RUN(hostile),
-#ifdef __x86_64__
-    RUN(rseq),
-#endif
     WAIT(pwait_eintr),
-    WAIT(uring_worker),
     WAIT(nanosleep_rest),
     WAIT(nanosleep_varying),
-#ifdef __x86_64__
     WAIT(select_constant),
-#endif
     WAIT(socket_lowat),
     WAIT(io_getevents),
     RUN(handler_deep),
     RUN(filtered_late),
-#ifdef __x86_64__
     RUN(supervised),
-#endif
-#ifdef __x86_64__
     RUN(escape),
-#endif
     RUN(small),
     WAIT(futex_bitset),
     WAIT(epoll_pwait2),
     WAIT(accept4),
     WAIT(inotify),
-    WAIT(pwait_eintr_beside),
-    WAIT(epoll_beside),
     WAIT(fifo),
-#ifdef __aarch64__
-    WAIT(registers),
-    WAIT(registers_epoll),
-#endif
     RUN(compute_beside),
     RUN(unanswered),
     RUN(unanswered_close),
-    RUN(execs_beside),
     RUN(told),
+    RUN(execs_beside),
     RUN(execs_unanswered),
 };
 

@@ -16,8 +16,8 @@ METRIC = "awk '{{printf \"%d\", $1 / 10000}}' /proc/{}/schedstat"  # processor t
 
 @pytest.mark.check_all
 def test_toggle(targets, plain_output):
-    with attaching.running(targets["exec"], "compute") as target:
-        arguments = ["--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
+    with attaching.running(targets["exec"], "doze") as target:
+        arguments = ["--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
         answer = helpers.hugeld("bench", "--json", *arguments, timeout=120)
         assert answer.returncode in (0, 1), answer.stderr
         assert answer.stdout, answer.stderr
@@ -56,8 +56,8 @@ def test_instructions(targets, plain_output, tmp_path):
     perf.write_text(PERF)
     perf.chmod(0o755)
     env = helpers.environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
-    with attaching.running(targets["exec"], "compute") as target:
-        answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1, env=env)
+    with attaching.running(targets["exec"], "doze") as target:
+        answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1, env=env)
         assert answer.returncode == 0 and answer.stderr == "", answer.stderr
         found = helpers.json.loads(answer.stdout)
         assert found["unit"] == "instructions" and found["verdict"] == "faster"
@@ -70,7 +70,7 @@ def test_instructions(targets, plain_output, tmp_path):
 def test_keep(targets, plain_output, tmp_path):
     env = helpers.environment(PATH=tmp_path)  # without perf
     with attaching.running(targets["exec"], "signals") as target:  # a thousand context switches in a second
-        arguments = ["--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1]
+        arguments = ["--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1]
         result = helpers.hugeld("bench", *arguments, "--keep", timeout=120, env=env)
         assert "which is weak" in result.stderr and "times the processor time" in result.stdout
         assert target.huge_bytes() >= 2 * helpers.HUGE
@@ -81,11 +81,11 @@ def test_keep(targets, plain_output, tmp_path):
 @pytest.mark.parametrize("attached, number", [
     (False, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGHUP), (False, signal.SIGQUIT), (True, signal.SIGPIPE)])
 def test_interrupted(targets, plain_output, attached, number):
-    with attaching.running(targets["exec"], "compute") as target:
+    with attaching.running(targets["exec"], "doze") as target:
         if attached:
-            assert helpers.hugeld("attach", "--running-threads", target.pid).returncode == 0
+            assert helpers.hugeld("attach", target.pid).returncode == 0
         bench = helpers.start(["env", f"--default-signal={number}",  # nohup ignores SIGHUP
-                               helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--running-threads", "--seconds", 1,
+                               helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--seconds", 1,
                                "--metric", METRIC.format(target.pid)])
         try:
             state = target.huge_bytes() > 0
@@ -99,7 +99,7 @@ def test_interrupted(targets, plain_output, attached, number):
 
 
 @pytest.mark.parametrize("arguments", [["--toggle"], ["--toggle", "true"], ["--pid", "1", "--metric", "x"], ["--pid", "1", "--keep"],
-                                       ["--pid", "1", "--running-threads"]])
+                                       ["--pid", "1"]])
 def test_wrong_use(arguments):
     assert helpers.hugeld("bench", *arguments).returncode == 2
 
@@ -114,7 +114,7 @@ def test_too_little_work(targets, tmp_path):
 
 
 def test_no_number(targets):
-    with attaching.running(targets["exec"], "compute") as target:
-        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--running-threads", "--metric", "echo no")
+    with attaching.running(targets["exec"], "doze") as target:
+        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--metric", "echo no")
         assert result.returncode == 1 and "printed no number" in result.stderr
         assert target.huge_bytes() == 0

@@ -6,8 +6,10 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
+import socket
 import time
 
 import helpers
@@ -34,19 +36,19 @@ def succeed(result):
     return result.stdout
 
 
-def check_there_and_back(target, *arguments):
+def check_there_and_back(target):
     """Moves TARGET's text there and back, and there again."""
     before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
-    succeed(attach(*arguments, target.pid))
+    succeed(attach(target.pid))
     assert target.huge_bytes() >= 2 * helpers.HUGE
     assert target.descriptors() == descriptors
     helpers.wait_until(lambda: target.masks() == masks, what="the signal masks of the call")
-    succeed(detach(*arguments, target.pid))
+    succeed(detach(target.pid))
     assert target.huge_bytes() == 0
     assert target.layout() == before
     assert target.descriptors() == descriptors
     helpers.wait_until(lambda: target.masks() == masks, what="the signal masks of the call")
-    succeed(attach(*arguments, target.pid))
+    succeed(attach(target.pid))
 
 
 @pytest.mark.parametrize("mode", [*WAITS[::2], *[pytest.param(w, marks=pytest.mark.check_all(ci=True)) for w in WAITS[1::2]], *[pytest.param(w, marks=pytest.mark.check_all) for w in RARER_WAITS]])
@@ -66,29 +68,25 @@ def test_rest_of_a_sleep(targets, plain_output):
     attaching.check_rest(targets["exec"], "nanosleep_rest", move, plain_output)
 
 
-@pytest.mark.parametrize("mode", ["compute", "handler", "handler_below", "handler_deep", "coroutine", "coroutine_deep", "vectors", "rseq", "memory", "signals", "churn", "forks"])
+@pytest.mark.parametrize("mode", ["doze", "handler", "handler_below", "handler_deep", "coroutine", "coroutine_deep", "vectors", "memory", "signals", "churn", "forks"])
 def test_busy(targets, plain_output, mode):
     with attaching.running(targets["exec"], mode) as target:
-        if mode in ("signals", "churn", "forks", "memory", "rseq"):  # their mappings and masks come and go, too
+        if mode in ("signals", "churn", "forks", "memory"):  # their mappings and masks come and go, too
             for command in attach, detach, attach:
-                succeed(command("--running-threads", target.pid))
+                succeed(command(target.pid))
         else:
             if mode.startswith("handler"):
                 helpers.wait_until(lambda: target.masks() != ["0" * 16], what="the handler")
-            check_there_and_back(target, "--running-threads")
+            check_there_and_back(target)
         assert target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain_output
 
 
 def test_running(targets, plain_output):
-    """A running thread needs --running-threads. Before Linux 5.13 hugeld cannot tell whether it is in a critical section of
-    rseq(2), so it stays."""
+    """A thread that computes all the time is not interrupted."""
     with attaching.running(targets["exec"], "compute") as target:
-        can_tell = attaching.tells_rseq(target.pid)
-        for words, reason in ([], "attach-unfit"), (["--running-threads"], None if can_tell else "attach-rseq"):
-            (process,) = json.loads(attach("--json", *words, target.pid).stdout)["processes"]
-            assert process["reason"] == reason
-        assert (target.huge_bytes() > 0) == can_tell
+        (process,) = json.loads(attach("--json", target.pid).stdout)["processes"]
+        assert process["reason"] == "attach-unfit" and target.huge_bytes() == 0
         assert target.finish() == plain_output
 
 
@@ -255,14 +253,16 @@ def test_several_and_children(targets, plain_output):
 
 def test_json(targets):
     with attaching.running(targets["exec"], "futex") as target:
-        found = json.loads(succeed(attach("--json", target.pid)))["processes"]
+        answer = json.loads(succeed(attach("--json", target.pid)))
+        found = answer["processes"]
         assert [p["pid"] for p in found] == [target.pid]
         (main,) = found[0]["objects"]
         assert main["path"] == target.path and main["is_main"] and main["moves"]
         assert main["huge_pages"] == target.huge_bytes() // helpers.HUGE
         assert main["image"] is None and main["reason"] is None
-        compare("attach-detach", [{"processes": found}], unseen=())
-        assert found[0]["stopped_threads"] == 1 and found[0]["stopped_us"] > 0
+        compare("attach-detach", [answer], unseen=())
+        assert answer["copied_bytes"] == main["huge_pages"] * helpers.HUGE
+        assert found[0]["stopped_us"] > 0
         result = detach("--json", target.pid, target.pid + 100000)
         assert result.returncode == 1
         assert json.loads(result.stdout)["processes"][1]["reason"] == "attach-ended"
@@ -274,51 +274,6 @@ def test_again(targets):
         assert result.returncode == 1 and "it is not attached" in result.stderr
         succeed(attach(target.pid))
         assert "on huge pages already" in succeed(attach(target.pid))
-
-
-EPOLL_WAITS = 232, 281, 22  # epoll_wait and epoll_pwait of x86-64, epoll_pwait of AArch64
-
-
-@pytest.mark.parametrize("mode", ["epoll_beside", "compute", *[pytest.param(m, marks=pytest.mark.check_all(ci=True)) for m in ("epoll", "every_eintr")]])
-def test_libraries(library_target, plain_output, mode):
-    """All threads stand still while a library moves, and none can tell."""
-    program, library = library_target
-    with attaching.running(program, mode, 3) as target:
-        target.path = str(library)
-        if mode == "every_eintr":  # its mask is another one in the call
-            for _ in range(10):
-                succeed(attach("--running-threads", "-p", "*", target.pid))
-                succeed(detach("--running-threads", target.pid))
-            succeed(attach("--running-threads", "-p", "*", target.pid))
-        else:
-            if mode.startswith("epoll"):
-                attaching.wait_in_call(target.pid)
-            if mode == "epoll_beside":  # until then glibc blocks its signals
-                helpers.wait_until(lambda: any(attaching.call_of(int(tid)) in EPOLL_WAITS
-                                               for tid in os.listdir(f"/proc/{target.pid}/task")), what="the other thread's wait")
-            check_there_and_back(target, "--running-threads", "-p", "*")
-        (process,) = json.loads(detach("--json", "--running-threads", target.pid).stdout)["processes"]
-        assert process["stopped_threads"] >= 4
-        assert target.finish() == plain_output
-
-
-def test_workers(library_target, plain_output):
-    """Threads that the kernel has made for io_uring are none of the program's, and their waits go on."""
-    program, library = library_target
-    with attaching.running(program, "uring_worker", 1) as target:
-        target.path = str(library)
-
-        def n_workers():
-            names = [path.read_text() for path in pathlib.Path(f"/proc/{target.pid}/task").glob("*/comm")]
-            return sum(name.startswith("iou-") for name in names)
-
-        helpers.wait_until(n_workers, what="a worker")
-        attaching.wait_in_call(target.pid)
-        (process,) = json.loads(succeed(attach("--json", "--running-threads", "-p", "*", target.pid)))["processes"]
-        assert process["stopped_threads"] == 2 and n_workers()
-        assert target.huge_bytes() >= 2 * helpers.HUGE
-        succeed(detach("--running-threads", target.pid))
-        assert target.finish() == plain_output
 
 
 def insist(command, *arguments):
@@ -345,19 +300,55 @@ def test_many_times(targets, plain_output, mode):
     """It works twenty times, also while other threads map memory wherever there is a hole."""
     with attaching.running(targets["exec"], mode, 2) as target:
         for _ in range(20):
-            insist("attach", "--running-threads", target.pid)
-            insist("detach", "--running-threads", target.pid)
+            insist("attach", target.pid)
+            insist("detach", target.pid)
         assert target.finish() == plain_output
 
 
-def test_names(targets, plain_output, tmp_path):
-    """A name stands for all processes that have it, on the whole machine; status takes several, too."""
-    program = shutil.copy2(targets["lld"], tmp_path / f"named-{os.getpid()}")
-    with attaching.running(program, "futex") as one, attaching.running(program, "futex") as other:
-        name = os.path.basename(program)
-        assert helpers.hugeld("attach", name).returncode == 0 and one.huge_bytes() > 0 and other.huge_bytes() > 0
-        told = helpers.hugeld_json("status", one.pid, name, "no-such-process")["processes"]
-        pids = [p["pid"] for p in told]  # each has a child, too
-        assert pids[0] == one.pid and {one.pid, other.pid} <= set(pids[1:])
-        assert helpers.hugeld("detach", name).returncode == 0 and one.huge_bytes() == other.huge_bytes() == 0
-        assert one.finish() == other.finish() == plain_output
+def test_memory_is_said_before(targets, plain_output):
+    """Position-independent programs need a copy for each address.  The sum is said before; above an eighth of the free memory, or what
+    --memory says, nothing moves."""
+    with contextlib.ExitStack() as stack:
+        several = [stack.enter_context(attaching.running(targets["pie"], "futex")) for _ in range(3)]
+        pids = [target.pid for target in several]
+        before = [target.layout() for target in several]
+        would = succeed(attach("--dry-run", *pids))
+        copies, mib = map(int, re.match(r"(\d) cop(?:y|ies) of text would take (\d+) MiB of memory", would).groups())
+        assert mib >= 4 * copies and [target.layout() for target in several] == before
+        result = helpers.hugeld("attach", f"--memory={mib - 1}", *pids)
+        assert result.returncode == 1 and result.stderr.count("would take too much of the free memory") == 3, result
+        assert [target.layout() for target in several] == before
+        said = succeed(attach(f"--memory={mib}", *pids))
+        assert said.startswith(f"{copies} cop") and f" {mib} MiB of memory" in said.splitlines()[0]
+        assert all(target.huge_bytes() > 0 for target in several)
+        assert all(target.finish() == plain_output for target in several)
+
+
+def test_all_or_none(targets, plain_output, tmp_path):
+    """Where there is no memory for one copy, none of the processes moves, although the copy for the first one was made."""
+    preload = attaching.compile_preloaded(tmp_path, "no-second-copy.c")
+    with attaching.running(targets["exec"], "futex") as one, attaching.running(targets["pie"], "futex") as two:
+        before = one.layout(), two.layout()
+        result = helpers.run([helpers.COMMAND, "attach", one.pid, two.pid], env=helpers.environment(LD_PRELOAD=preload))
+        assert result.returncode == 1 and result.stderr.count("text stays: ") == 2, result
+        assert (one.layout(), two.layout()) == before
+        assert one.finish() == two.finish() == plain_output
+
+
+LOG = """mkdir "$0/dev" && mknod "$0/dev/null" c 1 3 && chmod 666 "$0/dev/null" && ln -s "$0/log" "$0/dev/log" && mount --bind "$0/dev" /dev
+exec "$@\""""
+
+
+def test_log(targets, plain_output, tmp_path, root):
+    """Each attach and detach by root leaves a line in syslog."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log, attaching.running(targets["exec"], "futex") as target:
+        log.bind(str(tmp_path / "log"))
+        log.settimeout(helpers.PATIENCE)
+        prefix = ["unshare", "--mount", "sh", "-c", LOG, tmp_path]
+        for command, said in ("attach", "done"), ("attach", "text stays: "), ("detach", "done"):
+            assert helpers.run([*prefix, helpers.HUGELD, command, target.pid]).returncode == 0
+            shutil.rmtree(tmp_path / "dev")
+            line = log.recv(4096).decode()
+            assert re.search(rf"hugeld\[\d+\]: {command} by root \(login -?\d+\): process {target.pid} \(target-exec\), {target.path}: {said}",
+                             line), line
+        assert target.finish() == plain_output

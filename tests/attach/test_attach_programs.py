@@ -32,7 +32,7 @@ def go_program(tmp_path_factory):
                               CGO_ENABLED="0")
     subprocess.run(["go", "build", "-o", program, attaching.HERE / "pulse.go"], env=env, check=True, timeout=600)
     on_small_pages(program)
-    return [program], "main"
+    return [program]
 
 
 @pytest.fixture(scope="session")
@@ -44,16 +44,7 @@ def musl_program(tmp_path_factory):
     command = ["musl-gcc", "-O1", "-DMIBS=6", '-DCOUNT="6144"', "-o", program, source, "-pthread"]
     subprocess.run(command, check=True, timeout=120)
     on_small_pages(program)
-    return [program], "main"
-
-
-@pytest.fixture(scope="session")
-def java_program(tmp_path_factory):
-    if not shutil.which("javac"):
-        pytest.skip("javac is not installed (default-jdk-headless)")
-    folder = tmp_path_factory.mktemp("java")
-    subprocess.run(["javac", "-d", folder, helpers.ROOT / "harness/Pulse.java"], check=True, timeout=120)
-    return ["java", "-Xmx64m", "-cp", folder, "Pulse"], "libjvm.so"
+    return [program]
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +52,7 @@ def node_program():
     node = find_node()
     if not node:
         pytest.skip("node as one large executable is not installed")
-    return [node, attaching.HERE / "pulse.js"], "main"
+    return [node, attaching.HERE / "pulse.js"]
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +62,7 @@ def erlang_program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("erlang")
     subprocess.run(["erlc", "-o", folder, attaching.HERE / "pulse.erl"], check=True, timeout=120)
     # Its text is hardly larger than a huge page: not at every address does a whole one lie inside.
-    return ["setarch", "-R", "erl", "-noshell", "-pa", folder, "-run", "pulse", "main"], "main"
+    return ["setarch", "-R", "erl", "-noshell", "-pa", folder, "-run", "pulse", "main"]
 
 
 @pytest.fixture(scope="session")
@@ -84,12 +75,12 @@ def qemu_program(tmp_path_factory):
     subprocess.run(["ld", "--oformat=binary", "-Ttext=0x7c00", "-o", disk, disk.with_suffix(".o")], check=True, timeout=60)
     machine = "exec 3<&0; exec qemu-system-x86_64 -accel tcg -m 16 -display none -monitor none -serial stdio -no-reboot " \
         '-device isa-debug-exit,iobase=0xf4,iosize=1 -drive "format=raw,file=$0" < <(cat <&3; printf q)'
-    return ["bash", "-c", machine, disk], "main"
+    return ["bash", "-c", machine, disk]
 
 
 @pytest.fixture(scope="session")
 def python_program():
-    return ["/usr/bin/python3", "-B", attaching.HERE / "pulse.py"], "main"
+    return ["/usr/bin/python3", "-B", attaching.HERE / "pulse.py"]
 
 
 @contextlib.contextmanager
@@ -115,11 +106,11 @@ def huge_bytes(pid):
     return sum(m.kb["ShmemPmdMapped"] for m in images) * 1024
 
 
-def until_done(command, pid, *arguments):
+def until_done(command, pid):
     """A thread may be in the wrong call at that moment, or compute, as the threads of these programs mostly do, or the machine may
     have taken its text out of memory."""
     def is_done():
-        result = helpers.hugeld(command, "--running-threads", *arguments, pid)
+        result = helpers.hugeld(command, pid)
         if SMALL_PAGES in result.stderr:
             compact_memory()
         else:
@@ -128,10 +119,10 @@ def until_done(command, pid, *arguments):
     helpers.wait_until(is_done, helpers.PATIENCE, command)
 
 
-def is_killed(steps, nth, command, *arguments):
+def is_killed(steps, nth, command, pid):
     """Whether COMMAND came to its NTH step, before which it is killed; again where a thread was in the wrong call."""
     for _ in range(1000):
-        result = helpers.run([steps, "kill", nth, helpers.HUGELD, command, "--running-threads", *arguments])
+        result = helpers.run([steps, "kill", nth, helpers.HUGELD, command, pid])
         if result.returncode in (0, 99):
             return result.returncode == 99
         if SMALL_PAGES in result.stderr:
@@ -141,20 +132,20 @@ def is_killed(steps, nth, command, *arguments):
     raise AssertionError(result.stderr)
 
 
-PROGRAMS = ["go", "musl", "java", "node", "python", "erlang", "qemu"]
+PROGRAMS = ["go", "musl", "node", "python", "erlang", "qemu"]
 SLOW = [pytest.param(name, marks=pytest.mark.check_all) for name in PROGRAMS if name != "musl"]
 
 
 @pytest.mark.parametrize("name", [*SLOW, pytest.param("musl", marks=pytest.mark.check_all(ci=True))])
 def test_pairs(request, name):
-    argv, patterns = request.getfixturevalue(f"{name}_program")
+    argv = request.getfixturevalue(f"{name}_program")
     with pulsing(argv) as process:
         for _ in range(PAIRS):
-            until_done("attach", process.pid, "-p", patterns)
+            until_done("attach", process.pid)
             assert huge_bytes(process.pid) >= helpers.HUGE
             until_done("detach", process.pid)
             assert huge_bytes(process.pid) == 0
-        until_done("attach", process.pid, "-p", patterns)
+        until_done("attach", process.pid)
         finish(process)
 
 
@@ -164,15 +155,15 @@ def test_pairs(request, name):
 def test_killed(request, steps, name, command):
     """hugeld is killed before steps, in a process of its own each time: with T_ATTACH before each one, without it before each second one in
     one or the other program."""
-    argv, patterns = request.getfixturevalue(f"{name}_program")
+    argv = request.getfixturevalue(f"{name}_program")
     first, stride = (1, 1) if "T_ATTACH" in os.environ else (1 + 2 * PROGRAMS.index(name), 2 * len(PROGRAMS))
     nth, killed = first, True
     while killed:
         with pulsing(argv) as process:
             if command == "detach":
-                until_done("attach", process.pid, "-p", patterns)
+                until_done("attach", process.pid)
             before = len(os.listdir(f"/proc/{process.pid}/fd"))
-            killed = is_killed(steps, nth, command, *(["-p", patterns] if command == "attach" else []), process.pid)
+            killed = is_killed(steps, nth, command, process.pid)
             assert process.poll() is None
             assert len(os.listdir(f"/proc/{process.pid}/fd")) <= before + 3 + 10  # its own come and go
             finish(process)
@@ -254,6 +245,6 @@ def test_ruby(tmp_path):
     with pulsing(["ruby", tmp_path / "computing.rb"]) as process:
         for command in "attach", "detach":
             for _ in range(PAIRS):
-                result = helpers.hugeld(command, "--running-threads", "-p", "*", process.pid)
+                result = helpers.hugeld(command, process.pid)
                 assert result.returncode == 1 and "PR_SET_THP_DISABLE" in result.stderr or command == "detach", result
         finish(process)

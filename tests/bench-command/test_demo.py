@@ -30,6 +30,6 @@ def test_demo():
     result = run_demo(*helpers.become(12345))
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"ratio of the pairs: \d\.\d+ \[\d\.\d+, \d\.\d+\]", result.stdout), result.stdout
-    assert len(re.findall(r"\]: (?:faster|slower|no difference seen)$", result.stdout, re.M)) == 3, result.stdout
-    assert re.search(r"; (?:faster (?:with|at|mapped)|this machine gains nothing) .*: ", result.stdout.splitlines()[-1]), result.stdout
+    assert len(re.findall(r"\]: (?:faster|slower|no difference seen)$", result.stdout, re.M)) == 2, result.stdout
+    assert re.search(r"; (?:faster (?:at|mapped)|this machine gains nothing) .*: ", result.stdout.splitlines()[-1]), result.stdout
     assert re.search(r"from the image +\d+ MiB, with the \d+ MiB", result.stdout) and "== demo: ok" in result.stdout

@@ -29,7 +29,8 @@ def workshop(tmp_path_factory):
     compile_c(HERE / "host.c", folder / "host", f"-Wl,--enable-new-dtags,-rpath,{folder}/main")
     compile_c(HERE / "open-close.c", folder / "open-close")
     compile_c(HERE / "share.c", folder / "share")
-    compile_c(HERE / "own-text.c", folder / "own-text", "-DNUMBER=1", HERE / "table.S")
+    compile_c(HERE / "own-text.c", folder / "own-text", "-DNUMBER=1", HERE / "table.S", "-s")
+    compile_c(HERE / "own-text.c", folder / "own-text-by-call", "-DNUMBER=1", HERE / "table.S", "-DBY_CALL")
     core = sorted([*(helpers.BUILD / "elf").glob("*.o"), *(helpers.BUILD / "perf-maps").glob("*.o")])
     compile_c(HERE / "move-under.c", folder / "move-under", "-iquote", helpers.ROOT / "elf", *core, "-lpthread")
     yield folder

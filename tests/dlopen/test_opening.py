@@ -144,6 +144,27 @@ def test_what_cannot_be_done_is_told(workshop, later, strace, pool, short):
     assert len(told) == len(expected) and all(f"hugeld: {e}" in t for e, t in zip(expected, told)), stderr
 
 
+LIMITED = "import ctypes, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)); ctypes.CDLL(sys.argv[1])"
+
+
+@pytest.mark.parametrize("backend", ["thp", "auto"])
+def test_no_descriptor(workshop, later, pool, backend):
+    """dlopen needs one descriptor and gives it back; hugeld finds no second one, and no fault with the machine's settings."""
+    pool(0)
+    process = later(["/usr/bin/python3", "-c", LIMITED, workshop / "libtable1.so"], "libtable*", f"backend={backend},verbose=1")
+    _, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert process.returncode == 0 and "libtable1.so: text stays: no file can be opened (RLIMIT_NOFILE" in stderr, stderr
+    assert "transparent" not in stderr and "/proc" not in stderr, stderr
+
+
+def test_long_list(workshop, later):
+    process = later([workshop / "open-close", 2, workshop / "libtable1.so"], ":".join(["lib-of-no-program*"] * 4000), "verbose=1")
+    _, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert process.returncode == 0 and "stays: LD_HUGEPAGES is longer than 64 KiB" in stderr and "RLIMIT" not in stderr, stderr
+
+
 @pytest.fixture
 def opened(workshop, library, thp, tmp_path):
     """opened(backend, ...): the files that a program opens which opens and closes two libraries twice, and hugeld's lines."""

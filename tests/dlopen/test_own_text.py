@@ -2,6 +2,9 @@
 """Programs that change their own text after it moved: which changes work on which pages, and the marks by which hugeld
 knows beforehand.  README.md has the table; a kernel that changes it shows here."""
 
+import itertools
+import pathlib
+import platform
 import re
 import shutil
 import signal
@@ -35,21 +38,58 @@ def test_hugetlb_refuses(workshop, later, pool, what, refused):
     assert refused is None or ("Invalid argument" in stdout) == refused, stdout
 
 
-@pytest.mark.parametrize("what", ["protect", "patch", "remap", "copy-over", "map-over", "seal"])
-def test_thp_allows(workshop, later, thp, what):
-    status, stdout = act(later, workshop / "own-text", what, "thp")
+# Before the program: memfd_create ends it from here on (PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP).
+NO_MEMFD = f"""import ctypes, os, struct, sys
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, {279 if platform.machine() == "aarch64" else 319}), (6, 0, 0, 0x80000000), (6, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, struct.pack("@HP", 4, ctypes.addressof(code))) == 0
+os.execv(sys.argv[1], sys.argv[1:])"""
+
+ALLOWED = ["protect", "patch", "remap", "copy-over", "map-over", "seal"]
+DROPS = ["dontneed", "dontneed-4k", "dontunmap"]
+
+
+@pytest.mark.parametrize("program, what", [*itertools.product(["own-text", "own-text-by-call"], ALLOWED),
+                                           *itertools.product(["own-text"], DROPS)])
+def test_thp_allows(workshop, later, thp, program, what):
+    """own-text imports mremap, so its text is a memfd's, and what it drops comes back."""
+    status, stdout = act(later, workshop / program, what, "thp")
     assert status == 0 and SAME in stdout, stdout
     if what != "seal":  # mseal: Linux 6.10
         assert "refused 0" in stdout
 
 
-@pytest.mark.parametrize("what, backend", [("dontneed", "hugetlb"), ("dontneed", "thp"), ("dontneed-4k", "thp"),
-                                           ("dontunmap", "thp")])
+@pytest.mark.parametrize("what, backend", [("dontneed", "hugetlb"), *itertools.product(DROPS, ["thp"])])
 def test_known_to_end_the_program(workshop, later, pool, thp, what, backend):
     """The limit that README.md states: dropped memory reads as zeros, and nothing in the file tells before."""
     pool(16)
-    status, _ = act(later, workshop / "own-text", what, backend)
+    status, _ = act(later, workshop / "own-text-by-call", what, backend)
     assert status in (-signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
+
+
+@pytest.mark.parametrize("program, told", [("own-text", "text stays: it may move its own text away"),
+                                           ("own-text-by-call", r"text \d pages? thp")])
+def test_no_memfd_under_a_filter(workshop, later, thp, program, told):
+    command = ["/usr/bin/python3", "-c", NO_MEMFD, workshop / program, "protect"]
+    stdout, stderr = later(command, "main", f"backend=thp,verbose=2,data=off,exe={program}").communicate(timeout=60)
+    assert SAME in stdout and re.search(told, stderr), (stdout, stderr)
+
+
+CHROMIUM = ["--js-flags=--no-better-code-range-allocation", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+
+
+@pytest.mark.check_all
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_chromium_moves_its_built_in_functions(later, pool, thp, tmp_path, backend):
+    browser = pathlib.Path("/usr/lib/chromium/chromium")
+    if not browser.exists():
+        pytest.skip("chromium is not installed")
+    pool(128)
+    page = "data:text/html,<p id=a></p><script>a.textContent=[3,1,2].sort()</script>"
+    process = later([browser, *CHROMIUM, f"--user-data-dir={tmp_path}", page], "main", f"backend={backend},verbose=2")
+    stdout, stderr = process.communicate(timeout=60)
+    assert "1,2,3" in stdout and re.search(rf"chromium: text \d+ pages {backend}", stderr), (stdout, stderr)
 
 
 # Before the program: from here on the kernel refuses to make written memory executable.

@@ -92,6 +92,13 @@ def _overlap(elf):
     first["memsz"] = second["vaddr"] - first["vaddr"] + 0x1000
 
 
+def _share_page(elf, step=0):
+    first, second = elf.loads()[:2]
+    at = second["vaddr"] + 0x10
+    first.update(filesz=at - first["vaddr"], memsz=at - first["vaddr"])
+    second.update(vaddr=at, paddr=at, offset=second["offset"] + 0x10 + step, filesz=second["filesz"] - 0x10, memsz=second["memsz"] - 0x10)
+
+
 def _hole(elf):
     elf.loads()[-1]["vaddr"] += 0x40000000
 
@@ -121,6 +128,8 @@ def _end(elf):
 SHAPES = {
     "unsorted": _swap,
     "overlapping": _overlap,
+    "sharing-a-page": _share_page,
+    "two-pages-of-the-file-at-one-address": lambda elf: _share_page(elf, 0x1000),
     "a-hole-of-1-GiB": _hole,
     "zero-size-load": lambda elf: elf.spare().update(type=PT_LOAD, vaddr=_end(elf) + 0x400000, filesz=0, memsz=0),
     "zero-size-load-inside": lambda elf: elf.spare().update(type=PT_LOAD, vaddr=0x1000, filesz=0, memsz=0),

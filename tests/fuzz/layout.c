@@ -38,18 +38,23 @@ static bool may_move(const Elf64_Phdr *before) {
     return before->p_type == PT_LOAD && (before->p_flags & (PF_R | PF_W)) == PF_R;
 }
 
-static void check_row(const struct hl_image *image, const Elf64_Phdr *now, const Elf64_Phdr *before) {
+static bool has_same_range(const Elf64_Phdr *a, const Elf64_Phdr *b) {
+    return a->p_vaddr == b->p_vaddr && a->p_filesz == b->p_filesz && a->p_memsz == b->p_memsz;
+}
+
+/* OWN is BEFORE with the borders of its segment, or NULL if that is no segment of its own. */
+static void check_row(const struct hl_image *image, const Elf64_Phdr *now, const Elf64_Phdr *before,
+                      const Elf64_Phdr *own) {
     static const Elf64_Phdr null;
-    if (may_move(before) && now->p_type == PT_NULL) {
+    if ((may_move(before) || own == NULL) && now->p_type == PT_NULL) {
         assert_memory_equal(now, &null, sizeof null);
         return;
     }
     assert_true(now->p_type == before->p_type && now->p_flags == before->p_flags);
     assert_true(now->p_vaddr - now->p_paddr == before->p_vaddr - before->p_paddr);
-    bool same = now->p_vaddr == before->p_vaddr && now->p_filesz == before->p_filesz &&
-                now->p_memsz == before->p_memsz;
-    assert_true(same || (may_move(before) && now->p_filesz == now->p_memsz && now->p_memsz > 0));
-    assert_true(now->p_align >= before->p_align);
+    assert_true(has_same_range(now, before) || (own != NULL && has_same_range(now, own)) ||
+                (may_move(before) && now->p_filesz == now->p_memsz && now->p_memsz > 0));
+    assert_true(now->p_align >= before->p_align || now->p_align == geometry.huge_page_bytes);
     if (now->p_type != PT_LOAD)
         return;
     assert_true((now->p_align & (now->p_align - 1)) == 0);
@@ -76,15 +81,38 @@ static uint64_t count_covered(const struct hl_image *image, const Elf64_Phdr *be
     return bytes;
 }
 
+/* BEFORE, a PT_LOAD, with the borders of SEGMENT: a page that two share is the second's. */
+static Elf64_Phdr give_borders(const Elf64_Phdr *before, const struct hl_segment *segment) {
+    Elf64_Phdr own = *before;
+    own.p_paddr += segment->start - own.p_vaddr;
+    own.p_vaddr = segment->start;
+    own.p_filesz = segment->file_end - segment->start;
+    own.p_memsz = segment->end - segment->start;
+    return own;
+}
+
 static void check_headers(const struct hl_image *image, const struct hl_elf_file *file) {
+    struct hl_object object;
     assert_true(image->header.e_phoff + image->phnum * sizeof *image->phdr <= image->bytes);
     assert_true(image->shnum == 0 ||
                 image->header.e_shoff + image->shnum * sizeof *image->shdr <= image->bytes);
-    for (size_t i = 0; i < image->phnum; i++) {
-        check_row(image, &image->phdr[i], &file->phdr[i]);
-        if (file->phdr[i].p_type == PT_LOAD)
-            assert_true(count_covered(image, &file->phdr[i]) >= file->phdr[i].p_filesz);
+    assert_int_equal(hl_load_object(&object, file, "", 0, &geometry), 0);
+    unsigned number = object.n_segments;
+    for (size_t i = image->phnum; i-- > 0;) {
+        const Elf64_Phdr *now = &image->phdr[i], *before = &file->phdr[i];
+        if (before->p_type != PT_LOAD || before->p_memsz == 0) {
+            check_row(image, now, before, before);
+        } else if (number < object.n_segments && before->p_vaddr >= object.segment[number].start) {
+            check_row(image, now, before, NULL);
+        } else {
+            const Elf64_Phdr own = give_borders(before, &object.segment[--number]);
+            check_row(image, now, before, &own);
+            /* The bytes at the beginning of a shared page are the other one's, too. */
+            const Elf64_Phdr *covered = own.p_vaddr < before->p_vaddr ? before : &own;
+            assert_true(count_covered(image, covered) >= covered->p_filesz);
+        }
     }
+    assert_int_equal(number, 0);
 }
 
 /* Compares the LOADs of the original with the bytes of IMAGE, which was written to OUT, at their addresses, but for the headers in

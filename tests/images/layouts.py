@@ -7,7 +7,7 @@ import re
 import struct
 
 import helpers
-from objects import PF_R, PF_W, PF_X, PT_GNU_RELRO, PT_INTERP, PT_LOAD, page_up
+from objects import PF_R, PF_W, PF_X, PT_GNU_RELRO, PT_INTERP, PT_LOAD, page_down, page_up
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
@@ -27,6 +27,28 @@ class Phdr:
     def kept(self):
         """The fields that an image may not change."""
         return self.type, self.flags, self.vaddr, self.paddr, self.filesz, self.memsz
+
+    def whole_pages(self):
+        """What is mapped of the file for this PT_LOAD: whole pages, but for the zeros behind data."""
+        head = self.offset % helpers.PAGE if self.filesz else 0
+        tail = page_up(self.vaddr + self.filesz) - (self.vaddr + self.filesz) if self.filesz == self.memsz else 0
+        return Phdr((self.type, self.flags, self.offset - head, self.vaddr - head, self.paddr - head,
+                     self.filesz + head + tail, self.memsz + head + tail, self.align))
+
+
+def without_shared_pages(loads):
+    """The LOADS, where a page that some share is the last one's; None for one that has no other page."""
+    loads = [ph.moved_to(ph.offset) for ph in loads]
+    for i in reversed(range(1, len(loads))):
+        before, ph = loads[i - 1 : i + 1]
+        if page_up(before.vaddr + before.memsz) > page_down(ph.vaddr):
+            head = ph.vaddr % helpers.PAGE
+            ph.vaddr, ph.paddr, ph.offset = ph.vaddr - head, ph.paddr - head, ph.offset - head
+            ph.filesz, ph.memsz = ph.filesz + head, ph.memsz + head
+            before.filesz = before.memsz = ph.vaddr - before.vaddr
+            if before.memsz <= 0:
+                loads[i - 1] = ph  # which the one before that is compared with
+    return [None if ph is after else ph for ph, after in zip(loads, [*loads[1:], None])]
 
 
 class Shdr:
@@ -55,7 +77,8 @@ class Elf:
             phnum = SHDR.unpack_from(self.data, self.shoff)[7]
         self.phdrs = [Phdr(PHDR.unpack_from(self.data, self.phoff + i * PHDR.size)) for i in range(phnum)]
         self.shdrs = [Shdr(SHDR.unpack_from(self.data, self.shoff + i * SHDR.size)) for i in range(shnum)]
-        self.loads = [ph for ph in self.phdrs if ph.type == PT_LOAD and ph.memsz]
+        self.mapped = without_shared_pages([ph for ph in self.phdrs if ph.type == PT_LOAD and ph.memsz])
+        self.loads = [ph for ph in self.mapped if ph]
 
     def bytes(self, offset, size):
         assert offset + size <= len(self.data)
@@ -102,15 +125,13 @@ def loaded_header(elf, base):
 
 
 def check_traps(original, image, base, huge):
-    """Huge pages that hold text and nothing writable have traps wherever no segment of the original is, and others have zeros
-    between segments.  Returns the number of bytes of traps."""
+    """Huge pages that hold text and nothing writable have traps wherever no page of the original is, and others have zeros
+    there.  Returns the number of bytes of traps."""
     trap, taken = TRAPS[image.machine], bytearray(len(image.data))
-    loads = [ph.moved_to(ph.vaddr - base) for ph in original.loads]
+    loads = [ph.whole_pages() for ph in original.loads]
+    loads = [ph.moved_to(ph.vaddr - base) for ph in loads]
     for ph in loads:
         taken[ph.offset : ph.offset + ph.memsz] = b"\1" * len(taken[ph.offset : ph.offset + ph.memsz])
-    first = min(ph.offset for ph in loads)
-    if first % helpers.PAGE:
-        taken[first & -helpers.PAGE : first] = b"\1" * (first % helpers.PAGE)
     taken[: HEADER.size] = b"\1" * HEADER.size
     checked, end_of_loads = 0, max(ph.offset + ph.memsz for ph in loads)
     for page in range(0, len(image.data), huge):
@@ -160,8 +181,12 @@ def executable_pages(original, huge):
 def check_rows(original, image, huge):
     """An executable's segments that are only read have the borders of huge pages between them: each huge page that holds text and
     nothing writable is executable as a whole, and nothing else that was not before.  No segment is empty."""
+    mapped = iter(original.mapped)
     for before, after in zip(original.phdrs, image.phdrs):
-        if after.type == PT_NULL and before.type == PT_LOAD:
+        before = next(mapped) if before.type == PT_LOAD and before.memsz else before
+        if before is None:
+            assert after.type == PT_NULL
+        elif after.type == PT_NULL and before.type == PT_LOAD:
             assert is_only_read(before) and after.kept() == (0, 0, 0, 0, 0, 0)
         elif before.type == PT_LOAD and before.memsz and is_only_read(before):
             assert (after.type, after.flags, after.paddr - after.vaddr) == (before.type, before.flags, before.paddr - before.vaddr)
@@ -219,24 +244,25 @@ def check_image(original_path, image_path, huge=helpers.HUGE):
         if after.type == PT_NULL:
             pass
         elif before.type == PT_LOAD:
-            assert after.align == (max(before.align, huge) if original.type == ET_DYN else before.align)
+            assert after.align == (max if original.type == ET_DYN else min)(before.align, huge)
             assert after.align < 2 or (after.vaddr - after.offset) % after.align == 0
         else:
             assert after.align == before.align
         if before.type == PT_GNU_RELRO and before.memsz:
             assert after.vaddr - after.offset == base
         elif before.type == PT_LOAD:
-            at = before.vaddr - base
-            assert data[at : at + before.filesz] == original.bytes(before.offset, before.filesz), f"segment at {before.vaddr:#x}"
+            mapped = before.whole_pages()
+            at, expected = mapped.vaddr - base, original.data[mapped.offset : mapped.offset + mapped.filesz]
+            assert data[at : at + len(expected)] == expected, f"segment at {before.vaddr:#x}"
         elif before.filesz:
             expected = original.bytes(before.offset, before.filesz)
             assert data[after.offset : after.offset + after.filesz] == expected, f"segment at {before.vaddr:#x}"
-    end = max([ph.offset + ph.filesz for ph in image.loads])
+    end, pages = max([ph.offset + ph.filesz for ph in image.loads]), [ph.whole_pages() for ph in image.loads]
     for before, after in zip(original.shdrs, image.shdrs):
         if before.flags & SHF_ALLOC and any(ph.vaddr <= before.addr <= ph.vaddr + ph.memsz for ph in image.loads):
             assert after.addr - after.offset == base
         elif before.has_bytes() and before.size:
-            assert after.offset >= end or any(ph.offset <= after.offset < ph.offset + ph.filesz for ph in image.loads)
+            assert after.offset >= end or any(ph.offset <= after.offset < ph.offset + ph.filesz for ph in pages)
             assert after.align < 2 or after.offset % after.align == 0
         if before.has_bytes():
             assert data[after.offset : after.offset + after.size] == original.bytes(before.offset, before.size)

@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 import helpers
+import stores
 from helpers import HUGE, run
 from hugepages import compact_memory
 from smaps import read_smaps
@@ -23,6 +24,7 @@ class Store:
     def __init__(self, path, holder):
         self.path = path
         self.inside = ["nsenter", "-t", holder.pid, "-m", "--"]
+        self.apply = {"command": [*self.inside, helpers.HUGELD], "seen_from": f"/proc/{holder.pid}/root"}
 
     def call(self, *argv, **options):
         return run([*self.inside, *argv], **options)
@@ -42,9 +44,9 @@ class Store:
 
     def add(self, path):
         """The image of PATH, which is made if there is none."""
-        assert self.hugeld("share", f"--store={self.path}", "add", path).returncode == 0
-        [listed] = self.json("share", f"--store={self.path}", "list")["stores"]
-        [image] = [os.path.normpath(i["image"]) for i in listed["images"] if i["path"] == os.path.realpath(path)]
+        made = stores.make_images(self.path, path, any_disk=False, **self.apply)
+        assert made.returncode == 0, made
+        [image] = [os.path.normpath(i["image"]) for i in stores.list_images(self.path, **self.apply) if i["path"] == os.path.realpath(path)]
         return image
 
     def options(self, text=""):
@@ -216,7 +218,7 @@ def test_status_of_executed_image(builder, store, pause_library, variant, how):
         said = helpers.hugeld("perf-map", process.pid)
     check_image(told, mappings, app, image, app if how == "mounted" else None)
     assert told["objects"][0]["is_main"] and file["image"]["used"] is True
-    assert (said.returncode, said.stdout) == (1, "") and "no map file" in said.stderr
+    assert (said.returncode, said.stdout) == (1, "") and "without a map" in said.stderr
 
 
 def test_folder_that_is_called_almost_like_a_key(builder, store, pause_library):
@@ -235,8 +237,8 @@ def test_perf_map(app_of_image):
     process, _, _ = app_of_image
     result = helpers.hugeld("perf-map", process.pid)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == (f"hugeld: {process.pid}: nothing is written: text that is mapped from images needs no map file, "
-                             "and no other text was moved\n")
+    assert result.stderr == (f"hugeld: {process.pid}: nothing is written: none of its text was moved, or it is mapped from "
+                             "images: perf names it without a map\n")
     assert not os.path.exists(f"/tmp/perf-{process.pid}.map")
 
 
@@ -255,7 +257,7 @@ def test_inspect(builder, store):
     app = builder.executable("nopie")
     before = store.inspect(app)["image"]
     assert (before["path"], before["bytes"], before["used"], before["reason"]) == (None, None, False, "no-image")
-    assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld share add {app}")
+    assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld enable {app}")
     image = store.add(app)
     after = store.inspect(app, options="segments=text,sparse_text=off")
     assert after["image"]["path"] == image and after["image"]["used"] is True
@@ -287,7 +289,7 @@ def test_inspect_pie(builder, store, library, pause_library):
     store.add(app)
     told = store.inspect(app)["image"]
     assert told["used"] is False and told["reason"] == "image-place" and told["remedy"] == "start it with hugeld run"
-    env = helpers.preload(library, pause_library, options="data=off", patterns="")
+    env = helpers.preload(library, pause_library, options="data=off", patterns="!*")
     with helpers.paused([*store.inside, app], env, app.name) as process:
         told = store.inspect(app, "--pid", process.pid)
     at = int(told["plan"]["load_bias"], 16)
@@ -387,45 +389,6 @@ def test_doctor_without_a_store(store):
     store.done("rmdir", store.path)
     told, said = examine(store)
     assert not told["exists"] and told["type"] is None and said["state"] == "ok" and said["remedy"] is None
-
-
-def test_doctor_of_program(builder, store, pool):
-    """An image takes nothing from the pool; where there is none: whether it would fit, and the command."""
-    pool(0)
-    app = builder.executable("nopie")
-
-    def ask(code, *options):
-        arguments = ["--copy", "-o", f"store={store.path}", *options, "--", app]
-        return store.json("doctor", *arguments, code=code)["program"], store.hugeld("doctor", *arguments).stdout
-
-    told, text = ask(0)  # hugeld takes other memory
-    [main] = told["objects"]
-    assert main["image"]["used"] is False and main["image"]["fits"] is True and main["image"]["reason"] == "no-image"
-    assert told["store"] == str(store.path) and told["our_pages_max"] > 0 == told["image_pages"]
-    command, run = main["verdict"]["commands"].split(", then ")
-    assert command in text and run in text and f"{store.path} has room for it" in text
-    store.done("mount", "-o", "remount,size=4m", store.path)
-    told, text = ask(0)
-    assert told["objects"][0]["image"]["fits"] is False and f"{store.path} has no room for it" in text
-    store.done("mount", "-o", "remount,size=64m", store.path)
-    store.done("sh", "-c", command.replace("hugeld", str(helpers.HUGELD), 1))
-    told, text = ask(0)
-    assert told["enough"] and told["our_pages_max"] == 0 and told["image_pages"] == 6
-    assert told["objects"][0]["image"]["used"] is True and re.search(r"image +6 pages  .*, from its image$", text, re.M)
-    told, text = ask(1, "-o", "backend=hugetlb")
-    assert told["our_pages_max"] > 0 == told["image_pages"] and "image" not in text
-
-
-def test_doctor_of_process(app_of_image, store, pool):
-    """doctor judges a process's program as if it were started again."""
-    pool(0)
-    process, app, image = app_of_image
-    told = store.json("doctor", "-o", f"store={store.path}", process.pid)["program"]
-    [main] = told["objects"]
-    assert told["path"] == main["path"] == str(app) and main["image"]["path"] == image and told["image_pages"] == 6
-    assert "--own-pages" in told["own_source"]
-    none = store.hugeld("doctor", 2**31 - 1)
-    assert none.returncode == 2 and none.stderr.startswith("hugeld: 2147483647: no such process")
 
 
 # --- bench ---

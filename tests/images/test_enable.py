@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld enable`, `disable` and `reset`: the configuration, the store and the mounts afterwards."""
+"""`hugeld enable`, `disable` and `reset`: the lists, the store and the mounts afterwards."""
 
+import json
 import os
 import pathlib
 import platform
 import shutil
-import signal
 import subprocess
 import time
 
 import pytest
 
 import helpers
-from smaps import read_smaps
 from worlds import APP, SYSTEM, USER, disk
 
 
-CONFIGURATION = "/etc/hugeld/hugeld.conf"
+LIST = "/etc/hugeld/enabled.d/local.list"
 HUGELD = "/run/bin/hugeld"
 
 
@@ -35,52 +34,131 @@ def refused(result, *words):
         assert word in result.stderr, result
 
 
+def listed(world):
+    """The lines of local.list."""
+    path = world.path(LIST)
+    return path.read_text().splitlines() if path.exists() else []
+
+
 def test_enable_and_disable(world):
-    """The configuration gets one line, and keeps its other lines."""
-    world.path(CONFIGURATION).parent.mkdir()
-    world.path(CONFIGURATION).write_text("# mine\nenabled = /run/none/*")
-    assert done(world.run(HUGELD, "enable", APP)) == f"{APP}: enabled\n"
+    """The list gets one line, and keeps its other lines; twice is as once."""
+    write(world, "# mine\n/run/none/*")
+    for changed in True, False:
+        answer = json.loads(world.run(HUGELD, "enable", "--json", APP).stdout)
+        assert (answer["changed"], answer["entries"][0]["entry"], answer["entries"][0]["changed"]) == (changed, APP, changed)
+        assert listed(world) == ["# mine", "/run/none/*", APP]
     assert [image["path"] for image in world.list()] == [APP]
-    assert done(world.run(HUGELD, "enable", APP)) == f"{APP}: enabled already\n"
-    assert world.path(CONFIGURATION).read_text() == f"# mine\nenabled = /run/none/*\nenabled = {APP}\n"
-    assert world.path(CONFIGURATION).stat().st_mode & 0o777 == 0o644
-    assert done(world.run(HUGELD, "disable", APP)).endswith(f"{APP}: disabled\n")
-    assert world.path(CONFIGURATION).read_text() == "# mine\nenabled = /run/none/*\n" and world.left() == []
-    refused(world.run(HUGELD, "disable", APP), "was not enabled")
+    assert done(world.run(HUGELD, "enable", APP)) == f"{APP}: unchanged, it is enabled already\n"
+    assert world.path(LIST).stat().st_mode & 0o777 == 0o644
+    for changed in True, False:
+        assert json.loads(done(world.run(HUGELD, "disable", "--json", APP)))["changed"] == changed
+        assert listed(world) == ["# mine", "/run/none/*"] and world.left() == []
+
+
+def test_what_others_list(world):
+    """A list of a package stays as it is: disable masks its entry and names the list, and enable takes the mask away."""
+    world.lists("package", APP)
+    assert world.hugeld("apply").returncode == 0
+    assert done(world.run(HUGELD, "disable", APP)).endswith(f"masks it, since it is listed in /etc/hugeld/enabled.d/package.list\n")
+    assert listed(world) == [f"!{APP}"] and world.left() == [] and world.list() == []
+    assert world.hugeld("apply").returncode == 0 and world.left() == []
+    done(world.run(HUGELD, "enable", APP))
+    assert listed(world) == [] and len(world.left()) == 1
+
+
+def test_one_file_of_a_glob(world):
+    shutil.copy(world.path(APP), world.path("/run/programs/second"))
+    done(world.run(HUGELD, "enable", "/run/programs/*"))
+    assert len(world.left()) == 2
+    done(world.run(HUGELD, "disable", APP))
+    assert [image["path"] for image in world.list()] == ["/run/programs/second"] and len(world.left()) == 1
+    assert world.hugeld("apply").returncode == 0 and len(world.left()) == 1
+    assert listed(world) == ["/run/programs/*", f"!{APP}"]
+
+
+def test_way(world):
+    """way=image makes an image of a file that would be put in place, and another way takes its place."""
+    done(world.run(HUGELD, "enable", "--way=image", APP))
+    assert listed(world) == [f"{APP} way=image"]
+    result = world.run(HUGELD, "enable", "--way=in-place", APP)  # which this file cannot be
+    assert result.returncode == 1 and listed(world) == [f"{APP} way=image"], result
+    assert world.hugeld("apply").returncode == 0 and [i["way"] for i in world.list()] == ["image"]
 
 
 def test_folder_that_others_can_write_to(world):
     """One line, not one for each file."""
     world.path("/run/programs").chmod(0o1777)
     shutil.copy(world.path(APP), world.path("/run/programs/second"))
-    refused(world.run(HUGELD, "enable", "/run/programs"), "/run/programs: users other than root can write in this folder")
-    assert not world.path(CONFIGURATION).exists() and world.left() == []
-
-
-def test_refresh_counts_an_image_once(world):
-    done(world.run(HUGELD, "enable", APP))
-    said = done(world.share("refresh"))
-    assert said.startswith(f"{APP}: there already") and said.count("\n") == 1
+    refused(world.run(HUGELD, "enable", "/run/programs"), "/run/programs is left out, since users other than root can change it")
+    assert listed(world) == [] and world.left() == []
 
 
 START = f"ExecStart={{ path={APP} ; argv[]={APP} --serve ; ignore_errors=no }}"
 
 
 def test_names(world):
-    """A file is named by PATH, by a link, by a unit; a path may look like a glob, or be gone."""
+    """A file is named by PATH, by a link; a path may look like a glob, have blanks, or be gone."""
     done(world.run("env", "PATH=/run/programs:/usr/bin:/bin", HUGELD, "enable", "app"))
     world.path("/run/link").symlink_to(APP)
     done(world.run(HUGELD, "enable", "/run/link"))
-    done(world.run(*world.systemctl(START), HUGELD, "enable", "large.service"))
-    assert world.path(CONFIGURATION).read_text() == f"enabled = {APP}\n"
-    odd = "/run/programs/a[b]*"
+    assert listed(world) == [APP]
+    odd = "/run/programs/a[b]* c\\d"
     shutil.copy(world.path(APP), world.path(odd))
     done(world.run(HUGELD, "enable", odd))
-    done(world.share("refresh"))
-    assert len(world.list()) == 2
+    assert world.hugeld("apply").returncode == 0
+    assert sorted(image["path"] for image in world.list()) == sorted([APP, odd])
     world.path(odd).unlink()
     done(world.run(HUGELD, "disable", odd))
-    assert world.path(CONFIGURATION).read_text() == f"enabled = {APP}\n"
+    assert listed(world) == [APP]
+
+
+def test_units(world):
+    """A unit is listed with the file that it executes, or the named ones; of a script, that of its main process."""
+    run = world.systemctl(START)
+    done(world.run(*run, HUGELD, "enable", "large.service"))
+    assert listed(world) == [f"large.service {APP}"] and len(world.left()) == 1
+    done(world.run(*run, HUGELD, "disable", "large.service"))
+    assert listed(world) == [] and world.left() == []
+    done(world.run(*run, HUGELD, "enable", "named.service", APP))
+    assert listed(world) == [f"named.service {APP}"]
+    world.path("/run/programs/script").write_text("#!/usr/bin/perl\nexec 'something';\n")
+    world.path("/run/programs/script").chmod(0o755)
+    script = START.replace(APP, "/run/programs/script")
+    refused(world.run(*world.systemctl(script), HUGELD, "enable", "script.service"), "hugeld enable script.service FILE")
+    server = "/run/programs/server"
+    shutil.copy(os.path.realpath("/usr/bin/python3"), world.path(server))
+    process = helpers.start(world.command(server, "-c", "print(input())"), stdin=subprocess.PIPE)
+    try:
+        helpers.wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith("/server"), what="the program")
+        run = world.systemctl(f"{script}\nMainPID={process.pid}")
+        done(world.run(*run, HUGELD, "enable", "--way=image", "script.service"))
+    finally:
+        helpers.end_process(process)
+    assert listed(world) == [f"named.service {APP}", f"script.service {server} way=image"]
+
+
+def test_generator(world):
+    """The drop-ins are what stands in the lists, and nothing hostile."""
+    world.lists("some", f"large.service {APP} /run/programs/second", f"odd.service /run/programs/a%n",
+                f"glob.service /run/programs/*", "../../evil.service /bin/true", f"a@b.service {APP}")
+    world.path("/run/out").mkdir()
+    assert world.hugeld("unit-generate", "/run/out").returncode == 0
+    assert sorted(os.listdir(world.path("/run/out"))) == ["a@b.service.d", "large.service.d"]
+    text = world.path("/run/out/large.service.d/hugeld.conf").read_text()
+    assert f"ExecStartPre=-+/run/bin/hugeld-command unit-begin %n {APP} /run/programs/second\n" in text
+    assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{APP}\n" in text and "After=hugeld-boot.service\n" in text
+    assert text.count("Exec") == 4
+
+
+def test_unit_links(world):
+    """unit-begin links the image of the file's present version, or nothing, and unit-end removes it."""
+    link = world.path("/run/hugeld-units/large.service/0")
+    assert world.hugeld("unit-begin", "large.service", APP).returncode == 1 and not os.path.lexists(link)
+    world.enable(APP)
+    done(world.hugeld("unit-begin", "large.service", APP))
+    assert os.readlink(link) == world.list()[0]["image"]
+    done(world.hugeld("unit-end", "large.service", APP))
+    assert not world.path("/run/hugeld-units/large.service").exists()
 
 
 @pytest.mark.parametrize("setting", ["RootDirectory=/srv/other", "RootImage=/srv/other.raw", "ExtensionImages=/srv/more.raw"])
@@ -88,11 +166,10 @@ def test_unit_with_other_files(world, setting):
     """The file at the path on this system is not the one that the unit executes."""
     run = world.systemctl(f"{START}\n{setting}")
     name = setting.partition("=")[0]
-    for command in ["enable", "other.service"], ["share", "unit", "other"], ["share", "unit", "other", APP]:
-        refused(world.run(*run, HUGELD, *command), "other.service", f"({name}=)")
-    assert not world.path(CONFIGURATION).exists()
-    same = world.run(*world.systemctl(f"{START}\nRootDirectory=/\nRootImage="), HUGELD, "share", "unit", "other")
-    assert same.returncode == 0 and f":{APP}\n" in same.stdout
+    for command in ["other.service"], ["other.service", APP]:
+        refused(world.run(*run, HUGELD, "enable", *command), "other.service", f"({name}=)")
+    assert listed(world) == []
+    done(world.run(*world.systemctl(f"{START}\nRootDirectory=/\nRootImage="), HUGELD, "enable", "other.service"))
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\x1b", " ", "%", ";", "\u202e"])
@@ -102,57 +179,66 @@ def test_unit_that_cannot_be_named(world, character):
     shutil.copy(world.path(APP), world.path(path))
     world.path("/run/programs/current").symlink_to(path.rpartition("/")[2])
     for named in path, "/run/programs/current":
-        result = world.share("unit", "demo", named)
-        assert (result.returncode, result.stdout) == (1, "") and "cannot name this path" in result.stderr, result
-        assert result.stderr.count("\n") == 1
+        refused(world.run(*world.systemctl(START), HUGELD, "enable", "demo.service", named), "cannot name the path")
+    assert listed(world) == []
 
 
 @pytest.mark.parametrize("what", ["small", "user's", "nothing", "unit"])
 def test_what_cannot_be_enabled(world, what):
-    """One line says why, and the configuration does not change."""
+    """One line says why, and nothing is listed."""
     name = {"small": "/bin/true", "user's": APP, "nothing": "/run/none", "unit": "none.service"}[what]
     if what == "user's":
         world.path(APP).chmod(0o777)
     words = {"small": "", "user's": "users other than root", "nothing": "No such file", "unit": "ExecStart="}[what]
     refused(world.run(HUGELD, "enable", name), name, words)
-    assert not world.path(CONFIGURATION).exists()
+    assert listed(world) == [] and world.left() == []
 
 
-def test_disable_without_a_configuration(world):
+def test_disable_without_a_list(world):
     """disable works although nothing was enabled yet."""
-    refused(world.run(HUGELD, "disable", APP), f"{APP}: it was not enabled")
-    assert not world.path(CONFIGURATION).exists()
+    assert done(world.run(HUGELD, "disable", APP)) == f"{APP}: unchanged, it is not enabled\n"
+    assert not world.path(LIST).exists()
 
 
-def test_root_alone(world):
-    refused(world.run(HUGELD, "enable", APP, user=USER), "run it as root")
-    assert world.run(HUGELD, "enable").returncode == 2
+def test_what_one_user_enables(world):
+    """It is in that user's list and store alone."""
+    os.chown(world.path(APP), USER, USER)
+    time.sleep(0.05)
+    done(world.run(HUGELD, "enable", APP, user=USER))
+    assert world.path(f"/run/user/{USER}/config/hugeld/enabled.d/local.list").read_text() == f"{APP}\n"
+    assert [image["image"].startswith(f"/run/user/{USER}/hugeld/") for image in world.list(user=USER)] == [True]
+    assert not world.path(LIST).exists() and world.left() == []
+    refused(world.run(HUGELD, "enable", "some.service", user=USER), "run it as root")
+    refused(world.run("env", "-u", "XDG_RUNTIME_DIR", HUGELD, "enable", APP, user=USER), "XDG_RUNTIME_DIR is not set")
+    done(world.run(HUGELD, "disable", APP, user=USER))
+    assert world.left(f"/run/user/{USER}/hugeld") == []
 
 
 # --- files that others have written, and interruptions ---
 
 def write(world, text, mode=0o644):
-    path = world.path(CONFIGURATION)
-    path.parent.mkdir(exist_ok=True)
+    path = world.path(LIST)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     path.chmod(mode)
     return path
 
 
-HOSTILE = ["user's", "group's", "fifo", "folder", "link", "mistake", "read-only"]
+HOSTILE = ["user's", "group's", "fifo", "folder", "link", "read-only"]
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_configuration_that_is_not_believed(world, what):
     """A file that another user wrote does not become root's; one line says what is wrong, and no image is made or lost."""
-    path = write(world, "enabeld = x\n" if what == "mistake" else f"enabled = {APP}\nenabled = /run/theirs\n")
+    path = write(world, f"{APP}\n/run/theirs\n")
+    (path.parent / ".lock").touch(0o600)
     if what == "user's":
         shutil.chown(path, USER, USER)
     elif what == "group's":
         path.chmod(0o664)
     elif what == "link":
         path.rename(world.path("/etc/elsewhere"))
-        path.symlink_to("../elsewhere")
+        path.symlink_to("../../elsewhere")
     elif what in ("fifo", "folder"):
         path.unlink()
         (os.mkfifo if what == "fifo" else os.mkdir)(path)
@@ -160,26 +246,27 @@ def test_configuration_that_is_not_believed(world, what):
         assert world.run("mount", "-o", "remount,ro", "/etc").returncode == 0
     before = path.lstat(), sorted(os.listdir(path.parent)), path.read_text() if what not in ("fifo", "folder") else ""
     for action in "enable", "disable":
-        refused(world.run(HUGELD, action, APP), CONFIGURATION)
+        result = world.run(HUGELD, action, APP)
+        assert result.returncode == 1 and str(pathlib.Path(LIST).parent) in result.stderr, result
         assert world.left() == []
         after = path.lstat(), sorted(os.listdir(path.parent)), path.read_text() if what not in ("fifo", "folder") else ""
         assert (after[0].st_ino, after[0].st_uid, after[0].st_mode, *after[1:]) == \
             (before[0].st_ino, before[0].st_uid, before[0].st_mode, *before[1:])
 
 
-@pytest.mark.parametrize("name", ["/run/programs/a\nenabled = x", "/run/programs/a ", "/run/programs/\x1b[2Ja\tb"])
+@pytest.mark.parametrize("name", ["/run/programs/a\nb", "/run/programs/\x1b[2Ja\tb"])
 def test_names_that_the_configuration_cannot_hold(world, name):
     """They are refused before anything is made."""
     shutil.copy(world.path(APP), world.path(name))
     refused(world.run(HUGELD, "enable", name), "rename the file")
-    assert not world.path(CONFIGURATION).exists() and world.left() == []
+    assert listed(world) == [] and world.left() == []
 
 
 @pytest.mark.parametrize("name", ["", "-", "--", "..", ".service", "a/../../.service", "\x1b[31m", "-rf.service", "$(id).service"])
 def test_names_of_nothing(world, name):
     result = world.run(HUGELD, "enable", "--", name)
     assert result.returncode == 1 and result.stderr.startswith("hugeld: ") and "\x1b" not in result.stderr, result
-    assert result.stderr.count("\n") == 1 and not world.path("/etc/hugeld").exists(), result
+    assert listed(world) == [], result
 
 
 def test_many_at_once(world):
@@ -187,64 +274,58 @@ def test_many_at_once(world):
     names = [f"/run/programs/app{i}" for i in range(6)]
     for name in names:
         shutil.copy(world.path(APP), world.path(name))
-    write(world, f"# mine\nenabled = {APP}\n", 0o640)
+    write(world, f"# mine\n{APP}\n", 0o640)
     for action, left in ("enable", names), ("disable", []):
         processes = [helpers.start(world.command(HUGELD, action, name)) for name in names]
         for process in processes:
             _, errors = process.communicate(timeout=helpers.PATIENCE)
-            assert (process.returncode, errors) == (0, "")
-        lines = world.path(CONFIGURATION).read_text().splitlines()
-        assert lines[:2] == ["# mine", f"enabled = {APP}"] and sorted(lines[2:]) == [f"enabled = {name}" for name in left]
-    assert world.path(CONFIGURATION).stat().st_mode & 0o777 == 0o640
-    assert os.listdir(world.path("/etc/hugeld")) == ["hugeld.conf"]
+            assert process.returncode == 0 and (errors == "" or "waiting for process" in errors), errors
+        lines = listed(world)
+        assert lines[:2] == ["# mine", APP] and sorted(lines[2:]) == left
+    assert world.path(LIST).stat().st_mode & 0o777 == 0o640
+    assert sorted(os.listdir(world.path(LIST).parent)) == [".lock", "local.list"]
 
 
 def test_the_last_line(world):
     """The file that enable has made goes with its last line."""
     done(world.run(HUGELD, "enable", APP))
     done(world.run(HUGELD, "disable", APP))
-    assert not world.path("/etc/hugeld").exists()
+    assert not world.path(LIST).exists()
 
 
-@pytest.mark.parametrize("call", ["fsync", "rename", "flock"])
+@pytest.mark.parametrize("call", ["fsync", "renameat", "flock"])
 def test_enable_is_killed(world, strace, call):
     """The configuration is the old or the new one, and the next time nothing is in the way."""
     write(world, "# mine\n")
     kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when=1"]
     assert world.run(HUGELD, "enable", APP, strace=kill).returncode != 0
-    assert world.path(CONFIGURATION).read_text() in ("# mine\n", f"# mine\nenabled = {APP}\n")
+    assert listed(world) in (["# mine"], ["# mine", APP])
     done(world.run(HUGELD, "enable", APP))
-    assert world.path(CONFIGURATION).read_text() == f"# mine\nenabled = {APP}\n"
-    assert os.listdir(world.path("/etc/hugeld")) == ["hugeld.conf"]
+    assert listed(world) == ["# mine", APP]
+    assert sorted(os.listdir(world.path(LIST).parent)) == [".lock", "local.list"]
 
 
 def test_image_that_stays(world, strace):
     """No line says that a program is disabled whose image could not be removed."""
     done(world.run(HUGELD, "enable", APP))
-    fail = ["-e", "trace=renameat", "-e", "inject=renameat:error=EIO"]
+    fail = ["-e", "trace=renameat", "-e", "inject=renameat:error=EIO:when=1"]
     result = world.run(HUGELD, "disable", APP, strace=fail)
     assert result.returncode == 1 and "cannot be removed" in result.stderr and "disabled" not in result.stdout, result
 
 
 def test_what_is_on_another_disk(world, tmp_path):
-    """A file on another disk is enabled if the configuration accepts that."""
+    """A file on another disk is enabled if the settings accept that."""
     def make(file, tree):
         return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
 
     with disk(world, tmp_path, make) as app:
         time.sleep(0.1)
         refused(world.run(HUGELD, "enable", app), "any_disk = yes")
-        assert not world.path(CONFIGURATION).exists()
-        write(world, "any_disk = yes\n")
-        assert f"{app}: nothing would be done" not in world.run(HUGELD, "service", "--dry-run").stdout
+        assert listed(world) == []
+        world.settings(any_disk="yes")
         done(world.run(HUGELD, "enable", app))
-        done(world.share("remove", "--all"))
-        done(world.share("refresh"))
+        assert world.hugeld("apply").returncode == 0
         assert [(i["path"], i["state"]) for i in world.list()] == [(app, "fresh")]
-        write(world, f"enabled = {app}\n")
-        done(world.share("remove", "--all"))
-        assert world.share("refresh").returncode == 1
-        assert [(i["path"], i["state"]) for i in world.list()] == [(app, "pending")]
         done(world.run(HUGELD, "reset"))
 
 
@@ -258,22 +339,21 @@ def test_reset(world):
     """All is as it was before the first image."""
     before = sorted(os.listdir(world.path("/run"))), mounts(world)
     done(world.run(HUGELD, "enable", APP))
-    done(world.run(HUGELD, "service", "--once"))
-    done(world.share("unit", "--begin", "demo.service", APP))
-    done(world.run("env", "XDG_CACHE_HOME=/run/cache", HUGELD, "reset"))
+    done(world.hugeld("unit-begin", "demo.service", APP))
+    done(world.run(HUGELD, "reset"))
     assert (sorted(os.listdir(world.path("/run"))), mounts(world)) == before
     done(world.run(HUGELD, "reset"))
-    done(world.share("refresh"))
+    done(world.hugeld("apply"))
     assert len(world.list()) == 1  # enabled files stay enabled
 
 
 def test_reset_where_the_store_is_not_seen(world):
     """reset runs in a mount namespace in which the store is not mounted, but its folder is there."""
-    world.add(APP)
+    world.enable(APP)
     [image] = world.list()
     script = f"umount {SYSTEM} && {HUGELD} reset && ls -d {SYSTEM}"
     assert done(world.run("unshare", "-m", "sh", "-c", script)) == f"{SYSTEM}\n"
-    assert world.list() == [image] and world.share("check").returncode == 0
+    assert world.list() == [image] and world.hugeld("list", "--check").returncode == 0
     done(world.run(HUGELD, "reset"))
 
 
@@ -290,13 +370,14 @@ def test_reset_follows_no_link(world):
 def test_reset_is_killed(world, strace, call):
     """The next reset does the rest."""
     before = sorted(os.listdir(world.path("/run"))), mounts(world)
-    world.add(APP)
+    world.enable(APP)
     kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when=1"]
     world.run(HUGELD, "reset", strace=kill)
+    world.path("/etc/hugeld/enabled.d/local.list").unlink()
     done(world.run(HUGELD, "reset"))
     left = sorted(set(os.listdir(world.path("/run"))) - {"hugeld"}), mounts(world)
     assert left == before
-    assert not world.path(SYSTEM).exists() or os.listdir(world.path(SYSTEM)) == []
+    assert not world.path(SYSTEM).exists() or os.listdir(world.path(SYSTEM)) in ([], [".mounted"])
 
 
 def test_reset_detaches(world):
@@ -308,10 +389,12 @@ def test_reset_detaches(world):
     process = helpers.start(world.command(python, "-c", script), stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline() == "ready\n"
-        world.add("--way=image", python)
+        world.enable("--way=image", python)
         done(world.run(HUGELD, "attach", process.pid))
         assert f"{SYSTEM}/" in maps(process.pid)
-        assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in done(world.run(HUGELD, "reset"))
+        assert f"process {process.pid} still maps huge pages" in done(world.run(HUGELD, "reset"))
+        assert "/.old/" in maps(process.pid)
+        assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in done(world.run(HUGELD, "reset", "--detach"))
         assert f"{SYSTEM}/" not in maps(process.pid) and not world.path(SYSTEM).exists()
         assert process.communicate("bye", timeout=helpers.PATIENCE)[0] == "bye\n"
     finally:
@@ -320,7 +403,7 @@ def test_reset_detaches(world):
 
 def test_reset_beside_a_process_that_does_not_answer(world):
     """The process is named, and all else is reset."""
-    world.add(APP)
+    world.enable(APP)
     process = helpers.start(["sleep", "1000"])
     try:
         assert world.run("sh", "-c", f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{process.pid}/maps").returncode == 0
@@ -334,33 +417,13 @@ def test_reset_beside_a_process_that_does_not_answer(world):
 
 def test_reset_of_what_is_used(world):
     """The process keeps its pages until it ends, and nothing is left to do then."""
-    world.add(APP)
+    world.enable(APP)
     [image] = world.list()
     with world.mapped(image["image"]) as huge:
         assert huge > 0
         assert "keep these until they end" in done(world.run(HUGELD, "reset"))
         assert not world.path(SYSTEM).exists() and f" {SYSTEM} " not in mounts(world)
-        world.add(APP)
+        world.enable(APP)
         assert [i["state"] for i in world.list()] == ["fresh"]
     done(world.run(HUGELD, "reset"))
     assert not world.path(SYSTEM).exists()
-
-
-def test_reset_while_the_service_runs(world):
-    world.add(APP)
-    process = helpers.start(world.command(HUGELD, "service"))
-    try:
-        helpers.wait_until(lambda: any(m.name.startswith(f"{SYSTEM}/") for m in read_smaps(process.pid)))
-        refused(world.run(HUGELD, "reset"), "stop it first")
-        assert len(world.list()) == 1
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(helpers.PATIENCE) == 0
-    finally:
-        helpers.end_process(process)
-    done(world.run(HUGELD, "reset"))
-
-
-def test_service_without_its_type():
-    """A name without a type is a service, as for systemctl."""
-    for name in "none", "none.service":
-        helpers.one_line(helpers.hugeld("share", "unit", name), 1, "hugeld: none.service: systemd names no ExecStart= of it")

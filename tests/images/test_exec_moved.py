@@ -11,6 +11,7 @@ import signal
 import pytest
 
 import helpers
+from stores import is_image
 
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -117,16 +118,17 @@ def test_gdb(app, start):
 @pytest.mark.check_all(ci=True)
 def test_detach(app, start):
     """hugeld detach finds it, and puts it back on its own file, at an address that does not fit its image."""
-    process = helpers.start([*start(app), "work", "5000"], environment())
+    process = helpers.start([*start(app), "doze", "500"], environment())
     try:
         assert "at the exec stop" in process.stderr.readline()
         maps = pathlib.Path(f"/proc/{process.pid}/maps")
         huge = re.compile(rf"{app}: .* % of the text on huge pages\b.*; .* image [1-9]")
         helpers.wait_until(lambda: huge.search(helpers.hugeld("status", process.pid).stdout), what="what hugeld status says")
-        detached = helpers.hugeld("detach", "--running-threads", process.pid)
+        detached = helpers.hugeld("detach", process.pid)
         assert detached.returncode == 0 and "back on its own file" in detached.stdout, detached
         text = [line for line in maps.read_text().splitlines() if " r-xp " in line and line.endswith(f"/{app.name}")]
         assert text and all(line.endswith(str(app)) for line in text), text
+        assert not any(is_image(line.split()[-1]) for line in maps.read_text().splitlines()), maps.read_text()
         assert process.wait(timeout=helpers.PATIENCE) == 0
     finally:
         helpers.end_process(process)

@@ -611,7 +611,7 @@ def test_changed_file(images, program, run):
     images.add(app)
     app.chmod(0o700)
     result = run([app, "x"], options="verbose=1")
-    assert re.fullmatch(f"hugeld: {app}: started as it is: there is no image of it, .* hugeld share add {app}\n", result.stderr)
+    assert re.fullmatch(f"hugeld: {app}: started as it is: there is no image of it, .* hugeld enable {app}\n", result.stderr)
 
 
 # --- tools ---

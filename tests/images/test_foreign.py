@@ -43,7 +43,7 @@ def test_doctor_finds_who_can_write(world, how):
     """The root of a container is not the host's, whose processes execute the images in the store.  A service that has mounts of
     its own is the host's."""
     flags, script, is_found = CONTAINERS[how]
-    world.add("--way=image", APP)
+    world.enable("--way=image", APP)
     assert store_finding(world)["state"] == "ok"
     prefix = helpers.become(12345) if how == "rootless" else []
     process = helpers.start(world.command(*prefix, "unshare", "-m", *flags, "sh", "-euc", script))
@@ -101,7 +101,7 @@ def fixed(world, builder):
     shutil.copy(helpers.LIBRARY, world.path("/run/bin/libhugeld.so"))
     for name in ("programs/fixed", "bin/libhugeld.so"):
         world.path(f"/run/{name}").chmod(0o755)
-    world.add("--way=image", "/run/programs/fixed", APP)
+    world.enable("--way=image", "/run/programs/fixed", APP)
     return "/run/programs/fixed"
 
 
@@ -142,5 +142,5 @@ def test_status_and_inspect(inside, fixed):
 
 
 def test_share_and_doctor(inside, fixed):
-    assert "belongs to a user that this user namespace does not map" in inside("/run/bin/hugeld", "share", "list").stderr
+    assert "belongs to a user that this user namespace does not map" in inside("/run/bin/hugeld", "list").stderr
     assert "it belongs to a user that this user namespace does not map" in inside("/run/bin/hugeld", "doctor").stdout

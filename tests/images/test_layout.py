@@ -21,8 +21,9 @@ import helpers
 import layouts
 import programs
 from installed import find_cc1plus
-from objects import page_up
+from objects import PF_X, page_up
 from smaps import read_smaps
+from stores import make_images
 
 sys.path.append(str(helpers.ROOT / "tests/fuzz"))
 import hostile  # noqa: E402  (its folder has just been added)
@@ -102,6 +103,9 @@ OTHERS = {
     "mold-nopie": ["-no-pie", "-fuse-ld=mold"],
     "gold": ["-pie", "-fuse-ld=gold"],
     "lld-nopie": ["-no-pie", "-fuse-ld=lld"],
+    "lld-separate": ["-pie", "-fuse-ld=lld", "-Wl,-z,separate-code"],
+    "lld-separate-loadable": ["-no-pie", "-fuse-ld=lld", "-Wl,-z,separate-loadable-segments"],
+    "lld-separate-2m": ["-pie", "-fuse-ld=lld", "-Wl,-z,separate-loadable-segments,-z,max-page-size=0x200000"],
     "high": ["-no-pie", "-Wl,-Ttext-segment=0x681000"],
     "aligned-more": ["-pie", "-Wl,-z,max-page-size=0x1000000"],
     "packed": ["-pie", "-Wl,-z,pack-relative-relocs"],
@@ -193,6 +197,78 @@ def test_library(builder, tmpfs, variant):
         path.unlink()
 
 
+def split(elf, number, *offsets, flags=None):
+    """Splits the PT_LOAD with NUMBER at OFFSETS of the file; its first part gets FLAGS.  It takes PT_NOTEs for that."""
+    at = elf.phdr.index(elf.loads()[number])
+    for offset in offsets:
+        first, second = dict(elf.phdr[at]), elf.phdr[at]
+        if flags is not None and offset == offsets[0]:
+            first["flags"] = flags
+        head = offset - first["offset"]
+        first["filesz"] = first["memsz"] = head
+        for field, step in (("offset", head), ("vaddr", head), ("paddr", head), ("filesz", -head), ("memsz", -head)):
+            second[field] += step
+        note = next(i for i, ph in enumerate(elf.phdr) if ph["type"] == hostile.PT_NOTE)
+        del elf.phdr[note]
+        at -= note < at
+        elf.phdr.insert(at, first)
+        at += 1
+
+
+def shorten(elf):
+    elf.loads()[0].update(filesz=64 + 56 * elf.phnum, memsz=64 + 56 * elf.phnum)
+
+
+# What patchelf 0.14 to 0.17 makes.  The text is the second PT_LOAD, read-only data the third.
+PATCHED = {
+    "a section across two": lambda elf: split(elf, 1, 0x301000),
+    "two in a page": lambda elf: split(elf, 1, 0x301338),
+    "three in a page": lambda elf: split(elf, 1, 0x301238, 0x301300),
+    "data and read-only data in a page": lambda elf: split(elf, 2, elf.loads()[2]["offset"] + 0x1338, flags=6),
+    "sections in the padding": shorten,
+}
+
+
+@pytest.fixture(params=["pie", pytest.param("nopie", marks=pytest.mark.check_all(ci=True))])
+def patched(request, builder, tmp_path):
+    """patched(shape): a program of that shape."""
+    def patch(shape):
+        elf = hostile.Elf(builder.executable(request.param).read_bytes())
+        PATCHED[shape](elf)
+        app = tmp_path / "app"
+        app.write_bytes(elf.pack())
+        app.chmod(0o755)
+        return app
+
+    return patch
+
+
+@pytest.mark.parametrize("shape", PATCHED)
+def test_patched(patched, tmpfs, shape):
+    """It runs the same from its image, with its text on huge pages, and inspect finds its text."""
+    app = patched(shape)
+    image = make(app, tmpfs.outside / "app")
+    layouts.check_image(app, image)
+    plain, _ = run_and_look([app], app)
+    lines, mappings = run_and_look(tmpfs.inside(tmpfs.folder / "app"), tmpfs.folder / "app")
+    assert without_loads(lines) == without_loads(plain)
+    check_huge(mappings)
+    [file] = helpers.hugeld_json("inspect", app)["files"]
+    assert file["text_bytes"] >= 4 * helpers.HUGE and file["plan"]["text_share"] > 0, file
+    image.unlink()
+
+
+@pytest.mark.parametrize("shape", PATCHED)
+def test_patched_at_the_exec_stop(patched, images, shape):
+    """hugeld run maps its image over it."""
+    app = patched(shape)
+    image = images.add(app)
+    plain, _ = run_and_look([app], app)
+    lines, mappings = run_and_look([helpers.HUGELD, "run", "-o", images.options("strict=on"), "--", app], image)
+    assert lines == plain
+    check_huge(mappings)
+
+
 @pytest.mark.parametrize("way", ["stripped", "no-sections", "debug"])
 def test_sections(builder, tmpfs, tmp_path, way):
     """Programs without symbols, without any section, with DWARF."""
@@ -254,9 +330,9 @@ def test_many_program_headers(builder, tmp_path):
 
 def refuse_to_share(app, store, reason):
     """No image gets into the STORE, and one line says why."""
-    before = set(os.listdir(store)) | {".lock"}
-    result = helpers.hugeld("share", "add", "--any-disk", "--way=image", "--store", store, app)
-    assert (result.returncode, result.stdout) == (1, "") and len(result.stderr.splitlines()) == 1, result
+    before = set(os.listdir(store)) | {".lock", ".records"}
+    result = make_images(store, app, way="image")
+    assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
     assert reason in result.stderr and set(os.listdir(store)) <= before, result
 
 
@@ -266,6 +342,56 @@ def test_no_store_takes_what_no_process_takes(builder, tmp_path, own_store):
     app.write_bytes(hostile.many_headers(builder.executable("pie").read_bytes(), 65))
     app.chmod(0o755)
     refuse_to_share(app, own_store, "no process would take its image")
+
+
+GIB = 1 << 30
+
+
+def align_to_a_gib(path, out):
+    elf = hostile.Elf(path.read_bytes())
+    for ph in elf.loads():
+        ph["align"] = GIB
+    out.write_bytes(elf.pack())
+    out.chmod(0o755)
+    return out
+
+
+def test_alignment_of_a_gib(builder, tmp_path, images, own_store):
+    """An executable's own address is what counts.  A PIE that may only be at multiples of 1 GiB, and begins elsewhere, has no image, and
+    nobody recommends one."""
+    fixed = align_to_a_gib(link(builder, "app-high-256", "-no-pie", "-Wl,-Ttext-segment=0x10000000"), tmp_path / "fixed")
+    assert helpers.run([fixed]).returncode == 3
+    layouts.check_image(fixed, make(fixed, tmp_path / "image"))
+    assert (tmp_path / "image").stat().st_size < fixed.stat().st_size + 4 * helpers.HUGE
+    pie = align_to_a_gib(link(builder, "app-pie-256", "-pie", "-fuse-ld=lld", "-Wl,--image-base=0x10000000"), tmp_path / "pie")
+    refuse(pie, tmp_path / "out", "its alignment is too large")
+    check_not_recommended(images, pie, "too-sparse")
+
+
+def check_not_recommended(images, path, reason):
+    """No store takes an image of PATH, for REASON, and inspect knows it."""
+    [file] = helpers.hugeld_json("inspect", "-o", images.options(), path)["files"]
+    assert file["verdict"]["way"] != "image" and file["image"]["reason"] == reason, file
+    refuse_to_share(path, images.folder, file["image"]["sentence"])
+
+
+def test_holes_are_no_image(builder, tmp_path, images, own_store):
+    """An image in a store has no holes, so one that would be mostly holes is refused, and nobody recommends it."""
+    _, (library,) = builder.with_library("dso")
+    elf = hostile.Elf(library.read_bytes())
+    elf.loads()[-1]["vaddr"] += GIB
+    changed = tmp_path / "library.so"
+    changed.write_bytes(elf.pack())
+    check_not_recommended(images, changed, "too-sparse")
+
+
+def test_little_text_is_not_recommended(builder, tmp_path, images):
+    """A library of 3 MiB, of which 528 KiB are text."""
+    source = tmp_path / "little.s"
+    source.write_text('.text\n.fill 0x84000, 1, 0x90\n.section .rodata\n.fill 0x280000, 1, 1\n')
+    library = builder.compile(tmp_path / "little.so", source, "-shared", "-nostdlib")
+    [file] = helpers.hugeld_json("inspect", "-o", images.options(), library)["files"]
+    assert file["text_bytes"] == 0x84000 and file["verdict"]["way"] in ("nothing", "place"), file
 
 
 HEADERS_ROOM = b"\x2e" * helpers.PAGE
@@ -674,15 +800,78 @@ def test_data_at_the_end(small, tmp_path, trailer):
     refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
 
 
-def test_data_between_segments(small, tmp_path):
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory):
+    """A program whose segments have pages between them in the file: (path, the end of its text there, the begin of what follows)."""
+    folder = tmp_path_factory.mktemp("spread")
+    (folder / "a.c").write_text('int puts(const char *);\nint main(void) { return puts("x") < 0; }\n'
+                                '__asm__(".text\\n.p2align 12\\n.fill 14000, 1, 0x90\\n");')
+    subprocess.run(["gcc", "-Wl,-z,separate-code,-z,max-page-size=0x10000", "-o", folder / "spread", folder / "a.c"], check=True)
+    loads = layouts.Elf(folder / "spread").loads
+    text = next(ph for ph in loads if ph.flags & PF_X)
+    end, following = text.offset + text.filesz, loads[loads.index(text) + 1].offset
+    assert page_up(end) - end > 16 and following >= page_up(end) + 2 * helpers.PAGE
+    return folder / "spread", end, following
+
+
+def put(original, changed, at, what):
+    data = bytearray(original.read_bytes())
+    data[at:at + len(what)] = what
+    changed.write_bytes(data)
+    changed.chmod(0o755)
+
+
+def test_data_between_segments(spread, tmp_path):
     """A few bytes other than zero between segments count as data."""
+    original, end, _ = spread
+    put(original, tmp_path / "app", page_up(end), b"data")
+    refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
+
+
+def test_traps_between_segments(spread, tmp_path):
+    """lld fills the end of the text with trap instructions up to its p_align."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("the test's traps are those of x86-64")
+    original, end, following = spread
+    put(original, tmp_path / "app", end, b"\xcc" * (following - end))
+    layouts.check_image(tmp_path / "app", make(tmp_path / "app", tmp_path / "out", f"--huge-page={SMALL}"), SMALL)
+
+
+@pytest.mark.parametrize("where", ["behind", "before"])
+def test_padding_of_a_page(spread, tmp_path, where):
+    """The rest of the first and of the last page of a segment is padding, whatever it holds: it is mapped, and in the image, too."""
+    original, end, following = spread
+    head = layouts.Elf(original).loads[-1].offset % helpers.PAGE  # the data's
+    assert head > 8
+    at = end if where == "behind" else layouts.Elf(original).loads[-1].offset - 8
+    put(original, tmp_path / "app", at, b"padding.")
+    image = layouts.check_image(tmp_path / "app", make(tmp_path / "app", tmp_path / "out", f"--huge-page={SMALL}"), SMALL)
+    assert b"padding." in image.data
+    assert helpers.run([tmp_path / "out"]).stdout == "x\n"
+
+
+def test_section_in_the_padding(spread, tmp_path):
+    """What a section names is no padding."""
+    original, end, _ = spread
+    put(original, tmp_path / "app", end, b"what the program reads"[:8])
+    data = bytearray((tmp_path / "app").read_bytes())
+    elf = layouts.Elf(original)
+    strings = elf.shdrs[elf.header[-1]].offset
+    [at] = [elf.shoff + 64 * i for i, sh in enumerate(elf.shdrs) if data[strings + sh.name:].startswith(b".comment\0")]
+    struct.pack_into("<I", data, at, struct.unpack_from("<I", data, at)[0] + 1)  # "comment"
+    struct.pack_into("<QQ", data, at + 24, end, 8)
+    (tmp_path / "app").write_bytes(data)
+    refuse(tmp_path / "app", tmp_path / "out", "or in a section", f"--huge-page={SMALL}")
+
+
+def test_padding_is_not_last(small, tmp_path):
+    """In a file without section headers, what follows the last segment in its page is appended data."""
     data = bytearray(small.read_bytes())
-    elf = hostile.Elf(bytes(data))
-    ends = sorted((ph["offset"], ph["offset"] + ph["filesz"]) for ph in elf.loads())
-    end, following = next((a[1], b[0]) for a, b in zip(ends, ends[1:]) if b[0] - a[1] > 16)
-    data[end + 8:end + 12] = b"data"
-    (tmp_path / "app").write_bytes(bytes(data))
-    assert following > end
+    last = max(layouts.Elf(small).loads, key=lambda ph: ph.offset)
+    data[last.offset + last.filesz:] = b"what the program reads"
+    data[0x28:0x30], data[0x3C:0x40] = bytes(8), bytes(4)
+    assert (last.offset + last.filesz) % helpers.PAGE
+    (tmp_path / "app").write_bytes(data)
     refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
 
 
@@ -693,7 +882,7 @@ def test_foreign(tmp_path):
     head += struct.pack(f"{order}HHIQQQIHHHHHH", 2, 22, 1, 0x400000, 64, 0, 0, 64, 56, 1, 64, 0, 0)
     load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 0x600000, 0x600000, 0x1000)
     (tmp_path / "foreign").write_bytes((head + load).ljust(0x600000, b"\0"))
-    refuse(tmp_path / "foreign", tmp_path / "out", "it is for machines of another byte order")
+    refuse(tmp_path / "foreign", tmp_path / "out", "is for machines of another byte order")
 
 
 def test_no_program(tmp_path):

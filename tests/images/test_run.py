@@ -171,11 +171,11 @@ def test_preloads_only_for_what_is_shared(world, store, library):
         assert result.returncode == 0 and ("libhugeld.so" in result.stdout) == ("LD_HUGEPAGES=" in result.stdout), result
         return "libhugeld.so" in result.stdout
 
-    world.add("--way=image", APP)
+    world.enable("--way=image", APP)
     assert not any(preloads(patterns, verbose) for patterns in ("main:libbig*", "main:*") for verbose in (0, 1))
     started = run(world, "-p", "main:libbig*", "-o", "verbose=1", "--", APP, prefix=plain)
     assert "there is no image of a library that is named" in started.stderr, started
-    world.add("--way=image", library)
+    world.enable("--way=image", library)
     assert all(preloads(patterns, verbose)
                for patterns in ("main:libbig*", "main:large.so", library, "main:*") for verbose in (0, 1))
     assert not any(preloads(patterns) for patterns in ("main:libother*", "main:!libbig*:*", "/run/other/libother*"))
@@ -190,7 +190,7 @@ def test_preloads_only_for_what_is_shared(world, store, library):
 
 def test_strict_for_a_library(world, store, library):
     """The program could begin on its image, and does not run, since the other named object is not there."""
-    world.add("--way=image", APP)
+    world.enable("--way=image", APP)
     plain = ["env", "-u", "LD_HUGEPAGES_OPTIONS"]
     refused = run(world, "-p", "main:libnone.so.1", "-o", "strict=on", "--", APP, prefix=plain)
     assert (refused.returncode, refused.stdout) == (127, "") and "libnone.so.1: no object" in refused.stderr, refused

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import helpers
+from stores import make_images
 
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "single-file.c"
@@ -123,7 +124,7 @@ def test_finds_what_it_carries(images, own_store, single, kind):
 
     gets_image = KINDS[kind][2]
     assert "pages image" not in run()
-    added = helpers.hugeld("share", f"--store={own_store}", "add", app)
+    added = make_images(own_store, app)
     assert (REFUSED in added.stderr) == (not gets_image), added
     assert (" image, at the exec stop" in run()) == gets_image
     run("--copy", "--via=preload", "-o", "backend=thp")

@@ -13,6 +13,7 @@ import pytest
 
 import helpers
 from installed import cache_folder, find_node
+from stores import make_images
 from test_single_file import REFUSED, attach, outcome
 
 pytestmark = pytest.mark.check_all
@@ -136,7 +137,7 @@ def test_finds_what_it_carries(own_store, tmp_path, kind):
         return result.stderr
 
     run()
-    added = helpers.hugeld("share", f"--store={own_store}", "add", app, timeout=120)
+    added = make_images(own_store, app, timeout=120)
     assert (added.returncode == 0) if words is None else words in added.stderr, added
     assert (" image, at the exec stop" in run()) == (words is None)
     run("--copy", "--via=preload", "-o", "backend=thp")

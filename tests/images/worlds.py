@@ -58,26 +58,45 @@ class World:
         return self.root / str(path).lstrip("/")
 
     def command(self, *arguments, user=None, strace=None):
-        become = [*helpers.become(user), "env", f"XDG_RUNTIME_DIR=/run/user/{user}"] if user else []
+        become = [*helpers.become(user), "env", f"XDG_RUNTIME_DIR=/run/user/{user}", f"XDG_CONFIG_HOME=/run/user/{user}/config"] if user else []
         trace = ["strace", "-f", "-o", "/dev/null", *strace] if strace else []
         return ["nsenter", "-t", self.pid, "-m", "--wd=/", *become, *trace, *arguments]
 
     def run(self, *arguments, **options):
         return helpers.run(self.command(*arguments, **options))
 
-    def share(self, *arguments, **options):
-        return self.run("/run/bin/hugeld", "share", *arguments, **options)
+    def hugeld(self, *arguments, **options):
+        return self.run("/run/bin/hugeld", *arguments, **options)
 
-    def add(self, *arguments, **options):
-        result = self.share("add", *arguments, **options)
+    def settings(self, **values):
+        """Writes hugeld.conf."""
+        configuration = self.path("/etc/hugeld/hugeld.conf")
+        configuration.parent.mkdir(exist_ok=True)
+        configuration.write_text("".join(f"{name} = {value}\n" for name, value in values.items()))
+
+    def lists(self, name, *lines):
+        """Writes a list as a package would."""
+        file = self.path(f"/etc/hugeld/enabled.d/{name}.list")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(f"{line}\n" for line in lines))
+
+    def enable(self, *arguments, **options):
+        """Enables each of ARGUMENTS; it must be on huge pages then."""
+        result = self.hugeld("enable", *arguments, **options)
         assert (result.returncode, result.stderr) == (0, ""), result
         return result
 
     def list(self, *arguments, **options):
-        """All images that there are."""
-        result = self.share("list", "--json", *arguments, **options)
-        assert (result.returncode, result.stderr) == (0, ""), result
-        return [image for store in json.loads(result.stdout)["stores"] for image in store["images"]]
+        """All files that are listed or have an image."""
+        result = self.hugeld("list", "--json", *arguments, **options)
+        assert result.returncode in (0, 1, 3), result
+        return [file for store in json.loads(result.stdout)["stores"] for file in store["files"]]
+
+    def apply_list(self, store, *lines, options=(), **others):
+        """Makes a store of one's own from a list with these LINES."""
+        file = self.path("/run/own.list")
+        file.write_text("".join(f"{line}\n" for line in lines))
+        return self.hugeld("apply", "--json", "--list=/run/own.list", f"--store={store}", *options, **others)
 
     def systemctl(self, text):
         """The prefix of a command for which systemctl describes a unit as TEXT, since no systemd runs here."""
@@ -93,9 +112,9 @@ END
         return ["env", "PATH=/run/own:/usr/bin:/bin"]
 
     def left(self, store=SYSTEM):
-        """Every name in the folder of the store but that of its lock."""
+        """Every name in the folder of the store but that of its lock and records."""
         with contextlib.suppress(FileNotFoundError):
-            return sorted(set(os.listdir(self.path(store))) - {".lock"})
+            return sorted(set(os.listdir(self.path(store))) - {".lock", ".records"})
         return []
 
     @contextlib.contextmanager

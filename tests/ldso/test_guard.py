@@ -61,16 +61,22 @@ def replace(data, old, new, times=1):
 
 
 @pytest.mark.check_all
-def test_unpatched_passes(unpatched, cached_tree):
-    assert refusals("--layout", cached_tree / "objects/elf/ld.so", unpatched) == []
+def test_unpatched_passes(unpatched):
+    assert refusals(unpatched) == []
 
 
 def test_installed_passes(installed):
     assert refusals(installed) == []
 
 
-def test_ours_passes(ldso, cached_tree):
-    assert refusals("--layout", cached_tree / "objects/elf/ld.so", ldso) == []
+def test_ours_passes(ldso):
+    assert refusals(ldso) == []
+
+
+def test_no_header_changes():
+    """So no structure that libc.so.6 shares does."""
+    changed = {name for patch in PATCHES.glob("[0-9]*/0*.patch") for name in re.findall(r"^\+\+\+ b/(.*)$", patch.read_text(), re.M)}
+    assert "elf/dl-load.c" in changed and not [name for name in changed if not name.endswith(("/Makefile", ".c"))]
 
 
 @pytest.mark.parametrize("name", ["_rtld_global", "_rtld_global_ro"])
@@ -142,28 +148,18 @@ def test_tunables_in_another_order(edited):
     assert len(reasons) == 1 and reasons[0].startswith("tunable "), reasons
 
 
-def test_built_for_another_machine(edited, unpatched, installed, tmp_path):
-    """The facts of a linker that cannot be run are read from its file."""
-    def make_foreign(data):
-        struct.pack_into("<H", data, 18, 0x5555)  # e_machine
-
-    def change(data, _):
-        make_foreign(data)
-        replace(data, b" release version 2.", b" release version 1.")
-        replace(data, b"glibc.malloc.arena_max\0", b"glibc.malloc.arena_maX\0")
-
-    other = tmp_path / "other"
+def test_built_for_another_machine(unpatched, installed, tmp_path):
+    """Linkers that cannot be run are compared all the same, but for their version and tunables."""
     data = bytearray(unpatched.read_bytes())
-    make_foreign(data)
+    struct.pack_into("<H", data, 18, 0x5555)  # e_machine
+    other, changed = tmp_path / "other", tmp_path / "changed"
     other.write_bytes(data)
+    changed.write_bytes(data.replace(b"\0_dl_find_dso_for_object\0", b"\0_dl_find_dso_for_objecT\0"))
     other.chmod(0o755)
     libc = installed.parent / "libc.so.6"
     assert run_script("guard", other, other, libc).returncode == 0
-    done = run_script("guard", edited(change), other, libc)
-    assert done.returncode == 1
-    version, tunable = done.stderr.splitlines()
-    assert " release version 1." in version and ", installed is ld.so " in version
-    assert "tunable " in tunable and tunable.endswith(".arena_maX, the installed one glibc.malloc.arena_max")
+    done = run_script("guard", changed, other, libc)
+    assert done.returncode == 1 and "_dl_find_dso_for_object@@GLIBC_PRIVATE is missing" in done.stderr
 
 
 @pytest.mark.parametrize("file", ["libc.so.6", "/dev/null", "no-such-file"])
@@ -213,15 +209,6 @@ def test_one_more_tunable(cached_tree, tmp_path):
 
 
 @pytest.mark.check_all
-def test_fields_in_another_order(cached_tree, tmp_path):
-    """Same sizes, same symbols: only debugging information shows it."""
-    a, b = (f"  EXTERN const char *{name};\n" for name in ("_dl_inhibit_rpath", "_dl_origin_path"))
-    between = "\n  /* Location of the binary.  */\n"
-    reasons = refused_build(cached_tree, tmp_path, "sysdeps/generic/ldsodefs.h", a + between + b, b + between + a)
-    assert len(reasons) == 1 and reasons[0].startswith("struct rtld_global_ro is laid out differently: "), reasons
-
-
-@pytest.mark.check_all
 def test_patch_that_needs_fuzz(cached_tree, tmp_path):
     """A series made for another source is refused, not bent into place."""
     series = make_series(cached_tree, tmp_path, "elf/rtld.c", "process_envvars (struct dl_main_state *state)\n{\n",
@@ -241,7 +228,7 @@ def test_no_series_applies(cached_tree, tmp_path):
     shutil.copytree(PATCHES, tmp_path / "glibc-patches")
     for series in (tmp_path / "glibc-patches").glob("[0-9]*"):
         for patch in series.glob("0004*"):
-            patch.write_text(patch.read_text().replace("residue", "remainder").replace("mapalign", "alignment"))
+            patch.write_text(patch.read_text().replace("maplength", "size"))
     done = subprocess.run([tmp_path / "glibc-patches/build", "-d", tmp_path / "out"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "no series applies to glibc" in done.stderr, done
     assert not (tmp_path / "out/ld.so").exists()

@@ -305,37 +305,6 @@ def test_static_pie_is_untouched(linked, builder, pool):
     assert "static, the dynamic linker never runs" in done.stderr
 
 
-def test_secure_mode(linked, builder, pool, root, ldso, shared_folder, pause_library):
-    """A set-user-ID program: nothing moves, no line is written, and its children don't inherit the variables."""
-    pool(64)
-    folder = shared_folder / "secure"
-    folder.mkdir()
-    linker = folder / "ld.so"
-    linker.write_bytes(pathlib.Path(ldso).read_bytes())
-    linker.chmod(0o755)
-    main = builder.write("environment.c", '#include <stdio.h>\n#include <stdlib.h>\nint main(void) '
-                         '{ printf("%d %d\\n", getenv("LD_HUGEPAGES") != 0, getenv("LD_HUGEPAGES_OPTIONS") != 0); }\n')
-    program = builder.compile(folder / "program", main, *builder.object(), f"-Wl,--dynamic-linker={linker}")
-    env = helpers.environment(LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="verbose=3")
-    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    done = helpers.run([*user, program], env)
-    assert done.stdout == "1 1\n" and "hugeld: program: text" in done.stderr
-    os.chmod(program, 0o4755)
-    done = helpers.run([*user, program], env)
-    assert (done.stdout, done.stderr) == ("0 0\n", "")
-
-
-def test_environment_may_change(linked, builder, library, pool):
-    """A program that overwrites its environment, as some do for their title: dlopen works as before."""
-    pool(64)
-    main = builder.write("title.c", "#include <dlfcn.h>\n#include <string.h>\nextern char **environ;\nint main(int n, "
-                         "char **v) {\n  for (char **e = environ; *e; e++)\n    memset(*e, 'x', strlen(*e));\n  return "
-                         "n == 2 && dlopen(v[1], RTLD_NOW) ? 0 : 1;\n}\n")
-    app = builder.compile(builder.folder / "title", main)
-    done = linked.run([app, library()], "libbig*", "verbose=2")
-    assert done.returncode == 0 and ON_HUGE_PAGES.search(done.stderr), done.stderr
-
-
 def test_command_and_arguments(linked, builder, pool):
     """`ld.so PROGRAM`: main is PROGRAM, under its own name, and exe= means it."""
     pool(64)
@@ -375,19 +344,3 @@ def test_unselected_object_stays_where_it_was(linked, library, thp, opened_later
     for patterns in ("no-such-object", "libbig*:!libbig*", "!libbig*:no-such-object"):
         assert read_layout(linked, library(), patterns, opened_later) == unset, patterns
     assert read_layout(linked, library(), "libbig*", opened_later) != unset
-
-
-def test_selected_by_its_soname(linked, builder, thp, pool):
-    """dlopen of a file with another name than its soname: it is placed as if its name had been matched."""
-    _, [path] = builder.with_library("dso")
-    by_name, by_soname = (read_layout(linked, path, p, True)[0] for p in ("libbig.so", "libbig.so.1"))
-    assert by_name == by_soname and read_layout(linked, path, "libbig*:!libbig.so.1", True) == read_layout(linked, path, None, True)
-
-
-@pytest.mark.parametrize("patterns", ["no-such-object", "libbig*:!no-such-object", "libbig.so.1"])
-def test_filter_that_came_before_its_soname_is_read(linked, builder, patterns):
-    """A filter that kills for the calls that read it, and not for those of dlopen: hugeld asks first."""
-    _, [path] = builder.with_library("dso")
-    script = helpers.forbid_calls("pread64") + f"ctypes.CDLL('{path}')\nprint('libbig' in open('/proc/self/maps').read())\n"
-    done = linked.run(["/usr/bin/python3", "-c", script], patterns, "backend=thp")
-    assert (done.returncode, done.stdout) == (0, "True\n"), done

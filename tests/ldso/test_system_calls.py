@@ -12,10 +12,9 @@ import helpers
 
 NAME = "libcrypto.so.3"
 WAYS = {
-    # (program, its environment, the pattern of the run that is compared with, how many calls more there may be); the calls by
-    # which dlopen reads the soname, if a pattern is like one, are not counted.
-    "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 32),
-    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 32),
+    # (program, its environment, the pattern of the run that is compared with, how many calls more there may be)
+    "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 33),
+    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 33),
 }
 
 
@@ -46,11 +45,9 @@ def test_number_of_calls(linked, strace, pool, tmp_path, way):
     assert calls["userfaultfd"] == 1 and calls["mremap"] == 2  # one is the trial
 
 
-@pytest.mark.parametrize("patterns, as_installed", [(None, True), ("main:no-such-object", True), ("/usr/bin/*", True),
-                                                    ("no-such-object.so", False)])
-def test_what_is_not_selected(linked, installed, strace, tmp_path, patterns, as_installed):
-    """dlopen opens and reads the same for it as the installed linker; only if a pattern is like a soname, it also reads the
-    soname, and the process's status before that."""
+@pytest.mark.parametrize("patterns", [None, "main:no-such-object", "/usr/bin/*", "no-such-object.so"])
+def test_what_is_not_selected(linked, installed, strace, tmp_path, patterns):
+    """dlopen opens and reads the same for it as the installed linker."""
     def trace(linker, **variables):
         out = tmp_path / "trace"
         argv = [linker, "/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"]
@@ -60,9 +57,7 @@ def test_what_is_not_selected(linked, installed, strace, tmp_path, patterns, as_
         lines = out.read_text().splitlines()
         return lines[next(i for i, line in enumerate(lines) if f"/{NAME}\"" in line):]
 
-    ours, theirs = trace(linked.ldso, LD_HUGEPAGES=patterns), trace(installed)
-    assert (ours == theirs) == as_installed, ours
-    assert any("/status" in line for line in ours) != as_installed, ours
+    assert trace(linked.ldso, LD_HUGEPAGES=patterns) == trace(installed)
 
 
 @pytest.mark.parametrize("way", ["needed", "dlopen"])

@@ -35,11 +35,8 @@ RUN = {
     "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 3; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
     "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", "pages: text"),
     "hugeld doctor": ("hugeld doctor || [ $? = 1 ]", "now: hugetlb"),
-    "hugeld doctor --copy -- PROGRAM ARGS": (f"hugeld doctor -- {PROGRAM} || [ $? = 1 ]", "python3"),
     "echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf":
         ("echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf && cat /etc/sysctl.d/hugepages.conf", "=128"),
-    'patchelf --set-interpreter "$(pkg-config --variable=interpreter hugeld)" PROGRAM':
-        ("pkg-config --variable=interpreter hugeld", "/hugeld/ld-hugeld.so"),
 }  # fmt: skip
 
 # Each of the commands of README's first screen that set something up does so on a bare Debian with nothing but make.
@@ -50,20 +47,21 @@ ELSEWHERE = {
     "make check": "test_plain_check.py",
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",
     "make ldso": "CI, and make check-glibc SUITE=trixie",
+    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/ldso/test_ways.py, and its path test_install.py",
     "build/hugeld run --via=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",
     "docker run -v /run/hugeld/KEY/NAME:/usr/bin/NAME:ro IMAGE": "tests/images/test_containers.py",
     "volumeMounts: [{name: image, mountPath: /usr/bin/NAME, readOnly: true}]": "tests/images/test_containers.py, by runc",
     "volumes: [{name: image, hostPath: {path: /run/hugeld/KEY/NAME, type: File}}]": "tests/images/test_containers.py, by runc",
-    "hugeld share add --way=place --any-disk /var/lib/containers/storage/overlay/LAYER/diff/usr/bin/NAME":
+    "hugeld enable --way=in-place --any-disk /var/lib/containers/storage/overlay/LAYER/diff/usr/bin/NAME":
         "tests/programs/test_pods.py",
     "make": "everything",
     "deploy/container-root build/container": "tests/programs/test_pods.py",
     "podman build -t localhost/hugeld -f deploy/Containerfile build/container": "tests/programs/test_pods.py",
     "kubectl apply -f deploy/hugeld.yaml": "tests/programs/test_pods.py, its pod by podman",
-    "hugeld share add PROGRAM": "tests/images/test_store.py",
-    "hugeld share add --way=image FILE": "tests/images/test_in_place.py",
+    "hugeld enable PROGRAM": "tests/images/test_store.py",
+    "hugeld enable --way=image FILE": "tests/images/test_in_place.py",
     "hugeld enable NAME.service": "tests/images/test_enable.py",
     "hugeld share list": "tests/images/test_store.py",
     "hugeld survey": "tests/survey/test_survey.py",

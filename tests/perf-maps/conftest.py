@@ -19,17 +19,20 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 @pytest.fixture(scope="session")
 def map_file(tmp_path_factory):
-    """map_file(path, bias, [(start, end)]): the map that perf-maps/ makes of a file, as text between its marks; None for no ELF file."""
+    """map_file(path, bias, [(start, end)]): the map that perf-maps/ makes of a file, as text between its marks; None for no ELF file, or
+    one with too much text.  The file bounds how much is written, and with MEMORY, in bytes, how much is allocated."""
     program = tmp_path_factory.mktemp("map-file") / "map-file"
     objects = [*helpers.BUILD.glob("elf/*.o"), *helpers.BUILD.glob("perf-maps/*.o")]
     includes = ["-iquote", helpers.ROOT, "-iquote", helpers.ROOT / "elf"]
     command = ["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O1", *includes, "-o", program, HERE / "map-file.c", *objects]
     subprocess.run(command, check=True, timeout=60)
 
-    def make(path, bias=0, ranges=((0, 2**64 - 1),)):
+    def make(path, bias=0, ranges=((0, 2**64 - 1),), memory=None):
         numbers = [f"{number:x}" for piece in ranges for number in piece]
-        result = subprocess.run([program, path, f"{bias:x}", *numbers], capture_output=True, timeout=60)
-        assert result.returncode in (0, 3), result
+        limit = ["prlimit", f"--as={memory}", "--"] if memory else []
+        result = subprocess.run([*limit, program, path, f"{bias:x}", *numbers], capture_output=True, timeout=60)
+        assert result.returncode in (0, 3), result.stderr
+        assert len(result.stdout) < 4 * os.stat(path).st_size + 2 * 2**20
         text = result.stdout.decode(errors="surrogateescape")
         assert result.returncode != 0 or (text.startswith(perfmaps.MARK) and text.endswith(perfmaps.MARK))
         return text[len(perfmaps.MARK):-len(perfmaps.MARK)] if result.returncode == 0 else None

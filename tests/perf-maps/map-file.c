@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* map-file FILE BIAS START END...: the perf map of FILE at the load bias BIAS (hexadecimal, as the ranges
-   that moved) on standard output.  Exit 3 when the file cannot be read as an ELF file. */
+   that moved) on standard output.  Exit 3 when the file cannot be read as an ELF file, or its map would be too
+   large. */
 #include "perf-maps/write.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,9 +23,10 @@ int main(int argc, char **argv) {
     int result = hl_read_symbols(&symbols, fd);
     int chosen = hl_choose_symbols(&symbols);
     hl_begin_map(&text, STDOUT_FILENO);
-    hl_write_symbols(&text, &symbols, range, n);
+    if (result == 0)
+        result = hl_write_symbols(&text, &symbols, range, n);
     int finished = hl_finish_map(&text);
     hl_free_map(&text);
     hl_free_symbols(&symbols);
-    return result != 0 ? 3 : chosen != 0 || finished != 0 ? 1 : 0;
+    return result == -ENOEXEC ? 3 : result != 0 || chosen != 0 || finished != 0;
 }

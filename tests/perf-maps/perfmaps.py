@@ -30,7 +30,7 @@ def read_map(text):
     """The lines of a map, but for the marks."""
     lines = []
     for line in text.splitlines():
-        if line + "\n" == MARK:
+        if line + "\n" == MARK or not line:
             continue
         start, size, name = re.fullmatch(r"([0-9a-f]+) ([0-9a-f]+) (.+)", line).groups()
         lines.append(Line(int(start, 16), int(start, 16) + int(size, 16), name))

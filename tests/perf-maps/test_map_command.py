@@ -26,6 +26,13 @@ def one_line(result, status, *words):
     return result
 
 
+def dead_pid():
+    process = helpers.start(["true"])
+    process.wait(timeout=helpers.PATIENCE)
+    helpers.end_process(process)
+    return process.pid
+
+
 def write_map(process, *options):
     """The lines that the command writes for PROCESS."""
     result = hugeld("perf-map", *options, process.pid)
@@ -43,18 +50,18 @@ def write_map(process, *options):
 def test_like_from_inside(moved_app, clean_tmp, thp, backend):
     process, _ = moved_app(f"perf_map=on,backend={backend}")
     inside = map_path(process).read_text()
-    assert hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout == inside
+    assert hugeld("perf-map", "-O", "-", process.pid).stdout == inside
     map_path(process).unlink()
-    write_map(process, "--no-demangle")
+    write_map(process)
     assert map_path(process).read_text() == inside and len(inside) > 10000
 
 
 def test_demangled(moved_app, named, clean_tmp):
-    """Names are as perf prints them: without parameters."""
+    """--demangle: names are as perf prints them, without parameters."""
     aligned = named("large-exec", "-no-pie", "-Wl,-z,max-page-size=0x200000", filler=2048)
     process, _ = moved_app("backend=hugetlb", app=aligned)
-    mangled = read_map(hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout)
-    plain = write_map(process)
+    mangled = read_map(hugeld("perf-map", "-O", "-", process.pid).stdout)
+    plain = write_map(process, "--demangle")
     assert [line[:2] for line in plain] == [line[:2] for line in mangled]
     names = {a.name: b.name for a, b in zip(mangled, plain)}
     assert names["_ZN5space5twiceERKNS_5shapeEi"] == "space::twice"
@@ -76,7 +83,7 @@ def test_rust_names(builder, pool, library, pause_library, clean_tmp):
     app = builder.once("rusty", lambda folder: builder.compile(folder / "rusty", main, source))
     env = helpers.preload(library, pause_library, options="backend=hugetlb")
     with helpers.paused([app], env, "rusty") as process:
-        assert {line.name for line in write_map(process)} >= set(RUST.values())
+        assert {line.name for line in write_map(process, "--demangle")} >= set(RUST.values())
 
 
 @pytest.fixture
@@ -122,7 +129,7 @@ def test_separate_debug_files(debug_file, moved_app, map_file, how, root):
     """A stripped program has the same map as before stripping, wherever its names are."""
     app, full = debug_file(how)
     process, _ = moved_app("backend=hugetlb", app=app)
-    lines = hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout
+    lines = hugeld("perf-map", "-O", "-", process.pid).stdout
     place = text_ranges(process.pid, app)
     assert lines == MARK + map_file(app if how == "none" else full, *place) + MARK
     assert lines.count(" filler_") > 2000 or how == "none"
@@ -142,27 +149,21 @@ def test_stripped(named, moved_app, tmp_path):
     one_line(hugeld("perf-map", process.pid), 1, "names no function in the moved text; install its debug symbols")
 
 
-def test_names(named, moved_app, clean_tmp, tmp_path):
-    """A name may stand for several processes, as for attach; a line says why one of them gets no map, and the others get theirs."""
-    app = tmp_path / f"named-{os.getpid()}"
-    shutil.copy2(named("large", "-pie", filler=2048), app)
-    processes = [moved_app("edges=small", app=app)[0] for _ in range(2)]
-    result = hugeld("perf-map", app.name)
-    assert (result.returncode, result.stderr, result.stdout.count("\n")) == (0, "", 2), result
+def test_several(named, moved_app, clean_tmp):
+    """A line says why one of the processes gets no map, and the others get theirs."""
+    processes = [moved_app("edges=small")[0] for _ in range(2)]
+    gone = dead_pid()
+    result = hugeld("perf-map", processes[0].pid, gone, processes[1].pid)
+    assert (result.returncode, result.stdout.count("\n")) == (1, 2) and f"{gone}: no such process" in result.stderr
     assert all(map_path(process).stat().st_size > 10000 for process in processes)
-    result = hugeld("perf-map", processes[0].pid, "no-such-name", processes[1].pid)
-    assert (result.returncode, result.stdout.count("\n")) == (1, 2) and "no process has this name" in result.stderr
-    one_line(hugeld("perf-map", "-O", "-", app.name), 2, "give one PID")
 
 
 # --- wrong use ---
 
 
 @pytest.mark.parametrize("arguments", [
-    [], ["0"], ["-1"], ["--output", "f", "1", "2"], ["--clean", "1"], ["--clean", "--append"], ["--output", "f"],
-    ["--output", "f", "--append", "1"], ["--output", "f", "--children", "1"], ["--output", "f", "--force", "1"],
-    ["--clean", "--force"], ["--append", "--force", "1"], ["--no-such-option", "1"],
-    ["99999999999999999999"],
+    [], ["0"], ["-1"], ["--output", "f", "1", "2"], ["--output", "f"], ["--output", "f", "--append", "1"],
+    ["--output", "f", "--children", "1"], ["--no-such-option", "1"], ["name"], ["1", "name"], ["99999999999999999999"],
 ], ids=" ".join)
 def test_wrong_use(arguments):
     one_line(hugeld("perf-map", *arguments), 2)
@@ -178,7 +179,7 @@ def test_no_process():
 def test_help():
     result = hugeld("perf-map", "--help")
     assert (result.returncode, result.stderr) == (0, "")
-    for word in ("--append", "--children", "--clean", "--force", "--no-demangle", "--output", "build ID", "namespace"):
+    for word in ("--append", "--children", "--demangle", "--output", "build ID", "namespace"):
         assert word in result.stdout
 
 
@@ -276,33 +277,43 @@ def test_by_its_own_user(own_tmp, named, pool, library, clean_tmp):
 # --- files that are there ---
 
 
-OTHERS = {"jit": "{first}3000 10 jitted\n", "no-map": "# notes\n", "half-outside": "{last:x} 2 reaches_out\n"}
+OTHERS = {"jit": "{ours}3000 10 jitted\n", "no-map": "# notes\n", "empty": "", "begun": "0 1 hugeld\n3000 10 jitted\n",
+          "between": "{ours}3000 10 jitted\n{ours}", "long": "{long}\n"}
 
 
 @pytest.mark.parametrize("what", OTHERS)
 def test_not_ours(moved_app, clean_tmp, what):
-    """A file that hugeld did not write stays; --force replaces it, --append adds to it."""
+    """A file that hugeld did not write stays; --append adds to it."""
     process, app = moved_app("backend=hugetlb")
     path = map_path(process)
     ours = write_map_text(process)
-    end = text_ranges(process.pid, app)[1][-1][1]
-    there = OTHERS[what].format(first=ours.splitlines()[1] + "\n", last=end - 1)
+    there = OTHERS[what].format(ours=ours, long="0 1 hugeld" * 100)
     path.write_text(there)
     one_line(hugeld("perf-map", process.pid), 1, f"{path.name} is not written: hugeld did not write this map",
-             "add to it with --append, or use --force")
+             "add to it with --append, or remove it")
     assert path.read_text() == there and leftovers(path.parent, process.pid) == []
     assert write_map_text(process, "--append").startswith(there)
-    assert hugeld("perf-map", process.pid).returncode == 1
-    assert write_map_text(process, "--force") == ours
+    assert hugeld("perf-map", process.pid).returncode == (0 if what == "empty" else 1)
+
+
+def test_map_without_an_end(moved_app, clean_tmp):
+    """The process's user may have put a file of any size there: it costs neither memory nor time."""
+    process, _ = moved_app("backend=hugetlb")
+    path = map_path(process)
+    path.write_text("")
+    os.truncate(path, 1 << 40)
+    limit = ["prlimit", f"--as={1 << 30}", "--"]
+    one_line(helpers.run([*limit, helpers.HUGELD, "perf-map", process.pid]), 1, "hugeld did not write this map")
+    one_line(helpers.run([*limit, helpers.HUGELD, "perf-map", "--append", process.pid]), 1, "there is no memory for it")
 
 
 def test_ours(moved_app, clean_tmp):
     """A file that hugeld wrote is replaced, from inside, appended or with other names."""
     process, _ = moved_app("perf_map=on,backend=hugetlb")
-    demangled = write_map_text(process)
-    write_map_text(process, "--no-demangle")
-    map_path(process).write_text("\n" * 1000 + demangled[:5000].rpartition("\n")[0] + "\n")
-    assert write_map_text(process) == demangled
+    mangled = write_map_text(process)
+    demangled = write_map_text(process, "--demangle")
+    map_path(process).write_text(demangled + "\n" * 1000 + mangled)
+    assert write_map_text(process) == mangled
 
 
 def test_map_that_a_jit_has_begun(builder, pool, library, pause_library, clean_tmp):
@@ -393,7 +404,7 @@ def test_append_to_what_node_writes(pool, library, clean_tmp, tmp_path):
         assert process.stdout.readline() == "ready\n"
         before = map_path(process).read_text()
         assert "JS:" in before and "_ZN4node" not in before  # node began the file anew
-        after = write_map_text(process, "--append", "--no-demangle")
+        after = write_map_text(process, "--append")
         assert after.startswith(before)
         os.kill(process.pid, 12)
         assert process.stdout.readline() == "more\n"
@@ -407,7 +418,7 @@ def test_append_to_what_node_writes(pool, library, clean_tmp, tmp_path):
         helpers.end_process(process)
 
 
-# --- --children, --clean ---
+# --- --children ---
 
 
 FORKS = r"""
@@ -459,64 +470,3 @@ def test_children(builder, pool, library, clean_tmp):
         assert len(re.findall(RAISED, alone.stdout)) == 1
     finally:
         helpers.end_process(process)
-
-
-def dead_pid():
-    process = helpers.start(["true"])
-    process.wait(timeout=helpers.PATIENCE)
-    helpers.end_process(process)
-    return process.pid
-
-
-def test_clean(clean_tmp):
-    """Plain files with exactly such a name and only lines by hugeld, of processes that are gone."""
-    gone = dead_pid()
-    tmp = pathlib.Path("/tmp")
-    goes = [tmp / f"perf-{gone}.map", tmp / f".perf-{gone}.map.0123456789abcdef"]
-    stays = [tmp / f"perf-{os.getpid()}.map", tmp / f"perf-{gone}.map.txt", tmp / f"perf-0{gone}.map",
-             tmp / f"xperf-{gone}.map", tmp / f"perf-{gone}.map~", tmp / "perf-.map"]
-    for path in [*goes, *stays]:
-        path.write_text(f"{MARK}1000 10 f\n{MARK}\n{MARK}2000 10 g\n{MARK}")
-    for others in ("", "1000 10 js\n", f"{MARK}1000 10 f\n{MARK}2000 10 js\n", f"1000 10 js\n{MARK}2000 10 f\n{MARK}",
-                   f"{MARK}1000 10 f\n"):
-        stays.append(tmp / f"perf-{dead_pid()}.map")
-        stays[-1].write_text(others)
-    link, folder = tmp / f"perf-{dead_pid()}.map", tmp / f"perf-{dead_pid()}.map"
-    link.symlink_to(stays[0])
-    folder.mkdir()
-    try:
-        result = hugeld("perf-map", "--clean")
-        assert (result.returncode, result.stderr) == (0, "")
-        assert re.fullmatch(r"\d+ maps? removed from /tmp\n", result.stdout)
-        assert not any(path.exists() for path in goes)
-        assert all(path.exists() for path in stays) and link.is_symlink() and folder.is_dir()
-    finally:
-        for path in stays:
-            path.unlink()
-
-
-def test_clean_leaves_other_users_maps(root, library, clean_tmp):
-    path = pathlib.Path(f"/tmp/perf-{dead_pid()}.map")
-    path.write_text(MARK + MARK)
-    os.chown(path, 4321, 4321)
-    nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", library.parent / "hugeld"]
-    assert helpers.run([*nobody, "perf-map", "--clean"]).returncode == 0 and path.exists()
-    owner = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", library.parent / "hugeld"]
-    assert helpers.run([*owner, "perf-map", "--clean"]).returncode == 0 and not path.exists()
-
-
-def test_clean_knows_other_pid_namespaces(root, clean_tmp):
-    """A process of a container that shares our /tmp has another number here."""
-    script = "for i in 1 2 3 4 5 6 7 8 9; do /bin/true; done; sleep 100 & echo $!; wait"
-    process = helpers.start(["unshare", "-p", "-f", "--kill-child", "sh", "-c", script])
-    try:
-        inner = int(process.stdout.readline())
-        if os.path.exists(f"/proc/{inner}"):
-            pytest.skip(f"{inner} is a process here too")
-        path = pathlib.Path(f"/tmp/perf-{inner}.map")
-        path.write_text(MARK + MARK)
-        hugeld("perf-map", "--clean")
-        assert path.exists()
-    finally:
-        helpers.end_process(process)
-        helpers.wait_until(lambda: not helpers.marked_processes(), what="the namespace ending")

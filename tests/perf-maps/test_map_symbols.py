@@ -3,6 +3,7 @@
 linked ones."""
 
 import os
+import platform
 import re
 import struct
 import subprocess
@@ -214,11 +215,47 @@ def test_stubs(map_file, builder, flags):
 
 @pytest.mark.parametrize("length", [300, 5000])
 def test_stub_with_a_long_name(map_file, builder, length):
-    """The name is in a table that is not read as a whole; what is longer than 4096 bytes is cut."""
     name = "n" * length
     source = builder.write(f"long{length}.c", f"int {name}(void); int calls(void) {{ return {name}() + 1; }}")
     library = builder.once(f"long{length}", lambda folder: builder.compile(folder / f"long{length}", source, "-shared", "-fPIC"))
-    assert f"{name[:4096]}@plt" in [line.name for line in read_map(map_file(library))]
+    assert f"{name}@plt" in [line.name for line in read_map(map_file(library))]
+
+
+def make_stubs(count, sections):
+    """An ELF file with COUNT stubs that jump through one slot, of a function with a name of 4 KiB; SECTIONS are made of them."""
+    code, slot, first_section = 0x20000000, 0x10000000, 6
+    plt = b"".join(struct.pack("<BBiH", 0xff, 0x25, slot - (code + 8 * i + 6), 0x9090) for i in range(count))
+    parts = [(plt, 8), (b"\0" + b"A" * 4090 + b"\0", 0), (b"\0" * 24 + struct.pack("<IBBHQQ", 1, 0x12, 0, 0, 0, 0), 24),
+             (struct.pack("<QQq", slot, 1 << 32 | 7, 0), 24),
+             (b"\0f\0", 0), (b"\0" * 24 + struct.pack("<IBBHQQ", 1, 0x12, 0, first_section, 0x400000, 16), 24), (b"\0.plt\0", 0)]
+    at = [64]
+    for content, _ in parts:
+        at.append(at[-1] + -(-len(content) // 8) * 8)
+
+    def header(name, type_, flags, address, part, link=0):
+        return struct.pack("<IIQQQQIIQQ", name, type_, flags, address, at[part], len(parts[part][0]), link, 0, 8, parts[part][1])
+
+    table = [bytes(64), header(0, 11, 2, 0, 2, 2), header(0, 3, 2, 0, 1), header(0, 4, 2, 0, 3, 1), header(0, 2, 0, 0, 5, 5),
+             header(0, 3, 0, 0, 4), struct.pack("<IIQQQQIIQQ", 0, 1, 6, 0x400000, 0, 4096, 0, 0, 8, 0), header(0, 3, 0, 0, 6),
+             *[header(1, 1, 6, code, 0)] * sections]
+    body = b"".join(content + bytes(-len(content) % 8) for content, _ in parts)
+    start = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, at[-1], 0, 64, 56, 0, 64, len(table), 7)
+    return start + body + b"".join(table)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the stubs are of x86-64")
+def test_memory_is_bounded_by_the_file(map_file, tmp_path):
+    """Stubs that share a name take no memory for it, sections of stubs that overlap are refused, and a map with the name for each
+    of the stubs is not written."""
+    path, memory = tmp_path / "hostile", 100 << 20
+    path.write_bytes(make_stubs(1 << 18, 1))
+    assert path.stat().st_size < 3 << 20
+    assert map_file(path, 0, [(0x400000, 0x401000)], memory) == "400000 10 f  \n"
+    assert map_file(path, 0, [(0x400000, 0x401000), (0x20000000, 0x20200000)], memory) is None
+    path.write_bytes(make_stubs(64, 1))
+    assert map_file(path).count("A" * 4090 + "@plt\n") == 64
+    path.write_bytes(make_stubs(1 << 18, 32))
+    assert map_file(path, 0, [(0x400000, 0x401000)], memory) is None
 
 
 def test_stub_of_an_ifunc(map_file, named):

@@ -265,6 +265,6 @@ def test_in_a_pid_namespace(own_tmp, named, pool):
         inside = path.read_text()
         assert int(inner) < pid and len(read_map(inside)) > 1000
         path.unlink()
-        result = helpers.hugeld("perf-map", "--no-demangle", pid)  # from outside the same
+        result = helpers.hugeld("perf-map", pid)  # from outside the same
         assert (result.returncode, result.stderr) == (0, "")
         assert result.stdout.startswith(f"{pid}: /tmp/perf-{inner}.map: ") and path.read_text() == inside

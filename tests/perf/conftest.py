@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import glob
 import os
 import pathlib
 import shutil
@@ -137,6 +138,22 @@ def clang(source):
 
 
 @pytest.fixture(scope="session")
+def rustc(tmp_path_factory):
+    """The compiler, whose functions are Rust's."""
+    root = helpers.run(["rustc", "--print", "sysroot"]).stdout.strip() if shutil.which("rustc") else ""
+    compiler = os.path.realpath(f"{root}/bin/rustc")
+    drivers = [os.path.basename(path) for path in glob.glob(f"{root}/lib/librustc_driver-*.so")
+               + glob.glob(f"{root}/lib/*-linux-gnu/librustc_driver-*.so")]
+    if len(drivers) != 1:
+        pytest.skip("rustc is not installed")
+    source = tmp_path_factory.mktemp("rust") / "many.rs"
+    source.write_text("".join(f"pub fn f{i}<T: Into<u64>>(x: T) -> u64 {{ let y: u64 = x.into(); (0..y).filter(|z| z % {i + 1} == 0)"
+                              f".map(|z| z ^ {i}).sum() }}\npub fn g{i}(x: u32) -> u64 {{ f{i}(x) + f{i}(x as u8) }}\n" for i in range(400)))
+    argv = [compiler, "--crate-type=lib", "--emit=metadata,mir", "--out-dir", source.parent, source]
+    return Program("rustc", argv, tuple(drivers), "librustc_driver*", finish)
+
+
+@pytest.fixture(scope="session")
 def node(tmp_path_factory):
     node = find_node()
     if not node:
@@ -201,7 +218,7 @@ def start_stopped(library, pause_library, map_of):
     return start
 
 
-@pytest.fixture(params=["cc1plus", *(pytest.param(p, marks=pytest.mark.check_all) for p in ("clang", "mariadbd", "node"))])
+@pytest.fixture(params=["cc1plus", *(pytest.param(p, marks=pytest.mark.check_all) for p in ("clang", "mariadbd", "node", "rustc"))])
 def program(request):
     return request.getfixturevalue(request.param)
 

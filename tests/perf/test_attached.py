@@ -18,7 +18,7 @@ def test_names(program, start_stopped, folder, pool, figure):
     with start_stopped(program, OPTIONS) as process:
         own = folder / "own.map"
         shutil.move(process.map, own)
-        profiles.write_map(process.pid, "--no-demangle")
+        profiles.write_map(process.pid)
         with profiles.attached(process.pid, folder / "moved.data", frequency=program.frequency):
             program.work(process)
 

@@ -53,7 +53,7 @@ def test_backends_of_postgres(start_stopped, shared_folder, pool, map_of, perf_w
             maps = {pid: map_of(pid) for pid in children(server.pid)}
             assert backend in maps and not any(map_.exists() for map_ in maps.values())
 
-            profiles.write_map(server.pid, "--children", "--no-demangle")
+            profiles.write_map(server.pid, "--children")
             assert all(map_.exists() for pid, map_ in maps.items() if helpers.state_of(pid))
             assert maps[backend].stat().st_uid == databases.user_or_skip("postgres").pw_uid
             data = folder / "profile"
@@ -104,8 +104,8 @@ def test_jit_of_node(node, start_stopped, folder, pool, figure):
         process.resume()
         helpers.wait_until(lambda: helpers.state_of(process.pid) == "T", what="node stopping")
         assert "early" in process.map.read_text() and "uv_run" not in process.map.read_text()
-        profiles.write_map(process.pid, "--append", "--no-demangle")
-        profiles.write_map(process.pid, "--output", folder / "map", "--no-demangle")
+        profiles.write_map(process.pid, "--append")
+        profiles.write_map(process.pid, "--output", folder / "map")
         assert "later" not in process.map.read_text()
         with profiles.attached(process.pid, folder / "data", frequency=1499):
             program.work(process)

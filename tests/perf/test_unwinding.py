@@ -25,7 +25,7 @@ def record_from_start(program, output, call_graph, library=None):
 def record_late(program, start_stopped, output, call_graph, options="backend=hugetlb"):
     """(as perf sees it, as it would with the text in its file)"""
     with start_stopped(program, options) as process:
-        profiles.write_map(process.pid, "--no-demangle")
+        profiles.write_map(process.pid)
         with profiles.attached(process.pid, output, call_graph, 499):
             program.work(process)
     as_file = profiles.as_if_in_file(output, output.with_name("file.data"), process.placed)

@@ -23,9 +23,3 @@ def thief(builder):
     """Takes huge pages: `thief N hold` until its standard input ends, `thief N loop` again and again."""
     return build(builder, "thief")
 
-
-@pytest.fixture
-def pretender(builder):
-    """A database server that answers questions about itself from files: postgres(folder), mysqld(folder)."""
-    return lambda name: builder.once(name, lambda folder: builder.compile(
-        folder / name, "-D_GNU_SOURCE", HERE / "pretender.c"))

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Databases with huge pages of their own, under libhugeld.so, with a pool of exactly the size that `hugeld doctor --
-PROGRAM` gives: everything is on huge pages, and it serves a query.  With less, a server that insists on its pages gets
-them."""
+"""Databases with huge pages of their own, under libhugeld.so, with a pool of exactly the size that doc/databases.md gives, the
+pages of `hugeld inspect` and those of the server: everything is on huge pages, and it serves a query.  With less, a server that
+insists on its pages gets them."""
 
 import collections
 import contextlib
-import json
 import signal
 
 import pytest
 
 import databases
 import helpers
-from hugepages import NR_HUGEPAGES, free_pages, pool_counts
+from hugepages import free_pages
 from proof import check_span, read_image, read_plans
 from smaps import read_smaps
 
@@ -27,28 +26,14 @@ def mariadb(shared_folder):
     return databases.make_mariadb(shared_folder, "mariadb-pool")
 
 
-def ask_doctor(argv, options=""):
-    """(exit status, "program" of the JSON)."""
-    arguments = ["-o", options] if options else []
-    result = helpers.hugeld("doctor", "--json", "--copy", *arguments, "--", *argv)
-    assert result.stderr == "", result.stderr
-    return result.returncode, json.loads(result.stdout)["program"]
+Pages = collections.namedtuple("Pages", "path least most own needed")
 
 
-def check_doctor(argv, pool):
-    """Doctor says yes with the pages that it asks for, and no with one page less, and its remedy helps.  The pool is exact
-    afterwards; gives doctor's answer about the program."""
-    pool(0)
-    needed = ask_doctor(argv)[1]["needed_pages"]
-    pool(needed - 1)
-    status, told = ask_doctor(argv)
-    total = pool_counts()[0]
-    assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
-    NR_HUGEPAGES.write_text(told["remedy"].partition("=")[2])  # sysctl would change the real pool
-    assert free_pages() == needed
-    status, told = ask_doctor(argv)
-    assert (status, told["enough"]) == (0, True) and told["our_pages_min"] > 0 and told["own_pages"] > 0
-    return told
+def count_pages(path, own):
+    """The pages of the server at PATH, which takes OWN for itself."""
+    [found] = helpers.hugeld_json("inspect", "-o", "data=off", path)["files"]
+    assert found["range"]["pages_max"] == found["pool_pages"] > 0 < own
+    return Pages(path, found["range"]["pages_min"], found["pool_pages"], own, found["pool_pages"] + own)
 
 
 def check_ours(pid, path):
@@ -74,12 +59,15 @@ class Postgres:
     def __init__(self, made, library, pause_library):
         self.folder, self.binaries, argv = made
         self.argv = [a.replace("huge_pages=off", "huge_pages=on") if isinstance(a, str) else a for a in argv]
-        self.plain_argv = self.argv[len(databases.AS_POSTGRES):]
         self.libraries = library, pause_library
 
     def query(self, text):
         psql = [f"{self.binaries}/psql", "-h", self.folder, "-U", "postgres", "-At", "-c", text]
         return helpers.run(psql, cwd=self.folder)
+
+    def count_pages(self):
+        told = helpers.run([*self.argv, "-C", "shared_memory_size_in_huge_pages"], cwd=self.folder)
+        return count_pages(f"{self.binaries}/postgres", int(told.stdout))
 
     @contextlib.contextmanager
     def paused(self, options):
@@ -106,25 +94,25 @@ def server(postgres, library, pause_library):
 
 
 def test_postgres_exact(server, pool):
-    told = check_doctor(server.plain_argv, pool)
-    own = told["own_pages"]
-    with server.paused(f"backend=hugetlb,reserve_pages={own}") as process:
-        ours, others = check_ours(process.pid, told["path"])
-        assert told["our_pages_min"] <= ours <= told["our_pages_max"] and others == []
+    pages = server.count_pages()
+    pool(pages.needed)
+    with server.paused(f"backend=hugetlb,reserve_pages={pages.own}") as process:
+        ours, others = check_ours(process.pid, pages.path)
+        assert pages.least <= ours <= pages.most and others == []
         server.serve(process)
-        again, others = check_ours(process.pid, told["path"])
-        assert again == ours and sum(m.bytes for m in others) == own * helpers.HUGE
+        again, others = check_ours(process.pid, pages.path)
+        assert again == ours and sum(m.bytes for m in others) == pages.own * helpers.HUGE
         assert all("s" in m.permissions for m in others)
-        assert free_pages() == told["our_pages_max"] - ours
+        assert free_pages() == pages.most - ours
         server.end(process)
 
 
 @pytest.mark.check_all
 def test_postgres_one_page_less(server, pool):
     """huge_pages=on starts: the missing pages are hugeld's."""
-    told = check_doctor(server.plain_argv, pool)
-    pool(told["needed_pages"] - 1)
-    with server.paused(f"backend=hugetlb,reserve_pages={told['own_pages']}") as process:
+    pages = server.count_pages()
+    pool(pages.needed - 1)
+    with server.paused(f"backend=hugetlb,reserve_pages={pages.own}") as process:
         server.serve(process)
         server.end(process)
 
@@ -132,7 +120,7 @@ def test_postgres_one_page_less(server, pool):
 @pytest.mark.check_all
 def test_postgres_comes_first(server, pool):
     """Nothing is left for hugeld, and it steps back."""
-    own = check_doctor(server.plain_argv, pool)["own_pages"]
+    own = server.count_pages().own
     pool(own)
     with server.paused(f"backend=hugetlb,reserve_pages={own}") as process:
         assert not has_text_on_hugetlb(process.pid)
@@ -142,23 +130,12 @@ def test_postgres_comes_first(server, pool):
 
 def test_postgres_without_reserve_pages(server, pool):
     """The purpose of reserve_pages: here hugeld is served first, and the server does not start."""
-    told = check_doctor(server.plain_argv, pool)
-    pool(told["own_pages"] + told["our_pages_min"] - 1)
+    pages = server.count_pages()
+    pool(pages.own + pages.least - 1)
     with server.paused("backend=hugetlb") as process:
         assert has_text_on_hugetlb(process.pid)
         status, _, stderr = process.finish()
     assert status == 1 and "could not map anonymous shared memory" in stderr
-
-
-def test_postgres_running(server, pool):
-    """A running server does not tell its pages; doctor says so and does it no harm."""
-    told = check_doctor(server.plain_argv, pool)
-    with server.paused(f"backend=hugetlb,reserve_pages={told['own_pages']}") as process:
-        server.serve(process)
-        status, running = ask_doctor(server.plain_argv)
-        assert (status, running["own_pages"]) == (1, None) and "postmaster.pid" in running["own_source"]
-        assert server.query("SELECT 1").stdout == "1\n"
-        server.end(process)
 
 
 # --- MariaDB ---
@@ -169,6 +146,8 @@ WHOLE = ["--innodb-buffer-pool-size=16M", "--innodb-log-buffer-size=2M", "--key-
 MIXED = ["--innodb-buffer-pool-size=17M", "--innodb-log-buffer-size=3M", "--key-buffer-size=9M",
          "--key-cache-segments=2", "--aria-pagecache-buffer-size=8M"]
 OF_WHOLE, OF_MIXED = [1, 1, 8], [2, 2, 2, 2, 4, 12]
+# The most, as doc/databases.md counts: InnoDB's pool and 14 MiB, two log buffers, the two caches, and a page for each segment.
+MOST_WHOLE, MOST_MIXED = 15 + 2 * 1 + 1, 16 + 2 * 2 + 5 + 4 + 3
 
 
 class MariaDB:
@@ -217,26 +196,21 @@ def test_mariadbd_falls_back(mariadb_server, pool):
 
 
 @pytest.mark.check_all
-@pytest.mark.parametrize("sizes, buffers", [(WHOLE, OF_WHOLE), (MIXED, OF_MIXED)], ids=["whole", "mixed"])
-def test_mariadbd_exact(mariadb_server, pool, sizes, buffers):
-    told = check_doctor([*mariadb_server.argv, *sizes], pool)
-    own = told["own_pages"]
+@pytest.mark.parametrize("sizes, buffers, own", [(WHOLE, OF_WHOLE, MOST_WHOLE), (MIXED, OF_MIXED, MOST_MIXED)],
+                         ids=["whole", "mixed"])
+def test_mariadbd_exact(mariadb_server, pool, sizes, buffers, own):
+    pages = count_pages(mariadb_server.argv[0], own)
+    pool(pages.needed)
     for _ in range(3):
         with mariadb_server.serving(sizes, f"backend=hugetlb,reserve_pages={own}") as process:
-            ours, others = check_ours(process.pid, told["path"])
-            assert told["our_pages_min"] <= ours <= told["our_pages_max"]
+            ours, others = check_ours(process.pid, pages.path)
+            assert pages.least <= ours <= pages.most
             check_own(others, buffers, own)
 
 
 def test_mariadbd_comes_first(mariadb_server, pool):
     """With its own pages alone it has all of them, and hugeld none."""
-    own = check_doctor([*mariadb_server.argv, *WHOLE], pool)["own_pages"]
-    pool(own)
-    with mariadb_server.serving(WHOLE, f"backend=hugetlb,reserve_pages={own}") as process:
+    pool(MOST_WHOLE)
+    with mariadb_server.serving(WHOLE, f"backend=hugetlb,reserve_pages={MOST_WHOLE}") as process:
         assert not has_text_on_hugetlb(process.pid)
-        check_own([m for m in read_smaps(process.pid) if m.is_hugetlb], OF_WHOLE, own)
-
-
-def test_mariadbd_without_large_pages(mariadb_server):
-    told = ask_doctor(mariadb_server.argv[:-1])[1]
-    assert told["own_pages"] == 0 and "large-pages is off" in told["own_source"]
+        check_own([m for m in read_smaps(process.pid) if m.is_hugetlb], OF_WHOLE, MOST_WHOLE)

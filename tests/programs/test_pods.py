@@ -211,8 +211,10 @@ def test_two_pods(podman, tmp_path):
     calm = tmp_path / "calm"
     calm.write_text(CALM)
     covered = "".join(f"mount --bind {calm} /proc/pressure/{name} && " for name in ("io", "memory") if os.path.exists("/proc/pressure"))
+    listed = tmp_path / "list"
+    listed.write_text(f"{file} way=in-place\n")
     script = f'mount -t tmpfs -o mode=0755 none /run && {covered} exec "$@"'
-    added = helpers.run(["unshare", "-m", "sh", "-c", script, "sh", helpers.HUGELD, "share", "add", "--way=place", "--any-disk", file])
+    added = helpers.run(["unshare", "-m", "sh", "-c", script, "sh", helpers.HUGELD, "apply", "--any-disk", f"--list={listed}", "--store=/run/hugeld"])
     if "keeps files on small pages" in added.stderr:
         pytest.skip("this file system and kernel have no large folios")
     assert added.returncode == 0, added

@@ -38,7 +38,7 @@ def large_library(builder, shared_folder):
 def test_itself(builder, large_library, pause_library, pool, thp, backend, patterns):
     pool(64)
     app = builder.executable("nopie")
-    plain = helpers.run([app], helpers.preload(large_library, patterns=""))
+    plain = helpers.run([app], helpers.preload(large_library, patterns="!*"))
     env = helpers.preload(large_library, pause_library, patterns=patterns, options=f"backend={backend},verbose=3")
     with helpers.paused([app], env, app.name) as process:
         image = read_image(process.pid)

@@ -136,3 +136,14 @@ def test_not_what_the_executable_is(surround, pool, thp, sum_program, first, tmp
     outcome = surround([program], {program.name: ALL}, first=[first], options=f"backend={backend},verbose=1", backend=backend,
                        contents=copy, T_FIRST=action, T_FILE=copy if other == "file" else program)
     assert outcome.stderr == "" and outcome.stdout != helpers.run([program]).stdout
+
+
+@pytest.mark.parametrize("where", ["data", "text"])
+def test_guard_page(library, tool, thp, where):
+    """What cannot be read because the program wants it so says nothing about its file."""
+    program = tool("guard", "-no-pie", "-Wl,-z,now", f"-DIN={where}")
+    result = helpers.run([program], helpers.preload(library, options="backend=thp,data=thp,verbose=1"))
+    if result.returncode == 77:
+        pytest.skip("this kernel has no guard pages")
+    assert result.returncode == 0 and f"{where} stays: the program has put a guard page into it" in result.stderr, result.stderr
+    assert "disk" not in result.stderr and "probe" not in result.stderr, result.stderr

@@ -14,11 +14,6 @@ from calls import build_calls
 from watching import observing
 
 
-@pytest.fixture(autouse=True)
-def known_curve(curve):
-    """The known curve is used unless a test says otherwise."""
-
-
 @pytest.fixture(scope="module")
 def roots_folder():
     """A folder that root alone can write and every user can read, so that the system's store takes files from it."""

@@ -12,12 +12,32 @@ from helpers import ticks
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 FOREVER = "1000000000000"
+QUIET = "no program here executes more than 2 MiB of text on small pages"
+MIB = 1 << 20
 SECONDS = 150  # a busy machine gives few samples
 
 
 def row(answer, path):
     [found] = [p for p in answer["programs"] if p["path"] == str(path)]
     return found
+
+
+def survey(*arguments, seconds=1, prefix=(), command=helpers.HUGELD, **options):
+    result = helpers.run([*prefix, command, "survey", "--json", "--seconds", str(seconds), *arguments], **options)
+    assert result.returncode in (0, 1) and result.stdout, result.stderr
+    return json.loads(result.stdout)
+
+
+def look(path, *arguments, samples=200, seconds=(1, 3, 9, 27), **options):
+    """(the answer, and its row for PATH), from as long a window as it takes on a busy machine."""
+    for window in seconds:
+        answer = survey(*arguments, seconds=window, **options)
+        if row(answer, path)["samples"] >= samples and answer["sampling"]["decided"]:
+            break
+    found = row(answer, path)
+    assert found["samples"] >= samples and answer["sampling"]["decided"]  # it has lost at most one in a hundred
+    assert found["samples"] == sum(o["samples"] for o in found["objects"]) + found["memory_samples"]
+    return answer, found
 
 
 @contextlib.contextmanager

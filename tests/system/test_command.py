@@ -48,11 +48,11 @@ def test_wrong_use(arguments):
     (["bench", "--precision=0.001%", "true"], "bench: --precision 0.001%: give per cent from 0.01 to 100"),
     (["survey", "--seconds", "10%"], "survey: --seconds 10%: give a number from 0.1 to 86400"),
     (["service", "--seconds", "0", "undo"], "service: --seconds 0: give a number from 0.1 to 86400"),
-    (["doctor", "--own-pages=1G", "--", "true"], "doctor: --own-pages 1G: give a number from 0 to 999999999"),
+    (["doctor", "true"], "doctor: true is one too many; give none"),
     (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
     (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload or ldso"),
     (["run", "--loader=ldso", "true"], "--loader=ldso: the option is called --via now"),
-    (["share", "add", "--way=sideways", "/bin/true"], "share: --way sideways: give place or image"),
+    (["enable", "--way=sideways", "/bin/true"], "enable: --way sideways: give image or in-place"),
     (["image", "/bin/true", "out", "more"], "image: more is one too many; give one FILE and one OUT"),
     (["service", "status", "undo"], "service: undo is one too many; give one action"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
@@ -178,10 +178,9 @@ def test_runs_what_env_runs(root, shared_folder, library, tmp_path_factory, what
 
 
 def test_did_you_mean():
-    one_line(hugeld("shar"), 2, "shar: no such command; did you mean 'share'?")
+    one_line(hugeld("aply"), 2, "aply: no such command; did you mean 'apply'?")
     one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
     one_line(hugeld("status", "--al1"), 2, "did you mean '--all'?")
-    one_line(hugeld("share", "refres"), 2, "did you mean 'refresh'?")
     assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 
@@ -236,25 +235,23 @@ def test_missing_interpreter(tmp_path):
 
 def test_folder_is_no_program(tmp_path):
     one_line(hugeld("run", tmp_path), 126, "Is a directory; name a program")
-    one_line(hugeld("doctor", "--", tmp_path), 2, "Is a directory; name a program")
     text = tmp_path / "text"
     text.write_text("x\n")
-    one_line(hugeld("doctor", "--", text), 2, "make it an executable file (chmod +x)")
+    one_line(hugeld("run", text), 126, "make it an executable file (chmod +x)")
 
 
-def test_doctor_of_what_cannot_be_read(tmp_path, builder, root, library):
+def test_inspect_of_what_cannot_be_read(tmp_path, builder, root, library):
     text = tmp_path / "empty"
     text.write_text("")
     text.chmod(0o755)
-    one_line(hugeld("doctor", "--", text), 2, "is empty; build or install it again")
+    one_line(hugeld("inspect", text), 1, "is empty; build or install it again")
     user = [*helpers.become(12345), library.parent / "hugeld"]
-    one_line(helpers.run([*user, "doctor", "1"]), 2, "1: ", "root")
+    one_line(helpers.run([*user, "inspect", "--pid", "1"]), 1, "1: ", "root")
     hidden = shutil.copy(builder.executable("nopie"), "/run/hugeld-hidden")
     try:
         os.chmod(hidden, 0o711)
-        for arguments in ["doctor", "--"], ["inspect"]:
-            result = helpers.run([*user, *arguments, hidden])
-            assert "Permission denied; run hugeld as a user who may read it" in result.stderr, result
+        result = helpers.run([*user, "inspect", hidden])
+        assert "Permission denied; run hugeld as a user who may read it" in result.stderr, result
     finally:
         os.unlink(hidden)
 
@@ -350,7 +347,7 @@ def test_inspect_name_in_a_remedy(tmp_path):
     """A command that is to be copied into a shell has the name as a shell reads it."""
     shutil.copy("/usr/bin/perl", tmp_path / "a;id b")
     told = hugeld("inspect", tmp_path / "a;id b").stdout
-    assert f"'hugeld share add {tmp_path}/a\\;id\\ b' says why" in told
+    assert f"'hugeld enable {tmp_path}/a\\;id\\ b' says why" in told
     assert "add " + str(tmp_path / "a;id") not in told
 
 
@@ -487,7 +484,7 @@ def test_inspect_aarch64():
     assert file["machine"] == "aarch64"
 
 
-def foreign(path, machine, big_endian):
+def foreign(path, machine, big_endian=False):
     """A made-up ELF64 library of another machine: 8 MiB of text at 2 MiB."""
     order = ">" if big_endian else "<"
     ident = b"\x7fELF\x02" + (b"\x02" if big_endian else b"\x01") + b"\x01" + bytes(9)
@@ -500,14 +497,16 @@ def foreign(path, machine, big_endian):
     return path
 
 
-@pytest.mark.parametrize("machine, big_endian, name", [
-    (183, False, "aarch64"), (22, True, "s390x"), (21, True, "ppc64"), (243, False, "riscv64"), (9999, False, "unknown"),
-])
-def test_inspect_foreign_machine(tmp_path, machine, big_endian, name):
-    [file] = hugeld_json("inspect", foreign(tmp_path / "foreign", machine, big_endian))["files"]
+@pytest.mark.parametrize("machine, name", [(183, "aarch64"), (21, "ppc64"), (243, "riscv64"), (9999, "unknown")])
+def test_inspect_foreign_machine(tmp_path, machine, name):
+    [file] = hugeld_json("inspect", foreign(tmp_path / "foreign", machine))["files"]
     check_plan(file)
     assert file["machine"] == name
     assert (file["range"]["pages_min"], file["range"]["pages_max"]) == (3, 4)
+
+
+def test_inspect_other_byte_order(tmp_path):
+    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is for machines of another byte order")
 
 
 def thirty_two_bit():
@@ -692,7 +691,7 @@ def test_status_says_why_nothing_moved(builder, library, pause_library, pool, pa
 
 @pytest.mark.parametrize("link,words", [
     ([], "now: on small pages: only private copies would bring its text onto huge pages, and none was asked for; use hugeld run --copy"),
-    (["-static"], "now: on small pages: no image can be made of this file; 'hugeld share add {}' says why"),
+    (["-static"], "now: on small pages: no image can be made of this file; 'hugeld enable {}' says why"),
 ], ids=["dynamic", "static"])
 def test_status_without_hugeld(builder, tmp_path, link, words):
     """verbose=1 tells nothing in a process that hugeld is not in."""
@@ -722,8 +721,7 @@ def test_vanished_process():
     pid = ended_pid()
     one_line(hugeld("status", pid), 1, f"{pid}: no such process, or it has ended; ps -e lists all")
     one_line(hugeld("inspect", "--pid", pid, "/bin/true"), 1, str(pid))
-    one_line(hugeld("doctor", pid), 2, f"{pid}: no such process, or it has ended; ps -e lists all")
-    one_line(hugeld("doctor", 2), 2, "2: the process has no memory: it is a kernel thread")
+    one_line(hugeld("inspect", "--pid", 2), 1, "2: the process has no memory: it is a kernel thread")
     one_line(hugeld("status", "no-such-name-anywhere"), 1, "no-such-name-anywhere: no process has this name; ps -e lists all")
 
 
@@ -758,8 +756,8 @@ def sleeper_of_nobody(root):
 # Some kernels let root without CAP_SYS_PTRACE read the maps and not the file that runs.
 @pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
 @pytest.mark.parametrize("words", [
-    "attach", "attach --dry-run", "attach -p *", "detach", "status", "status --json", "inspect --pid", "perf-map", "share add --running",
-    "survey --seconds 0.1 --pid", "survey --exact --seconds 0.1 --pid", "bench --seconds 0.1 --toggle --pid"])
+    "attach", "attach --dry-run", "detach", "status", "status --json", "inspect --pid", "perf-map",
+    "survey --seconds 0.1 --pid", "bench --seconds 0.1 --toggle --pid"])
 def test_root_that_may_not_read_a_process(library, sleeper_of_nobody, words, rights):
     """Every command says so, and none that there is nothing.  The remedy is not "run hugeld as root" for root."""
     command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld", *words.split(), sleeper_of_nobody]
@@ -783,13 +781,8 @@ def test_root_that_may_not_read_a_process_in_json(library, sleeper_of_nobody, ri
 def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
     """survey counts the processes that it may look at, and reports the others."""
     command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld"]
-    result = helpers.run([*command, "survey", "--exact", "--all-users", "--seconds=0.1"])
+    result = helpers.run([*command, "survey", "--all-users", "--seconds=0.1"])
     assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
-
-
-@pytest.mark.parametrize("text", ["", "x"])
-def test_bench_of_a_command_that_prints_no_number(text):
-    one_line(hugeld("bench", "--commands", "1", "@a", "/usr/bin/printf", "%s", text), 1, "a: it printed no number")
 
 
 @pytest.mark.parametrize("user", [0, 12345])
@@ -822,7 +815,6 @@ def test_another_file_lies_at_its_path(library, root, tmp_path):
             answer = json.loads(helpers.run([command, words[0], "--json", *words[1:], process.pid]).stdout)
             objects = answer["processes"][0]["objects"] if words == ["status"] else answer["files"]
             assert [o["verdict"]["commands"] for o in objects if o["path"] == f"{place}/prog"] == [None], objects
-        one_line(helpers.run([command, "doctor", "--", process.pid]), 2, "is not found by its path from here")
     finally:
         helpers.end_process(process)
 
@@ -916,45 +908,19 @@ def test_doctor_takes_nothing(pool, pages):
     assert free_pages() == pages
 
 
-SIDES, MEMORIES = ("data", "text"), ("hugetlb", "thp", "image")
-
-
-def check_tlb(tlb):
-    """The figures are there and fit together; their values depend on the machine (unit/test-tlb.c has the verdicts)."""
-    verdicts = ("whole", "pieces", "some", "unknown")
-    assert tlb["verdict"] in verdicts and tlb["data"] in verdicts and tlb["text"] in verdicts
-    assert (tlb["remedy"] is None) == (tlb["verdict"] in ("whole", "unknown"))
-    assert [(m["side"], m["memory"]) for m in tlb["memories"]] == [(s, m) for s in SIDES for m in MEMORIES]
-    figures = {(f["side"], f["memory"], f["lines"], f["page"]): f["ns"] for f in tlb["figures"]}
-    assert len(figures) == len(tlb["figures"]) and all(f["ns"] > 0 and f["noise_ns"] >= 0 for f in tlb["figures"])
-    for memory in tlb["memories"]:
-        own = {key: ns for key, ns in figures.items() if key[:2] == (memory["side"], memory["memory"])}
-        assert bool(own) == (memory["reason"] is None) and memory["whole_pages"] <= memory["pages"] <= 8
-        pages = [ns for key, ns in own.items() if key[3]]
-        assert not own or own[memory["side"], memory["memory"], 384, 0] == min(pages)
-        assert own or memory["verdict"] == "unknown"
-    for side in SIDES:
-        for memory in ("packed", "small"):
-            assert {lines for s, m, lines, _ in figures if (s, m) == (side, memory)} == {384, 1024, 4096}
-
-
-def test_doctor_tlb(pool):
-    pool(17)
-    told = hugeld_json("doctor")
-    check_tlb(told["tlb"])
+def find_tlb(*words):
+    """(the answer, its finding) of the TLB check, from the JSON that WORDS print."""
+    told = json.loads(helpers.run(words or [helpers.HUGELD, "doctor", "--json"]).stdout)
     [finding] = [f for f in told["findings"] if f["name"] == "tlb"]
-    assert finding["sentence"].split(":")[0] == told["tlb"]["sentence"].split(":")[0] and "TLB" in finding["sentence"]
-    pages = {m["memory"]: m for m in told["tlb"]["memories"] if m["side"] == "data"}["hugetlb"]
-    assert pages["reason"] is None
-    assert len({f["page"] for f in told["tlb"]["figures"] if f["memory"] == "hugetlb" and f["page"]}) == 8
+    return told["tlb"], finding
 
 
-@pytest.mark.parametrize("pages, seen", [(0, 0), (1, 0), (3, 1), (6, 3)])
-def test_doctor_tlb_leaves_half_of_the_pool(pool, pages, seen):
-    pool(pages)
-    tlb = json.loads(hugeld("doctor", "--json").stdout)["tlb"]
-    check_tlb(tlb)
-    assert len({f["page"] for f in tlb["figures"] if f["memory"] == "hugetlb" and f["page"]}) == seen
+def test_doctor_tlb():
+    """The answer depends on the machine (unit/test-tlb.c has the verdicts); it is said with its times, or with what is missing."""
+    answer, finding = find_tlb()
+    assert answer in ("yes", "in pieces", "no", None) and "TLB" in finding["sentence"]
+    assert (finding["state"], finding["remedy"] is None) == (("warn", False) if answer in ("in pieces", "no") else ("ok", True))
+    assert answer is None or re.search(r"takes [0-9.]+ ns on huge pages, [0-9.]+ on small ones, [0-9.]+ without a walk", finding["sentence"])
 
 
 @pytest.mark.parametrize("kernel, said", [("Not affected", None), ("KVM: Mitigation: Split huge pages", "splits?"),
@@ -974,34 +940,16 @@ def test_doctor_multihit(root, tmp_path, kernel, said):
         assert (finding["state"], "nx_huge_pages" in (finding["remedy"] or "")) in (("warn", True), ("ok", False))
 
 
-def test_doctor_tlb_of_a_store(root, thp):
-    """Its file has no name, and ends with doctor; a store that is full is no reason for a signal."""
-    script = """
-        mount -t tmpfs none /run && mkdir -m 755 /run/hugeld && mount -t tmpfs -o mode=755,huge=always,size=$1 none /run/hugeld &&
-        "$0" doctor --json; ls -A /run/hugeld >&2; df --output=used /run/hugeld | tail -n1 >&2
-    """
-    for size, fits in ("64m", True), ("4m", False):
-        result = helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD, size])
-        tlb = json.loads(result.stdout)["tlb"]
-        check_tlb(tlb)
-        reasons = {m["reason"] for m in tlb["memories"] if m["memory"] == "image"}
-        assert (None in reasons) == fits, reasons
-        assert result.stderr.split() == ["0"]
-
-
-def test_doctor_tlb_without_executable_memory(pool):
-    """A policy that forbids it leaves the data side."""
-    pool(4)
+def test_doctor_tlb_without_executable_memory(thp):
+    """A policy that forbids it leaves nothing to measure."""
     script = ("import ctypes, os, sys\n"
               "libc = ctypes.CDLL(None)\n"
               "if libc.prctl(65, 1, 0, 0, 0) != 0: sys.exit(3)\n"  # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN
               f"os.execv({str(helpers.HUGELD)!r}, ['hugeld', 'doctor', '--json'])\n")
-    result = helpers.run(["/usr/bin/python3", "-c", script])
-    if result.returncode == 3:
+    if helpers.run(["/usr/bin/python3", "-c", script]).returncode == 3:
         pytest.skip("this kernel has no PR_SET_MDWE")
-    tlb = json.loads(result.stdout)["tlb"]
-    assert not [f for f in tlb["figures"] if f["side"] == "text"] and [f for f in tlb["figures"] if f["side"] == "data"]
-    assert {m["reason"] for m in tlb["memories"] if m["side"] == "text"} >= {"a policy forbids executable memory here"}
+    answer, finding = find_tlb("/usr/bin/python3", "-c", script)
+    assert answer is None and "a policy forbids executable memory here" in finding["sentence"]
 
 
 def test_program_begins_without_the_command(tmp_path):
@@ -1027,18 +975,14 @@ def test_service_options(arguments):
 def test_few_open_files():
     """No command takes a file for missing that it may not open; a program is run all the same."""
     pid = os.getpid()
-    for words in (["attach", "--dry-run", pid], ["status", pid], ["status", "--all"], ["inspect", "--pid", pid], ["share", "list"],
-                  ["share", "add", "/bin/true"], ["doctor"], ["survey", "--seconds=0.1"]):
+    for words in (["attach", "--dry-run", pid], ["status", pid], ["status", "--all"], ["inspect", "--pid", pid], ["list"],
+                  ["apply", "--dry-run"], ["doctor"], ["survey", "--seconds=0.1"]):
         result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, *words])
         one_line(result, 1, f"{words[0]}: only 12 files may be open; raise the limit to 64 or more (ulimit -n)")
         result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, words[0], "--help"])
         assert result.returncode == 0 and result.stdout.startswith("Usage:"), result
     result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, "run", "--", "echo", "runs"])
     assert (result.returncode, result.stdout, result.stderr) == (0, "runs\n", "")
-
-
-COMMANDS_WANTED = ("bench: --commands: no program given; give NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... for each command, with -- "
-                   "between them")
 
 
 @pytest.mark.parametrize("arguments, line", [
@@ -1051,8 +995,7 @@ COMMANDS_WANTED = ("bench: --commands: no program given; give NAME [VARIABLE=VAL
      "bench: --against backend=x: no such value; 'hugeld bench --help' lists names and values"),
     (["--frob"], "--frob: no such option; 'hugeld --help' lists commands, which have options of their own"),
     (["-j", "status"], "-j: no such option; 'hugeld --help' lists commands, which have options of their own"),
-    (["bench", "--commands", "3"], COMMANDS_WANTED),
-    (["bench", "--commands", "3", "--pid", os.getpid()], COMMANDS_WANTED),
+    (["bench", "--commands", "3"], "see 'hugeld bench --help': unrecognized option '--commands'"),
 ])
 def test_wrong_options_name_the_command(arguments, line):
     result = hugeld(*arguments)

@@ -82,8 +82,8 @@ def test_status(builder, library, pause_library, pool):
         compare("status", [hugeld_json("status", process.pid)])
 
 
-def test_doctor(builder):
-    compare("doctor", [json.loads(helpers.hugeld("doctor", "--json", "--", builder.executable("nopie")).stdout)])
+def test_doctor():
+    compare("doctor", [json.loads(helpers.hugeld("doctor", "--json").stdout)])
 
 
 def test_bench(builder, pool):
@@ -94,19 +94,9 @@ def test_bench(builder, pool):
     compare("bench", [answer], unseen)
 
 
-@pytest.mark.check_all
-def test_survey(tmp_path, curve):
+def test_survey(tmp_path):
     calls = build_calls(tmp_path / "calls")
-    sampled, exact = (json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", *way, "--", calls, "1000000000000").stdout)
-                      for way in ([], ["--exact"]))
-    counters = {f"programs[].counters.{name}" for name in ("cycles", "instructions", "itlb_misses", "walk_cycles")}
-    compare("survey", [sampled, exact], counters if exact["no_counters"] else ())
-
-
-@pytest.mark.check_all
-def test_survey_calibrate(root):
-    script = 'mount -t tmpfs none /var/cache && exec "$0" survey --calibrate --json'
-    compare("survey-calibrate", [json.loads(helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD]).stdout)])
+    compare("survey", [json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", "--", calls, "1000000000000").stdout)])
 
 
 def test_share(builder, tmp_path, root):

@@ -19,6 +19,23 @@ def outcome(result):
     return result.returncode, result.stdout, result.stderr
 
 
+def test_empty_is_unset(builder, pool):
+    pool(64)
+    app = builder.executable("nopie")
+    unset, empty = (outcome(helpers.run_preloaded([app], patterns, "verbose=2")) for patterns in (None, ""))
+    assert unset == empty and "text 5 pages hugetlb" in empty[2]
+    assert helpers.run_preloaded([app], "!*", "verbose=2").stderr == ""
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_names_that_are_not_checked(builder, more):
+    """strict=on cannot promise what it did not look at."""
+    patterns = ":".join(["main"] * 64 + ["no-such-library.so"] * more)
+    result = helpers.run_preloaded([builder.tiny()], patterns, "strict=on")
+    told = "hugeld: LD_HUGEPAGES: whether objects have these names is checked for the first 64 only\n"
+    assert (told in result.stderr) == bool(more) and result.returncode == helpers.run([builder.tiny()]).returncode, result.stderr
+
+
 # --- verbose ---
 
 

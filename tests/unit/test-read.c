@@ -4,6 +4,7 @@
 #include "elf/plan.h"
 #include "elf/segments.h"
 #include "elf/reason.h"
+#include "elf/rewrites.h"
 
 #include "unit.h"
 
@@ -11,6 +12,13 @@
     {                                                                                                        \
         .p_type = PT_LOAD, .p_flags = PF_R, .p_vaddr = vaddr, .p_filesz = filesz, .p_memsz = memsz,          \
         .p_align = 0x1000                                                                                    \
+    }
+
+/* The file's byte for an address has that offset. */
+#define LOAD_AT(vaddr, filesz, memsz)                                                                        \
+    {                                                                                                        \
+        .p_type = PT_LOAD, .p_flags = PF_R, .p_offset = vaddr, .p_vaddr = vaddr, .p_filesz = filesz,         \
+        .p_memsz = memsz, .p_align = 0x1000                                                                  \
     }
 
 static int read_headers(struct hl_object *object, const Elf64_Phdr *phdr, size_t n, uint64_t bias) {
@@ -36,7 +44,11 @@ static void test_refused(void **state) {
         {"end beyond user space", {LOAD(UINT64_C(1) << 61, 0, (UINT64_C(1) << 62) - 1)}},
         {"unsorted", {LOAD(0x10000, 0x1000, 0x1000), LOAD(0, 0x1000, 0x1000)}},
         {"overlapping", {LOAD(0, 0x3000, 0x3000), LOAD(0x2000, 0x1000, 0x1000)}},
-        {"sharing a page", {LOAD(0, 0x1800, 0x1800), LOAD(0x1900, 0x1000, 0x1000)}},
+        {"sharing a page, of which the file has two", {LOAD(0, 0x1800, 0x1800), LOAD(0x1900, 0x1000, 0x1000)}},
+        {"sharing a page with zeros", {LOAD_AT(0, 0x1800, 0x1880), LOAD_AT(0x1900, 0x1000, 0x1000)}},
+        {"sharing bytes", {LOAD_AT(0, 0x1a00, 0x1a00), LOAD_AT(0x1900, 0x1000, 0x1000)}},
+        {"sharing two pages", {LOAD_AT(0, 0x2800, 0x2800), LOAD_AT(0x1900, 0x1000, 0x1000)}},
+        {"sharing a page with no bytes", {LOAD_AT(0, 0x1800, 0x1800), LOAD_AT(0x1900, 0, 0x1000)}},
         {"the same twice", {LOAD(0, 0x1000, 0x1000), LOAD(0, 0x1000, 0x1000)}},
         {"third inside the first",
          {LOAD(0, 0x1000, 0x9000), LOAD(0x9000, 0x1000, 0x1000), LOAD(0x8000, 0x1000, 0x1000)}},
@@ -94,6 +106,43 @@ static void test_fields(void **state) {
     assert_int_equal(data->end_page, 0x105000);
     assert_int_equal(object.relro_start, 0x103000);
     assert_int_equal(object.relro_end, 0x104000);
+}
+
+/* As patchelf lays files out: the kernel maps the second over the first there, and it has the bytes of both. */
+static void test_shared_page(void **state) {
+    (void)state;
+    Elf64_Phdr phdr[] = {LOAD_AT(0x1ff000, 0x1338, 0x1338), LOAD_AT(0x200338, 0x1000, 0x3000)};
+    phdr[0].p_flags = PF_R | PF_W;
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, T_COUNT(phdr), 0), 0);
+    assert_int_equal(object.n_segments, 2);
+    const struct hl_segment *first = &object.segment[0], *second = &object.segment[1];
+    assert_int_equal(first->start, 0x1ff000);
+    assert_int_equal(first->file_end, 0x200000);
+    assert_int_equal(first->end, 0x200000);
+    assert_int_equal(first->end_page, 0x200000);
+    assert_int_equal(second->start, 0x200000);
+    assert_int_equal(second->first_page, 0x200000);
+    assert_int_equal(second->offset, 0x200000);
+    assert_int_equal(second->file_end, 0x201338);
+    assert_int_equal(second->end, 0x203338);
+    assert_int_equal(second->flags, PF_R);
+}
+
+/* Several in one page, of which the second lies in no other. */
+static void test_several_in_a_page(void **state) {
+    (void)state;
+    const Elf64_Phdr phdr[] = {LOAD_AT(0x1f4000, 0xb238, 0xb238), LOAD_AT(0x1ff238, 0xc8, 0xc8),
+                               LOAD_AT(0x1ff300, 0x1148, 0x1148), LOAD_AT(0x200448, 0x24d1, 0x24d1)};
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, T_COUNT(phdr), 0), 0);
+    assert_int_equal(object.n_segments, 3);
+    for (unsigned i = 0; i < 3; i++) {
+        static const uint64_t border[] = {0x1f4000, 0x1ff000, 0x200000, 0x202919};
+        assert_int_equal(object.segment[i].start, border[i]);
+        assert_int_equal(object.segment[i].end, border[i + 1]);
+        assert_int_equal(object.segment[i].offset, border[i]);
+    }
 }
 
 /* An object that was linked above its load address has a bias that wraps: right, and not malformed. */
@@ -220,6 +269,39 @@ static void test_dynamic_section(void **state) {
     assert_int_equal(soname, 0);
 }
 
+/* A mapped object of one segment: its dynamic section, and its string table. */
+struct imports {
+    Elf64_Dyn dyn[3];
+    char names[32];
+};
+
+/* Whether an object whose string table has NAMES, of SIZE bytes, may move its text; DT_STRTAB is TABLE's address less BIAS. */
+static bool moves_text(const char *names, uint64_t size, uint64_t bias, uint64_t beyond) {
+    struct imports imports = {{{.d_tag = DT_STRTAB}, {.d_tag = DT_STRSZ, .d_un.d_val = size}}, ""};
+    uint64_t start = (uint64_t)(uintptr_t)&imports, end = (uint64_t)(uintptr_t)(&imports + 1);
+    struct hl_object object = {.load_bias = bias, .n_segments = 1, .dynamic = start + beyond};
+    memcpy(imports.names, names, strlen(names));
+    imports.dyn[0].d_un.d_ptr = start + offsetof(struct imports, names) - bias;
+    object.segment[0] = (struct hl_segment){.start = start, .file_end = end, .end = end, .flags = PF_R};
+    return hl_moves_text(&object);
+}
+
+static void test_imports(void **state) {
+    (void)state;
+    assert_true(moves_text("\1mremap", 32, 0, 0));
+    assert_true(moves_text("\1mremap", 32, 0x1000, 0)); /* which the dynamic linker did not relocate */
+    assert_true(moves_text("\1a_mremap", 32, 0, 0));
+    assert_false(moves_text("\1mremap64", 32, 0, 0));
+    assert_false(moves_text("\1mrema", 6, 0, 0)); /* the table ends there */
+    assert_true(moves_text("\1mremap", 8, 0, 0));
+    assert_false(moves_text("\1mremap", 7, 0, 0));
+    assert_false(moves_text("\1munmap", 32, 0, 0));
+    /* Not to be read: it may. */
+    assert_true(moves_text("\1munmap", 33, 0, 0));
+    assert_true(moves_text("\1munmap", UINT64_MAX, 0, 0));
+    assert_true(moves_text("\1munmap", 32, 0, 1 << 20));
+}
+
 /* The words that people and scripts read: there, different, and fit for a line. */
 static void test_reasons_have_words(void **state) {
     (void)state;
@@ -239,12 +321,15 @@ int main(void) {
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_no_headers),
         cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_shared_page),
+        cmocka_unit_test(test_several_in_a_page),
         cmocka_unit_test(test_negative_bias),
         cmocka_unit_test(test_empty_loads_are_ignored),
         cmocka_unit_test(test_many_segments),
         cmocka_unit_test(test_65535_headers),
         cmocka_unit_test(test_wild_numbers),
         cmocka_unit_test(test_dynamic_section),
+        cmocka_unit_test(test_imports),
         cmocka_unit_test(test_reasons_have_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,7 +2,6 @@
 /* The kernel's records of samples, read by pure functions; the rings are made up. */
 #include "unit.h"
 
-#include "command/base/estimate.h"
 #include "command/survey/sample-read.h"
 
 #include <linux/perf_event.h>
@@ -25,33 +24,31 @@ static uint64_t t_write_record(uint64_t head, uint32_t type, const uint64_t *wor
     return t_write(t_write(head, &header, sizeof header), words, 8 * n);
 }
 
-static uint64_t t_write_sample(uint64_t head, uint64_t address, bool has_page_bytes) {
+static uint64_t t_write_sample(uint64_t head, uint64_t address) {
     const uint64_t words[] = {address, (uint64_t)12 << 32 | 11, 1000, 2 << 20};
-    return t_write_record(head, PERF_RECORD_SAMPLE, words, has_page_bytes ? 4 : 3);
+    return t_write_record(head, PERF_RECORD_SAMPLE, words, 4);
 }
 
-static void t_assert_sample(uint64_t *tail, uint64_t head, uint64_t address, bool has_page_bytes) {
+static void t_assert_sample(uint64_t *tail, uint64_t head, uint64_t address) {
     struct hl_sample sample;
     uint64_t lost;
-    assert_int_equal(hl_read_record(&t_ring, tail, head, has_page_bytes, &sample, &lost), HL_RECORD_SAMPLE);
+    assert_int_equal(hl_read_record(&t_ring, tail, head, &sample, &lost), HL_RECORD_SAMPLE);
     assert_int_equal(sample.address, address);
     assert_int_equal(sample.process, 11);
     assert_int_equal(sample.boot_ns, 1000);
-    assert_int_equal(sample.page_bytes, has_page_bytes ? 2 << 20 : 0);
+    assert_int_equal(sample.page_bytes, 2 << 20);
     assert_int_equal(lost, 0);
 }
 
 /* From each place in the ring, so also around its end. */
 static void test_samples(void **state) {
     (void)state;
-    for (unsigned has = 0; has < 2; has++)
-        for (uint64_t start = 0; start < 3 * T_RING; start += 8) {
-            uint64_t tail = start,
-                     head = t_write_sample(t_write_sample(start, start + 1, has), start + 2, has);
-            t_assert_sample(&tail, head, start + 1, has);
-            t_assert_sample(&tail, head, start + 2, has);
-            assert_int_equal(tail, head);
-        }
+    for (uint64_t start = 0; start < 3 * T_RING; start += 8) {
+        uint64_t tail = start, head = t_write_sample(t_write_sample(start, start + 1), start + 2);
+        t_assert_sample(&tail, head, start + 1);
+        t_assert_sample(&tail, head, start + 2);
+        assert_int_equal(tail, head);
+    }
 }
 
 static void test_losses(void **state) {
@@ -59,14 +56,14 @@ static void test_losses(void **state) {
     struct hl_sample sample;
     const uint64_t words[] = {7, 4321, 0};
     uint64_t lost, tail = 248, head = t_write_record(248, PERF_RECORD_LOST, words, 2);
-    assert_int_equal(hl_read_record(&t_ring, &tail, head, true, &sample, &lost), HL_RECORD_LOST);
+    assert_int_equal(hl_read_record(&t_ring, &tail, head, &sample, &lost), HL_RECORD_LOST);
     assert_int_equal(lost, 4321);
     assert_int_equal(tail, head);
     head = t_write_record(head, PERF_RECORD_THROTTLE, words, 3);
-    assert_int_equal(hl_read_record(&t_ring, &tail, head, true, &sample, &lost), HL_RECORD_OTHER);
+    assert_int_equal(hl_read_record(&t_ring, &tail, head, &sample, &lost), HL_RECORD_OTHER);
     assert_int_equal(lost, 1);
     head = t_write_record(head, PERF_RECORD_MMAP, words, 3);
-    assert_int_equal(hl_read_record(&t_ring, &tail, head, true, &sample, &lost), HL_RECORD_OTHER);
+    assert_int_equal(hl_read_record(&t_ring, &tail, head, &sample, &lost), HL_RECORD_OTHER);
     assert_int_equal(lost, 0);
     assert_int_equal(tail, head);
 }
@@ -78,13 +75,13 @@ static void test_malformed_records(void **state) {
         struct perf_event_header header = {.type = PERF_RECORD_SAMPLE, .size = size};
         struct hl_sample sample;
         uint64_t lost, tail = 8, head = t_write(8, &header, sizeof header) + 24;
-        enum hl_record kind = hl_read_record(&t_ring, &tail, head, true, &sample, &lost);
+        enum hl_record kind = hl_read_record(&t_ring, &tail, head, &sample, &lost);
         assert_int_equal(kind, HL_RECORD_OTHER);
         assert_true(tail > 8 && tail <= head);
     }
     struct hl_sample sample;
     uint64_t lost, tail = 8;
-    assert_int_equal(hl_read_record(&t_ring, &tail, 12, true, &sample, &lost), HL_RECORD_OTHER);
+    assert_int_equal(hl_read_record(&t_ring, &tail, 12, &sample, &lost), HL_RECORD_OTHER);
     assert_int_equal(tail, 12);
 }
 

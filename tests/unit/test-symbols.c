@@ -513,6 +513,7 @@ static void test_many_symbols(void **state) {
     hl_begin_symbols(&symbols, 0);
     symbols.n_sections = 1;
     symbols.section[0] = (struct hl_text_range){0x1000, 0x1000 + 3 * N};
+    symbols.file_bytes = sizeof names;
     for (unsigned i = 0; i < N; i++)
         snprintf(names[i], sizeof names[i], "%u", i);
     uint64_t step = 100003, at = t_random(&seed) % N; /* prime to N: every place once, in a wild order */

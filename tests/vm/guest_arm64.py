@@ -30,8 +30,8 @@ SUITES = ["bookworm", "bookworm-security"]
 # Newer libcs, each with the patched linker that is built for it where its compiler is (../ldso/suite).
 LIBC_SUITES = {"trixie": ["trixie", "trixie-security"], "sid": ["sid"]}
 BUILD_PACKAGES = [
-    "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libdw-dev", "libdw1", "libelf-dev", "libelf1", "libiberty-dev",
-    "libjansson-dev", "libjansson4", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
+    "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libelf-dev", "libelf1", "libjansson-dev",
+    "libjansson4", "liblzma-dev", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
 ]
 # One list, so that they are always of the same version.
 LDSO_PACKAGES = ["glibc-source", "libc6"]
@@ -175,7 +175,7 @@ def make_root(folder, tree, commands, huge_bytes, linker, chosen):
     for name in ("conftest.py", "images/test_exec_stop.py", "ldso/linked.py", "vm/archive.py", "vm/guest/vm_plugin.py", "vm/guest/vmguest.py"):
         root.add(TESTS / name, at=f"/hugeld/tests/{name}")
     root.add_tree(ROOT / "harness", at="/hugeld/harness", leave=("__pycache__",))
-    for name in ("attach", "system", "surroundings", "unit", "vm/arm64"):
+    for name in ("system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
     root.add_tree(build_programs(folder, tree, huge_bytes, chosen), at="/programs")
     root.add_tree(folder.parent / "cases", at="/hugeld/cases")

@@ -25,7 +25,7 @@ UNITS = ("basic.target", "multi-user.target", "sysinit.target", "shutdown.target
 FILES = ("usr/lib/*/systemd/libsystemd-*.so", *(f"lib/systemd/{name}" for name in PROGRAMS),
          *(f"lib/systemd/system/{name}" for name in UNITS), "bin/systemctl", "bin/journalctl", "usr/bin/coredumpctl",
          "usr/lib/sysctl.d/50-coredump.conf")
-# Its package makes the user that looks at cores, with libdw, which comes with hugeld.
+# Its package makes the user that looks at cores, with libdw.
 USER = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\n"
 
 
@@ -37,6 +37,8 @@ def add_systemd(root):
                 raise Unavailable(f"{' '.join(PACKAGES)} of bookworm have no {pattern}")
             for path in found:
                 root.add(path, at=f"/{path.relative_to(tree)}")
+    for path in glob.glob("/usr/lib/*/libdw.so.1"):
+        root.add(path)
     root.write("/etc/passwd", pathlib.Path("/etc/passwd").read_text() + USER)
     root.write("/etc/systemd/system/hugeld-tests.service", (HERE / "systemd" / "hugeld-tests.service").read_text())
     root.write("/etc/hosts", "127.0.0.1 localhost\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld share add --way=place` in the arm64 guests, on xfs: the text that the kernel maps by huge entries afterwards, its later
+"""`hugeld enable --way=in-place` in the arm64 guests, on xfs: the text that the kernel maps by huge entries afterwards, its later
 state, and that programs say the same.  With pages of 16 KiB one entry maps 32 MiB, and a program has to be linked at a multiple of
 that."""
 
@@ -86,7 +86,7 @@ def test_in_place(case):
     scatter(case.file)
     huge, whole, said = case.look()
     assert huge == 0 and whole >= 2 * HUGE and said == plain and plain[0] in (0, 3), (huge, whole, said)
-    result = helpers.hugeld("share", "add", "--way=place", "--any-disk", case.file)
+    result = helpers.hugeld("share", "add", "--way=in-place", "--any-disk", case.file)
     assert result.returncode == 0 and "in place" in result.stdout, result
     assert case.look() == (whole, whole, plain) and listed() == whole
     scatter(case.file)  # as the kernel drops it when memory is short
@@ -102,7 +102,7 @@ def test_library(disk):
     library = disk / os.path.basename(arm64.LLVM)
     shutil.copy(arm64.LLVM, library)
     library.chmod(0o755)
-    result = helpers.hugeld("share", "add", "--way=place", "--any-disk", library)
+    result = helpers.hugeld("share", "add", "--way=in-place", "--any-disk", library)
     assert result.returncode == 1 and "not congruent" in result.stderr, result
     library.unlink()
 

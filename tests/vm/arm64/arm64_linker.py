@@ -32,7 +32,7 @@ def linked(pause_library):
 
 @pytest.mark.parametrize("option", ["--version", "--list-tunables"])
 def test_says_what_the_installed_one_says(option):
-    """glibc-patches/guard could only read the files where they were built."""
+    """glibc-patches/guard could not run them where they were built."""
     ours, theirs = (helpers.run([ldso, option]) for ldso in (LDSO, INSTALLED))
     assert ours.returncode == 0 and ours.stdout.count("\n") > 3
     assert ours.stdout == theirs.stdout
@@ -139,14 +139,13 @@ def test_command(builder, pause_library, loader):
     app = builder.executable("bti")
     [before] = helpers.hugeld_json("inspect", app)["files"]
     assert before["machine"] == "aarch64" and before["huge_page_bytes"] == HUGE
-    needs = helpers.hugeld_json("doctor", "-o", HUGETLB, "--", app)
-    assert needs["pool"]["free_pages"] == free_pages() and needs["program"]["enough"]
+    assert helpers.hugeld_json("doctor")["pool"]["free_pages"] == free_pages() >= before["pool_pages"]
     argv = [helpers.HUGELD, "run", "-l", loader, "-o", f"{HUGETLB},verbose=2", "--", app]
     with helpers.paused(argv, helpers.preload(pause_library), app.name) as process:
         huge = [m for m in read_smaps(process.pid) if m.is_hugetlb]
         spans = [(int(s["start"], 0), int(s["end"], 0), s["flags"] + "p") for s in before["plan"]["spans"]]
         assert [(m.start, m.end, m.permissions) for m in huge] == [s for s in spans if "w" not in s[2]]
-        assert sum(m.bytes for m in huge) == needs["program"]["needed_pages"] * HUGE
+        assert sum(m.bytes for m in huge) <= before["pool_pages"] * HUGE
         names = perf_map(process.pid)
         for name, code in BEGINS.items():
             assert any(m.start <= names[name][0] and names[name][1] <= m.end and "x" in m.permissions for m in huge)

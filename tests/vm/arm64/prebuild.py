@@ -15,7 +15,6 @@ from elftools.elf.elffile import ELFFile
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 
 import arm64  # noqa: E402  (its folder has just been added)
-import arm64_attach  # noqa: E402
 import arm64_exec_stop  # noqa: E402
 
 sys.path.append(str(arm64.TESTS / "ldso"))
@@ -24,7 +23,6 @@ from linkers import run_script  # noqa: E402
 from test_identity import segments  # noqa: E402
 
 no_exec, first, tool, opens = arm64.no_exec, arm64.first, arm64.tool, arm64.opens
-targets, library_target, steps, late = arm64_attach.targets, arm64_attach.library_target, arm64_attach.steps, arm64_attach.late
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +30,7 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, no_exec, first, opens, targets, library_target, steps, late, tmp_path_factory):
+def test_build(builder, pause_library, empty_library, no_exec, first, opens, tmp_path_factory):
     for variant in [*arm64.VARIANTS, *([] if arm64.IS_SMALL else ["high"])]:
         builder.executable(variant)
     if arm64.IS_SMALL:
@@ -44,8 +42,6 @@ def test_build(builder, pause_library, empty_library, no_exec, first, opens, tar
         for variant in arm64_exec_stop.exec_stop.VARIANTS:
             arm64_exec_stop.exec_stop.build(builder, variant)
         arm64_exec_stop.exec_stop.build_meddle(builder)
-        for kind in arm64_attach.KINDS:
-            targets[kind]
     shutil.copytree(tmp_path_factory.getbasetemp(), os.environ["T_PREBUILT"], symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.c", "*.s", "*.o", "*.ld", "*current"))
 

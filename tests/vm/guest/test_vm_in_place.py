@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld share add --way=place` on this kernel's ext4: the huge text afterwards, also while a process runs the program."""
+"""`hugeld enable --way=in-place` on this kernel's ext4: the huge text afterwards, also while a process runs the program."""
 
 import json
 import os
@@ -83,7 +83,7 @@ class Mapping:
 
 def add():
     """False: this kernel's ext4 has no large folios."""
-    result = helpers.hugeld("share", "add", "--way=place", "--any-disk", BIG)
+    result = helpers.hugeld("share", "add", "--way=in-place", "--any-disk", BIG)
     if "keeps files on small pages" in result.stderr:
         return False
     assert result.returncode == 0, result

@@ -24,7 +24,6 @@ def check(answer):
     """Its row for this Python, which does not stop."""
     path = os.path.realpath(sys.executable)
     [found] = [p for p in answer["programs"] if p["path"] == path]
-    assert answer["sampling"]["has_page_sizes"] is True
     assert answer["sampling"]["lost"] == 0 and answer["sampling"]["decided"] is True
     assert found["samples"] >= 10 and found["objects"][0]["samples"] > 0.5 * found["samples"]
     assert found["objects"][0]["path"] == path and 0 < found["hot_bytes"] <= found["text_bytes"]
@@ -53,7 +52,7 @@ def test_survey_of_a_program():
 
 
 def test_processor_that_comes_and_goes():
-    """It is neither waited for nor missed, and the others are sampled all the time."""
+    """It is not waited for, and the others are sampled all the time."""
     online = pathlib.Path("/sys/devices/system/cpu/cpu1/online")
     if not online.exists():
         pytest.skip("no processor can go here")

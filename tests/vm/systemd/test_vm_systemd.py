@@ -142,26 +142,24 @@ def test_stays(unit, program, plain, huge, pool, thp, drop_in):
 
 
 def test_postgres(unit, huge, pool):
-    """The example of doc/databases.md, word for word but for the version: doctor keeps the server from being started with too
-    few pages, and names the remedy."""
+    """The example of doc/databases.md, word for word but for the version: the pool holds what `inspect` says and what the server
+    takes itself."""
     [version] = os.listdir("/var/lib/postgresql")
-    example = [line.replace("/15/", f"/{version}/") for line in read_unit("ExecStartPre=", "doc/databases.md")]
+    example = [line.replace("/15/", f"/{version}/") for line in read_unit("reserve_pages=", "doc/databases.md")]
     own(f"/var/lib/postgresql/{version}", pwd.getpwnam("postgres"))
     one = unit(["User=postgres", "Type=notify", "RuntimeDirectory=postgresql", "KillSignal=SIGINT",
                 "StandardOutput=journal"], example)
-    pool(16)
-    assert one.start().returncode != 0
-    remedy = re.search(r"sysctl.*=(\d+)", one.journal())
-    assert remedy, one.journal()
-    pool(int(remedy[1]))
-    one.reset()
+    server = f"/usr/lib/postgresql/{version}/bin/postgres"
+    [found] = helpers.hugeld_json("inspect", server)["files"]
+    pages = found["pool_pages"] + int(re.search(r"reserve_pages=(\d+)", "".join(example))[1])
+    pool(pages)
     assert one.start().returncode == 0, one.journal()
     assert huge(one.pid())[0] > 0
     assert any(m.is_hugetlb and m.permissions == "rw-s" for m in read_smaps(one.pid())), "its own"
     answer = helpers.run(["/usr/bin/psql", "-U", "postgres", "-At", "-c", "select 6 * 7, pg_size_pretty(2 ^ 20::numeric)"])
     assert answer.stdout == "42|1024 kB\n", answer
     one.stop()
-    assert free_pages() == int(remedy[1])
+    assert free_pages() == pages
 
 
 # How the filter treats mbind -> its settings, whether the service runs, and the segments that move.

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What an attach or detach that was killed has left in a process. */
+#ifndef HL_LEFTOVERS_H
+#define HL_LEFTOVERS_H
+
+#include "command/proc/process.h"
+
+/* A descriptor that we pass to a process has this position, and reads no file as large as that. */
+#define HL_LEFT_POSITION UINT64_C(0x68756765)
+/* Reserved addresses map a file from this offset on, without any permission. */
+#define HL_LEFT_OFFSET UINT64_C(0x68756000)
+#define HL_LEFT_MAX 64
+
+struct hl_leftovers {
+    unsigned n_rooms, n_files;
+    struct hl_address_range room[HL_LEFT_MAX]; /* reserved addresses, with mappings of an image in them */
+    int file[HL_LEFT_MAX]; /* numbers of descriptors of an image or of the program's file */
+    bool has_journal;      /* beside the frame, perhaps with two sockets */
+};
+
+static inline bool hl_has_leftovers(const struct hl_leftovers *left) {
+    return left->n_rooms > 0 || left->n_files > 0 || left->has_journal;
+}
+
+/* Finds them in PROCESS, which has its regions, with the fields of maps at least. */
+void hl_find_leftovers(struct hl_leftovers *left, const struct hl_process *process);
+
+/* The same for the room at AT, at present: its end, or 0 if it is not one. */
+uint64_t hl_find_left_room(const struct hl_process *process, uint64_t at);
+/* Whether PROCESS's descriptor NUMBER is one. */
+bool hl_is_left_file(const struct hl_process *process, int number);
+
+/* "3 descriptors and 24 MiB of addresses"; the caller frees it. */
+char *hl_describe_leftovers(const struct hl_leftovers *left);
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Sections of an ELF file, read by libelf. */
+#ifndef HL_SECTION_H
+#define HL_SECTION_H
+
+#include <stddef.h>
+
+/* The BYTES of the first section called NAME of the open FILE, as they are in the file; NULL if there is none, or it has none.  The
+   caller frees it. */
+void *hl_read_section(int file, const char *name, size_t *bytes);
+
+/* The build ID of the open FILE, in hexadecimal; NULL if it has none.  The caller frees it. */
+char *hl_read_build_id(int file);
+
+#endif

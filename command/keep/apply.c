@@ -1,0 +1,634 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld apply: makes the store what the lists say, once.
+
+   Nothing is remembered but what is in the store: its items, and the records of what was tried.  A dry run goes the same way up to the
+   first write.  A run that could not read a list, a folder or a mount removes nothing, since what it did not see may be wanted. */
+#include "command/command.h"
+#include "command/base/flags.h"
+#include "command/base/local.h"
+#include "command/base/progress.h"
+#include "command/image/eligible.h"
+#include "command/image/find.h"
+#include "command/keep/keep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Seconds until an attempt in vain is repeated: twice as long each time, up to a day. */
+#define DELAY 300.0
+#define DELAY_MAX 86400.0
+/* The runs until an image that no entry names is removed. */
+#define RUNS_UNNAMED 2
+
+void hl_note_problem(struct hl_apply *apply, char *text) {
+    hl_hide_progress();
+    hl_warn("%s", text);
+    json_array_append_new(apply->problems, hl_json_text(text));
+    apply->failed = true;
+    free(text);
+}
+
+json_t *hl_json_error(void) {
+    return json_pack("{s:{s:o}}", "error", "message", hl_json_text(hl_last_warning()));
+}
+
+/* --- the store --- */
+
+static bool is_missing(int result) { return result == -ENOENT; }
+
+bool hl_begin_apply(struct hl_apply *apply) {
+    int result;
+    apply->files = json_array();
+    apply->problems = json_array();
+    hl_read_lists(&apply->lists, apply->configuration, apply->list);
+    for (size_t i = 0; i < apply->lists.problems.n; i++)
+        hl_note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
+    apply->any_disk |= apply->lists.settings.any_disk;
+    bool wants = apply->lists.n > 0 && !apply->is_dry;
+    result = wants ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size, true)
+                   : hl_find_store(&apply->store, apply->store_path);
+    apply->has_store = result == 0;
+    if (result == 0 && !wants && !apply->is_dry)
+        result = hl_lock_store(&apply->store, true);
+    if (result == -EPERM && geteuid() == 0) {
+        apply->cannot_mount = true;
+        return true;
+    }
+    if (result != 0 && !(is_missing(result) && !wants)) {
+        json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));
+        apply->failed = true;
+        return false;
+    }
+    if (!apply->has_store && apply->is_dry) { /* the one that would be made */
+        apply->store = (struct hl_store){.path = hl_xasprintf("%s", apply->store_path), .folder = -1, .lock = -1};
+        apply->store.owner = hl_find_store_owner();
+        apply->store.bytes_if_made = hl_store_bytes(apply->lists.settings.store_size);
+        apply->store.for_all = geteuid() == 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
+        hl_set_geometry(&apply->store.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    }
+    apply->store.placer = &apply->placer;
+    if (apply->has_store && apply->store.was_lost)
+        hl_note_problem(apply, hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made anew",
+                                            apply->store_path));
+    if (apply->has_store)
+        hl_read_records(&apply->records, &apply->store);
+    return true;
+}
+
+/* --- results --- */
+
+static void note(struct hl_apply *apply, const char *path, const struct hl_entry *entry, const char *result,
+                 const char *way, uint64_t huge_pages, const char *reason, const char *sentence) {
+    json_array_append_new(
+        apply->files,
+        json_pack("{s:o, s:o, s:s, s:o, s:I, s:o, s:o}", "path", hl_json_text(path), "entry",
+                  entry != NULL ? hl_json_text(entry->text) : json_null(), "result", result, "way",
+                  way != NULL ? json_string(way) : json_null(), "huge_pages", (json_int_t)huge_pages, "reason",
+                  hl_json_text(reason != NULL && reason[0] != '\0' ? reason : NULL), "sentence",
+                  hl_json_text(sentence != NULL && sentence[0] != '\0' ? sentence : NULL)));
+}
+
+static const char *name_way(bool is_in_place) { return is_in_place ? "in-place" : "image"; }
+
+/* "in place, 84.9 % of its text, 9 huge pages" */
+static void say_made(const struct hl_apply *apply, const struct hl_add_outcome *outcome) {
+    unsigned share = hl_permille(outcome->text_huge_bytes, outcome->text_bytes);
+    const char *rest = outcome->is_in_place ? outcome->sentence : outcome->not_in_place;
+    hl_hide_progress();
+    if (apply->json)
+        return;
+    if (outcome->text_bytes == 0)
+        hl_print("%s: %s, %" PRIu64 " huge page%s", outcome->path, outcome->is_in_place ? "in place" : "image",
+                 outcome->huge_pages, hl_plural(outcome->huge_pages));
+    else
+        hl_print("%s: %s, %u.%u %% of its text, %" PRIu64 " huge page%s%s%s", outcome->path,
+                 outcome->is_in_place ? "in place" : "image", share / 10, share % 10, outcome->huge_pages,
+                 hl_plural(outcome->huge_pages),
+                 rest == NULL              ? ""
+                 : outcome->is_in_place    ? "; the rest is not: "
+                                           : "; not in place: ",
+                 rest != NULL ? rest : "");
+}
+
+static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_record *record) {
+    switch (record->result) {
+    case HL_RESULT_MADE:
+        apply->present++;
+        if (wanted->is_named)
+            note(apply, wanted->path, wanted->entry, "present", name_way(record->is_in_place), 0, NULL, NULL);
+        break;
+    case HL_RESULT_PENDING:
+        apply->pending++;
+        note(apply, wanted->path, wanted->entry, "pending", NULL, 0, record->reason, record->sentence);
+        break;
+    case HL_RESULT_REFUSED:
+    case HL_RESULT_NOTHING:
+        *(record->result == HL_RESULT_REFUSED ? &apply->refused : &apply->nothing) += 1;
+        apply->failed |= wanted->is_named;
+        if (wanted->is_named)
+            note(apply, wanted->path, wanted->entry, hl_result_name(record->result), NULL, 0, record->reason,
+                 record->sentence);
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- one file --- */
+
+static double find_uptime(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now); /* no one sets this clock */
+    return (double)now.tv_sec;
+}
+
+static void find_key(struct hl_line *key, struct hl_file_state *state, const struct stat *status) {
+    *state = (struct hl_file_state){status->st_dev, status->st_ino, (uint64_t)status->st_size,
+                                    (uint64_t)status->st_ctim.tv_sec, (uint64_t)status->st_ctim.tv_nsec};
+    hl_set_image_key(key, state);
+}
+
+/* Removes the item KEY of PATH.  0, or a negated errno, which was noted. */
+static int remove_item(struct hl_apply *apply, const struct hl_store_item *item) {
+    uint64_t bytes = item->is_in_place ? 0 : item->huge_pages * apply->store.geometry.huge_page_bytes;
+    if (apply->is_dry) {
+        apply->store.planned -= (int64_t)bytes;
+        return 0;
+    }
+    int result = hl_remove_store_item(&apply->store, item->key);
+    if (result != 0 && result != -ENOENT)
+        hl_note_problem(apply, hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
+    return result == -ENOENT ? 0 : result;
+}
+
+/* Removes the items of PATH that are of no use any more, before a new one is made, since there may not be room for both.  One whose
+   file only has another ctime may become the new one.  ALL: also that. */
+static void remove_old_items(struct hl_apply *apply, const char *path, const char *key, bool all) {
+    struct hl_store_item *items;
+    size_t n;
+    if (!apply->has_store)
+        return;
+    hl_read_items_of(&apply->store, path, &items, &n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(items[i].key, key) != 0 && (all || items[i].state != HL_ITEM_TOUCHED))
+            remove_item(apply, &items[i]);
+    hl_free_store_items(items, n);
+}
+
+/* Whether the folder of the file at PATH was found to be open to the users of the store, just before: the mode of the file itself is
+   part of its key. */
+static bool is_in_same_folder(const char *path, const char *checked) {
+    size_t length = (size_t)(strrchr(path, '/') - path) + 1;
+    return checked != NULL && strncmp(path, checked, length) == 0 && strchr(checked + length, '/') == NULL;
+}
+
+/* Whether other users may still read the file, or this cannot be found out now. */
+static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *wanted) {
+    static char *checked;
+    int unknown = 0;
+    if (!apply->store.for_all || is_in_same_folder(wanted->path, checked))
+        return true;
+    int file = hl_open_local_path(wanted->path, true, &(struct stat){0});
+    char *problem = file < 0 ? NULL : hl_explain_private(file, wanted->path, &unknown);
+    if (file >= 0)
+        close(file);
+    bool is = problem == NULL || unknown != 0;
+    free(checked);
+    checked = problem == NULL ? hl_xasprintf("%s", wanted->path) : NULL;
+    free(problem);
+    return is;
+}
+
+/* Whether the image of the file with STATE is there, may be used, and is huge; small pages are joined above the memory margin, else
+   they stay. */
+static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_file_state *state) {
+    struct hl_line path;
+    uint64_t pages, small = 0;
+    struct hl_file_state found = {0};
+    long image = hl_open_image_in_store(apply->store.folder, apply->store.owner, state, &path, &found);
+    if (image < 0 || !is_still_public(apply, wanted)) {
+        if (image >= 0)
+            close((int)image);
+        return false;
+    }
+    struct hl_line key;
+    struct stat folder;
+    hl_set_image_key(&key, state);
+    bool is_open = !apply->store.for_all || (fstatat(apply->store.folder, key.at, &folder, 0) == 0 &&
+                                             (folder.st_mode & S_IXOTH) != 0);
+    if (is_open && hl_prove_huge(&apply->store.geometry, (int)image, false, &pages, &small) == 0 && small > 0 &&
+        !apply->is_dry && hl_leaves_margin(small * apply->store.geometry.huge_page_bytes))
+        hl_prove_huge(&apply->store.geometry, (int)image, true, &pages, &small);
+    close((int)image);
+    return is_open;
+}
+
+static bool is_still_in_place(const struct hl_apply *apply, const struct hl_wanted *wanted) {
+    struct hl_elf_file file;
+    struct hl_place place;
+    bool is = false;
+    if (hl_open_elf_soon(&file, wanted->path, true) != HL_ELF_FINE)
+        return false;
+    if (hl_look_in_place(&place, &file, &apply->store.geometry) == 0) {
+        is = hl_is_place_enough(hl_huge_text_bytes(&place), place.text_bytes) ||
+             (wanted->entry->way == HL_ADD_IN_PLACE && hl_huge_text_bytes(&place) > 0);
+        hl_free_place(&place);
+    }
+    hl_close_elf(&file);
+    return is;
+}
+
+static bool is_still_made(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_record *record,
+                          const struct hl_file_state *state) {
+    return record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted, state);
+}
+
+static enum hl_result judge(const struct hl_add_outcome *outcome) {
+    switch (outcome->result) {
+    case HL_SHARE_MADE:
+    case HL_SHARE_PRESENT:
+        return HL_RESULT_MADE;
+    case HL_SHARE_NOTHING:
+        return HL_RESULT_NOTHING;
+    default:
+        return outcome->is_pending ? HL_RESULT_PENDING : HL_RESULT_REFUSED;
+    }
+}
+
+static void replace(char **text, const char *by) {
+    free(*text);
+    *text = hl_xasprintf("%s", by != NULL ? by : "");
+}
+
+/* Notes in RECORD what came out of the attempt, and when it may be repeated. */
+static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *outcome, const char *key,
+                         unsigned asked, bool was_tried) {
+    enum hl_result result = judge(outcome);
+    bool is_partial = result == HL_RESULT_MADE && outcome->is_in_place && outcome->sentence != NULL;
+    bool is_vain = result == HL_RESULT_PENDING || result == HL_RESULT_REFUSED || is_partial;
+    record->delay = !is_vain ? 0 : was_tried && record->delay > 0 ? fmin(2 * record->delay, DELAY_MAX) : DELAY;
+    record->result = result;
+    record->is_in_place = outcome->is_in_place;
+    record->asked = asked;
+    record->tried = find_uptime();
+    replace(&record->key, outcome->key.bytes > 0 ? outcome->key.at : key);
+    replace(&record->reason, outcome->reason);
+    replace(&record->sentence, result == HL_RESULT_MADE && !outcome->is_in_place ? outcome->not_in_place
+                                                                                 : outcome->sentence);
+}
+
+/* Whether a dry run would have made the same file already, by another of its names. */
+static bool is_planned(const struct hl_apply *apply, const char *path, const char *key) {
+    bool is = false;
+    for (size_t i = 0; i < apply->records.n && apply->is_dry && !is; i++) {
+        const struct hl_record *record = &apply->records.record[i];
+        is = record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 && strcmp(record->path, path) != 0;
+    }
+    return is;
+}
+
+/* Tries to put the file on huge pages, and notes the result. */
+static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, struct hl_record *record, const char *key,
+                    bool was_tried, bool is_broken) {
+    struct hl_add_outcome outcome;
+    unsigned flags = (apply->any_disk ? HL_ADD_ANY_DISK : 0) | (apply->is_dry ? HL_ADD_DRY : 0) |
+                     (wanted->is_named ? 0 : HL_ADD_IF_WORTH) | wanted->entry->way;
+    hl_show_progress(1000, "%u images, %" PRIu64 " huge pages; %.60s", apply->made, apply->huge_pages,
+                     hl_base_name(wanted->path));
+    /* An item of the same version goes if something is wrong with it, or if another way is asked for now. */
+    remove_old_items(apply, wanted->path, is_broken || record->asked != wanted->entry->way ? "" : key, false);
+    hl_add_path(&outcome, &apply->store, wanted->path, flags);
+    if (outcome.result == HL_SHARE_MADE && is_planned(apply, wanted->path, key))
+        outcome.result = HL_SHARE_PRESENT;
+    keep_outcome(record, &outcome, key, wanted->entry->way, was_tried);
+    apply->records.changed = true;
+    bool is_made = outcome.result == HL_SHARE_MADE;
+    remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
+    if (is_made) {
+        *(outcome.is_in_place ? &apply->in_place : &apply->made) += 1;
+        apply->huge_pages += outcome.huge_pages;
+        if (apply->is_dry && !outcome.is_in_place)
+            apply->store.planned += (int64_t)(outcome.huge_pages * apply->store.geometry.huge_page_bytes);
+        say_made(apply, &outcome);
+        note(apply, wanted->path, wanted->entry, "made", name_way(outcome.is_in_place), outcome.huge_pages,
+             outcome.reason, record->sentence);
+    } else {
+        hl_hide_progress();
+        if (record->result == HL_RESULT_PENDING || (wanted->is_named && record->result != HL_RESULT_MADE))
+            hl_warn("%s: %s: %s", wanted->path, record->result == HL_RESULT_PENDING ? "pending" : "not on huge pages",
+                    record->sentence);
+        count_result(apply, wanted, record);
+    }
+    hl_free_add_outcome(&outcome);
+}
+
+static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
+    struct hl_line key;
+    struct hl_file_state state;
+    find_key(&key, &state, &wanted->status);
+    if (apply->cannot_mount) {
+        apply->pending++;
+        note(apply, wanted->path, wanted->entry, "pending", NULL, 0, "no-store", "there is no store in this container");
+        return;
+    }
+    struct hl_record *record = hl_add_record(&apply->records, wanted->path);
+    bool is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way;
+    bool is_made = is_same && record->result == HL_RESULT_MADE;
+    bool is_vain = is_same && record->delay > 0; /* nothing came of the last attempt, or not everything */
+    bool is_due = apply->retries || find_uptime() >= record->tried + record->delay;
+    if (record->unnamed > 0)
+        apply->records.changed = true;
+    record->unnamed = 0;
+    bool is_whole = is_made && is_still_made(apply, wanted, record, &state);
+    if ((is_vain && !is_due && !(is_made && !is_whole)) || (is_whole && !is_vain) ||
+        (is_same && record->result == HL_RESULT_NOTHING && !(wanted->is_named && apply->retries)))
+        count_result(apply, wanted, record);
+    else
+        attempt(apply, wanted, record, key.at, is_vain, is_made && !is_whole && !record->is_in_place);
+}
+
+/* --- what no entry names --- */
+
+/* Whether the file system with the original of ITEM may be unmounted just now: the nearest folder that is left of its path lies on
+   another one. */
+static bool is_unmounted(const struct hl_store_item *item) {
+    uint64_t device = 0;
+    struct stat status = {0};
+    char *path = hl_xasprintf("%s", item->origin);
+    int result = -ENOENT;
+    for (char *end = path; result != 0 && end != NULL && path[0] != '\0';) {
+        int file = hl_open_local_path(path, true, &status);
+        result = file < 0 ? file : 0;
+        if (file >= 0)
+            close(file);
+        if (result != 0 && (end = strrchr(path, '/')) != NULL)
+            *end = '\0';
+    }
+    if (result != 0 && path[0] == '\0')
+        result = stat("/", &status) != 0 ? -errno : 0;
+    free(path);
+    return result != 0 || sscanf(item->key, "0x%" SCNx64 "-", &device) != 1 || device != status.st_dev;
+}
+
+static void say_removed(struct hl_apply *apply, const struct hl_store_item *item, const char *why) {
+    apply->removed++;
+    hl_hide_progress();
+    note(apply, item->origin, NULL, "removed", name_way(item->is_in_place), item->huge_pages, NULL, why);
+    if (!apply->json)
+        hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed", why);
+}
+
+static bool is_unnamed(const void *wanted, const char *origin) { return hl_find_wanted_file(wanted, origin) == NULL; }
+
+/* Removes what was named by no entry in two runs. */
+static void prune(struct hl_apply *apply) {
+    struct hl_store_item *items = NULL;
+    size_t n = 0;
+    bool prunes = apply->lists.is_whole && apply->only == NULL;
+    if (!apply->has_store || apply->only != NULL || !hl_list_some(&apply->store, is_unnamed, &apply->wanted, &items, &n)) {
+        hl_free_store_items(items, n);
+        return;
+    }
+    for (size_t i = 0; i < n && prunes; i++) {
+        if (is_unmounted(&items[i]))
+            continue;
+        struct hl_record *record = hl_add_record(&apply->records, items[i].origin);
+        record->unnamed++;
+        record->result = HL_RESULT_MADE;
+        record->is_in_place = items[i].is_in_place;
+        replace(&record->key, items[i].key);
+        apply->records.changed = true;
+        if (record->unnamed >= RUNS_UNNAMED && remove_item(apply, &items[i]) == 0) {
+            say_removed(apply, &items[i], "since no list names it");
+            hl_drop_record(&apply->records, items[i].origin);
+        }
+    }
+    /* Records without an item and without an entry. */
+    for (size_t i = apply->records.n; i-- > 0 && prunes;) {
+        const struct hl_record *record = &apply->records.record[i];
+        if (record->unnamed == 0 && hl_find_wanted_file(&apply->wanted, record->path) == NULL)
+            hl_drop_record(&apply->records, record->path);
+    }
+    hl_free_store_items(items, n);
+}
+
+void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone) {
+    for (size_t i = 0; apply->has_store && i < gone->n; i++) {
+        struct hl_store_item *items;
+        size_t n;
+        if (hl_find_wanted_file(&apply->wanted, gone->file[i].path) != NULL)
+            continue;
+        apply->failed |= !hl_read_items_of(&apply->store, gone->file[i].path, &items, &n);
+        for (size_t j = 0; j < n; j++)
+            if (remove_item(apply, &items[j]) == 0)
+                say_removed(apply, &items[j], "since it was disabled");
+        hl_free_store_items(items, n);
+        hl_drop_record(&apply->records, gone->file[i].path);
+    }
+}
+
+/* --- the run --- */
+
+void hl_apply_lists(struct hl_apply *apply) {
+    hl_find_wanted(&apply->wanted, &apply->lists, apply->only, apply->store.for_all);
+    for (size_t i = 0; i < apply->lists.n; i++) {
+        const struct hl_entry *entry = &apply->lists.entry[i];
+        if (apply->only != NULL && apply->only != entry)
+            continue;
+        if (entry->problem != NULL)
+            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, entry->problem));
+        if (entry->is_unit && !hl_knows_unit(entry->text))
+            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source, entry->line,
+                                                entry->text));
+    }
+    prune(apply);
+    for (size_t i = 0; i < apply->wanted.n; i++)
+        apply_file(apply, &apply->wanted.file[i]);
+    hl_hide_progress();
+    if (apply->in_place > 0 && apply->placer.is_pressure_unknown)
+        hl_warn("this kernel does not say whether programs wait for memory or disks, so files were put in place without "
+                "regard to that; boot with psi=1");
+}
+
+int hl_end_apply(struct hl_apply *apply) {
+    if (apply->has_store && !apply->is_dry) {
+        int result = hl_write_records(&apply->records, &apply->store);
+        if (result != 0)
+            hl_note_problem(apply, hl_xasprintf("%s: what was tried cannot be noted: %s; enlarge the store: store_size in "
+                                                "hugeld.conf",
+                                                apply->store_path, strerror(-result)));
+    }
+    if (apply->store.path != NULL)
+        hl_close_store(&apply->store);
+    hl_free_wanted(&apply->wanted);
+    hl_free_lists(&apply->lists);
+    hl_free_records(&apply->records);
+    hl_free_placer(&apply->placer);
+    free(apply->configuration);
+    free(apply->store_path);
+    return apply->failed ? HL_EXIT_NO : apply->pending > 0 ? HL_EXIT_PENDING : HL_EXIT_DONE;
+}
+
+void hl_print_applied(struct hl_apply *apply, int code, json_t *more) {
+    bool changed = apply->made + apply->in_place + apply->removed > 0;
+    if (apply->json) {
+        json_t *answer = json_pack("{s:b, s:b, s:O, s:O, s:I, s:I}", "changed", changed, "dry_run", apply->is_dry, "files",
+                                   apply->files, "problems", apply->problems, "pending", (json_int_t)apply->pending,
+                                   "huge_pages", (json_int_t)apply->huge_pages);
+        if (code == HL_EXIT_NO)
+            json_object_update_new(answer, hl_json_error());
+        if (more != NULL)
+            json_object_update(answer, more);
+        hl_print_json(answer);
+    } else {
+        hl_print("%s%u image%s made, %u file%s put in place, %" PRIu64 " huge page%s; %u removed, %u as before, %u pending, "
+                 "%u would gain nothing, %u cannot",
+                 apply->is_dry ? "dry run: " : "", apply->made, hl_plural(apply->made), apply->in_place,
+                 hl_plural(apply->in_place), apply->huge_pages, hl_plural(apply->huge_pages), apply->removed,
+                 apply->present, apply->pending, apply->nothing, apply->refused);
+    }
+    json_decref(more);
+    json_decref(apply->files);
+    json_decref(apply->problems);
+}
+
+/* --- the command --- */
+
+struct request {
+    bool dry_run, json, any_disk;
+    const char *list, *store, *metrics, *every;
+};
+
+static const struct hl_flag command_flags[] = {
+    {"dry-run", 'n', NULL, "Say what would be done, and change nothing", HL_SWITCH(struct request, dry_run)},
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"metrics", 0, "FILE.prom", "Write gauges for Prometheus", HL_STRING(struct request, metrics)},
+    {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)", HL_STRING(struct request, every)},
+    {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
+    {"store", 0, "FOLDER", "This store, not the machine's (root) or your own", HL_STRING(struct request, store)},
+    {"any-disk", 0, NULL, "Accept files on mounts other than / and /usr", HL_SWITCH(struct request, any_disk)},
+    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
+};
+
+/* Seconds in TEXT; 0: it is none. */
+static double parse_time(const char *text) {
+    char *unit;
+    double number = text[0] >= '0' && text[0] <= '9' ? strtod(text, &unit) : 0;
+    double seconds = number <= 0                      ? 0
+                     : strcmp(unit, "") == 0          ? number
+                     : strcmp(unit, "s") == 0         ? number
+                     : strcmp(unit, "m") == 0         ? 60 * number
+                     : strcmp(unit, "h") == 0         ? 3600 * number
+                                                      : 0;
+    return seconds >= 1 && seconds <= DELAY_MAX ? seconds : 0;
+}
+
+/* The administrator's `systemctl stop` holds until the next boot, since the link by which the timer is enabled stays. */
+void hl_switch_timer(bool is_on) {
+    const char *runtime = getenv("XDG_RUNTIME_DIR"), *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    bool is_root = geteuid() == 0;
+    char *folder = is_root          ? hl_xasprintf("/etc/systemd/system")
+                   : config != NULL ? hl_xasprintf("%s/systemd/user", config)
+                                    : hl_xasprintf("%s/.config/systemd/user", home != NULL ? home : "");
+    char *link = hl_xasprintf("%s/timers.target.wants/hugeld.timer", folder);
+    char *manager = hl_xasprintf("%s/systemd/private", runtime != NULL ? runtime : "");
+    const char *const arguments[] = {is_root ? "--system" : "--user", is_on ? "enable" : "disable", "--now", "hugeld.timer",
+                                     NULL};
+    bool is_enabled = faccessat(AT_FDCWD, link, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    if (is_enabled != is_on && (is_root ? hl_has_systemd() : access(manager, F_OK) == 0))
+        hl_call_systemctl(arguments);
+    free(manager);
+    free(link);
+    free(folder);
+}
+
+static int apply_once(const struct request *request) {
+    struct hl_apply apply = {.is_dry = request->dry_run,
+                             .json = request->json,
+                             .any_disk = request->any_disk,
+                             .list = request->list,
+                             .configuration = hl_find_configuration(geteuid() == 0)};
+    apply.store_path = request->store != NULL ? hl_xasprintf("%s", request->store) : hl_default_store();
+    bool is_default = request->list == NULL && request->store == NULL;
+    if (apply.configuration == NULL && request->list == NULL) {
+        hl_warn("apply: HOME is not set, so there are no lists of yours; name one with --list");
+        free(apply.store_path);
+        return HL_EXIT_NO;
+    }
+    bool is_begun = hl_begin_apply(&apply);
+    if (is_begun)
+        hl_apply_lists(&apply);
+    if (is_begun && is_default && !apply.is_dry && (apply.lists.n > 0 || apply.lists.is_whole))
+        hl_switch_timer(apply.lists.n > 0);
+    json_t *more = json_pack("{s:o}", "store", hl_json_text(apply.store_path));
+    char *metrics = request->metrics != NULL            ? hl_xasprintf("%s", request->metrics)
+                    : apply.lists.settings.metrics != NULL ? hl_xasprintf("%s", apply.lists.settings.metrics)
+                                                           : NULL;
+    int code = hl_end_apply(&apply);
+    if (metrics != NULL && !request->dry_run) {
+        struct hl_apply seen = {.list = request->list,
+                                .configuration = hl_find_configuration(geteuid() == 0),
+                                .store_path = request->store != NULL ? hl_xasprintf("%s", request->store)
+                                                                     : hl_default_store()};
+        json_t *list = hl_list_one(&seen, false);
+        int result = hl_write_metrics(metrics, list);
+        if (result != 0)
+            hl_warn("%s: the metrics cannot be written: %s", metrics,
+                    result == -ELOOP ? "users other than root can change its folder" : strerror(-result));
+        code = result != 0 ? HL_EXIT_NO : code;
+        json_decref(list);
+    }
+    free(metrics);
+    hl_print_applied(&apply, code, more);
+    return code;
+}
+
+/* Runs in a child each time, which begins with nothing of the run before. */
+static int apply_again(const struct request *request, double seconds) {
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0)
+            exit(apply_once(request));
+        while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+            ;
+        struct timespec pause = {(time_t)seconds, 0};
+        while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
+            ;
+    }
+}
+
+int hl_apply(int argc, char **argv) {
+    static const struct hl_command command = {
+        "apply",
+        "Puts what is enabled on huge pages, renews what has changed, and removes what is enabled no longer.\v"
+        "Root's lists are in /etc/hugeld/enabled.d.  hugeld.timer runs it.  Exit status: 0 done or unchanged, 1 some of it "
+        "failed, 3 some of it is pending; 'hugeld list' says why.",
+        command_flags, false};
+    struct request request = {0};
+    int code = hl_read_flags(&command, argc, argv, &request);
+    double seconds = code == 0 && request.every != NULL ? parse_time(request.every) : 0;
+    if (code == 0 && request.every != NULL && seconds == 0) {
+        hl_warn("apply: --every=%s: give a time from 1 second to 24 hours, as in 5m", request.every);
+        code = HL_EXIT_USAGE;
+    }
+    if (code == 0 && request.metrics != NULL && !hl_ends_in(request.metrics, ".prom")) {
+        hl_warn("apply: --metrics=%s: name a file NAME.prom", request.metrics);
+        code = HL_EXIT_USAGE;
+    }
+    if (code == 0 && request.dry_run && (request.metrics != NULL || request.every != NULL)) {
+        hl_warn("apply: --dry-run goes with neither --metrics nor --every");
+        code = HL_EXIT_USAGE;
+    }
+    if (code != 0)
+        return code;
+    if (!request.dry_run && request.store == NULL)
+        hl_enter_slice(argc, argv, "apply");
+    return request.every != NULL ? apply_again(&request, seconds) : apply_once(&request);
+}

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld enable, hugeld disable: edit local.list, then apply that entry.
+
+   What a package or the administrator's tools list in files of their own stays there: disable masks it by a line with '!', and says
+   which file lists it.  An enable that fails leaves nothing behind. */
+#include "command/command.h"
+#include "command/base/flags.h"
+#include "command/base/lock.h"
+#include "command/file/program.h"
+#include "command/keep/keep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+struct request {
+    bool disables, json;
+    unsigned way;
+    struct hl_list names;
+    /* while it works */
+    char *configuration;
+    int folder; /* enabled.d */
+    int code; /* of the command */
+    bool changed;
+    json_t *entries;
+};
+
+static const struct hl_choice ways[] = {{"image", HL_ADD_IMAGE}, {"in-place", HL_ADD_IN_PLACE}, {NULL, 0}};
+
+static const struct hl_flag enable_flags[] = {
+    {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer", HL_CHOICE(struct request, way, ways)},
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM...\nUNIT.service [FILE...]", NULL, HL_LIST(struct request, names)},
+};
+
+static const struct hl_flag disable_flags[] = {
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM|UNIT.service...", NULL, HL_LIST(struct request, names)},
+};
+
+/* --- what a name means --- */
+
+static char *find_line(const struct request *request, const char *text, char **source);
+
+/* Whether a list has TEXT as an entry. */
+static bool is_listed(const struct request *request, const char *text) {
+    char *source, *line = text != NULL ? find_line(request, text, &source) : NULL;
+    if (text != NULL)
+        free(source);
+    free(line);
+    return line != NULL;
+}
+
+/* The word of a list for NAME: a path, also of a file that is gone; a program in PATH; a glob.  NULL, after a message. */
+static char *find_word(const struct request *request, const char *name) {
+    bool disables = request->disables;
+    char path[PATH_MAX];
+    char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name), *word = NULL;
+    if (program == NULL) {
+        hl_warn("%s: there is no such program in PATH; name a file, or a unit with its suffix, as in %s.service", name,
+                name);
+        return NULL;
+    }
+    bool found = realpath(program, path) != NULL, is_glob = name[0] == '/' && strpbrk(name, "*?[\\") != NULL;
+    int error = errno;
+    if (found)
+        word = hl_quote_path(path, true);
+    else if (is_glob || (disables && program[0] == '/'))
+        word = hl_quote_path(program, !is_glob);
+    char *literal = !found && disables && is_glob ? hl_quote_path(program, true) : NULL;
+    if (is_listed(request, literal)) { /* a file that looks like a glob, and is gone */
+        free(word);
+        word = literal;
+    } else {
+        free(literal);
+    }
+    if (!found && word == NULL && !is_glob && !(disables && program[0] == '/'))
+        hl_warn("%s: %s", name, strerror(error));
+    else if (word == NULL)
+        hl_warn("%s: a list cannot name a path with such characters; rename the file", name);
+    free(program);
+    return word;
+}
+
+/* --- results --- */
+
+static void note_entry(struct request *request, const char *entry, bool changed, int code, json_t *files) {
+    json_array_append_new(request->entries, json_pack("{s:o, s:b, s:I, s:o}", "entry", hl_json_text(entry), "changed",
+                                                      changed, "exit", (json_int_t)code, "files", files));
+    request->changed |= changed;
+    if (code == HL_EXIT_NO || (code == HL_EXIT_PENDING && request->code == HL_EXIT_DONE))
+        request->code = code;
+}
+
+static bool change_list(struct request *request, const char *added, const char *removed, bool *changed) {
+    *changed = false;
+    if (request->folder < 0) /* there is no list to disable anything in */
+        return true;
+    int result = hl_change_list(request->folder, added, removed, changed);
+    if (result != 0) {
+        hl_warn("%s/enabled.d/" HL_LOCAL_LIST ": it cannot be changed: %s", request->configuration, strerror(-result));
+        request->code = HL_EXIT_NO;
+    }
+    return result == 0;
+}
+
+/* --- enable --- */
+
+/* Applies the entry with the word TEXT alone.  The exit code of that. */
+static int apply_entry(struct request *request, const char *text, json_t **files) {
+    struct hl_apply apply = {.json = request->json,
+                             .retries = true,
+                             .configuration = hl_xasprintf("%s", request->configuration),
+                             .store_path = hl_default_store()};
+    if (hl_begin_apply(&apply)) {
+        for (size_t i = 0; i < apply.lists.n; i++)
+            if (strcmp(apply.lists.entry[i].text, text) == 0)
+                apply.only = &apply.lists.entry[i];
+        apply.failed = apply.only == NULL; /* what other lists say wrong is no fault of this entry */
+        if (apply.only != NULL)
+            hl_apply_lists(&apply);
+        if (apply.only != NULL && apply.made + apply.in_place + apply.present + apply.pending == 0 && !apply.failed) {
+            hl_warn("%s: nothing of it can be on huge pages", text);
+            apply.failed = true;
+        }
+    }
+    int code = hl_end_apply(&apply);
+    *files = apply.files;
+    json_decref(apply.problems);
+    return code;
+}
+
+/* ENTRY as a line of a list; the caller frees it. */
+static char *format_line(const char *text, const struct hl_texts *files, unsigned way) {
+    char *line = hl_xasprintf("%s", text);
+    for (size_t i = 0; files != NULL && i < files->n; i++) {
+        char *longer = hl_xasprintf("%s %s", line, files->text[i]);
+        free(line);
+        line = longer;
+    }
+    char *whole = hl_xasprintf("%s%s", line, way == HL_ADD_IMAGE ? " way=image" : way != 0 ? " way=in-place" : "");
+    free(line);
+    return whole;
+}
+
+/* The line that a list has for TEXT, and the path of that list; NULL: none has it.  The caller frees both. */
+static char *find_line(const struct request *request, const char *text, char **source) {
+    struct hl_lists lists;
+    char *line = NULL;
+    *source = NULL;
+    hl_read_lists(&lists, request->configuration, NULL);
+    for (size_t i = 0; i < lists.n && line == NULL; i++) {
+        const struct hl_entry *entry = &lists.entry[i];
+        if (strcmp(entry->text, text) != 0)
+            continue;
+        line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
+        *source = hl_xasprintf("%s", entry->source);
+    }
+    hl_free_lists(&lists);
+    return line;
+}
+
+static bool is_local(const char *source) { return source != NULL && hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST); }
+
+/* Enables the entry that LINE would be, whose first word is TEXT. */
+static void enable_line(struct request *request, const char *text, const char *line) {
+    bool unmasked = false, added = false, back;
+    char *mask = hl_xasprintf("!%s", text), *source = NULL, *before = NULL;
+    json_t *files = NULL;
+    int code = HL_EXIT_NO;
+    if (change_list(request, NULL, mask, &unmasked)) {
+        before = find_line(request, text, &source);
+        /* A list of a package may have it already. */
+        bool is_there = before != NULL && (strcmp(before, line) == 0 || (!is_local(source) && strcmp(text, line) == 0));
+        if (is_there || change_list(request, line, NULL, &added))
+            code = apply_entry(request, text, &files);
+    }
+    if (code == HL_EXIT_NO && added)
+        change_list(request, is_local(source) ? before : NULL, is_local(source) ? NULL : text, &back);
+    if (code == HL_EXIT_NO && unmasked)
+        change_list(request, mask, NULL, &back);
+    bool changed = (added || unmasked) && code != HL_EXIT_NO;
+    if (!request->json && code != HL_EXIT_NO)
+        hl_print("%s: %s", text, changed ? "enabled" : "unchanged, it is enabled already");
+    note_entry(request, text, changed, code, files != NULL ? files : json_array());
+    free(source);
+    free(before);
+    free(mask);
+}
+
+static void enable_unit(struct request *request, const char *unit, const struct hl_texts *named) {
+    struct hl_texts files = {0}, instances = {0};
+    if (named->n == 0)
+        hl_list_instances(unit, &instances);
+    for (size_t i = 0; i < instances.n; i++)
+        enable_unit(request, instances.text[i], named);
+    if (instances.n == 0 && hl_find_unit_files(unit, named, &files)) {
+        char *line = format_line(unit, &files, request->way);
+        enable_line(request, unit, line);
+        free(line);
+    } else if (instances.n == 0) {
+        note_entry(request, unit, false, HL_EXIT_NO, json_array());
+    }
+    hl_free_texts(&files);
+    hl_free_texts(&instances);
+}
+
+/* --- disable --- */
+
+/* Removes at once the items of the files in GONE that no entry names any more. */
+static int remove_items(struct request *request, const struct hl_wanted_files *gone, json_t **files) {
+    struct hl_apply apply = {.json = request->json,
+                             .configuration = hl_xasprintf("%s", request->configuration),
+                             .store_path = hl_default_store()};
+    if (hl_begin_apply(&apply)) {
+        apply.failed = false; /* which the caller says */
+        hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
+        hl_remove_unlisted(&apply, gone);
+    }
+    int code = hl_end_apply(&apply);
+    *files = apply.files;
+    json_decref(apply.problems);
+    return code;
+}
+
+static void disable_word(struct request *request, const char *text) {
+    struct hl_lists lists;
+    struct hl_wanted_files gone;
+    bool removed = false, masked = false;
+    char *mask = hl_xasprintf("!%s", text), *source = NULL;
+    json_t *files = NULL;
+    int code = HL_EXIT_NO;
+    /* What the entry means now; or a file of a glob or folder that is listed. */
+    hl_read_lists(&lists, request->configuration, NULL);
+    const struct hl_entry *entry = NULL;
+    for (size_t i = 0; i < lists.n && entry == NULL; i++)
+        entry = strcmp(lists.entry[i].text, text) == 0 ? &lists.entry[i] : NULL;
+    hl_find_wanted(&gone, &lists, entry, geteuid() == 0);
+    if (entry == NULL && !hl_is_unit(text)) {
+        size_t kept = 0;
+        for (size_t i = 0; i < gone.n; i++) {
+            char *word = hl_quote_path(gone.file[i].path, true);
+            if (word != NULL && strcmp(word, text) == 0)
+                gone.file[kept++] = gone.file[i];
+            else
+                free(gone.file[i].path);
+            free(word);
+        }
+        gone.n = kept;
+        source = kept > 0 ? hl_xasprintf("%s", gone.file[0].entry->source) : NULL;
+    } else if (entry == NULL) {
+        hl_free_wanted(&gone);
+    }
+    bool is_meant = entry != NULL || gone.n > 0;
+    if (change_list(request, NULL, text, &removed)) {
+        char *line = find_line(request, text, &source);
+        bool is_listed = line != NULL || (entry == NULL && gone.n > 0);
+        if (!is_listed || change_list(request, mask, NULL, &masked))
+            code = is_meant ? remove_items(request, &gone, &files) : HL_EXIT_DONE;
+        free(line);
+    }
+    for (size_t i = 0; i < lists.problems.n; i++)
+        hl_warn("%s", lists.problems.text[i]);
+    code = lists.is_whole ? code : HL_EXIT_NO;
+    if (!request->json && code != HL_EXIT_NO)
+        hl_print("%s: %s%s", text,
+                 masked    ? "disabled by a line that masks it, since it is listed in "
+                 : removed ? "disabled"
+                           : "unchanged, it is not enabled",
+                 masked && source != NULL ? source : "");
+    note_entry(request, text, removed || masked, code, files != NULL ? files : json_array());
+    hl_free_wanted(&gone);
+    hl_free_lists(&lists);
+    free(source);
+    free(mask);
+}
+
+/* --- the commands --- */
+
+/* Before Linux 6.12 a user's folder on tmpfs has no huge pages. */
+static bool has_own_images(void) {
+    struct utsname name;
+    unsigned version, patch_level;
+    if (uname(&name) != 0 || sscanf(name.release, "%u.%u", &version, &patch_level) != 2 || version > 6 ||
+        (version == 6 && patch_level >= 12))
+        return true;
+    hl_warn("enable: before Linux 6.12 only root's store has huge pages; run it as root");
+    return false;
+}
+
+/* Makes and opens enabled.d, and locks it.  A descriptor of the lock, or a negated errno, after a message. */
+static int lock_lists(struct request *request) {
+    char *folder = hl_xasprintf("%s/enabled.d", request->configuration);
+    for (char *at = folder + 1; !request->disables && (at = strchr(at, '/')) != NULL; *at++ = '/') {
+        *at = '\0';
+        if (mkdir(folder, geteuid() == 0 ? 0755 : 0700) == 0 && geteuid() == 0)
+            chmod(folder, 0755); /* umask(2) */
+    }
+    if (!request->disables && mkdir(folder, 0755) == 0)
+        chmod(folder, 0755);
+    request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
+    int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
+    if (lock == -EWOULDBLOCK)
+        hl_warn("%s: another process has been changing it for ten seconds; try again later", folder);
+    else if (lock < 0 && !(request->disables && lock == -ENOENT))
+        hl_warn("%s: it cannot be changed: %s", folder,
+                lock == -EPERM ? "other users can write it; chmod go-w" : strerror(-lock));
+    free(folder);
+    return lock;
+}
+
+static void act_on_names(struct request *request) {
+    for (size_t i = 0; i < request->names.n; i++) {
+        const char *name = request->names.word[i];
+        struct hl_texts files = {0};
+        if (hl_is_unit(name) && !request->disables) {
+            while (i + 1 < request->names.n && request->names.word[i + 1][0] == '/')
+                hl_add_to_texts(&files, request->names.word[++i]);
+            enable_unit(request, name, &files);
+            hl_free_texts(&files);
+            continue;
+        }
+        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(request, name);
+        if (word == NULL) {
+            note_entry(request, name, false, HL_EXIT_NO, json_array());
+        } else if (request->disables) {
+            disable_word(request, word);
+        } else {
+            char *line = format_line(word, NULL, request->way);
+            enable_line(request, word, line);
+            free(line);
+        }
+        free(word);
+    }
+}
+
+static void reload_units(const struct request *request) {
+    const char *const reload[] = {"daemon-reload", NULL};
+    bool has_units = false;
+    for (size_t i = 0; i < request->names.n; i++)
+        has_units |= hl_is_unit(request->names.word[i]);
+    if (has_units && request->changed && hl_has_systemd())
+        hl_call_systemctl(reload); /* its generators print the drop-ins */
+}
+
+static int lock_and_act(struct request *request, const char *name) {
+    request->configuration = hl_find_configuration(geteuid() == 0);
+    if (request->configuration == NULL) {
+        hl_warn("%s: HOME is not set, so there are no lists of yours", name);
+        return HL_EXIT_NO;
+    }
+    for (size_t i = 0; i < request->names.n; i++)
+        if (hl_is_unit(request->names.word[i]) && geteuid() != 0) {
+            hl_warn("%s: %s: units are the machine's; run it as root", name, request->names.word[i]);
+            return HL_EXIT_NO;
+        }
+    if (!request->disables && geteuid() != 0 && !has_own_images())
+        return HL_EXIT_NO;
+    int lock = lock_lists(request);
+    if (lock >= 0 || (request->disables && lock == -ENOENT)) {
+        act_on_names(request);
+        struct hl_lists lists;
+        hl_read_lists(&lists, request->configuration, NULL);
+        hl_switch_timer(lists.n > 0);
+        hl_free_lists(&lists);
+        reload_units(request);
+    } else {
+        request->code = HL_EXIT_NO;
+    }
+    if (lock >= 0)
+        close(lock);
+    if (request->folder >= 0)
+        close(request->folder);
+    return request->code;
+}
+
+static int change(int argc, char **argv, bool disables) {
+    static const struct hl_command commands[] = {
+        {"enable",
+         "Keeps these files on huge pages from now on, after upgrades, too.\v"
+         "It writes them to enabled.d/local.list and applies them at once.  FILEs behind a unit are those that it executes; "
+         "by itself it finds them.  Exit status: 0 done or unchanged, 1 failed, 3 pending.",
+         enable_flags, false},
+        {"disable",
+         "Undoes enable.\v"
+         "Programs that run keep their pages until they end.",
+         disable_flags, false},
+    };
+    struct request request = {.disables = disables, .folder = -ENOENT, .entries = json_array()};
+    int code = hl_read_flags(&commands[disables], argc, argv, &request);
+    if (code == 0 && request.names.n == 0) {
+        hl_warn("%s: name files or units, as in hugeld %s postgresql@15-main.service", commands[disables].name,
+                commands[disables].name);
+        code = HL_EXIT_USAGE;
+    }
+    if (code == 0) {
+        hl_enter_slice(argc, argv, commands[disables].name);
+        code = lock_and_act(&request, commands[disables].name);
+        if (request.json) {
+            json_t *answer = json_pack("{s:b, s:O}", "changed", request.changed, "entries", request.entries);
+            if (code == HL_EXIT_NO)
+                json_object_update_new(answer, hl_json_error());
+            hl_print_json(answer);
+        }
+    }
+    json_decref(request.entries);
+    free(request.configuration);
+    free(request.names.word);
+    return code;
+}
+
+int hl_enable_programs(int argc, char **argv) { return change(argc, argv, false); }
+
+int hl_disable_programs(int argc, char **argv) { return change(argc, argv, true); }

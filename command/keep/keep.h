@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* One run of hugeld apply: makes a store what the lists say. */
+#ifndef HL_KEEP_H
+#define HL_KEEP_H
+
+#include "command/base/common.h"
+#include "command/image/in-place.h"
+#include "command/keep/list.h"
+#include "command/keep/record.h"
+
+struct hl_apply {
+    /* Set by the caller. */
+    bool is_dry, json, any_disk;
+    bool retries;           /* also what was tried already and waits */
+    const char *list;       /* only this list; NULL: those of CONFIGURATION */
+    char *configuration;    /* the folder of lists and settings; hl_end_apply frees it */
+    char *store_path;       /* the same */
+    const struct hl_entry *only; /* only this one of LISTS; nothing is pruned then */
+    /* From hl_begin_apply. */
+    struct hl_lists lists;
+    struct hl_store store;
+    bool has_store;
+    bool cannot_mount; /* root may not mount a store here, as in a container */
+    struct hl_records records;
+    /* From hl_apply_lists. */
+    struct hl_wanted_files wanted;
+    struct hl_placer placer;
+    json_t *files;    /* what happened to which file */
+    json_t *problems; /* texts */
+    unsigned made, in_place, removed, present, nothing, refused, pending;
+    uint64_t huge_pages;
+    bool failed;
+};
+
+/* Reads lists and settings, opens the store, which is made if something is wanted, locks it, unless this is a dry run, and reads its
+   records.  False: the store cannot be used, which is in PROBLEMS. */
+bool hl_begin_apply(struct hl_apply *apply);
+
+/* Makes, renews and prunes. */
+void hl_apply_lists(struct hl_apply *apply);
+
+/* Removes at once the items of the files in GONE that no entry names any more. */
+void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone);
+
+/* Writes the records, closes the store and frees everything but FILES and PROBLEMS.  The exit code. */
+int hl_end_apply(struct hl_apply *apply);
+
+/* Notes a problem of the whole run, and says it; takes TEXT over. */
+void hl_note_problem(struct hl_apply *apply, char *text);
+
+/* Prints what was done: in words, or with --json as an object to which MORE, which may be NULL, is added. */
+void hl_print_applied(struct hl_apply *apply, int code, json_t *more);
+
+/* As root on a machine that systemd runs, executes this command with ARGV in hugeld.slice, whose memory limit then counts the images,
+   and in the machine's mount namespace.  Returns if there is no need, or if that is impossible. */
+void hl_enter_slice(int argc, char **argv, const char *command);
+
+/* Whether this is root on a machine that systemd runs, seen from the machine's own mount namespace. */
+bool hl_has_systemd(void);
+
+/* Runs systemctl with ARGUMENTS, which end with NULL.  Whether it succeeded. */
+bool hl_call_systemctl(const char *const *arguments);
+
+/* Has systemd start hugeld.service regularly, or no longer: the machine's for root, else the user's own. */
+void hl_switch_timer(bool is_on);
+
+/* The text of a --json answer that failed: {"error": {"message": ...}}, with the last line that was said. */
+json_t *hl_json_error(void);
+
+/* --- who runs the files (users.c) --- */
+
+struct hl_use {
+    uint64_t device, inode;             /* of the file or of its image, as maps shows them */
+    uint64_t image_device, image_inode; /* 0: it has none */
+    unsigned processes, huge;           /* that map its text, and those of them that do so by huge pages */
+    unsigned in_units;                  /* those of them without huge pages that belong to a unit of systemd */
+    char unit[128];                     /* the name of one of these units */
+};
+
+/* Finds the processes that map the N files of USE.  False: this kernel does not tell which pages of another process are huge (before
+   Linux 6.7).  *LEFT_OUT: how many users' processes were not read, since one of them did not answer in time. */
+bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out);
+
+/* --- units (unit.c) --- */
+
+/* Finds the files that UNIT executes: those that the user has NAMED, else that of its ExecStart=, behind launchers, or of its main
+   process.  False, after a message. */
+bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct hl_texts *files);
+
+/* The instances that stand for UNIT: of a template, and those that a oneshot such as postgresql.service only groups. */
+void hl_list_instances(const char *unit, struct hl_texts *units);
+
+/* Whether systemd knows UNIT; true also where no systemd runs. */
+bool hl_knows_unit(const char *unit);
+
+/* --- metrics (metrics.c) --- */
+
+/* Writes the gauges to the file at PATH.  0, or a negated errno; -ELOOP: another user could have made the folder or a link in it. */
+int hl_write_metrics(const char *path, const json_t *list);
+
+/* The JSON of hugeld list, for one store, made as far as this user may see. */
+json_t *hl_list_one(struct hl_apply *apply, bool checks);
+
+#endif

@@ -1,0 +1,591 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include "command/keep/list.h"
+#include "command/base/common.h"
+#include "command/base/local.h"
+#include "command/image/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fnmatch.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BYTES_MAX (1 << 20)
+#define NEW_LIST ".local.list.new"
+
+bool hl_is_unit(const char *name) { return strchr(name, '/') == NULL && hl_ends_in(name, ".service"); }
+
+char *hl_find_configuration(bool is_root) {
+    const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    if (is_root)
+        return hl_xasprintf("/etc/hugeld");
+    if (config != NULL && config[0] == '/')
+        return hl_xasprintf("%s/hugeld", config);
+    return home != NULL && home[0] == '/' ? hl_xasprintf("%s/.config/hugeld", home) : NULL;
+}
+
+/* Notes a problem; takes TEXT over. */
+static void note_problem(struct hl_lists *lists, char *text) {
+    hl_add_to_texts(&lists->problems, text);
+    free(text);
+}
+
+int hl_open_trusted(const char *path, int flags) {
+    struct stat stat;
+    int file = open(path, flags | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return -errno;
+    int result = fstat(file, &stat) != 0                                  ? -errno
+                 : !(flags & O_DIRECTORY) && !S_ISREG(stat.st_mode)       ? -EINVAL
+                 : !(flags & O_DIRECTORY) && stat.st_size > BYTES_MAX     ? -EFBIG
+                 : !hl_only_writable_by(&stat, geteuid())                 ? -EPERM
+                                                                          : 0;
+    if (result == 0)
+        return file;
+    close(file);
+    return result;
+}
+
+static char *explain_open(const char *path, int error) {
+    switch (error) {
+    case EPERM:
+        return hl_xasprintf("%s: other users can write it, so it is not believed; chown it to its user, chmod go-w",
+                            path);
+    case EINVAL:
+        return hl_xasprintf("%s: it is not a regular file", path);
+    case EFBIG:
+        return hl_xasprintf("%s: it has more than 1 MiB; write patterns instead of files", path);
+    default:
+        return hl_xasprintf("%s: it cannot be read: %s", path, strerror(error));
+    }
+}
+
+/* Calls PARSE for each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be
+   read to its end, or had a wrong line; that was noted. */
+static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_missing,
+                       char *(*parse)(struct hl_lists *lists, const char *line, const char *source, unsigned number)) {
+    int file = hl_open_trusted(path, O_RDONLY);
+    if (file == -ENOENT && may_be_missing)
+        return true;
+    FILE *stream = file >= 0 ? fdopen(file, "r") : NULL;
+    if (stream == NULL) {
+        note_problem(lists, explain_open(path, file < 0 ? -file : errno));
+        return false;
+    }
+    char *line = NULL;
+    size_t size = 0;
+    ssize_t length;
+    bool fine = true;
+    for (unsigned number = 1; (length = getline(&line, &size, stream)) >= 0; number++) {
+        char *at = line + strspn(line, " \t"), *problem = NULL;
+        bool has_nul = strlen(line) != (size_t)length;
+        size_t left = strlen(at);
+        while (left > 0 && strchr(" \t\r\n", at[left - 1]) != NULL && (left < 2 || at[left - 2] != '\\'))
+            at[--left] = '\0';
+        if (has_nul)
+            problem = hl_xasprintf("the line holds a NUL byte; write the file anew as text");
+        else if (at[0] != '\0' && at[0] != '#')
+            problem = parse(lists, at, path, number);
+        if (problem != NULL)
+            note_problem(lists, hl_xasprintf("%s:%u: %s", path, number, problem));
+        fine &= problem == NULL;
+        free(problem);
+    }
+    if (ferror(stream))
+        note_problem(lists, explain_open(path, errno));
+    fine &= !ferror(stream);
+    free(line);
+    fclose(stream);
+    return fine;
+}
+
+/* --- settings --- */
+
+/* "64M", "2G", "1000000" or "25%", as mount(8) takes it. */
+static bool is_size(const char *text) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    bool has_unit = *end != '\0' && strchr("kKmMgG%", *end) != NULL;
+    return text[0] >= '0' && text[0] <= '9' && errno == 0 && number > 0 && end[has_unit] == '\0' &&
+           (*end == '%' ? number <= 100 : number <= UINT64_MAX >> 30);
+}
+
+static const char *const setting_names[] = {"store_size", "any_disk", "metrics"};
+
+static char *explain_unknown(const char *name) {
+    for (size_t i = 0; i < sizeof setting_names / sizeof setting_names[0]; i++)
+        if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, setting_names[i]))
+            return hl_xasprintf("%s: there is no such setting; did you mean %s?", name, setting_names[i]);
+    return hl_xasprintf("%s: there is no such setting; hugeld(1) names them all", name);
+}
+
+static void replace(char **text, const char *by) {
+    free(*text);
+    *text = hl_xasprintf("%s", by);
+}
+
+static char *parse_setting(struct hl_lists *lists, const char *line, const char *source, unsigned number) {
+    struct hl_settings *settings = &lists->settings;
+    const char *equals = strchr(line, '=');
+    (void)source;
+    (void)number;
+    if (equals == NULL)
+        return hl_xasprintf("the line has no =; write name = value, or begin a comment with #");
+    size_t length = (size_t)(equals - line);
+    while (length > 0 && (line[length - 1] == ' ' || line[length - 1] == '\t'))
+        length--;
+    char name[HL_WORD_MAX];
+    snprintf(name, sizeof name, "%.*s", (int)length, line);
+    const char *value = equals + 1 + strspn(equals + 1, " \t");
+    if (strcmp(name, "store_size") == 0) {
+        if (!is_size(value))
+            return hl_xasprintf("store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in "
+                                "25%%");
+        replace(&settings->store_size, value);
+    } else if (strcmp(name, "any_disk") == 0) {
+        settings->any_disk = strcmp(value, "yes") == 0;
+        if (!settings->any_disk && strcmp(value, "no") != 0)
+            return hl_xasprintf("any_disk: write yes or no");
+    } else if (strcmp(name, "metrics") == 0) {
+        if (value[0] != '/' || !hl_ends_in(value, ".prom"))
+            return hl_xasprintf("metrics: write the absolute path of a file NAME.prom");
+        replace(&settings->metrics, value);
+    } else {
+        return explain_unknown(name);
+    }
+    return NULL;
+}
+
+/* --- lists --- */
+
+/* Cuts the next word off *REST, at a blank without '\' before it.  NULL: there is none.  The caller frees it. */
+static char *cut_word(const char **rest) {
+    const char *at = *rest + strspn(*rest, " \t"), *end = at;
+    while (*end != '\0' && *end != ' ' && *end != '\t')
+        end += end[0] == '\\' && end[1] != '\0' ? 2 : 1;
+    *rest = end;
+    return end > at ? hl_xasprintf("%.*s", (int)(end - at), at) : NULL;
+}
+
+/* WORD behind the first one of an entry: a file of a unit, or a way. */
+static char *add_word(struct hl_entry *entry, const char *word) {
+    if (strcmp(word, "way=image") == 0 || strcmp(word, "way=in-place") == 0)
+        entry->way = strcmp(word, "way=image") == 0 ? HL_ADD_IMAGE : HL_ADD_IN_PLACE;
+    else if (!entry->is_unit)
+        return hl_xasprintf("%s: write way=image or way=in-place, or \\ before a blank of the path", word);
+    else if (word[0] != '/')
+        return hl_xasprintf("%s: the files of a unit are absolute paths", word);
+    else
+        hl_add_to_texts(&entry->files, word);
+    return NULL;
+}
+
+static void free_entry(struct hl_entry *entry) {
+    hl_free_texts(&entry->files);
+    free(entry->text);
+    free(entry->source);
+    free(entry->problem);
+}
+
+char *hl_parse_entry(struct hl_lists *lists, const char *line, const char *source, unsigned number) {
+    const char *rest = line;
+    char *first = cut_word(&rest), *problem = NULL, *word;
+    if (first[0] == '!') {
+        word = cut_word(&rest);
+        if (word != NULL || (first[1] != '/' && !hl_is_unit(first + 1)))
+            problem = hl_xasprintf("%s: write ! and an entry of another list, alone", first);
+        else
+            hl_add_to_texts(&lists->masks, first + 1);
+        free(word);
+        free(first);
+        return problem;
+    }
+    struct hl_entry entry = {
+        .text = first, .is_unit = hl_is_unit(first), .source = hl_xasprintf("%s", source), .line = number};
+    if (first[0] != '/' && !entry.is_unit)
+        problem = hl_xasprintf("%s: it is neither an absolute path nor a unit of systemd, as in name.service", first);
+    while (problem == NULL && (word = cut_word(&rest)) != NULL) {
+        problem = add_word(&entry, word);
+        free(word);
+    }
+    if (!entry.is_unit)
+        hl_add_to_texts(&entry.files, first);
+    else if (problem == NULL && entry.files.n == 0)
+        problem = hl_xasprintf("%s: name its files behind it; 'hugeld enable %s' finds them", first, first);
+    if (problem != NULL) {
+        free_entry(&entry);
+        return problem;
+    }
+    lists->entry = hl_xrealloc(lists->entry, (lists->n + 1) * sizeof *lists->entry);
+    lists->entry[lists->n++] = entry;
+    return NULL;
+}
+
+static bool is_masked(const struct hl_lists *lists, const char *text) {
+    for (size_t i = 0; i < lists->masks.n; i++)
+        if (strcmp(lists->masks.text[i], text) == 0)
+            return true;
+    return false;
+}
+
+/* Takes out what a mask names, in whichever order the lists were read. */
+static void drop_masked(struct hl_lists *lists) {
+    size_t kept = 0;
+    for (size_t i = 0; i < lists->n; i++) {
+        if (is_masked(lists, lists->entry[i].text))
+            free_entry(&lists->entry[i]);
+        else
+            lists->entry[kept++] = lists->entry[i];
+    }
+    lists->n = kept;
+}
+
+void hl_read_lists(struct hl_lists *lists, const char *configuration, const char *list) {
+    *lists = (struct hl_lists){.is_whole = true};
+    if (list != NULL) {
+        lists->is_whole = read_lines(lists, list, false, hl_parse_entry);
+        drop_masked(lists);
+        return;
+    }
+    char *settings = hl_xasprintf("%s/hugeld.conf", configuration);
+    lists->is_whole = read_lines(lists, settings, true, parse_setting);
+    free(settings);
+    lists->folder = hl_xasprintf("%s/enabled.d", configuration);
+    int folder = hl_open_trusted(lists->folder, O_RDONLY | O_DIRECTORY);
+    struct dirent **names = NULL;
+    int n = folder >= 0 ? scandirat(folder, ".", &names, NULL, alphasort) : folder == -ENOENT ? 0 : -1;
+    if (n < 0) {
+        note_problem(lists, explain_open(lists->folder, folder < 0 ? -folder : errno));
+        lists->is_whole = false;
+    }
+    for (int i = 0; i < n; i++) {
+        char *path = hl_xasprintf("%s/%s", lists->folder, names[i]->d_name);
+        if (names[i]->d_name[0] != '.' && hl_ends_in(names[i]->d_name, ".list"))
+            lists->is_whole &= read_lines(lists, path, false, hl_parse_entry);
+        free(path);
+        free(names[i]);
+    }
+    free(names);
+    if (folder >= 0)
+        close(folder);
+    drop_masked(lists);
+}
+
+void hl_free_lists(struct hl_lists *lists) {
+    for (size_t i = 0; i < lists->n; i++)
+        free_entry(&lists->entry[i]);
+    free(lists->entry);
+    hl_free_texts(&lists->masks);
+    hl_free_texts(&lists->problems);
+    free(lists->settings.store_size);
+    free(lists->settings.metrics);
+    free(lists->folder);
+    *lists = (struct hl_lists){0};
+}
+
+/* --- the files that entries mean --- */
+
+struct finding {
+    struct hl_lists *lists;
+    struct hl_wanted_files *wanted;
+    struct hl_local local;
+    struct hl_entry *entry;
+    size_t found;
+    char *folder, *real; /* of the last file: as it was named, and without symbolic links */
+};
+
+/* The path without symbolic links of the open FILE, which was found at PATH. */
+static char *find_real_path(struct finding *finding, int file, const char *path) {
+    size_t length = (size_t)(strrchr(path, '/') - path);
+    bool is_plain = !finding->local.followed && path[length + 1] != '\0';
+    if (is_plain && finding->folder != NULL && strlen(finding->folder) == length &&
+        strncmp(path, finding->folder, length) == 0)
+        return hl_xasprintf("%s%s", finding->real, path + length);
+    char *found = hl_find_file_path(file);
+    if (is_plain && found != NULL && strrchr(found, '/') != NULL) {
+        free(finding->folder);
+        free(finding->real);
+        finding->folder = hl_xasprintf("%.*s", (int)length, path);
+        finding->real = hl_xasprintf("%.*s", (int)(strrchr(found, '/') - found), found);
+    }
+    return found;
+}
+
+/* Whether a mask is PATH, a pattern of it, or a folder above it. */
+static bool is_excluded(const struct hl_lists *lists, const char *path) {
+    for (size_t i = 0; i < lists->masks.n; i++)
+        if (fnmatch(lists->masks.text[i], path, FNM_PATHNAME | FNM_LEADING_DIR) == 0)
+            return true;
+    return false;
+}
+
+/* Notes that a part of the entry was left out or is not there; takes PROBLEM over.  The first one is said.  UNREAD: there may be
+   files that were not seen. */
+static void note_missing(struct finding *finding, char *problem, bool unread) {
+    finding->lists->is_whole &= !unread;
+    if (finding->entry->problem == NULL)
+        finding->entry->problem = problem;
+    else
+        free(problem);
+}
+
+static void add_file(struct finding *finding, int file, const char *found_at, const struct stat *status, bool is_named) {
+    struct hl_wanted_files *wanted = finding->wanted;
+    char *path = find_real_path(finding, file, found_at);
+    if (path == NULL || is_excluded(finding->lists, path)) {
+        finding->found += path != NULL;
+        free(path);
+        return;
+    }
+    if (wanted->n % 256 == 0)
+        wanted->file = hl_xrealloc(wanted->file, (wanted->n + 256) * sizeof *wanted->file);
+    wanted->file[wanted->n++] = (struct hl_wanted){path, finding->entry, is_named, *status};
+    finding->found++;
+}
+
+static void add_path(struct finding *finding, const char *path, bool is_named, bool is_inside);
+
+/* Adds every regular file below the folder PATH. */
+static void add_folder(struct finding *finding, const char *path, bool is_inside) {
+    const struct dirent *name;
+    DIR *folder = hl_open_folder(&finding->local, path, !is_inside);
+    if (folder == NULL) {
+        if (errno == EREMOTE)
+            note_missing(finding, hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path),
+                         true);
+        else if (errno == EPERM && !is_inside)
+            note_missing(finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, path), true);
+        else if (errno != EPERM && errno != ENOENT)
+            note_missing(finding, hl_xasprintf("%s: it cannot be read: %s", path, strerror(errno)), true);
+        return;
+    }
+    while ((name = hl_read_folder(&finding->local, folder)) != NULL) {
+        char *inner = hl_xasprintf("%s/%s", path, name->d_name);
+        add_path(finding, inner, false, true);
+        free(inner);
+    }
+    if (errno != 0)
+        note_missing(finding, hl_xasprintf("%s: it cannot be read: %s", path, strerror(errno)), true);
+    closedir(folder);
+}
+
+/* Adds the file or folder at PATH; symbolic links inside of named folders are not followed. */
+static void add_path(struct finding *finding, const char *path, bool is_named, bool is_inside) {
+    struct stat status;
+    int file = hl_open_local(&finding->local, path, !is_inside, &status);
+    if (file >= 0 && S_ISREG(status.st_mode))
+        add_file(finding, file, path, &status, is_named);
+    else if (file >= 0 && is_named && !S_ISDIR(status.st_mode))
+        note_missing(finding, hl_xasprintf("%s: it is no regular file and no folder", path), false);
+    bool is_folder = file >= 0 && S_ISDIR(status.st_mode);
+    char *folder = is_folder ? hl_find_file_path(file) : NULL;
+    if (file >= 0)
+        close(file);
+    if (is_folder) {
+        finding->found++;
+        /* A glob of files may match a link to a whole folder, such as /usr/bin/X11. */
+        bool is_link = !is_inside && !is_named && hl_stat_local(&finding->local, path, false, &status) == 0 &&
+                       S_ISLNK(status.st_mode);
+        if (folder != NULL && !is_link)
+            add_folder(finding, folder, is_inside);
+        free(folder);
+    } else if (file == -EREMOTE) {
+        note_missing(finding, hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path),
+                     true);
+    } else if (file == -EPERM) {
+        note_missing(finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, path), true);
+    } else if (file < 0 && file != -ENOENT && file != -ENOTDIR) {
+        note_missing(finding, hl_xasprintf("%s: it cannot be read: %s", path, strerror(-file)), true);
+    }
+}
+
+/* Whether PATTERN matches one path alone, which it is without its '\\'; that becomes *PATH. */
+static bool is_path(const char *pattern, char **path) {
+    char *end = *path = hl_xmalloc(strlen(pattern) + 1);
+    for (const char *at = pattern; *at != '\0'; at++) {
+        if (strchr("*?[", *at) != NULL)
+            return false;
+        at += at[0] == '\\' && at[1] != '\0';
+        *end++ = *at;
+    }
+    return true;
+}
+
+/* Adds what PATTERN matches. */
+static void add_pattern(struct finding *finding, const char *pattern) {
+    glob_t matches;
+    char *path;
+    if (is_path(pattern, &path)) {
+        add_path(finding, path, true, false);
+        free(path);
+        return;
+    }
+    free(path);
+    int result = hl_glob_local(&finding->local, pattern, &matches);
+    for (size_t i = 0; i < matches.gl_pathc; i++)
+        add_path(finding, matches.gl_pathv[i], false, false);
+    globfree(&matches);
+    if (result == GLOB_NOSPACE || result == GLOB_ABORTED)
+        note_missing(finding, hl_xasprintf("%s: it cannot be read", pattern), true);
+}
+
+static int compare_files(const void *a, const void *b) {
+    const struct hl_wanted *x = a, *y = b;
+    int order = strcmp(x->path, y->path);
+    if (order != 0)
+        return order;
+    /* What is said of a file itself counts more than what is said of its folder. */
+    bool x_says = x->is_named || x->entry->way != 0, y_says = y->is_named || y->entry->way != 0;
+    return x_says != y_says ? (x_says ? -1 : 1) : x->entry < y->entry ? -1 : x->entry > y->entry;
+}
+
+void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, const struct hl_entry *only,
+                    bool only_roots) {
+    *wanted = (struct hl_wanted_files){0};
+    for (size_t i = 0; i < lists->n; i++) {
+        if (only != NULL && only != &lists->entry[i])
+            continue;
+        struct finding finding = {.lists = lists,
+                                  .wanted = wanted,
+                                  .entry = &lists->entry[i],
+                                  .local = {.only_roots = only_roots, .entries_max = HL_NAMES_MAX}};
+        for (size_t j = 0; j < lists->entry[i].files.n; j++) {
+            size_t before = finding.found;
+            add_pattern(&finding, lists->entry[i].files.text[j]);
+            if (finding.local.exposed != NULL)
+                note_missing(&finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, finding.local.exposed), true);
+            else if (finding.local.is_remote)
+                note_missing(&finding, hl_xasprintf("a part of it lies on a file system that may not answer, such as FUSE or "
+                                                    "NFS, and is left out; keep it on a local disk"),
+                             true);
+            else if (finding.local.is_full)
+                note_missing(&finding, hl_xasprintf("it has more than %d names, and only the first ones are looked at; name "
+                                                    "fewer",
+                                                    HL_NAMES_MAX),
+                             true);
+            else if (finding.found == before)
+                note_missing(&finding, hl_xasprintf("there is no such file"), false);
+        }
+        hl_close_local(&finding.local);
+        free(finding.local.exposed);
+        free(finding.folder);
+        free(finding.real);
+    }
+    if (wanted->n > 0)
+        qsort(wanted->file, wanted->n, sizeof *wanted->file, compare_files);
+    size_t kept = 0;
+    for (size_t i = 0; i < wanted->n; i++) {
+        if (kept > 0 && strcmp(wanted->file[kept - 1].path, wanted->file[i].path) == 0)
+            free(wanted->file[i].path);
+        else
+            wanted->file[kept++] = wanted->file[i];
+    }
+    wanted->n = kept;
+}
+
+void hl_free_wanted(struct hl_wanted_files *wanted) {
+    for (size_t i = 0; i < wanted->n; i++)
+        free(wanted->file[i].path);
+    free(wanted->file);
+    *wanted = (struct hl_wanted_files){0};
+}
+
+static int compare_path(const void *path, const void *wanted) {
+    return strcmp(path, ((const struct hl_wanted *)wanted)->path);
+}
+
+struct hl_wanted *hl_find_wanted_file(const struct hl_wanted_files *wanted, const char *path) {
+    return wanted->n > 0 ? bsearch(path, wanted->file, wanted->n, sizeof *wanted->file, compare_path) : NULL;
+}
+
+/* --- changing a list --- */
+
+char *hl_quote_path(const char *path, bool is_path) {
+    if (strpbrk(path, "\n\r\t") != NULL || path[0] != '/')
+        return NULL;
+    char *word = hl_xmalloc(2 * strlen(path) + 1);
+    size_t bytes = 0;
+    for (const char *at = path; *at != '\0'; at++) {
+        if (is_path && hl_hidden_bytes(at) > 0) {
+            free(word);
+            return NULL;
+        }
+        if (*at == ' ' ? at == path || at[-1] != '\\' || is_path : is_path && strchr("*?[\\", *at) != NULL)
+            word[bytes++] = '\\';
+        word[bytes++] = *at;
+    }
+    word[bytes] = '\0';
+    return word;
+}
+
+/* Whether the first word of LINE is that of WANTED. */
+static bool is_same_entry(const char *line, const char *wanted) {
+    const char *rest = line, *other = wanted;
+    char *a = cut_word(&rest), *b = cut_word(&other);
+    if (a != NULL && strchr(a, '\n') != NULL)
+        *strchr(a, '\n') = '\0';
+    bool same = a != NULL && b != NULL && strcmp(a, b) == 0;
+    free(a);
+    free(b);
+    return same;
+}
+
+/* Copies OLD, which may be NULL, to NEW, with ADDED and without REMOVED.  The number of lines that are left, or a negated errno. */
+static long copy_lines(FILE *old, FILE *new_file, const char *added, const char *removed, bool *changed) {
+    char *line = NULL;
+    size_t size = 0;
+    long lines = 0;
+    bool is_there = false;
+    while (old != NULL && getline(&line, &size, old) >= 0) {
+        size_t length = strcspn(line, "\n");
+        bool is_added = added != NULL && strlen(added) == length && strncmp(line, added, length) == 0;
+        bool goes = (removed != NULL && is_same_entry(line, removed)) ||
+                    (added != NULL && !is_added && is_same_entry(line, added));
+        is_there |= is_added;
+        *changed |= goes;
+        if (!goes) {
+            fprintf(new_file, "%.*s\n", (int)length, line);
+            lines++;
+        }
+    }
+    long result = old != NULL && ferror(old) ? -errno : lines;
+    free(line);
+    if (added != NULL && !is_there) {
+        fprintf(new_file, "%s\n", added);
+        *changed = true;
+        result += result >= 0;
+    }
+    return result;
+}
+
+int hl_change_list(int folder, const char *added, const char *removed, bool *changed) {
+    struct stat stat = {.st_mode = 0644};
+    *changed = false;
+    int file = openat(folder, HL_LOCAL_LIST, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0 && errno != ENOENT)
+        return -errno;
+    if (file >= 0 && (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || !hl_only_writable_by(&stat, geteuid()))) {
+        close(file);
+        return -EPERM;
+    }
+    FILE *old = file >= 0 ? fdopen(file, "r") : NULL;
+    unlinkat(folder, NEW_LIST, 0); /* the leftover of a killed process */
+    int fresh = openat(folder, NEW_LIST, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    FILE *new_file = fresh >= 0 && fchmod(fresh, stat.st_mode & 0777) == 0 ? fdopen(fresh, "w") : NULL;
+    long lines = new_file != NULL ? copy_lines(old, new_file, added, removed, changed) : -errno;
+    int result = lines < 0 ? (int)lines : fflush(new_file) != 0 || fsync(fileno(new_file)) != 0 ? -errno : 0;
+    if (new_file != NULL)
+        fclose(new_file);
+    if (old != NULL)
+        fclose(old);
+    if (result == 0 && *changed && lines > 0 && renameat(folder, NEW_LIST, folder, HL_LOCAL_LIST) != 0)
+        result = -errno;
+    if (result == 0 && *changed && lines == 0 && unlinkat(folder, HL_LOCAL_LIST, 0) != 0)
+        result = -errno;
+    if (result != 0 || !*changed || lines == 0)
+        unlinkat(folder, NEW_LIST, 0);
+    return result;
+}

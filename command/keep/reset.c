@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld reset: gives back everything that hugeld holds: the images, their store and the links for units.  What is enabled stays
+   enabled; the timer is stopped until the next boot.  Only --detach touches processes.  It changes no file of a package. */
+#include "command/command.h"
+#include "command/base/flags.h"
+#include "command/base/subprocess.h"
+#include "command/keep/keep.h"
+#include "command/proc/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#define LOOK_MS 5000.0
+#define LOST_MS_MAX 60e3
+#define MARK HL_SYSTEM_STORE "/.mounted"
+
+/* Whether the process whose folder of /proc is the open FOLDER has this mount namespace, and is in no other chroot. */
+static bool has_our_mounts(int folder) {
+    return hl_has_same(folder, "ns/mnt") == 1 && hl_has_same(folder, "root") == 1;
+}
+
+/* Whether REGION maps an image that was removed from its store, and perhaps the store with it. */
+static bool is_removed_image(const struct hl_region *region) {
+    return strstr(region->name, "/" HL_OLD_FOLDER "/") != NULL && hl_ends_in(region->name, HL_DELETED);
+}
+
+/* A process that is looked at in a child, since its memory map may stay locked. */
+struct look {
+    pid_t pid;
+    const struct stat *store; /* NULL: there is none */
+};
+
+/* Whether the process executes images of the store, or, if it has our mounts, a copy that was made for it.  In a container or sandbox
+   with a store of its own, hugeld reset has to be run there.  No file of the process is opened: a FUSE may not answer. */
+static bool maps_images(void *look_) {
+    const struct look *look = look_;
+    struct hl_process process = {0};
+    bool maps = false;
+    if (hl_open_process(&process, look->pid) != 0)
+        return false;
+    hl_read_process_map(&process);
+    for (size_t i = 0; i < process.n_regions && !maps; i++) {
+        const struct hl_region *region = &process.region[i];
+        maps = (region->flags & PF_X) &&
+               (hl_is_own_image(region) || is_removed_image(region) ? has_our_mounts(process.folder)
+                                        : look->store != NULL && region->device == look->store->st_dev);
+    }
+    hl_close_process(&process);
+    return maps;
+}
+
+static void print_detached(const char *answer) {
+    json_t *json = json_loads(answer, 0, NULL), *process, *object;
+    size_t i, j;
+    json_array_foreach(json_object_get(json, "processes"), i, process) {
+        json_array_foreach(json_object_get(process, "objects"), j, object) {
+            const char *name = json_string_value(json_object_get(process, "name"));
+            const char *path = json_string_value(json_object_get(object, "path"));
+            if (json_is_true(json_object_get(object, "moves")) && name != NULL && path != NULL)
+                hl_print("%d %s: %s: back on its own file",
+                         (int)json_integer_value(json_object_get(process, "pid")), name, path);
+        }
+    }
+    json_decref(json);
+}
+
+static void detach(pid_t pid) {
+    char *number = hl_xasprintf("%d", pid);
+    const char *const argv[] = {"hugeld", "detach", "--json", number, NULL};
+    struct hl_answer answer;
+    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    print_detached(answer.output);
+    hl_free_answer(&answer);
+    free(number);
+}
+
+/* Says which processes still map images, or with DETACHES moves them back to their own files.  One that cannot be detached keeps its
+   pages until it ends. */
+static void visit_processes(bool detaches, json_t *mapped) {
+    double lost_ms = 0; /* with processes that did not answer */
+    struct stat store;
+    char *path = hl_default_store();
+    bool has_store = path != NULL && stat(path, &store) == 0;
+    free(path);
+    DIR *proc = NULL;
+    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
+        if (pid == getpid())
+            continue;
+        if (lost_ms >= LOST_MS_MAX) {
+            hl_warn("reset: no other process is looked at after a minute of that; they keep their huge pages until they end");
+            break;
+        }
+        struct look look = {pid, has_store ? &store : NULL};
+        double begin = hl_now_ms();
+        bool maps = hl_call_in_child(maps_images, &look, LOOK_MS);
+        double ms = hl_now_ms() - begin;
+        if (ms >= LOOK_MS)
+            hl_warn("reset: process %d keeps its huge pages: to read its mappings took more than %.0f s, as with a FUSE that "
+                    "does not answer; end it",
+                    pid, LOOK_MS / 1e3);
+        lost_ms += ms >= LOOK_MS ? ms : 0;
+        if (!maps)
+            continue;
+        json_array_append_new(mapped, json_integer(pid));
+        if (detaches)
+            detach(pid);
+    }
+    if (proc != NULL)
+        closedir(proc);
+}
+
+/* Removes every image of this user's store. */
+static bool remove_images(unsigned *removed) {
+    struct hl_store store;
+    struct hl_store_item *items;
+    size_t n;
+    char *path = hl_default_store();
+    int result = path != NULL ? hl_find_store(&store, path) : -ENOENT;
+    bool fine = result == 0 || result == -ENOENT;
+    if (result == 0) {
+        fine = hl_lock_store(&store, true) == 0 && hl_list_store(&store, &items, &n);
+        for (size_t i = 0; i < n && fine; i++) {
+            result = hl_remove_store_item(&store, items[i].key);
+            *removed += result == 0;
+            if (result != 0 && result != -ENOENT) {
+                hl_warn("%s: its image cannot be removed: %s", items[i].origin, strerror(-result));
+                fine = false;
+            }
+        }
+        if (fine)
+            hl_free_store_items(items, n);
+        unlinkat(store.folder, ".records", 0);
+        hl_close_store(&store);
+    }
+    free(path);
+    return fine;
+}
+
+/* Whether this is the mount namespace of process 1. */
+static bool is_of_the_machine(void) {
+    int folder = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool is = folder >= 0 && has_our_mounts(folder);
+    if (folder >= 0)
+        close(folder);
+    return is;
+}
+
+/* Another namespace may have the store mounted where this one sees an empty folder; removing the folder would remove that mount,
+   too. */
+static int remove_store_folder(bool was_unmounted) {
+    if (!was_unmounted && !is_of_the_machine())
+        return 0;
+    unlink(HL_SYSTEM_STORE "/.lock"); /* from before the mount */
+    rmdir(MARK);
+    return rmdir(HL_SYSTEM_STORE) == 0 || errno == ENOENT ? 0 : -errno;
+}
+
+/* Unmounts the system's store, which is empty by now.  A process that still maps an image keeps that. */
+static bool unmount_store(bool says) {
+    struct hl_store store;
+    int result = hl_find_store(&store, HL_SYSTEM_STORE);
+    bool was_there = result == 0, is_busy = false;
+    if (was_there)
+        hl_close_store(&store);
+    if (was_there && umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW) != 0) {
+        is_busy = errno == EBUSY;
+        result = is_busy && umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW | MNT_DETACH) == 0 ? 0 : -errno;
+    }
+    if (result == 0 || result == -ENOENT)
+        result = remove_store_folder(was_there);
+    if (result != 0)
+        hl_warn(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
+    else if (was_there && says)
+        hl_print(HL_SYSTEM_STORE ": unmounted%s",
+                 is_busy ? "; processes that run from its images keep these until they end" : "");
+    return result == 0;
+}
+
+static int remove_one(const char *path, const struct stat *stat, int type, struct FTW *place) {
+    (void)stat;
+    (void)type;
+    (void)place;
+    return remove(path);
+}
+
+/* Removes the folder PATH, which is hugeld's own, and everything in it. */
+static bool remove_folder(char *path) {
+    int result = nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    bool fine = result == 0 || errno == ENOENT;
+    if (!fine)
+        hl_warn("%s: it cannot be removed: %s", path, strerror(errno));
+    free(path);
+    return fine;
+}
+
+struct request {
+    bool detaches, json;
+};
+
+static int reset(const struct request *request) {
+    const char *const stop[] = {"stop", "hugeld.timer", "hugeld.service", NULL};
+    bool is_root = geteuid() == 0;
+    json_t *mapped = json_array();
+    unsigned removed = 0;
+    if (hl_has_systemd())
+        hl_call_systemctl(stop);
+    visit_processes(request->detaches, mapped);
+    bool fine = remove_images(&removed);
+    if (is_root && fine) {
+        fine = unmount_store(!request->json);
+        fine &= remove_folder(hl_xasprintf("/run/hugeld-units"));
+    }
+    if (!request->json && !request->detaches)
+        for (size_t i = 0; i < json_array_size(mapped); i++)
+            hl_print("process %d still maps huge pages of hugeld; it keeps them until it ends, or: hugeld reset --detach",
+                     (int)json_integer_value(json_array_get(mapped, i)));
+    if (request->json) {
+        json_t *answer = json_pack("{s:I, s:O}", "removed", (json_int_t)removed, "processes", mapped);
+        if (!fine)
+            json_object_update_new(answer, hl_json_error());
+        hl_print_json(answer);
+    }
+    json_decref(mapped);
+    return fine ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+int hl_reset_machine(int argc, char **argv) {
+    static const struct hl_flag command_flags[] = {
+        {"detach", 0, NULL, "Move running processes back to their own files, too", HL_SWITCH(struct request, detaches)},
+        {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+        {NULL, 0, "", "none", .kind = HL_FLAG_NONE}};
+    static const struct hl_command command = {
+        "reset",
+        "Gives back everything that hugeld holds.\v"
+        "It stops the timer until the next boot, removes all images, and unmounts the store.  What is enabled stays enabled.  "
+        "Programs that run from an image keep it until they end.  For root it acts on the machine's store, for other users on "
+        "their own.",
+        command_flags, false};
+    struct request request = {0};
+    int code = hl_read_flags(&command, argc, argv, &request);
+    return code == 0 ? reset(&request) : code;
+}

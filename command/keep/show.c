@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld list: what is enabled, what came of it, and who has it. */
+#include "command/command.h"
+#include "command/base/flags.h"
+#include "command/base/local.h"
+#include "command/file/elf-file.h"
+#include "command/keep/keep.h"
+#include "command/proc/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* --- one file --- */
+
+struct shown {
+    char *path;
+    const struct hl_entry *entry; /* NULL: none names it */
+    const struct hl_record *record;
+    struct hl_store_item *item; /* NULL: the store has none */
+    const char *state;
+    char *problem; /* from --check */
+    struct hl_use use;
+};
+
+/* The device of the open FILE as maps shows it, which stat's differs from on some file systems. */
+static uint64_t find_device_in_maps(int file, uint64_t device) {
+    static struct {
+        uint64_t device, shown;
+    } known[16];
+    static size_t n;
+    for (size_t i = 0; i < n; i++)
+        if (known[i].device == device)
+            return known[i].shown;
+    struct hl_region region;
+    char *line = NULL;
+    size_t size = 0, page = (size_t)sysconf(_SC_PAGESIZE);
+    uint64_t shown = device;
+    void *at = mmap(NULL, page, PROT_READ, MAP_PRIVATE, file, 0);
+    FILE *maps = at != MAP_FAILED ? fopen("/proc/self/maps", "re") : NULL;
+    while (maps != NULL && hl_next_region(&region, maps, &line, &size))
+        if (region.start == (uint64_t)at)
+            shown = region.device;
+    if (maps != NULL)
+        fclose(maps);
+    free(line);
+    if (at != MAP_FAILED)
+        munmap(at, page);
+    if (n < sizeof known / sizeof known[0]) {
+        known[n].device = device;
+        known[n++].shown = shown;
+    }
+    return shown;
+}
+
+/* Finds how SHOWN's file is mapped, and how much of its image is huge just now. */
+static void look_at(struct shown *shown, const struct hl_store *store) {
+    struct hl_elf_file file;
+    struct hl_store_item *item = shown->item;
+    if (hl_open_elf_soon(&file, shown->path, true) == HL_ELF_FINE) {
+        shown->use.device = find_device_in_maps(file.fd, file.stat.st_dev);
+        shown->use.inode = file.stat.st_ino;
+        hl_close_elf(&file);
+    }
+    if (item == NULL)
+        return;
+    hl_measure_store_item(store, item);
+    char *path = hl_xasprintf("%s/%s", item->key, HL_IMAGE_LINK);
+    int image = item->is_in_place ? -1 : openat(store->folder, path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    uint64_t pages, small = 0;
+    free(path);
+    if (image < 0)
+        return;
+    shown->use.image_device = find_device_in_maps(image, item->device);
+    shown->use.image_inode = item->inode;
+    if (hl_prove_huge(&store->geometry, image, false, &pages, &small) == 0 && small > 0 && pages > 0)
+        item->text_huge_bytes -= item->text_huge_bytes * small / pages;
+    close(image);
+}
+
+/* The state of a file, by what was tried, what the store has, and the file as it is now. */
+static const char *find_state(const struct shown *shown, const char *key) {
+    const struct hl_record *record = shown->record;
+    const struct hl_store_item *item = shown->item;
+    if (shown->entry == NULL)
+        return "unnamed";
+    if (record == NULL || record->key[0] == '\0')
+        return item != NULL ? hl_item_state_name(item->state) : "new";
+    if (record->result != HL_RESULT_MADE)
+        return strcmp(record->key, key) == 0 ? hl_result_name(record->result) : "changed";
+    return item == NULL ? "broken" : hl_item_state_name(item->state);
+}
+
+static struct hl_store_item *find_item(struct hl_store_item *items, size_t n, const char *path) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(items[i].origin, path) == 0)
+            return &items[i];
+    return NULL;
+}
+
+static char *find_advice(const struct shown *shown, bool is_known) {
+    const struct hl_use *use = &shown->use;
+    bool is_fine = strcmp(shown->state, "fresh") == 0;
+    if (!is_known || !is_fine || use->processes == use->huge)
+        return NULL;
+    if (shown->item != NULL && shown->item->is_in_place)
+        return hl_xasprintf("restart it");
+    if (shown->entry->is_unit)
+        return hl_xasprintf("systemctl restart %s", shown->entry->text);
+    return use->in_units > 0 ? hl_xasprintf("hugeld enable %s, and restart it", use->unit)
+                             : hl_xasprintf("start it by hugeld run");
+}
+
+static json_t *make_file(const struct shown *shown, bool is_known, bool checks) {
+    const struct hl_store_item *item = shown->item;
+    const struct hl_record *record = shown->record;
+    char *advice = find_advice(shown, is_known);
+    bool says = record != NULL && record->sentence[0] != '\0';
+    json_t *file = json_pack(
+        "{s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o}", "path", hl_json_text(shown->path), "entry",
+        hl_json_text(shown->entry != NULL ? shown->entry->text : NULL), "source",
+        hl_json_text(shown->entry != NULL ? shown->entry->source : NULL), "way",
+        item != NULL ? json_string(item->is_in_place ? "in-place" : "image") : json_null(), "state", shown->state,
+        "reason", hl_json_text(record != NULL && record->reason[0] != '\0' ? record->reason : NULL), "sentence",
+        hl_json_text(says ? record->sentence : NULL), "key", hl_json_text(item != NULL ? item->key : NULL), "image",
+        hl_json_text(item != NULL && !item->is_in_place ? item->image : NULL));
+    json_object_set_new(file, "bytes", json_integer(item != NULL ? (json_int_t)item->bytes : 0));
+    json_object_set_new(file, "huge_pages", json_integer(item != NULL ? (json_int_t)item->huge_pages : 0));
+    json_object_set_new(file, "text_share",
+                        item != NULL && item->text_bytes > 0 ? hl_json_share(item->text_huge_bytes, item->text_bytes)
+                                                             : json_null());
+    json_object_set_new(file, "processes", json_integer(shown->use.processes));
+    json_object_set_new(file, "effective", is_known ? json_integer(shown->use.huge) : json_null());
+    json_object_set_new(file, "advice", hl_json_text(advice));
+    if (checks)
+        json_object_set_new(file, "problem", hl_json_text(shown->problem));
+    free(advice);
+    return file;
+}
+
+/* --- a store --- */
+
+static bool is_of_interest(const struct shown *shown, bool is_named) {
+    return is_named || shown->item != NULL || strcmp(shown->state, "pending") == 0;
+}
+
+/* Checks the image byte by byte. */
+static void check(struct shown *shown, const struct hl_store *store, json_t *problems) {
+    enum hl_fault fault;
+    if (shown->item == NULL)
+        return;
+    shown->problem = hl_check_store_item(store, shown->item, 0, &fault);
+    if (shown->problem == NULL)
+        return;
+    char *text = hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; hugeld apply", shown->path,
+                              shown->item->is_in_place ? "in place," : "its image", shown->item->key, shown->problem,
+                              store->path, shown->item->key);
+    json_array_append_new(problems, hl_json_text(text));
+    free(text);
+}
+
+static void add_problem(json_t *problems, char *text) {
+    json_array_append_new(problems, hl_json_text(text));
+    free(text);
+}
+
+json_t *hl_list_one(struct hl_apply *apply, bool checks) {
+    struct hl_store_item *items = NULL;
+    size_t n_items = 0, n = 0;
+    uint64_t bytes = 0, used = 0;
+    json_t *problems = json_array(), *files = json_array();
+    hl_read_lists(&apply->lists, apply->configuration, apply->list);
+    for (size_t i = 0; i < apply->lists.problems.n; i++)
+        add_problem(problems, hl_xasprintf("%s", apply->lists.problems.text[i]));
+    int result = hl_find_store(&apply->store, apply->store_path);
+    apply->has_store = result == 0;
+    if (apply->has_store) {
+        hl_read_records(&apply->records, &apply->store);
+        hl_measure_store(&apply->store, &bytes, &used);
+        if (!hl_read_store(&apply->store, &items, &n_items))
+            add_problem(problems, hl_xasprintf("%s: the store cannot be read", apply->store_path));
+    } else if (result != -ENOENT) {
+        add_problem(problems, hl_xasprintf("%s", hl_last_warning()));
+    } else if (apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
+        add_problem(problems, hl_xasprintf("%s: the store was unmounted, and its images are lost; run hugeld apply",
+                                           apply->store_path));
+    } else if (apply->lists.n > 0) {
+        add_problem(problems, hl_xasprintf("%s: there is no store yet; run hugeld apply", apply->store_path));
+    }
+    hl_find_wanted(&apply->wanted, &apply->lists, NULL, apply->has_store && apply->store.for_all);
+    for (size_t i = 0; i < apply->lists.n; i++) {
+        const struct hl_entry *entry = &apply->lists.entry[i];
+        if (entry->problem != NULL)
+            add_problem(problems,
+                        hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, entry->problem));
+        if (entry->is_unit && !hl_knows_unit(entry->text))
+            add_problem(problems,
+                        hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source, entry->line, entry->text));
+    }
+    struct shown *shown = hl_xmalloc((apply->wanted.n + n_items + 1) * sizeof *shown);
+    for (size_t i = 0; i < apply->wanted.n; i++) {
+        const struct hl_wanted *wanted = &apply->wanted.file[i];
+        struct hl_line key;
+        hl_set_image_key(&key, &(struct hl_file_state){wanted->status.st_dev, wanted->status.st_ino,
+                                                       (uint64_t)wanted->status.st_size,
+                                                       (uint64_t)wanted->status.st_ctim.tv_sec,
+                                                       (uint64_t)wanted->status.st_ctim.tv_nsec});
+        shown[n] = (struct shown){.path = wanted->path,
+                                  .entry = wanted->entry,
+                                  .record = hl_find_record(&apply->records, wanted->path),
+                                  .item = find_item(items, n_items, wanted->path)};
+        shown[n].state = find_state(&shown[n], key.at);
+        n += is_of_interest(&shown[n], wanted->is_named);
+    }
+    for (size_t i = 0; i < n_items; i++)
+        if (hl_find_wanted_file(&apply->wanted, items[i].origin) == NULL)
+            shown[n++] = (struct shown){.path = items[i].origin, .item = &items[i], .state = "unnamed"};
+    struct hl_use *use = hl_xmalloc((n + 1) * sizeof *use);
+    unsigned left_out = 0, pending = 0;
+    for (size_t i = 0; i < n; i++) {
+        look_at(&shown[i], &apply->store);
+        if (checks && apply->has_store)
+            check(&shown[i], &apply->store, problems);
+        use[i] = shown[i].use;
+    }
+    bool is_known = hl_find_users(use, n, &left_out);
+    for (size_t i = 0; i < n; i++) {
+        shown[i].use = use[i];
+        pending += strcmp(shown[i].state, "pending") == 0;
+        json_array_append_new(files, make_file(&shown[i], is_known, checks));
+        free(shown[i].problem);
+    }
+    json_t *list = json_pack("{s:o, s:b, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(apply->store_path),
+                             "exists", apply->has_store, "bytes", (json_int_t)bytes, "used_bytes", (json_int_t)used,
+                             "applied",
+                             apply->records.applied > 0 ? json_integer((json_int_t)apply->records.applied) : json_null(),
+                             "enabled", (json_int_t)apply->lists.n, "pending", (json_int_t)pending, "users_left_out",
+                             (json_int_t)left_out, "files", files, "problems", problems);
+    free(use);
+    free(shown);
+    hl_free_store_items(items, n_items);
+    if (apply->has_store)
+        hl_close_store(&apply->store);
+    hl_free_wanted(&apply->wanted);
+    hl_free_lists(&apply->lists);
+    hl_free_records(&apply->records);
+    free(apply->configuration);
+    free(apply->store_path);
+    return list;
+}
+
+/* --- the table --- */
+
+/* The columns of the text, from the fields of the JSON. */
+static const struct column {
+    const char *heading, *field;
+    int width;
+    enum { TEXT, SHARE, NUMBER } kind;
+} columns[] = {
+    {"WAY", "way", 8, TEXT},       {"STATE", "state", 8, TEXT},         {"TEXT", "text_share", 7, SHARE},
+    {"PAGES", "huge_pages", 6, NUMBER}, {"RUN BY", "processes", 6, NUMBER}, {"OF THEM HUGE", "effective", 12, NUMBER},
+    {"FILE", "path", 0, TEXT},
+};
+#define N_COLUMNS (sizeof columns / sizeof columns[0])
+
+static char *format_field(const struct column *column, const json_t *value) {
+    if (column->kind == SHARE && json_is_number(value)) {
+        unsigned share = (unsigned)(json_number_value(value) * 1000);
+        return hl_xasprintf("%u.%u %%", share / 10, share % 10);
+    }
+    if (column->kind == NUMBER && json_is_integer(value))
+        return hl_xasprintf("%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    return hl_xasprintf("%s", json_is_string(value) ? json_string_value(value) : column->kind == NUMBER ? "?" : "-");
+}
+
+static void print_row(const json_t *file) {
+    char *line = hl_xasprintf("%s", "");
+    for (size_t i = 0; i < N_COLUMNS; i++) {
+        char *text = file != NULL ? format_field(&columns[i], json_object_get(file, columns[i].field))
+                                  : hl_xasprintf("%s", columns[i].heading);
+        char *longer = hl_xasprintf("%s%s%*s", line, i > 0 ? "  " : "",
+                                    columns[i].kind == TEXT ? -columns[i].width : columns[i].width, text);
+        free(text);
+        free(line);
+        line = longer;
+    }
+    hl_print("%s", line);
+    free(line);
+    const char *sentence = json_string_value(json_object_get(file, "sentence")),
+               *advice = json_string_value(json_object_get(file, "advice"));
+    if (sentence != NULL)
+        hl_print("    %s", sentence);
+    if (advice != NULL)
+        hl_print("    %s", advice);
+}
+
+static void print_list(const json_t *list) {
+    const json_t *files = json_object_get(list, "files");
+    json_int_t bytes = json_integer_value(json_object_get(list, "bytes"));
+    if (json_is_true(json_object_get(list, "exists")))
+        hl_print("%s: %" JSON_INTEGER_FORMAT " MiB of %" JSON_INTEGER_FORMAT " MiB; %" JSON_INTEGER_FORMAT " enabled",
+                 json_string_value(json_object_get(list, "path")),
+                 json_integer_value(json_object_get(list, "used_bytes")) >> 20, bytes >> 20,
+                 json_integer_value(json_object_get(list, "enabled")));
+    else if (json_integer_value(json_object_get(list, "enabled")) == 0)
+        hl_print("nothing is enabled; hugeld enable FILE|FOLDER|NAME.service");
+    if (json_array_size(files) > 0)
+        print_row(NULL);
+    for (size_t i = 0; i < json_array_size(files); i++)
+        print_row(json_array_get(files, i));
+    if (json_integer_value(json_object_get(list, "users_left_out")) > 0)
+        hl_print("%" JSON_INTEGER_FORMAT " users' processes were not read, since one of them did not answer",
+                 json_integer_value(json_object_get(list, "users_left_out")));
+}
+
+struct request {
+    bool json, checks;
+    const char *list, *store;
+};
+
+static const struct hl_flag command_flags[] = {
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"check", 'c', NULL, "Compare the bytes of each image with its file", HL_SWITCH(struct request, checks)},
+    {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
+    {"store", 0, "FOLDER", "This store, not the machine's and your own", HL_STRING(struct request, store)},
+    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
+};
+
+static json_t *list_for(const struct request *request, bool is_root) {
+    struct hl_apply apply = {.list = request->list, .configuration = hl_find_configuration(is_root)};
+    apply.store_path = request->store != NULL ? hl_xasprintf("%s", request->store)
+                       : is_root              ? hl_xasprintf("%s", HL_SYSTEM_STORE)
+                                              : hl_default_store();
+    bool has_lists = apply.configuration != NULL || apply.list != NULL;
+    if (apply.store_path != NULL && has_lists)
+        return hl_list_one(&apply, request->checks);
+    free(apply.configuration);
+    free(apply.store_path);
+    return NULL;
+}
+
+int hl_list_enabled(int argc, char **argv) {
+    static const struct hl_command command = {
+        "list",
+        "Shows what is enabled, what came of it, and which processes have it.\v"
+        "Exit status: 0, 1 if something is wrong, 3 if something is pending.",
+        command_flags, false};
+    struct request request = {0};
+    int code = hl_read_flags(&command, argc, argv, &request);
+    if (code != 0)
+        return code;
+    json_t *stores = json_array();
+    bool is_one = request.store != NULL || request.list != NULL;
+    json_t *first = list_for(&request, is_one ? geteuid() == 0 : true);
+    json_t *own = !is_one && geteuid() != 0 ? list_for(&request, false) : NULL;
+    if (first != NULL)
+        json_array_append_new(stores, first);
+    if (own != NULL)
+        json_array_append_new(stores, own);
+    bool is_wrong = false, is_pending = false;
+    for (size_t i = 0; i < json_array_size(stores); i++) {
+        const json_t *list = json_array_get(stores, i), *problems = json_object_get(list, "problems");
+        bool is_empty = json_array_size(json_object_get(list, "files")) + json_array_size(problems) == 0;
+        if (!request.json && !(is_empty && i == 0 && own != NULL))
+            print_list(list);
+        for (size_t j = 0; j < json_array_size(problems); j++)
+            hl_warn("%s", json_string_value(json_array_get(problems, j)));
+        is_wrong |= json_array_size(problems) > 0;
+        is_pending |= json_integer_value(json_object_get(list, "pending")) > 0;
+    }
+    if (request.json) {
+        json_t *answer = json_pack("{s:o}", "stores", stores);
+        if (is_wrong)
+            json_object_update_new(answer, hl_json_error());
+        hl_print_json(answer);
+    } else {
+        json_decref(stores);
+    }
+    return is_wrong ? HL_EXIT_NO : is_pending ? HL_EXIT_PENDING : HL_EXIT_DONE;
+}

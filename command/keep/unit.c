@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Services of systemd that run from images.
+
+   systemd itself mounts the image over the program, by BindReadOnlyPaths=, as root and before it becomes the service's user, so the
+   service needs no privilege and no namespace of users.  But a drop-in cannot name the image: after an upgrade of the package it would
+   be one of another version, mounted over the new file.  So the drop-in names a link that is only there while the service starts:
+
+       ExecStartPre   removes old links, even if hugeld is not installed
+       ExecStartPre   makes the link to the image, if the store has one of the file's present version
+       (systemd)      mounts the link's target, if there is a link (the "-" before the path)
+       ExecStartPost  removes the link when the service's main process has its mounts
+       ExecStopPost   removes it if the service did not start
+
+   Without ExecStartPost, an ExecReload= after an upgrade would run the old program; without ExecStopPost, a service that gets
+   another root before it is started again could find a link there, and in its root no command that removes it.  Without an image,
+   without a store and without hugeld the service runs as it always did.
+
+   The drop-ins are made by a generator of systemd from the lists alone: it asks nobody, and runs before anything else does. */
+#include "command/command.h"
+#include "command/base/flags.h"
+#include "command/base/local.h"
+#include "command/base/subprocess.h"
+#include "command/file/launcher.h"
+#include "command/file/program.h"
+#include "command/keep/keep.h"
+#include "command/image/mountable.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINKS "/run/hugeld-units"
+#define REMOVE "/bin/rm -rf " LINKS "/%%n"
+#define WAIT_SECONDS 5
+#define LINKS_MAX 99
+
+/* --- systemd --- */
+
+bool hl_has_systemd(void) {
+    struct stat folder, own, machine;
+    return geteuid() == 0 && stat("/run/systemd/system", &folder) == 0 && S_ISDIR(folder.st_mode) &&
+           stat("/proc/self/ns/mnt", &own) == 0 && stat("/proc/1/ns/mnt", &machine) == 0 && own.st_ino == machine.st_ino;
+}
+
+/* Runs systemctl with ARGV, which begins with it.  NULL: there is none, or it failed; else its output, which the caller frees. */
+static char *ask_systemctl(const char *const *argv) {
+    char *systemctl = hl_find_program("systemctl"), *text = NULL;
+    struct hl_answer answer;
+    if (systemctl == NULL)
+        return NULL;
+    hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
+    if (answer.succeeded)
+        text = hl_xasprintf("%s", answer.output);
+    hl_free_answer(&answer);
+    free(systemctl);
+    return text;
+}
+
+bool hl_call_systemctl(const char *const *arguments) {
+    const char *argv[16] = {"systemctl"};
+    for (size_t i = 0; i < 14 && arguments[i] != NULL; i++)
+        argv[i + 1] = arguments[i];
+    char *text = ask_systemctl(argv);
+    free(text);
+    return text != NULL;
+}
+
+/* The lines NAME=VALUE of UNIT's PROPERTIES, names separated by commas.  NULL: systemd does not tell. */
+static char *read_properties(const char *unit, const char *properties) {
+    char *option = hl_xasprintf("--property=%s", properties);
+    const char *const argv[] = {"systemctl", "show", option, "--", unit, NULL};
+    char *text = ask_systemctl(argv);
+    free(option);
+    return text;
+}
+
+bool hl_knows_unit(const char *unit) {
+    struct stat folder;
+    if (stat("/run/systemd/system", &folder) != 0 || strstr(unit, "@.") != NULL)
+        return true;
+    char *text = read_properties(unit, "LoadState");
+    bool knows = text == NULL || strstr(text, "LoadState=not-found") == NULL;
+    free(text);
+    return knows;
+}
+
+void hl_list_instances(const char *unit, struct hl_texts *units) {
+    char *type = read_properties(unit, "Type");
+    bool stands_for_them = strstr(unit, "@.") != NULL || (type != NULL && strstr(type, "Type=oneshot") != NULL);
+    free(type);
+    if (!stands_for_them)
+        return;
+    const char *end = strchr(unit, '@') != NULL ? strchr(unit, '@') : unit + strlen(unit) - strlen(".service");
+    char *pattern = hl_xasprintf("%.*s@*.service", (int)(end - unit), unit);
+    const char *const argv[] = {"systemctl", "list-units", "--plain", "--no-legend", "--", pattern, NULL};
+    char *text = ask_systemctl(argv), *rest = text, *line;
+    while (text != NULL && (line = strsep(&rest, "\n")) != NULL) {
+        char *name = strtok(line, " ");
+        if (name != NULL && hl_is_unit(name))
+            hl_add_to_texts(units, name);
+    }
+    free(text);
+    free(pattern);
+}
+
+void hl_enter_slice(int argc, char **argv, const char *command) {
+    static const char *const first[] = {"systemd-run", "--quiet", "--pipe", "--wait",
+                                        "--collect", "--slice=hugeld.slice", "--same-dir", "--setenv=PATH"};
+    char groups[4096], self[PATH_MAX] = "";
+    long bytes = hl_read_file("/proc/self/cgroup", groups, sizeof groups);
+    if (!hl_has_systemd() || bytes <= 0 || strstr(groups, "/hugeld.slice/") != NULL ||
+        readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+        return;
+    char *program = hl_find_program(first[0]);
+    size_t n = sizeof first / sizeof first[0];
+    const char **all = hl_xmalloc((n + (size_t)argc + 4) * sizeof *all);
+    memcpy(all, first, sizeof first);
+    all[n++] = "--";
+    all[n++] = self;
+    all[n++] = command;
+    for (int i = 1; i < argc; i++)
+        all[n++] = argv[i];
+    fflush(stdout);
+    if (program != NULL)
+        execv(program, (char *const *)all);
+    free(all);
+    free(program);
+}
+
+/* --- the program of a unit --- */
+
+/* Whether UNIT's processes see other files than the host's, which is said: an image of the host's file could be of another program
+   than the one at that path there. */
+static bool has_own_files(const char *unit) {
+    char *text = read_properties(unit, "RootDirectory,RootImage,MountImages,ExtensionImages,ExtensionDirectories");
+    char *rest = text != NULL ? text : "", *line;
+    bool has = false;
+    while (!has && (line = strsep(&rest, "\n")) != NULL) {
+        char *value = strchr(line, '=');
+        has = value != NULL && value[1] != '\0' && strcmp(value + 1, "/") != 0;
+        if (has)
+            hl_warn("%s: it has other files than this system (%.*s=), and an image of this system's could be another "
+                    "program's",
+                    unit, (int)(value - line), line);
+    }
+    free(text);
+    return has;
+}
+
+/* The path in UNIT's ExecStart=, "{ path=/usr/sbin/x ; argv[]=..."; NULL: there is none. */
+static char *find_start(const char *unit) {
+    char *text = read_properties(unit, "ExecStart"), *found = NULL;
+    const char *path = text != NULL ? strstr(text, "path=/") : NULL;
+    if (path != NULL)
+        found = hl_xasprintf("%.*s", (int)strcspn(path + strlen("path="), " ;"), path + strlen("path="));
+    free(text);
+    return found;
+}
+
+/* The executable of UNIT's main process; NULL: it does not run, or the file is gone. */
+static char *find_running(const char *unit) {
+    char *text = read_properties(unit, "MainPID"), *found = NULL;
+    int pid;
+    if (text != NULL && sscanf(text, "MainPID=%d", &pid) == 1 && pid > 0) {
+        char *link = hl_xasprintf("/proc/%d/exe", pid), path[PATH_MAX] = "";
+        if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, " (deleted)") == NULL)
+            found = hl_xasprintf("%s", path); /* the path may mean another file here, and is not opened */
+        free(link);
+    }
+    free(text);
+    return found;
+}
+
+/* The file that is executed in the end if PATH is started: behind scripts, env and the like.  NULL: that is unknown; *SCRIPT is then
+   the interpreter, if there is one.  The caller frees both. */
+static char *find_executed(const char *path, char **script) {
+    struct hl_program program;
+    char *const argv[] = {(char *)path, NULL}, *found = NULL;
+    *script = NULL;
+    if (hl_open_program(&program, path)) {
+        const struct hl_target *target = hl_follow_launchers(&program, argv);
+        const char *executable = target->program->executable;
+        bool is_known = executable != NULL && !target->is_unknown && !target->program->is_script;
+        if (executable != NULL)
+            *(is_known ? &found : script) = hl_xasprintf("%s", executable);
+    }
+    hl_close_program(&program);
+    return found;
+}
+
+/* Whether a drop-in can name PATH. */
+static bool can_be_named(const char *path) {
+    bool is_printable = true;
+    for (const char *at = path; *at != '\0'; at++)
+        is_printable = is_printable && hl_hidden_bytes(at) == 0;
+    return is_printable && path[0] == '/' && strpbrk(path, " :\"'\\$%;") == NULL;
+}
+
+bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct hl_texts *files) {
+    char *start = NULL, *script = NULL;
+    if (has_own_files(unit))
+        return false;
+    if (named->n > 0) {
+        for (size_t i = 0; i < named->n; i++) {
+            char *executed = find_executed(named->text[i], &script);
+            hl_add_to_texts(files, executed != NULL ? executed : named->text[i]);
+            free(executed);
+            free(script);
+        }
+    } else if ((start = find_start(unit)) == NULL) {
+        hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE", unit, unit);
+        return false;
+    } else {
+        char *executed = find_executed(start, &script);
+        char *running = executed == NULL ? find_running(unit) : NULL;
+        bool is_interpreter = running != NULL && script != NULL && strcmp(running, script) == 0;
+        if (executed != NULL)
+            hl_add_to_texts(files, executed);
+        else if (running != NULL && !is_interpreter)
+            hl_add_to_texts(files, running);
+        else
+            hl_warn("%s: %s starts another program, and it does not run now; start it, or name the program behind it: "
+                    "hugeld enable %s FILE",
+                    unit, start, unit);
+        free(executed);
+        free(running);
+        free(script);
+        free(start);
+    }
+    for (size_t i = 0; i < files->n; i++)
+        if (!can_be_named(files->text[i])) {
+            hl_warn("%s: a drop-in cannot name the path of %s, which is not absolute, or has a blank, a control character, a "
+                    "colon, a quote, \\, $, %% or ;",
+                    unit, files->text[i]);
+            return false;
+        }
+    return files->n > 0 && files->n <= LINKS_MAX;
+}
+
+/* --- the drop-ins --- */
+
+static void print_drop_in(FILE *out, const struct hl_entry *entry, const char *self) {
+    fprintf(out, "# By hugeld-generator, from %s\n[Unit]\nAfter=hugeld-boot.service\n[Service]\n", entry->source);
+    fprintf(out, "ExecStartPre=-+" REMOVE "\nExecStartPre=-+%s unit-begin %%n", self);
+    for (size_t i = 0; i < entry->files.n; i++)
+        fprintf(out, " %s", entry->files.text[i]);
+    fprintf(out, "\n");
+    for (size_t i = 0; i < entry->files.n; i++)
+        fprintf(out, "BindReadOnlyPaths=-" LINKS "/%%n/%zu:%s\n", i, entry->files.text[i]);
+    fprintf(out, "ExecStartPost=-+%s unit-end %%n", self);
+    for (size_t i = 0; i < entry->files.n; i++)
+        fprintf(out, " %s", entry->files.text[i]);
+    fprintf(out, "\nExecStopPost=-+" REMOVE "\n");
+}
+
+/* Whether ENTRY can stand in a drop-in, of which each line acts as root. */
+static bool is_printable(const struct hl_entry *entry) {
+    bool is = entry->files.n <= LINKS_MAX && strpbrk(entry->text, " \"'\\$%;/") == NULL && entry->text[0] != '.';
+    for (size_t i = 0; i < entry->files.n; i++)
+        is = is && can_be_named(entry->files.text[i]) && strpbrk(entry->files.text[i], "*?[") == NULL;
+    return is;
+}
+
+/* Writes the drop-ins of all listed units below the FOLDER that systemd gives to a generator. */
+static int generate(const char *folder) {
+    struct hl_lists lists;
+    char self[PATH_MAX] = "";
+    char *configuration = hl_find_configuration(true);
+    int code = HL_EXIT_DONE;
+    hl_read_lists(&lists, configuration, NULL);
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !can_be_named(self))
+        lists.n = 0;
+    for (size_t i = 0; i < lists.n; i++) {
+        const struct hl_entry *entry = &lists.entry[i];
+        if (!entry->is_unit || !is_printable(entry))
+            continue;
+        char *place = hl_xasprintf("%s/%s.d", folder, entry->text), *path = hl_xasprintf("%s/hugeld.conf", place);
+        FILE *out = mkdir(place, 0755) == 0 || errno == EEXIST ? fopen(path, "we") : NULL;
+        if (out != NULL)
+            print_drop_in(out, entry, self);
+        if (out == NULL || fclose(out) != 0) {
+            hl_warn("%s: %s", path, strerror(errno));
+            code = HL_EXIT_NO;
+        }
+        free(path);
+        free(place);
+    }
+    hl_free_lists(&lists);
+    free(configuration);
+    return code;
+}
+
+/* --- the links --- */
+
+/* Links the images of FILES, for UNIT. */
+static int begin(const char *unit, char *const *files, int n) {
+    struct hl_options options;
+    int code = HL_EXIT_DONE;
+    char *folder = hl_xasprintf(LINKS "/%s", unit);
+    hl_default_options(&options);
+    if ((mkdir(LINKS, 0755) != 0 && errno != EEXIST) || (mkdir(folder, 0755) != 0 && errno != EEXIST)) {
+        hl_warn("%s: %s", folder, strerror(errno));
+        n = 0;
+        code = HL_EXIT_NO;
+    }
+    for (int i = 0; i < n; i++) {
+        char *link = hl_xasprintf("%s/%d", folder, i), *image = NULL, *reason;
+        struct hl_elf_file file;
+        if (hl_open_elf(&file, AT_FDCWD, files[i]) == HL_ELF_FINE) {
+            reason = hl_look_for_image(&file, files[i], &options, &image);
+            hl_close_elf(&file);
+        } else {
+            reason = hl_xasprintf("it cannot be found or read");
+        }
+        unlink(link);
+        if (reason == NULL && symlink(image, link) != 0)
+            reason = hl_xasprintf("%s: %s", link, strerror(errno));
+        if (reason != NULL) {
+            hl_warn("%s: not from an image: %s", files[i], reason);
+            code = HL_EXIT_NO;
+        }
+        free(reason);
+        free(image);
+        free(link);
+    }
+    free(folder);
+    return code;
+}
+
+/* Whether the process sees the target of LINK at PATH. */
+static bool has_mounted(pid_t pid, const char *path, const char *link) {
+    struct stat a, b;
+    char *inside = hl_xasprintf("/proc/%d/root%s", pid, path);
+    bool same = stat(inside, &a) == 0 && stat(link, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    free(inside);
+    return same;
+}
+
+/* Removes the links when the main process has its mounts: systemd makes them in the new process, and for some types of services
+   (simple) it goes on before that. */
+static int end(const char *unit, char *const *files, int n) {
+    const char *text = getenv("MAINPID");
+    pid_t pid = text != NULL ? hl_parse_pid(text) : 0;
+    const struct timespec pause = {0, 5000000};
+    char *folder = hl_xasprintf(LINKS "/%s", unit);
+    double limit = hl_now_ms() + WAIT_SECONDS * 1e3;
+    for (int i = 0; i < n; i++) {
+        char *link = hl_xasprintf("%s/%d", folder, i);
+        while (pid != 0 && hl_now_ms() < limit && access(link, F_OK) == 0 && kill(pid, 0) == 0 &&
+               !has_mounted(pid, files[i], link))
+            nanosleep(&pause, NULL);
+        unlink(link);
+        free(link);
+    }
+    rmdir(folder);
+    free(folder);
+    return HL_EXIT_DONE;
+}
+
+int hl_serve_unit(const char *verb, int argc, char **argv) {
+    bool is_generator = strcmp(verb, "unit-generate") == 0, begins = strcmp(verb, "unit-begin") == 0;
+    bool is_wrong = is_generator ? argc != 2 && argc != 4
+                                 : argc < 3 || argc - 2 > LINKS_MAX || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
+    if (is_wrong || (!is_generator && !begins && strcmp(verb, "unit-end") != 0)) {
+        hl_warn("%s: it is called by systemd, with the %s", verb, is_generator ? "folder" : "unit and its files");
+        return HL_EXIT_USAGE;
+    }
+    if (is_generator)
+        return generate(argv[1]);
+    return (begins ? begin : end)(argv[1], argv + 2, argc - 2);
+}

@@ -1,0 +1,525 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`hugeld apply` and `list`: the store is what the lists say, whoever wrote them; what is pending says why; nothing is tried again and
+again; a dry run does what the run does; and whoever interrupts it finds the store whole."""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import helpers
+from smaps import read_smaps
+from worlds import APP, SYSTEM, TOUCHER, USER
+
+
+def done(result, status=0):
+    assert result.returncode == status, result
+    return result.stdout
+
+
+def answer(world, *arguments, status=0, **options):
+    return json.loads(done(world.hugeld("apply", "--json", *arguments, **options), status))
+
+
+def states(world):
+    return {file["path"]: file["state"] for file in world.list()}
+
+
+def second(world, name="second"):
+    path = f"/run/programs/{name}"
+    shutil.copy(world.path(APP), world.path(path))
+    return path
+
+
+# --- desired state ---
+
+def test_entry_that_is_taken_out(world):
+    """By hand, by another tool or with its package: the image goes at the second apply, and is not made anew meanwhile."""
+    other = second(world)
+    world.lists("package", APP)
+    world.lists("mine", other)
+    assert answer(world)["changed"] and len(world.left()) == 2
+    world.path("/etc/hugeld/enabled.d/package.list").unlink()
+    world.path(APP).write_bytes(world.path(APP).read_bytes())  # changed, and not made anew
+    assert not answer(world)["changed"] and len(world.left()) == 2
+    assert states(world) == {APP: "unnamed", other: "fresh"}
+    [removed] = [file for file in answer(world)["files"] if file["result"] == "removed"]
+    assert removed["path"] == APP and states(world) == {other: "fresh"} and len(world.left()) == 1
+    assert not answer(world)["changed"]
+
+
+def test_named_again(world):
+    """An entry that comes back before the second apply keeps its image."""
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    [before] = world.list()
+    world.lists("mine")
+    done(world.hugeld("apply"))
+    world.lists("mine", APP)
+    for _ in range(2):
+        done(world.hugeld("apply"))
+    world.lists("mine")
+    done(world.hugeld("apply"))
+    assert world.left() == [before["key"]]
+
+
+@pytest.mark.parametrize("what", ["list", "folder", "line", "settings"])
+def test_what_cannot_be_read_removes_nothing(world, what):
+    """Who knows what it would have named: a list, a folder of files, a wrong line, wrong settings."""
+    other = second(world)
+    world.path("/run/programs/inner").mkdir()
+    world.lists("mine", APP, "/run/programs/inner")
+    world.lists("yours", other)
+    shutil.copy(world.path(APP), world.path("/run/programs/inner/third"))
+    done(world.hugeld("apply"))
+    assert len(world.left()) == 3
+    if what == "list":
+        os.chown(world.path("/etc/hugeld/enabled.d/yours.list"), USER, USER)
+    elif what == "folder":
+        world.path("/run/programs/inner").chmod(0o777)
+        world.lists("yours")
+    elif what == "line":
+        world.lists("yours", "second")
+    else:
+        world.settings(any_disc="yes")
+        world.lists("yours")
+    for _ in range(3):
+        told = answer(world, status=1)
+        assert len(told["problems"]) == 1 and told["problems"][0] in told["error"]["message"], told
+        assert len(world.left()) == 3
+    assert world.hugeld("list").returncode == (1 if what != "folder" else 1)
+
+
+def test_unmounted_disk_removes_nothing(world, tmp_path):
+    """A glob over a disk that is not mounted just now finds nothing, and what it found before stays."""
+    file = tmp_path / "disk"
+    assert helpers.run(["mke2fs", "-q", "-t", "ext4", file, "64M"]).returncode == 0
+    world.path("/run/disk").mkdir()
+    if world.run("mount", "-o", "loop", file, "/run/disk").returncode != 0:
+        pytest.skip("no loop device here")
+    try:
+        assert world.run("sh", "-c", f"mkdir /run/disk/bin && cp {APP} /run/disk/bin/app").returncode == 0
+        time.sleep(0.1)
+        world.settings(any_disk="yes")
+        world.lists("mine", "/run/disk/bin/*")
+        done(world.hugeld("apply"))
+        [image] = world.list()
+        assert world.run("umount", "/run/disk").returncode == 0
+        for _ in range(3):
+            assert "there is no such file" in world.hugeld("apply").stderr
+        assert world.left() == [image["key"]]
+        assert world.run("mount", "-o", "loop", file, "/run/disk").returncode == 0
+        assert [world.hugeld("apply").returncode for _ in range(2)] == [0, 0] and states(world) == {"/run/disk/bin/app": "fresh"}
+        world.path("/run/disk/bin/app").unlink()
+        for _ in range(2):
+            world.hugeld("apply")
+        assert world.left() == []
+    finally:
+        world.run("umount", "/run/disk")
+
+
+def test_masks(world):
+    """A mask takes an entry, a file of a glob or all of a folder out, whichever list has it."""
+    other = second(world)
+    world.path("/run/programs/inner").mkdir()
+    shutil.copy(world.path(APP), world.path("/run/programs/inner/third"))
+    world.lists("a", f"!{other}", "!/run/programs/inner")
+    world.lists("b", "/run/programs")
+    done(world.hugeld("apply"))
+    assert states(world) == {APP: "fresh"}
+    world.lists("a", "!/run/programs")
+    for _ in range(2):
+        done(world.hugeld("apply"))
+    assert states(world) == {} and world.left() == []
+
+
+def test_upgrade_in_the_middle(world):
+    """The file is replaced while its image is made: there is never an image that a process would take for the new file's."""
+    world.lists("mine", APP)
+    pause = ["-e", "inject=linkat:delay_enter=2000000:when=1"]
+    applying = helpers.start(world.command("/run/bin/hugeld", "apply", strace=pause))
+    try:
+        helpers.wait_until(lambda: ".new" in world.left(), what=".new")
+        shutil.copy(world.path(APP), world.path("/run/programs/.fresh"))
+        world.path("/run/programs/.fresh").rename(world.path(APP))
+        assert applying.wait(helpers.PATIENCE) == 3
+    finally:
+        helpers.end_process(applying)
+    assert world.left() == []
+    done(world.hugeld("apply"))
+    assert states(world) == {APP: "fresh"} and world.hugeld("list", "--check").returncode == 0
+
+
+# --- pending ---
+
+def test_pending_says_why_everywhere(world):
+    """In words, JSON and metrics; and it is not tried again every five minutes."""
+    world.settings(store_size="4M", metrics="/run/metrics/hugeld.prom")
+    world.path("/run/metrics").mkdir()
+    world.lists("mine", APP)
+    said = world.hugeld("apply")
+    assert said.returncode == 3 and "the store has room for" in said.stderr
+    trace = ["-e", "trace=madvise,mkdirat", "-o", "/run/trace"]
+    again = world.run("strace", "-f", *trace, "/run/bin/hugeld", "apply")
+    assert again.returncode == 3 and again.stderr == "" and "madvise" not in world.path("/run/trace").read_text()
+    [file] = world.list()
+    assert (file["state"], file["reason"], file["way"]) == ("pending", "store-full", None) and "store_size" in file["sentence"]
+    listed = world.hugeld("list")
+    assert listed.returncode == 3 and "pending" in listed.stdout and "the store has room for" in listed.stdout
+    metrics = world.path("/run/metrics/hugeld.prom").read_text()
+    assert 'hugeld_pending{reason="store-full"} 1\n' in metrics and "hugeld_enabled 1\n" in metrics
+    world.settings(store_size="64M", metrics="/run/metrics/hugeld.prom")
+    assert world.hugeld("apply").returncode == 3  # before its delay has passed
+    world.enable(APP)
+    assert done(world.hugeld("apply")) and states(world) == {APP: "fresh"}
+    metrics = world.path("/run/metrics/hugeld.prom").read_text()
+    assert 'hugeld_pending{reason="none"} 0\n' in metrics and "hugeld_effective 0\n" in metrics
+
+
+def delay(world):
+    [line] = world.path(f"{SYSTEM}/.records").read_text().splitlines()
+    return float(line.split()[5])
+
+
+def test_delay_doubles(world):
+    """From five minutes to a day, by a clock that nobody sets."""
+    world.settings(store_size="4M")
+    world.lists("mine", APP)
+    records = world.path(f"{SYSTEM}/.records")
+    expected = 300
+    for _ in range(11):
+        assert world.hugeld("apply").returncode == 3
+        assert delay(world) == min(expected, 86400)
+        expected *= 2
+        words = records.read_text().split(" ")
+        words[4] = str(int(float(words[4]) - float(words[5])))  # as if the delay had passed
+        records.write_text(" ".join(words))
+    path = world.path(APP)
+    path.chmod(0o755)  # another version, which is tried at once
+    assert world.hugeld("apply").returncode == 3 and delay(world) == 300
+
+
+@pytest.mark.parametrize("what", ["nothing", "refused"])
+def test_useless_attempts_are_not_repeated(world, what):
+    """A file that gains nothing is not looked at again before it changes, and one that is refused not before its delay."""
+    path = "/run/programs/small" if what == "nothing" else APP
+    if what == "nothing":
+        shutil.copy("/bin/true", world.path(path))
+    else:
+        world.path(APP).chmod(0o4755)
+    world.lists("mine", path)
+    assert world.hugeld("apply").returncode == 1
+    again = world.run("strace", "-f", "-o", "/run/trace", "/run/bin/hugeld", "apply", "--json")
+    told = json.loads(again.stdout)
+    assert again.returncode == 1 and [file["result"] for file in told["files"]] == [what]
+    name = os.path.basename(path)
+    assert not re.search(rf'openat\(.*"{name}", .*O_RDONLY', world.path("/run/trace").read_text().replace("O_RDONLY|O_NOFOLLOW|O_CLOEXEC|O_PATH", ""))
+
+
+# --- dry runs ---
+
+def sums(told):
+    return sorted((f["path"], f["result"], f["way"], f["huge_pages"], f["reason"]) for f in told["files"] if f["reason"] != "pressure")
+
+
+@pytest.mark.parametrize("room", ["enough", pytest.param("nearly full", marks=pytest.mark.check_all)])
+def test_dry_run(world, room):
+    """It says what the run then does, over this Debian's programs and libraries, and writes nothing."""
+    folder = f"/usr/lib/{helpers.run(['gcc', '-print-multiarch']).stdout.strip()}"
+    world.settings(**({} if room == "enough" else {"store_size": "200M"}))
+    world.lists("all", *(["/usr/bin/*", "/usr/sbin/*", f"{folder}/*.so*"] if room == "nearly full" else [f"{folder}/lib*.so*", "/usr/bin/g*"]))
+    expected = json.loads(world.hugeld("apply", "--dry-run", "--json").stdout)
+    assert not world.path(SYSTEM).exists()
+    made = json.loads(world.hugeld("apply", "--json").stdout)
+    busy = {f["path"] for f in expected["files"] + made["files"] if f["reason"] == "pressure"}
+    assert [f for f in sums(expected) if f[0] not in busy] == [f for f in sums(made) if f[0] not in busy]
+    assert made["changed"] and expected["dry_run"] and not made["dry_run"]
+    assert room == "enough" or any(f["reason"] == "store-full" for f in made["files"])
+    later = json.loads(world.hugeld("apply", "--dry-run", "--json").stdout)
+    assert not later["changed"]
+
+
+def test_dry_run_of_changes(world):
+    """Renewing and removing, too."""
+    other = second(world)
+    world.lists("mine", APP, other)
+    done(world.hugeld("apply"))
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    world.path(APP).write_bytes(world.path(APP).read_bytes())
+    time.sleep(0.1)
+    before = world.left()
+    expected = answer(world, "--dry-run")
+    assert world.left() == before
+    assert sums(expected) == sums(answer(world)) == [(APP, "made", "image", 8, None), (other, "removed", "image", 8, None)]
+
+
+# --- what it costs ---
+
+def test_nothing_to_do_costs_little(world):
+    """0.3 s of processor time and 30,000 system calls at most, over /usr/bin and the libraries."""
+    folder = f"/usr/lib/{helpers.run(['gcc', '-print-multiarch']).stdout.strip()}"
+    world.lists("all", "/usr/bin/*", f"{folder}/*.so*")
+    world.hugeld("apply")
+    for _ in range(3):  # what was pending because of the disk
+        world.hugeld("apply")
+    names = len(os.listdir("/usr/bin")) + len([name for name in os.listdir(folder) if ".so" in name])
+    result = world.run("strace", "-f", "-c", "-o", "/run/trace", "/run/bin/hugeld", "apply")
+    assert result.returncode in (0, 3), result
+    calls = int(re.search(r"(\d+) +\d* *total", world.path("/run/trace").read_text())[1])
+    assert calls <= max(30000, 12 * names), (calls, names)
+    used = world.run("/usr/bin/python3", "-c", "import resource, subprocess; subprocess.run(['/run/bin/hugeld', 'apply']); "
+                     "u = resource.getrusage(resource.RUSAGE_CHILDREN); print(u.ru_utime + u.ru_stime)")
+    assert float(used.stdout.split()[-1]) <= 0.3, used
+
+
+# --- what can be wrong ---
+
+HOSTILE_LINES = {
+    "relative": "programs/app", "word": f"{APP} nonsense", "way": f"{APP} way=both", "unit without files": "a.service",
+    "relative file": "a.service app", "two masks": f"!{APP} {APP}", "mask of nothing": "!", "escape at the end": "app\\",
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_LINES)
+def test_wrong_line(world, what):
+    """One line says where, in the list and for apply; the others count."""
+    world.lists("mine", "# first", HOSTILE_LINES[what], APP)
+    result = world.hugeld("apply")
+    assert result.returncode == 1 and result.stderr.startswith("hugeld: /etc/hugeld/enabled.d/mine.list:2: "), result
+    assert result.stderr.count("\n") == 1 and states(world) == {APP: "fresh"}
+    listed = world.hugeld("list")
+    assert listed.returncode == 1 and "/etc/hugeld/enabled.d/mine.list:2: " in listed.stderr
+
+
+def test_nul_byte(world):
+    world.lists("mine")
+    world.path("/etc/hugeld/enabled.d/mine.list").write_bytes(APP.encode() + b"\0/etc\n")
+    result = world.hugeld("apply")
+    assert result.returncode == 1 and "NUL" in result.stderr and world.left() == [], result
+
+
+@pytest.mark.parametrize("what", ["user's", "group's", "fifo", "folder", "large", "folder of lists"])
+def test_list_that_is_not_believed(world, what):
+    world.lists("mine", APP)
+    path = world.path("/etc/hugeld/enabled.d/mine.list")
+    if what == "user's":
+        os.chown(path, USER, USER)
+    elif what == "group's":
+        path.chmod(0o664)
+    elif what == "folder of lists":
+        path.parent.chmod(0o777)
+    elif what == "large":
+        path.write_text("#" * (1 << 20) + f"\n{APP}\n")
+    else:
+        path.unlink()
+        (os.mkfifo if what == "fifo" else os.mkdir)(path)
+    result = world.hugeld("apply")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1 and world.left() == [], result
+
+
+def test_lost_store(world):
+    """A store that something unmounted is an error, in list and at the next apply, which makes it anew."""
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    assert world.run("umount", SYSTEM).returncode == 0
+    listed = world.hugeld("list")
+    assert listed.returncode == 1 and "the store was unmounted, and its images are lost" in listed.stderr, listed
+    again = world.hugeld("apply")
+    assert again.returncode == 1 and "the store had been unmounted" in again.stderr, again
+    done(world.hugeld("apply"))
+    assert states(world) == {APP: "fresh"} and world.hugeld("list").returncode == 0
+
+
+def test_no_digest(world):
+    """An image has no digest, as in stores made before there were any."""
+    world.enable(APP)
+    [image] = world.list()
+    (world.path(image["image"]).parent / ".digest").unlink()
+    said = world.hugeld("list", "--check")
+    assert said.returncode == 1 and "no digest" in said.stderr, said
+
+
+def test_json_of_an_error(world):
+    """Whatever fails says so as JSON, with the sentence that is on standard error."""
+    world.path(SYSTEM).mkdir(mode=0o777)
+    world.path(SYSTEM).chmod(0o777)
+    world.lists("mine", APP)
+    for command in ["apply"], ["list"], ["enable", "/run/none"]:
+        result = world.hugeld(command[0], "--json", *command[1:])
+        told = json.loads(result.stdout)
+        assert result.returncode == 1 and told["error"]["message"] in result.stderr, (command, result)
+
+
+MISUSE = [["apply", "file"], ["apply", "--every=0"], ["apply", "--every=2d"], ["apply", "--metrics=/x"], ["apply", "-n", "--every=5m"],
+          ["apply", "-n", "--metrics=/x.prom"], ["apply", "--size=1G"], ["list", "file"], ["list", "--any-disk"], ["enable"], ["disable"],
+          ["enable", "--way=both", "x"], ["disable", "--way=image", "x"], ["reset", "file"], ["reset", "--all"], ["unit-begin"],
+          ["unit-begin", "a/b", "x"], ["unit-generate"], ["unit-nonsense", "a", "b"]]
+
+
+@pytest.mark.parametrize("arguments", MISUSE, ids=" ".join)
+def test_wrong_use(arguments):
+    result = helpers.hugeld(*arguments)
+    assert result.returncode == 2 and result.stderr.count("\n") == 1 and result.stdout == "", result
+
+
+# --- interruptions ---
+
+CALLS = [("mkdirat", 1), ("mount", 1), ("flock", 1), ("fallocate", 1), ("linkat", 1), ("symlinkat", 1), ("symlinkat", 3), ("renameat", 1),
+         ("renameat", 2), ("fchmod", 3)]
+
+
+@pytest.mark.parametrize("call, when", CALLS)
+def test_killed_at_each_step(world, call, when):
+    """The next apply does the rest, and what is there meanwhile is whole."""
+    world.lists("mine", APP, second(world))
+    world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"])
+    assert set(states(world).values()) <= {"fresh", "new"}
+    assert world.hugeld("apply").returncode in (0, 1)  # a store that was about to be mounted counts as lost
+    done(world.hugeld("apply"))
+    assert set(states(world).values()) == {"fresh"} and len(world.left()) == 2 and world.hugeld("list", "--check").returncode == 0
+
+
+def test_full_store_of_records(world):
+    """Where the records cannot be written, it says so, and does its work all the same."""
+    world.lists("mine", APP)
+    fail = ["-e", "inject=renameat:error=ENOSPC:when=2"]
+    result = world.hugeld("apply", strace=fail)
+    assert result.returncode == 1 and "what was tried cannot be noted" in result.stderr, result
+    assert len(world.left()) == 1
+    done(world.hugeld("apply"))
+    assert states(world) == {APP: "fresh"}
+
+
+@pytest.mark.parametrize("records", ["", "nonsense\n", "made image 0 0 0 0\n", "made image 0 0 0 0 key - relative -\n" * 3, "\0\0\n%zz %\n"])
+def test_records_that_were_damaged(world, records):
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    world.path(f"{SYSTEM}/.records").write_text(records)
+    for _ in range(2):
+        done(world.hugeld("apply"))
+    assert states(world) == {APP: "fresh"} and len(world.left()) == 1
+
+
+def test_waiting_names_the_other(world):
+    """Whoever waits says for which process, and gives up."""
+    world.enable(APP)
+    holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == "ready\n"
+        result = world.hugeld("apply")
+        assert result.returncode == 1 and re.search(r"waiting for process \d+, which has the lock", result.stderr), result
+        assert "another process has been changing this store" in result.stderr
+    finally:
+        helpers.end_process(holder)
+    done(world.hugeld("apply"))
+
+
+# --- who has it ---
+
+def test_effective(world):
+    """How many processes run a file, how many of them by huge pages, and what the others need."""
+    world.enable(APP)
+    [image] = world.list()
+    assert (image["processes"], image["effective"], image["advice"]) == (0, 0, None)
+    with world.mapped(image["image"]) as huge:
+        assert huge > 0
+        [file] = world.list()
+        assert (file["processes"], file["effective"], file["advice"]) == (1, 1, None)
+        with world.mapped(APP):
+            [file] = world.list()
+            assert (file["processes"], file["effective"], file["advice"]) == (2, 1, "start it by hugeld run")
+            assert "start it by hugeld run" in world.hugeld("list").stdout
+    assert world.list()[0]["processes"] == 0
+
+
+def test_effective_on_an_older_kernel(world):
+    """Before Linux 6.7 it is unknown, and nothing is claimed."""
+    world.enable(APP)
+    [image] = world.list()
+    with world.mapped(image["image"]):
+        result = world.run("strace", "-f", "-o", "/dev/null", "-e", "inject=ioctl:error=ENOTTY", "/run/bin/hugeld", "list", "--json")
+        [file] = json.loads(result.stdout)["stores"][0]["files"]
+        assert (file["processes"], file["effective"], file["advice"]) == (1, None, None)
+
+
+def test_a_process_that_does_not_answer(world):
+    """It costs two seconds; its user's other processes are left out, which is said, and all others are counted."""
+    world.enable(APP)
+    [image] = world.list()
+    blocked = helpers.start(["sleep", "1000"], preexec_fn=lambda: os.setuid(USER))
+    try:
+        with world.mapped(image["image"]):
+            mount = f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{blocked.pid}/maps"
+            assert world.run("sh", "-c", mount).returncode == 0
+            began = time.monotonic()
+            result = world.hugeld("list", "--json")
+            told = json.loads(result.stdout)["stores"][0]
+            assert told["users_left_out"] == 1 and told["files"][0]["processes"] == 1, result
+            assert time.monotonic() - began < 20
+            assert "1 users' processes were not read" in world.hugeld("list").stdout
+    finally:
+        helpers.end_process(blocked)
+
+
+def test_list_of_a_user(world):
+    """Another user sees the machine's files, and none of the processes that it may not read."""
+    world.enable(APP)
+    [file] = world.list(user=USER)
+    assert (file["path"], file["state"]) == (APP, "fresh")
+
+
+# --- a store of one's own ---
+
+def test_own_list_and_store(world, tmp_path):
+    """As demos, tests and builds of container images make images: no root, no configuration."""
+    os.chown(world.path(APP), USER, USER)
+    time.sleep(0.05)
+    world.path("/run/own.list").write_text(f"{APP}\n")
+    world.path("/dev/shm/mine").mkdir(mode=0o700)
+    os.chown(world.path("/dev/shm/mine"), USER, USER)
+    arguments = ["--list=/run/own.list", "--store=/dev/shm/mine"]
+    told = json.loads(done(world.hugeld("apply", "--json", *arguments, user=USER)))
+    assert [file["result"] for file in told["files"]] == ["made"]
+    [image] = world.list(*arguments, user=USER)
+    assert image["image"].startswith("/dev/shm/mine/") and image["state"] == "fresh"
+    with world.mapped(image["image"], USER) as huge:
+        assert huge == image["huge_pages"] * helpers.HUGE
+
+
+def test_every(world):
+    """It is repeated until a signal ends it."""
+    world.lists("mine", APP)
+    process = helpers.start(world.command("/run/bin/hugeld", "apply", "--every=1"))
+    try:
+        helpers.wait_until(lambda: states(world) == {APP: "fresh"}, what="the first time")
+        other = second(world)
+        world.lists("mine", APP, other)
+        helpers.wait_until(lambda: states(world).get(other) == "fresh", what="the next time")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(helpers.PATIENCE) == -signal.SIGTERM
+    finally:
+        helpers.end_process(process)
+
+
+@pytest.mark.parametrize("what", ["user's folder", "link", "gone"])
+def test_metrics_that_cannot_be_written(world, what):
+    """Root writes nothing where another user could have put a link."""
+    world.lists("mine", APP)
+    folder = world.path("/run/metrics")
+    if what != "gone":
+        folder.mkdir()
+        os.chown(folder, USER, USER)
+    if what == "link":
+        folder.rename(world.path("/run/theirs"))
+        folder.symlink_to("theirs")
+    result = world.hugeld("apply", "--metrics=/run/metrics/hugeld.prom")
+    assert result.returncode == 1 and "the metrics cannot be written" in result.stderr and states(world) == {APP: "fresh"}, result
+    assert what == "gone" or list(world.path("/run/metrics").iterdir()) == []
