@@ -27,7 +27,7 @@ struct object {
 struct objects {
     size_t n;
     struct object *object;
-    bool lacks_files;         /* a file is no longer at its path, or in another mount namespace */
+    bool lacks_files;            /* a file is no longer at its path, or in another mount namespace */
     enum hl_reason plain_reason; /* why nothing can be preloaded into the program; or HL_MOVED */
 };
 
@@ -61,7 +61,8 @@ static void add_object(struct objects *objects, const struct hl_verdict *verdict
     object.moved = verdict->text_bytes > 0
                        ? hot * (double)verdict->covered[object.way] / (double)verdict->text_bytes
                        : 0;
-    bool is_out_of_reach = objects->plain_reason != HL_MOVED && !verdict->is_main && object.way == HL_WAY_IMAGE;
+    bool is_out_of_reach =
+        objects->plain_reason != HL_MOVED && !verdict->is_main && object.way == HL_WAY_IMAGE;
     if (object.way == HL_WAY_NOTHING || is_out_of_reach || object.moved < PART_MIN)
         object.moved = 0;
     objects->object = hl_xrealloc(objects->object, (objects->n + 1) * sizeof object);

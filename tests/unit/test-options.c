@@ -166,14 +166,10 @@ static void test_several(void **state) {
     assert_string_equal(told.option, "backend=");
 }
 
-static void test_old_names(void **state) {
+static void test_wrong_names(void **state) {
     (void)state;
-    static const char *const row[][3] = {
-        {"only=app", "only=app", "it is called exe= now"},
-        {"verbose=1,backend=shared", "backend=shared", "it is called backend=image now"},
-        {"edges=keep,data=off", "edges=keep", "it is called edges=small now"},
-        {"backend=share", "backend=share", "no such value"},
-        {"exes=x", "exes=x", "no such option"}};
+    static const char *const row[][3] = {{"backend=share", "backend=share", "no such value"},
+                                         {"exes=x", "exes=x", "no such option"}};
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_options options;
         struct told told;
@@ -266,7 +262,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_names), cmocka_unit_test(test_several),
         cmocka_unit_test(test_empty),       cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_folders),     cmocka_unit_test(test_long_texts),
-        cmocka_unit_test(test_old_names),
+        cmocka_unit_test(test_wrong_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
