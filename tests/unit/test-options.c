@@ -166,7 +166,7 @@ static void test_several(void **state) {
     assert_string_equal(told.option, "backend=");
 }
 
-static void test_wrong_names(void **state) {
+static void test_unknown_names(void **state) {
     (void)state;
     static const char *const row[][3] = {{"backend=share", "backend=share", "no such value"},
                                          {"exes=x", "exes=x", "no such option"}};
@@ -262,7 +262,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_names), cmocka_unit_test(test_several),
         cmocka_unit_test(test_empty),       cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_folders),     cmocka_unit_test(test_long_texts),
-        cmocka_unit_test(test_wrong_names),
+        cmocka_unit_test(test_unknown_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
