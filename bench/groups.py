@@ -6,7 +6,6 @@ import time
 
 import attach
 import databases
-import service
 import upstream
 from images import group_image
 from intervals import compare
@@ -25,7 +24,7 @@ GROUPS = {
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
-    "run": group_run, "misses": group_misses, "attach": attach.measure, "service": service.measure, "upstream": upstream.measure,
+    "run": group_run, "misses": group_misses, "attach": attach.measure, "upstream": upstream.measure,
 }
 
 

@@ -30,7 +30,7 @@ def join_pages(image):
 
 
 class Store:
-    """A folder of images on a tmpfs with huge=always, made by hand: a process's use of images does not depend on `hugeld share`."""
+    """A folder of images on a tmpfs with huge=always, made by hand: a process's use of images does not depend on `hugeld apply`."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)

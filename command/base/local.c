@@ -214,8 +214,9 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
             return file;
         /* Most links in a folder of libraries lead to another name there. */
         ssize_t bytes = readlinkat(file, "", target, sizeof target - 1);
-        bool is_here = bytes > 0 && bytes < (ssize_t)sizeof target - 1 && memchr(target, '/', (size_t)bytes) == NULL &&
-                       links < LINKS_MAX && (!local->only_roots || status->st_uid == 0);
+        bool is_here = bytes > 0 && bytes < (ssize_t)sizeof target - 1 &&
+                       memchr(target, '/', (size_t)bytes) == NULL && links < LINKS_MAX &&
+                       (!local->only_roots || status->st_uid == 0);
         close(file);
         local->followed = true;
         if (!is_here)

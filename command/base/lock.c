@@ -34,7 +34,8 @@ static pid_t find_holder(int file) {
         unsigned device_major, device_minor;
         uint64_t inode;
         pid_t pid;
-        if (sscanf(line, "%*u: FLOCK %*s WRITE %d %x:%x:%" SCNu64, &pid, &device_major, &device_minor, &inode) == 4 &&
+        if (sscanf(line, "%*u: FLOCK %*s WRITE %d %x:%x:%" SCNu64, &pid, &device_major, &device_minor,
+                   &inode) == 4 &&
             inode == lock.st_ino && makedev(device_major, device_minor) == lock.st_dev && pid > 0)
             found = pid;
     }

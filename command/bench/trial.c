@@ -71,11 +71,6 @@ static void make_plain(void) {
     free(kept);
 }
 
-static void set_variables(char **variable) {
-    for (; variable != NULL && *variable != NULL && strchr(*variable, '=') != NULL; variable++)
-        putenv(*variable);
-}
-
 /* Opens the file anew, since two runs at once must not share a position. */
 static void redirect(int input, off_t input_from, const int *stream) {
     char path[32] = "/dev/null";
@@ -89,32 +84,29 @@ static void redirect(int input, off_t input_from, const int *stream) {
         _exit(HL_EXIT_CANNOT_RUN);
 }
 
-/* The words of `hugeld run` for SUBJECT on SIDE; GATE is its --gate, or -1. */
-static char **list_words(const struct hl_subject *subject, enum hl_side side, int gate) {
-    const struct hl_run run = hl_run_of_side(subject, side);
+char **hl_list_run_words(const struct hl_run *run, char **argv, int gate) {
     struct hl_list words = {0};
     hl_add_to_list(&words, "hugeld");
     hl_add_to_list(&words, "run");
-    if (run.patterns != NULL)
-        hl_add_to_list(&words, hl_xasprintf("--objects=%s", run.patterns));
-    if (run.options != NULL && run.options[0] != '\0')
-        hl_add_to_list(&words, hl_xasprintf("--options=%s", run.options));
-    hl_add_to_list(&words, hl_xasprintf("--via=%s", hl_via_name(&run)));
-    if (run.linker != NULL)
-        hl_add_to_list(&words, hl_xasprintf("--ld-so=%s", run.linker));
-    if (run.copies)
+    if (run->patterns != NULL)
+        hl_add_to_list(&words, hl_xasprintf("--objects=%s", run->patterns));
+    if (run->options != NULL && run->options[0] != '\0')
+        hl_add_to_list(&words, hl_xasprintf("--options=%s", run->options));
+    hl_add_to_list(&words, hl_xasprintf("--via=%s", hl_via_name(run)));
+    if (run->linker != NULL)
+        hl_add_to_list(&words, hl_xasprintf("--ld-so=%s", run->linker));
+    if (run->copies)
         hl_add_to_list(&words, "--copy");
     if (gate >= 0)
         hl_add_to_list(&words, hl_xasprintf("--gate=%d", gate));
     hl_add_to_list(&words, "--");
-    for (char **word = subject->argv; *word != NULL; word++)
+    for (char **word = argv; *word != NULL; word++)
         hl_add_to_list(&words, *word);
     hl_add_to_list(&words, NULL);
     return (char **)words.word;
 }
 
-/* The executable that starts programs; NULL if it is not installed. */
-static char *find_starter(void) {
+char *hl_find_starter(void) {
     char *beside = hl_find_part("hugeld", NULL, X_OK);
     return beside != NULL                           ? beside
            : access(HL_BINDIR "/hugeld", X_OK) == 0 ? hl_xasprintf(HL_BINDIR "/hugeld")
@@ -139,11 +131,10 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
         fcntl(log, F_SETFD, 0);
     if (hl_is_plain(subject, side)) {
         make_plain();
-    } else if (side == HL_AS_IS) {
-        set_variables(subject->variables);
-    } else {
-        words = list_words(subject, side, gate);
-        path = find_starter();
+    } else if (side != HL_AS_IS) {
+        const struct hl_run run = hl_run_of_side(subject, side);
+        words = hl_list_run_words(&run, subject->argv, gate);
+        path = hl_find_starter();
         if (gate >= 0)
             fcntl(gate, F_SETFD, 0);
     }

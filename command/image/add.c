@@ -182,16 +182,18 @@ static bool is_unchanged(struct job *job) {
         return true;
     return fail_for_now(
         job, "changing",
-        hl_xasprintf("it is being written to, or was changed or replaced meanwhile; the next hugeld apply tries "
-                     "again"));
+        hl_xasprintf(
+            "it is being written to, or was changed or replaced meanwhile; the next hugeld apply tries "
+            "again"));
 }
 
 /* --- room --- */
 
-static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed, uint64_t there,
-                          const char *remedy) {
+static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed,
+                          uint64_t there, const char *remedy) {
     return fail_for_now(job, reason,
-                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
+                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64
+                                     " MiB; %s",
                                      needed >> 20, of_what, there >> 20, remedy));
 }
 
@@ -232,7 +234,8 @@ static bool leaves_margin(struct job *job, uint64_t needed) {
     int64_t bytes = (int64_t)needed + job->store->planned;
     return hl_leaves_margin(bytes > 0 ? (uint64_t)bytes : 0) ||
            fail_for_now(job, "memory",
-                        hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
+                        hl_xasprintf("its image takes %" PRIu64
+                                     " MiB, and less than %d %% of the memory would stay "
                                      "available; free memory",
                                      needed >> 20, HL_AVAILABLE_MIN));
 }
@@ -260,8 +263,8 @@ static bool check_room(struct job *job) {
         return fail_for_room(job, "store-full", "the store", needed, hl_store_room(store), remedy);
     int64_t there = (int64_t)hl_read_memory_headroom(&hl_system_roots, &placement) - store->planned;
     if (there < 0 || needed > (uint64_t)there)
-        return fail_for_room(job, "memory", "the machine or a memory limit", needed, there > 0 ? (uint64_t)there : 0,
-                             "free memory, or raise the limit");
+        return fail_for_room(job, "memory", "the machine or a memory limit", needed,
+                             there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
     return leaves_margin(job, needed);
 }
 
@@ -273,9 +276,9 @@ static bool make_folder(struct job *job) {
     job->folder = hl_make_new_folder(job->store, marks);
     return job->folder >= 0 ||
            fail_for_now(
-                job, "store",
-                hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
-                             strerror(-job->folder)));
+               job, "store",
+               hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
+                            strerror(-job->folder)));
 }
 
 /* An empty file in FOLDER: without a name if the file system supports that, else *NAMED. */
@@ -289,13 +292,14 @@ static bool fail_to_write(struct job *job, int result) {
     if (result > 0)
         return refuse(job, (enum hl_reason)result);
     if (result == -ENOSPC || result == -EDQUOT)
-        return fail_for_now(job, "store-full",
-                            hl_xasprintf("the store is full; disable other files, or enlarge it: store_size in "
-                                         "hugeld.conf"));
+        return fail_for_now(
+            job, "store-full",
+            hl_xasprintf("the store is full; disable other files, or enlarge it: store_size in "
+                         "hugeld.conf"));
     return fail_for_now(job, "store",
-                hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
-                             result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"
-                                              : "free memory and try again"));
+                        hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
+                                     result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"
+                                                      : "free memory and try again"));
 }
 
 /* Proves that OUT is on huge pages only, *PAGES of them; else there is no image. */
@@ -314,12 +318,14 @@ static bool prove(struct job *job, int out, uint64_t *pages) {
         result = -ENOMEM;
     if (result == -ENOMEM)
         return fail_for_now(job, "no-huge-page",
-                    hl_xasprintf("%" PRIu64 " of its pages did not become huge; free or compact memory: echo "
-                                 "1 > /proc/sys/vm/compact_memory",
-                                 small));
-    return result == 0 || fail_for_now(job, "unknown",
-                               hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
-                                            strerror(-result)));
+                            hl_xasprintf("%" PRIu64
+                                         " of its pages did not become huge; free or compact memory: echo "
+                                         "1 > /proc/sys/vm/compact_memory",
+                                         small));
+    return result == 0 ||
+           fail_for_now(job, "unknown",
+                        hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
+                                     strerror(-result)));
 }
 
 /* Proves it for one huge page of zeros first: if that cannot be huge, the whole image would be written in vain. */
@@ -496,7 +502,8 @@ static bool add_in_place(struct job *job) {
     if (job->flags & HL_ADD_IMAGE)
         return false;
     if (job->store->placer == NULL)
-        return forced && !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
+        return forced &&
+               !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
     int result = hl_look_in_place(&place, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
@@ -549,7 +556,8 @@ static bool give_new_key(struct job *job) {
 static bool is_present(const struct job *job) {
     struct hl_line path;
     struct hl_file_state image_state = {0};
-    long image = hl_open_image_in_store(job->store->folder, job->store->owner, &job->state, &path, &image_state);
+    long image =
+        hl_open_image_in_store(job->store->folder, job->store->owner, &job->state, &path, &image_state);
     if (image >= 0)
         close((int)image);
     return image >= 0;

@@ -214,9 +214,10 @@ char *hl_explain_private(int file, const char *path, int *error) {
     char *problem = hl_explain_exposed(file, path, true, error);
     if (problem == NULL)
         return NULL;
-    char *sentence = hl_xasprintf("%s, and this store is for all users; keep the file where only root can write and all "
-                                  "users can read, or make a store of your own (hugeld apply --list=FILE --store=FOLDER)",
-                                  problem);
+    char *sentence =
+        hl_xasprintf("%s, and this store is for all users; keep the file where only root can write and all "
+                     "users can read, or make a store of your own (hugeld apply --list=FILE --store=FOLDER)",
+                     problem);
     free(problem);
     return sentence;
 }

@@ -75,6 +75,7 @@
 #define SLOW_MS 10
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
+#define TRIES_TO_COUNT 5
 /* Percent of the last ten seconds in which something waited. */
 #define PRESSURE_MAX 5.0
 /* For this long the disks are watched for waiting processes. */
@@ -367,25 +368,43 @@ static bool read_entries(const struct work *work, const struct hl_chunk *chunk, 
                  (off_t)((uint64_t)work->window / work->page_bytes * sizeof *entry)) == (ssize_t)bytes;
 }
 
-/* Whether another process maps a cached page of CHUNK: 1 or 0.  /proc/kpagecount tells how many do, and whoever they are: in another
-   namespace, through another file system, guarded by a security module.  It counts our own mapping, which is dropped first.  Negative:
-   the kernel does not tell. */
-static int is_mapped_by_others(const struct work *work, const struct hl_chunk *chunk) {
-    uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry), mapped[512];
-    int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC);
-    int result = counts >= 0 && read_entries(work, chunk, entry) && drop_window(work) ? 0 : -1;
-    for (size_t i = 0, n; i < work->pages && result == 0; i += n) {
-        uint64_t frame = entry[i] & FRAME_NUMBER;
-        n = 1;
+/* The frame of PAGE's page, which is cached; 0: it is not. */
+static uint64_t find_frame(const uint64_t *entry, size_t page) {
+    return entry[page] & PRESENT ? entry[page] & FRAME_NUMBER : 0;
+}
+
+/* The first page of CHUNK that another process maps, by the frames in ENTRY; as many as there are pages: there is none.  Negative: the
+   kernel does not tell. */
+static ssize_t find_mapped_page(const struct work *work, int counts, const uint64_t *entry) {
+    uint64_t mapped;
+    for (size_t i = 0; i < work->pages; i++) {
+        uint64_t frame = find_frame(entry, i);
         if (!(entry[i] & PRESENT))
             continue;
-        while (i + n < work->pages && n < 512 && (entry[i + n] & PRESENT) && (entry[i + n] & FRAME_NUMBER) == frame + n)
-            n++;
-        if (frame == 0 || pread(counts, mapped, n * sizeof mapped[0], (off_t)(frame * sizeof mapped[0])) !=
-                              (ssize_t)(n * sizeof mapped[0]))
-            result = -1;
-        for (size_t j = 0; j < n && result == 0; j++)
-            result = mapped[j] > 0;
+        if (frame == 0 ||
+            pread(counts, &mapped, sizeof mapped, (off_t)(frame * sizeof mapped)) != sizeof mapped)
+            return -1;
+        if (mapped > 0)
+            return (ssize_t)i;
+    }
+    return (ssize_t)work->pages;
+}
+
+/* Whether another process maps a cached page of CHUNK: 1 or 0.  /proc/kpagecount tells how many do, whoever they are: in another
+   namespace, through another file system, guarded by a security module.  It counts our own mapping, which is dropped first; and if the
+   kernel has moved the page meanwhile, its frame may be another process's, so that is tried again.  Negative: the kernel does not
+   tell. */
+static int is_mapped_by_others(const struct work *work, const struct hl_chunk *chunk) {
+    uint64_t *entry = hl_xmalloc(2 * work->pages * sizeof *entry), *again = entry + work->pages;
+    int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC), result = counts >= 0 ? 1 : -1;
+    for (unsigned try = 0; try < TRIES_TO_COUNT && result == 1; try++) {
+        bool is_read = read_entries(work, chunk, entry) && drop_window(work);
+        ssize_t page = is_read ? find_mapped_page(work, counts, entry) : -1;
+        if (page < 0 || page == (ssize_t)work->pages)
+            result = page < 0 ? -1 : 0;
+        else if (read_entries(work, chunk, again) &&
+                 find_frame(again, (size_t)page) == find_frame(entry, (size_t)page))
+            break;
     }
     if (counts >= 0)
         close(counts);
@@ -464,8 +483,9 @@ static char *explain_mappers(struct work *work) {
     bool is_known = count_mappers(work);
     work->next_count = hl_now_ms() + fmax(COUNTED_MS, REST * (hl_processor_ms() - used));
     return is_known ? NULL
-                    : hl_xasprintf("it cannot be known which processes map the file, or to look takes too long; run "
-                                   "hugeld as root with all capabilities");
+                    : hl_xasprintf(
+                          "it cannot be known which processes map the file, or to look takes too long; run "
+                          "hugeld as root with all capabilities");
 }
 
 /* --- pressure --- */
@@ -589,12 +609,12 @@ enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM };
 
 static const char *const sentences[] = {
     [NONE] = NULL,
-    [IN_USE] =
-        "processes map the file, and this kernel makes its text huge only while none does; reboot, or ask for an image: "
-        "way=image",
-    [TOO_MANY] =
-        "so many processes map the file that they would all wait for more than 2 ms; wait until there are fewer, or ask "
-        "for an image: way=image",
+    [IN_USE] = "processes map the file, and this kernel makes its text huge only while none does; reboot, or "
+               "ask for an image: "
+               "way=image",
+    [TOO_MANY] = "so many processes map the file that they would all wait for more than 2 ms; wait until "
+                 "there are fewer, or ask "
+                 "for an image: way=image",
     [NO_PAGE] =
         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory",
     [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld enable --way=image",
@@ -616,7 +636,8 @@ static bool may_read_huge(int file) {
     struct utsname name;
     struct statfs fs;
     unsigned version = 0, patch_level = 0;
-    if (fstatfs(file, &fs) != 0 || uname(&name) != 0 || sscanf(name.release, "%u.%u", &version, &patch_level) != 2)
+    if (fstatfs(file, &fs) != 0 || uname(&name) != 0 ||
+        sscanf(name.release, "%u.%u", &version, &patch_level) != 2)
         return false;
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if ((unsigned)fs.f_type == known[i].type)
@@ -690,7 +711,8 @@ static enum obstacle make_huge(struct hl_placer *placer, struct work *work, stru
                                struct hl_chunk *chunk) {
     enum obstacle obstacle =
         placer->only_looks ? check_joined(placer, work, chunk) : try_collapse(placer, work, chunk);
-    bool can_read = superblock->reads_anew == UNTRIED ? may_read_huge(work->file) : superblock->reads_anew == CAN;
+    bool can_read =
+        superblock->reads_anew == UNTRIED ? may_read_huge(work->file) : superblock->reads_anew == CAN;
     if (obstacle == NONE || placer->only_joins)
         return obstacle;
     if (work->place->is_mapped || placer->only_looks)
@@ -740,9 +762,10 @@ static char *explain_memory(uint64_t bytes) {
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     bool has_room = bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
-    return has_room ? NULL
-                    : hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the "
-                                   "limit");
+    return has_room
+               ? NULL
+               : hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the "
+                              "limit");
 }
 
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
@@ -777,7 +800,8 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
             place->obstacle = "pressure";
         else if ((sentence = explain_mappers(&work)) != NULL)
             place->obstacle = "unknown";
-        enum obstacle found = sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
+        enum obstacle found =
+            sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
         place->chunk[i].is_huge |= sentence == NULL && placer->only_looks && found == NONE;
         obstacle = obstacle == NONE || found == FILE_SYSTEM ? found : obstacle;
     }

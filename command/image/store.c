@@ -36,9 +36,8 @@
 static const struct {
     unsigned flag; /* HL_ADD_* */
     const char *name;
-} mark_names[] = {{HL_ADD_ANY_DISK, ".any-disk"},
-                  {HL_ADD_EVICTABLE, ".unasked"},
-                  {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
+} mark_names[] = {
+    {HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_EVICTABLE, ".unasked"}, {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
 /* False if PATH is NULL: then it reports why this user has no store. */
 static bool has_path(const char *path) {
@@ -303,7 +302,8 @@ static int say_no_lock(const struct hl_store *store, int result) {
                 "--store",
                 store->path);
     else if (result == -EWOULDBLOCK)
-        hl_warn("%s: another process has been changing this store for ten seconds; try again later", store->path);
+        hl_warn("%s: another process has been changing this store for ten seconds; try again later",
+                store->path);
     else if (result != 0)
         hl_warn("%s: the store cannot be locked: %s; make it writable, or name another with --store",
                 store->path, strerror(-result));
@@ -625,8 +625,8 @@ static bool is_taken(const struct hl_store *store, const char *key, takes_origin
 }
 
 /* TAKES: which originals' items are read; NULL: all. */
-static bool read_store(const struct hl_store *store, struct hl_local *local, takes_origin *takes, const void *data,
-                       struct hl_store_item **items, size_t *n) {
+static bool read_store(const struct hl_store *store, struct hl_local *local, takes_origin *takes,
+                       const void *data, struct hl_store_item **items, size_t *n) {
     DIR *entries = hl_open_list(store->folder, ".");
     *items = NULL;
     *n = 0;
@@ -653,7 +653,8 @@ bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, s
     return hl_read_items_of(store, NULL, items, n);
 }
 
-bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items, size_t *n) {
+bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items,
+                      size_t *n) {
     struct hl_local local = {0};
     *items = NULL;
     *n = 0;
@@ -668,8 +669,8 @@ bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, s
     return read_store(store, NULL, NULL, NULL, items, n);
 }
 
-bool hl_list_some(const struct hl_store *store, takes_origin *takes, const void *data, struct hl_store_item **items,
-                  size_t *n) {
+bool hl_list_some(const struct hl_store *store, takes_origin *takes, const void *data,
+                  struct hl_store_item **items, size_t *n) {
     return read_store(store, NULL, takes, data, items, n);
 }
 

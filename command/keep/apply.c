@@ -67,7 +67,8 @@ bool hl_begin_apply(struct hl_apply *apply) {
         return false;
     }
     if (!apply->has_store && apply->is_dry) { /* the one that would be made */
-        apply->store = (struct hl_store){.path = hl_xasprintf("%s", apply->store_path), .folder = -1, .lock = -1};
+        apply->store =
+            (struct hl_store){.path = hl_xasprintf("%s", apply->store_path), .folder = -1, .lock = -1};
         apply->store.owner = hl_find_store_owner();
         apply->store.bytes_if_made = hl_store_bytes(apply->lists.settings.store_size);
         apply->store.for_all = geteuid() == 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
@@ -75,8 +76,10 @@ bool hl_begin_apply(struct hl_apply *apply) {
     }
     apply->store.placer = &apply->placer;
     if (apply->has_store && apply->store.was_lost)
-        hl_note_problem(apply, hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made anew",
-                                            apply->store_path));
+        hl_note_problem(
+            apply,
+            hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made anew",
+                         apply->store_path));
     if (apply->has_store)
         hl_read_records(&apply->records, &apply->store);
     return true;
@@ -90,8 +93,8 @@ static void note(struct hl_apply *apply, const char *path, const struct hl_entry
         apply->files,
         json_pack("{s:o, s:o, s:s, s:o, s:I, s:o, s:o}", "path", hl_json_text(path), "entry",
                   entry != NULL ? hl_json_text(entry->text) : json_null(), "result", result, "way",
-                  way != NULL ? json_string(way) : json_null(), "huge_pages", (json_int_t)huge_pages, "reason",
-                  hl_json_text(reason != NULL && reason[0] != '\0' ? reason : NULL), "sentence",
+                  way != NULL ? json_string(way) : json_null(), "huge_pages", (json_int_t)huge_pages,
+                  "reason", hl_json_text(reason != NULL && reason[0] != '\0' ? reason : NULL), "sentence",
                   hl_json_text(sentence != NULL && sentence[0] != '\0' ? sentence : NULL)));
 }
 
@@ -105,19 +108,21 @@ static void say_made(const struct hl_apply *apply, const struct hl_add_outcome *
     if (apply->json)
         return;
     if (outcome->text_bytes == 0)
-        hl_print("%s: %s, %" PRIu64 " huge page%s", outcome->path, outcome->is_in_place ? "in place" : "image",
-                 outcome->huge_pages, hl_plural(outcome->huge_pages));
+        hl_print("%s: %s, %" PRIu64 " huge page%s", outcome->path,
+                 outcome->is_in_place ? "in place" : "image", outcome->huge_pages,
+                 hl_plural(outcome->huge_pages));
     else
         hl_print("%s: %s, %u.%u %% of its text, %" PRIu64 " huge page%s%s%s", outcome->path,
                  outcome->is_in_place ? "in place" : "image", share / 10, share % 10, outcome->huge_pages,
                  hl_plural(outcome->huge_pages),
-                 rest == NULL              ? ""
-                 : outcome->is_in_place    ? "; the rest is not: "
-                                           : "; not in place: ",
+                 rest == NULL           ? ""
+                 : outcome->is_in_place ? "; the rest is not: "
+                                        : "; not in place: ",
                  rest != NULL ? rest : "");
 }
 
-static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_record *record) {
+static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
+                         const struct hl_record *record) {
     switch (record->result) {
     case HL_RESULT_MADE:
         apply->present++;
@@ -164,7 +169,8 @@ static int remove_item(struct hl_apply *apply, const struct hl_store_item *item)
     }
     int result = hl_remove_store_item(&apply->store, item->key);
     if (result != 0 && result != -ENOENT)
-        hl_note_problem(apply, hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
+        hl_note_problem(apply,
+                        hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
     return result == -ENOENT ? 0 : result;
 }
 
@@ -208,7 +214,8 @@ static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *want
 
 /* Whether the image of the file with STATE is there, may be used, and is huge; small pages are joined above the memory margin, else
    they stay. */
-static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_file_state *state) {
+static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted,
+                           const struct hl_file_state *state) {
     struct hl_line path;
     uint64_t pages, small = 0;
     struct hl_file_state found = {0};
@@ -221,10 +228,10 @@ static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wante
     struct hl_line key;
     struct stat folder;
     hl_set_image_key(&key, state);
-    bool is_open = !apply->store.for_all || (fstatat(apply->store.folder, key.at, &folder, 0) == 0 &&
-                                             (folder.st_mode & S_IXOTH) != 0);
-    if (is_open && hl_prove_huge(&apply->store.geometry, (int)image, false, &pages, &small) == 0 && small > 0 &&
-        !apply->is_dry && hl_leaves_margin(small * apply->store.geometry.huge_page_bytes))
+    bool is_open = !apply->store.for_all ||
+                   (fstatat(apply->store.folder, key.at, &folder, 0) == 0 && (folder.st_mode & S_IXOTH) != 0);
+    if (is_open && hl_prove_huge(&apply->store.geometry, (int)image, false, &pages, &small) == 0 &&
+        small > 0 && !apply->is_dry && hl_leaves_margin(small * apply->store.geometry.huge_page_bytes))
         hl_prove_huge(&apply->store.geometry, (int)image, true, &pages, &small);
     close((int)image);
     return is_open;
@@ -245,8 +252,8 @@ static bool is_still_in_place(const struct hl_apply *apply, const struct hl_want
     return is;
 }
 
-static bool is_still_made(struct hl_apply *apply, const struct hl_wanted *wanted, const struct hl_record *record,
-                          const struct hl_file_state *state) {
+static bool is_still_made(struct hl_apply *apply, const struct hl_wanted *wanted,
+                          const struct hl_record *record, const struct hl_file_state *state) {
     return record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted, state);
 }
 
@@ -273,15 +280,17 @@ static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *
     enum hl_result result = judge(outcome);
     bool is_partial = result == HL_RESULT_MADE && outcome->is_in_place && outcome->sentence != NULL;
     bool is_vain = result == HL_RESULT_PENDING || result == HL_RESULT_REFUSED || is_partial;
-    record->delay = !is_vain ? 0 : was_tried && record->delay > 0 ? fmin(2 * record->delay, DELAY_MAX) : DELAY;
+    record->delay = !is_vain                         ? 0
+                    : was_tried && record->delay > 0 ? fmin(2 * record->delay, DELAY_MAX)
+                                                     : DELAY;
     record->result = result;
     record->is_in_place = outcome->is_in_place;
     record->asked = asked;
     record->tried = find_uptime();
     replace(&record->key, outcome->key.bytes > 0 ? outcome->key.at : key);
     replace(&record->reason, outcome->reason);
-    replace(&record->sentence, result == HL_RESULT_MADE && !outcome->is_in_place ? outcome->not_in_place
-                                                                                 : outcome->sentence);
+    replace(&record->sentence,
+            result == HL_RESULT_MADE && !outcome->is_in_place ? outcome->not_in_place : outcome->sentence);
 }
 
 /* Whether a dry run would have made the same file already, by another of its names. */
@@ -289,14 +298,15 @@ static bool is_planned(const struct hl_apply *apply, const char *path, const cha
     bool is = false;
     for (size_t i = 0; i < apply->records.n && apply->is_dry && !is; i++) {
         const struct hl_record *record = &apply->records.record[i];
-        is = record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 && strcmp(record->path, path) != 0;
+        is = record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 &&
+             strcmp(record->path, path) != 0;
     }
     return is;
 }
 
 /* Tries to put the file on huge pages, and notes the result. */
-static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, struct hl_record *record, const char *key,
-                    bool was_tried, bool is_broken) {
+static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, struct hl_record *record,
+                    const char *key, bool was_tried, bool is_broken) {
     struct hl_add_outcome outcome;
     unsigned flags = (apply->any_disk ? HL_ADD_ANY_DISK : 0) | (apply->is_dry ? HL_ADD_DRY : 0) |
                      (wanted->is_named ? 0 : HL_ADD_IF_WORTH) | wanted->entry->way;
@@ -322,8 +332,8 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     } else {
         hl_hide_progress();
         if (record->result == HL_RESULT_PENDING || (wanted->is_named && record->result != HL_RESULT_MADE))
-            hl_warn("%s: %s: %s", wanted->path, record->result == HL_RESULT_PENDING ? "pending" : "not on huge pages",
-                    record->sentence);
+            hl_warn("%s: %s: %s", wanted->path,
+                    record->result == HL_RESULT_PENDING ? "pending" : "not on huge pages", record->sentence);
         count_result(apply, wanted, record);
     }
     hl_free_add_outcome(&outcome);
@@ -335,7 +345,8 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     find_key(&key, &state, &wanted->status);
     if (apply->cannot_mount) {
         apply->pending++;
-        note(apply, wanted->path, wanted->entry, "pending", NULL, 0, "no-store", "there is no store in this container");
+        note(apply, wanted->path, wanted->entry, "pending", NULL, 0, "no-store",
+             "there is no store in this container");
         return;
     }
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
@@ -382,17 +393,21 @@ static void say_removed(struct hl_apply *apply, const struct hl_store_item *item
     hl_hide_progress();
     note(apply, item->origin, NULL, "removed", name_way(item->is_in_place), item->huge_pages, NULL, why);
     if (!apply->json)
-        hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed", why);
+        hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed",
+                 why);
 }
 
-static bool is_unnamed(const void *wanted, const char *origin) { return hl_find_wanted_file(wanted, origin) == NULL; }
+static bool is_unnamed(const void *wanted, const char *origin) {
+    return hl_find_wanted_file(wanted, origin) == NULL;
+}
 
 /* Removes what was named by no entry in two runs. */
 static void prune(struct hl_apply *apply) {
     struct hl_store_item *items = NULL;
     size_t n = 0;
     bool prunes = apply->lists.is_whole && apply->only == NULL;
-    if (!apply->has_store || apply->only != NULL || !hl_list_some(&apply->store, is_unnamed, &apply->wanted, &items, &n)) {
+    if (!apply->has_store || apply->only != NULL ||
+        !hl_list_some(&apply->store, is_unnamed, &apply->wanted, &items, &n)) {
         hl_free_store_items(items, n);
         return;
     }
@@ -443,17 +458,19 @@ void hl_apply_lists(struct hl_apply *apply) {
         if (apply->only != NULL && apply->only != entry)
             continue;
         if (entry->problem != NULL)
-            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, entry->problem));
+            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text,
+                                                entry->problem));
         if (entry->is_unit && !hl_knows_unit(entry->text))
-            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source, entry->line,
-                                                entry->text));
+            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source,
+                                                entry->line, entry->text));
     }
     prune(apply);
     for (size_t i = 0; i < apply->wanted.n; i++)
         apply_file(apply, &apply->wanted.file[i]);
     hl_hide_progress();
     if (apply->in_place > 0 && apply->placer.is_pressure_unknown)
-        hl_warn("this kernel does not say whether programs wait for memory or disks, so files were put in place without "
+        hl_warn("this kernel does not say whether programs wait for memory or disks, so files were put in "
+                "place without "
                 "regard to that; boot with psi=1");
 }
 
@@ -461,9 +478,11 @@ int hl_end_apply(struct hl_apply *apply) {
     if (apply->has_store && !apply->is_dry) {
         int result = hl_write_records(&apply->records, &apply->store);
         if (result != 0)
-            hl_note_problem(apply, hl_xasprintf("%s: what was tried cannot be noted: %s; enlarge the store: store_size in "
-                                                "hugeld.conf",
-                                                apply->store_path, strerror(-result)));
+            hl_note_problem(
+                apply,
+                hl_xasprintf("%s: what was tried cannot be noted: %s; enlarge the store: store_size in "
+                             "hugeld.conf",
+                             apply->store_path, strerror(-result)));
     }
     if (apply->store.path != NULL)
         hl_close_store(&apply->store);
@@ -479,16 +498,18 @@ int hl_end_apply(struct hl_apply *apply) {
 void hl_print_applied(struct hl_apply *apply, int code, json_t *more) {
     bool changed = apply->made + apply->in_place + apply->removed > 0;
     if (apply->json) {
-        json_t *answer = json_pack("{s:b, s:b, s:O, s:O, s:I, s:I}", "changed", changed, "dry_run", apply->is_dry, "files",
-                                   apply->files, "problems", apply->problems, "pending", (json_int_t)apply->pending,
-                                   "huge_pages", (json_int_t)apply->huge_pages);
+        json_t *answer =
+            json_pack("{s:b, s:b, s:O, s:O, s:I, s:I}", "changed", changed, "dry_run", apply->is_dry, "files",
+                      apply->files, "problems", apply->problems, "pending", (json_int_t)apply->pending,
+                      "huge_pages", (json_int_t)apply->huge_pages);
         if (code == HL_EXIT_NO)
             json_object_update_new(answer, hl_json_error());
         if (more != NULL)
             json_object_update(answer, more);
         hl_print_json(answer);
     } else {
-        hl_print("%s%u image%s made, %u file%s put in place, %" PRIu64 " huge page%s; %u removed, %u as before, %u pending, "
+        hl_print("%s%u image%s made, %u file%s put in place, %" PRIu64
+                 " huge page%s; %u removed, %u as before, %u pending, "
                  "%u would gain nothing, %u cannot",
                  apply->is_dry ? "dry run: " : "", apply->made, hl_plural(apply->made), apply->in_place,
                  hl_plural(apply->in_place), apply->huge_pages, hl_plural(apply->huge_pages), apply->removed,
@@ -510,10 +531,13 @@ static const struct hl_flag command_flags[] = {
     {"dry-run", 'n', NULL, "Say what would be done, and change nothing", HL_SWITCH(struct request, dry_run)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"metrics", 0, "FILE.prom", "Write gauges for Prometheus", HL_STRING(struct request, metrics)},
-    {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)", HL_STRING(struct request, every)},
+    {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)",
+     HL_STRING(struct request, every)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
-    {"store", 0, "FOLDER", "This store, not the machine's (root) or your own", HL_STRING(struct request, store)},
-    {"any-disk", 0, NULL, "Accept files on mounts other than / and /usr", HL_SWITCH(struct request, any_disk)},
+    {"store", 0, "FOLDER", "This store, not the machine's (root) or your own",
+     HL_STRING(struct request, store)},
+    {"any-disk", 0, NULL, "Accept files on mounts other than / and /usr",
+     HL_SWITCH(struct request, any_disk)},
     {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
 };
 
@@ -521,26 +545,27 @@ static const struct hl_flag command_flags[] = {
 static double parse_time(const char *text) {
     char *unit;
     double number = text[0] >= '0' && text[0] <= '9' ? strtod(text, &unit) : 0;
-    double seconds = number <= 0                      ? 0
-                     : strcmp(unit, "") == 0          ? number
-                     : strcmp(unit, "s") == 0         ? number
-                     : strcmp(unit, "m") == 0         ? 60 * number
-                     : strcmp(unit, "h") == 0         ? 3600 * number
-                                                      : 0;
+    double seconds = number <= 0              ? 0
+                     : strcmp(unit, "") == 0  ? number
+                     : strcmp(unit, "s") == 0 ? number
+                     : strcmp(unit, "m") == 0 ? 60 * number
+                     : strcmp(unit, "h") == 0 ? 3600 * number
+                                              : 0;
     return seconds >= 1 && seconds <= DELAY_MAX ? seconds : 0;
 }
 
 /* The administrator's `systemctl stop` holds until the next boot, since the link by which the timer is enabled stays. */
 void hl_switch_timer(bool is_on) {
-    const char *runtime = getenv("XDG_RUNTIME_DIR"), *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    const char *runtime = getenv("XDG_RUNTIME_DIR"), *config = getenv("XDG_CONFIG_HOME"),
+               *home = getenv("HOME");
     bool is_root = geteuid() == 0;
     char *folder = is_root          ? hl_xasprintf("/etc/systemd/system")
                    : config != NULL ? hl_xasprintf("%s/systemd/user", config)
                                     : hl_xasprintf("%s/.config/systemd/user", home != NULL ? home : "");
     char *link = hl_xasprintf("%s/timers.target.wants/hugeld.timer", folder);
     char *manager = hl_xasprintf("%s/systemd/private", runtime != NULL ? runtime : "");
-    const char *const arguments[] = {is_root ? "--system" : "--user", is_on ? "enable" : "disable", "--now", "hugeld.timer",
-                                     NULL};
+    const char *const arguments[] = {is_root ? "--system" : "--user", is_on ? "enable" : "disable", "--now",
+                                     "hugeld.timer", NULL};
     bool is_enabled = faccessat(AT_FDCWD, link, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     if (is_enabled != is_on && (is_root ? hl_has_systemd() : access(manager, F_OK) == 0))
         hl_call_systemctl(arguments);
@@ -568,7 +593,7 @@ static int apply_once(const struct request *request) {
     if (is_begun && is_default && !apply.is_dry && (apply.lists.n > 0 || apply.lists.is_whole))
         hl_switch_timer(apply.lists.n > 0);
     json_t *more = json_pack("{s:o}", "store", hl_json_text(apply.store_path));
-    char *metrics = request->metrics != NULL            ? hl_xasprintf("%s", request->metrics)
+    char *metrics = request->metrics != NULL               ? hl_xasprintf("%s", request->metrics)
                     : apply.lists.settings.metrics != NULL ? hl_xasprintf("%s", apply.lists.settings.metrics)
                                                            : NULL;
     int code = hl_end_apply(&apply);
@@ -605,12 +630,13 @@ static int apply_again(const struct request *request, double seconds) {
 }
 
 int hl_apply(int argc, char **argv) {
-    static const struct hl_command command = {
-        "apply",
-        "Puts what is enabled on huge pages, renews what has changed, and removes what is enabled no longer.\v"
-        "Root's lists are in /etc/hugeld/enabled.d.  hugeld.timer runs it.  Exit status: 0 done or unchanged, 1 some of it "
-        "failed, 3 some of it is pending; 'hugeld list' says why.",
-        command_flags, false};
+    static const struct hl_command command = {"apply",
+                                              "Puts what is enabled on huge pages, renews what has changed, "
+                                              "and removes what is enabled no longer.\v"
+                                              "Root's lists are in /etc/hugeld/enabled.d.  hugeld.timer runs "
+                                              "it.  Exit status: 0 done or unchanged, 1 some of it "
+                                              "failed, 3 some of it is pending; 'hugeld list' says why.",
+                                              command_flags, false};
     struct request request = {0};
     int code = hl_read_flags(&command, argc, argv, &request);
     double seconds = code == 0 && request.every != NULL ? parse_time(request.every) : 0;

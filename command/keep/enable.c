@@ -24,7 +24,7 @@ struct request {
     /* while it works */
     char *configuration;
     int folder; /* enabled.d */
-    int code; /* of the command */
+    int code;   /* of the command */
     bool changed;
     json_t *entries;
 };
@@ -32,7 +32,8 @@ struct request {
 static const struct hl_choice ways[] = {{"image", HL_ADD_IMAGE}, {"in-place", HL_ADD_IN_PLACE}, {NULL, 0}};
 
 static const struct hl_flag enable_flags[] = {
-    {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer", HL_CHOICE(struct request, way, ways)},
+    {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer",
+     HL_CHOICE(struct request, way, ways)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM...\nUNIT.service [FILE...]", NULL, HL_LIST(struct request, names)},
 };
@@ -59,10 +60,12 @@ static bool is_listed(const struct request *request, const char *text) {
 static char *find_word(const struct request *request, const char *name) {
     bool disables = request->disables;
     char path[PATH_MAX];
-    char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name), *word = NULL;
+    char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name),
+         *word = NULL;
     if (program == NULL) {
-        hl_warn("%s: there is no such program in PATH; name a file, or a unit with its suffix, as in %s.service", name,
-                name);
+        hl_warn(
+            "%s: there is no such program in PATH; name a file, or a unit with its suffix, as in %s.service",
+            name, name);
         return NULL;
     }
     bool found = realpath(program, path) != NULL, is_glob = name[0] == '/' && strpbrk(name, "*?[\\") != NULL;
@@ -89,8 +92,9 @@ static char *find_word(const struct request *request, const char *name) {
 /* --- results --- */
 
 static void note_entry(struct request *request, const char *entry, bool changed, int code, json_t *files) {
-    json_array_append_new(request->entries, json_pack("{s:o, s:b, s:I, s:o}", "entry", hl_json_text(entry), "changed",
-                                                      changed, "exit", (json_int_t)code, "files", files));
+    json_array_append_new(request->entries,
+                          json_pack("{s:o, s:b, s:I, s:o}", "entry", hl_json_text(entry), "changed", changed,
+                                    "exit", (json_int_t)code, "files", files));
     request->changed |= changed;
     if (code == HL_EXIT_NO || (code == HL_EXIT_PENDING && request->code == HL_EXIT_DONE))
         request->code = code;
@@ -102,7 +106,8 @@ static bool change_list(struct request *request, const char *added, const char *
         return true;
     int result = hl_change_list(request->folder, added, removed, changed);
     if (result != 0) {
-        hl_warn("%s/enabled.d/" HL_LOCAL_LIST ": it cannot be changed: %s", request->configuration, strerror(-result));
+        hl_warn("%s/enabled.d/" HL_LOCAL_LIST ": it cannot be changed: %s", request->configuration,
+                strerror(-result));
         request->code = HL_EXIT_NO;
     }
     return result == 0;
@@ -123,7 +128,8 @@ static int apply_entry(struct request *request, const char *text, json_t **files
         apply.failed = apply.only == NULL; /* what other lists say wrong is no fault of this entry */
         if (apply.only != NULL)
             hl_apply_lists(&apply);
-        if (apply.only != NULL && apply.made + apply.in_place + apply.present + apply.pending == 0 && !apply.failed) {
+        if (apply.only != NULL && apply.made + apply.in_place + apply.present + apply.pending == 0 &&
+            !apply.failed) {
             hl_warn("%s: nothing of it can be on huge pages", text);
             apply.failed = true;
         }
@@ -142,7 +148,10 @@ static char *format_line(const char *text, const struct hl_texts *files, unsigne
         free(line);
         line = longer;
     }
-    char *whole = hl_xasprintf("%s%s", line, way == HL_ADD_IMAGE ? " way=image" : way != 0 ? " way=in-place" : "");
+    char *whole = hl_xasprintf("%s%s", line,
+                               way == HL_ADD_IMAGE ? " way=image"
+                               : way != 0          ? " way=in-place"
+                                                   : "");
     free(line);
     return whole;
 }
@@ -164,7 +173,9 @@ static char *find_line(const struct request *request, const char *text, char **s
     return line;
 }
 
-static bool is_local(const char *source) { return source != NULL && hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST); }
+static bool is_local(const char *source) {
+    return source != NULL && hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST);
+}
 
 /* Enables the entry that LINE would be, whose first word is TEXT. */
 static void enable_line(struct request *request, const char *text, const char *line) {
@@ -175,7 +186,8 @@ static void enable_line(struct request *request, const char *text, const char *l
     if (change_list(request, NULL, mask, &unmasked)) {
         before = find_line(request, text, &source);
         /* A list of a package may have it already. */
-        bool is_there = before != NULL && (strcmp(before, line) == 0 || (!is_local(source) && strcmp(text, line) == 0));
+        bool is_there =
+            before != NULL && (strcmp(before, line) == 0 || (!is_local(source) && strcmp(text, line) == 0));
         if (is_there || change_list(request, line, NULL, &added))
             code = apply_entry(request, text, &files);
     }
@@ -382,7 +394,8 @@ static int change(int argc, char **argv, bool disables) {
     static const struct hl_command commands[] = {
         {"enable",
          "Keeps these files on huge pages from now on, after upgrades, too.\v"
-         "It writes them to enabled.d/local.list and applies them at once.  FILEs behind a unit are those that it executes; "
+         "It writes them to enabled.d/local.list and applies them at once.  FILEs behind a unit are those "
+         "that it executes; "
          "by itself it finds them.  Exit status: 0 done or unchanged, 1 failed, 3 pending.",
          enable_flags, false},
         {"disable",
@@ -393,8 +406,8 @@ static int change(int argc, char **argv, bool disables) {
     struct request request = {.disables = disables, .folder = -ENOENT, .entries = json_array()};
     int code = hl_read_flags(&commands[disables], argc, argv, &request);
     if (code == 0 && request.names.n == 0) {
-        hl_warn("%s: name files or units, as in hugeld %s postgresql@15-main.service", commands[disables].name,
-                commands[disables].name);
+        hl_warn("%s: name files or units, as in hugeld %s postgresql@15-main.service",
+                commands[disables].name, commands[disables].name);
         code = HL_EXIT_USAGE;
     }
     if (code == 0) {

@@ -11,10 +11,10 @@
 struct hl_apply {
     /* Set by the caller. */
     bool is_dry, json, any_disk;
-    bool retries;           /* also what was tried already and waits */
-    const char *list;       /* only this list; NULL: those of CONFIGURATION */
-    char *configuration;    /* the folder of lists and settings; hl_end_apply frees it */
-    char *store_path;       /* the same */
+    bool retries;                /* also what was tried already and waits */
+    const char *list;            /* only this list; NULL: those of CONFIGURATION */
+    char *configuration;         /* the folder of lists and settings; hl_end_apply frees it */
+    char *store_path;            /* the same */
     const struct hl_entry *only; /* only this one of LISTS; nothing is pruned then */
     /* From hl_begin_apply. */
     struct hl_lists lists;
@@ -73,8 +73,8 @@ struct hl_use {
     uint64_t device, inode;             /* of the file or of its image, as maps shows them */
     uint64_t image_device, image_inode; /* 0: it has none */
     unsigned processes, huge;           /* that map its text, and those of them that do so by huge pages */
-    unsigned in_units;                  /* those of them without huge pages that belong to a unit of systemd */
-    char unit[128];                     /* the name of one of these units */
+    unsigned in_units; /* those of them without huge pages that belong to a unit of systemd */
+    char unit[128];    /* the name of one of these units */
 };
 
 /* Finds the processes that map the N files of USE.  False: this kernel does not tell which pages of another process are huge (before

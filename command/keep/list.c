@@ -37,11 +37,11 @@ int hl_open_trusted(const char *path, int flags) {
     int file = open(path, flags | O_NONBLOCK | O_CLOEXEC);
     if (file < 0)
         return -errno;
-    int result = fstat(file, &stat) != 0                                  ? -errno
-                 : !(flags & O_DIRECTORY) && !S_ISREG(stat.st_mode)       ? -EINVAL
-                 : !(flags & O_DIRECTORY) && stat.st_size > BYTES_MAX     ? -EFBIG
-                 : !hl_only_writable_by(&stat, geteuid())                 ? -EPERM
-                                                                          : 0;
+    int result = fstat(file, &stat) != 0                              ? -errno
+                 : !(flags & O_DIRECTORY) && !S_ISREG(stat.st_mode)   ? -EINVAL
+                 : !(flags & O_DIRECTORY) && stat.st_size > BYTES_MAX ? -EFBIG
+                 : !hl_only_writable_by(&stat, geteuid())             ? -EPERM
+                                                                      : 0;
     if (result == 0)
         return file;
     close(file);
@@ -51,8 +51,8 @@ int hl_open_trusted(const char *path, int flags) {
 static char *explain_open(const char *path, int error) {
     switch (error) {
     case EPERM:
-        return hl_xasprintf("%s: other users can write it, so it is not believed; chown it to its user, chmod go-w",
-                            path);
+        return hl_xasprintf(
+            "%s: other users can write it, so it is not believed; chown it to its user, chmod go-w", path);
     case EINVAL:
         return hl_xasprintf("%s: it is not a regular file", path);
     case EFBIG:
@@ -65,7 +65,8 @@ static char *explain_open(const char *path, int error) {
 /* Calls PARSE for each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be
    read to its end, or had a wrong line; that was noted. */
 static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_missing,
-                       char *(*parse)(struct hl_lists *lists, const char *line, const char *source, unsigned number)) {
+                       char *(*parse)(struct hl_lists *lists, const char *line, const char *source,
+                                      unsigned number)) {
     int file = hl_open_trusted(path, O_RDONLY);
     if (file == -ENOENT && may_be_missing)
         return true;
@@ -142,8 +143,9 @@ static char *parse_setting(struct hl_lists *lists, const char *line, const char 
     const char *value = equals + 1 + strspn(equals + 1, " \t");
     if (strcmp(name, "store_size") == 0) {
         if (!is_size(value))
-            return hl_xasprintf("store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in "
-                                "25%%");
+            return hl_xasprintf(
+                "store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in "
+                "25%%");
         replace(&settings->store_size, value);
     } else if (strcmp(name, "any_disk") == 0) {
         settings->any_disk = strcmp(value, "yes") == 0;
@@ -206,7 +208,8 @@ char *hl_parse_entry(struct hl_lists *lists, const char *line, const char *sourc
     struct hl_entry entry = {
         .text = first, .is_unit = hl_is_unit(first), .source = hl_xasprintf("%s", source), .line = number};
     if (first[0] != '/' && !entry.is_unit)
-        problem = hl_xasprintf("%s: it is neither an absolute path nor a unit of systemd, as in name.service", first);
+        problem = hl_xasprintf("%s: it is neither an absolute path nor a unit of systemd, as in name.service",
+                               first);
     while (problem == NULL && (word = cut_word(&rest)) != NULL) {
         problem = add_word(&entry, word);
         free(word);
@@ -332,7 +335,8 @@ static void note_missing(struct finding *finding, char *problem, bool unread) {
         free(problem);
 }
 
-static void add_file(struct finding *finding, int file, const char *found_at, const struct stat *status, bool is_named) {
+static void add_file(struct finding *finding, int file, const char *found_at, const struct stat *status,
+                     bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
     char *path = find_real_path(finding, file, found_at);
     if (path == NULL || is_excluded(finding->lists, path)) {
@@ -354,8 +358,10 @@ static void add_folder(struct finding *finding, const char *path, bool is_inside
     DIR *folder = hl_open_folder(&finding->local, path, !is_inside);
     if (folder == NULL) {
         if (errno == EREMOTE)
-            note_missing(finding, hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path),
-                         true);
+            note_missing(
+                finding,
+                hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path),
+                true);
         else if (errno == EPERM && !is_inside)
             note_missing(finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, path), true);
         else if (errno != EPERM && errno != ENOENT)
@@ -393,8 +399,9 @@ static void add_path(struct finding *finding, const char *path, bool is_named, b
             add_folder(finding, folder, is_inside);
         free(folder);
     } else if (file == -EREMOTE) {
-        note_missing(finding, hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path),
-                     true);
+        note_missing(
+            finding,
+            hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path), true);
     } else if (file == -EPERM) {
         note_missing(finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, path), true);
     } else if (file < 0 && file != -ENOENT && file != -ENOTDIR) {
@@ -458,14 +465,18 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
             if (finding.local.exposed != NULL)
                 note_missing(&finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, finding.local.exposed), true);
             else if (finding.local.is_remote)
-                note_missing(&finding, hl_xasprintf("a part of it lies on a file system that may not answer, such as FUSE or "
-                                                    "NFS, and is left out; keep it on a local disk"),
-                             true);
+                note_missing(
+                    &finding,
+                    hl_xasprintf("a part of it lies on a file system that may not answer, such as FUSE or "
+                                 "NFS, and is left out; keep it on a local disk"),
+                    true);
             else if (finding.local.is_full)
-                note_missing(&finding, hl_xasprintf("it has more than %d names, and only the first ones are looked at; name "
-                                                    "fewer",
-                                                    HL_NAMES_MAX),
-                             true);
+                note_missing(
+                    &finding,
+                    hl_xasprintf("it has more than %d names, and only the first ones are looked at; name "
+                                 "fewer",
+                                 HL_NAMES_MAX),
+                    true);
             else if (finding.found == before)
                 note_missing(&finding, hl_xasprintf("there is no such file"), false);
         }
@@ -567,7 +578,8 @@ int hl_change_list(int folder, const char *added, const char *removed, bool *cha
     int file = openat(folder, HL_LOCAL_LIST, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (file < 0 && errno != ENOENT)
         return -errno;
-    if (file >= 0 && (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || !hl_only_writable_by(&stat, geteuid()))) {
+    if (file >= 0 &&
+        (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || !hl_only_writable_by(&stat, geteuid()))) {
         close(file);
         return -EPERM;
     }

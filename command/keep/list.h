@@ -35,7 +35,8 @@ struct hl_lists {
     size_t n;
     struct hl_entry *entry;
     struct hl_texts masks; /* the texts behind '!' */
-    bool is_whole; /* all lists could be read, and all folders that they name: what is not named is not wanted */
+    bool
+        is_whole; /* all lists could be read, and all folders that they name: what is not named is not wanted */
     struct hl_texts problems;
     struct hl_settings settings;
 };

@@ -17,7 +17,8 @@ static const struct {
     {"enabled", "enabled", "Entries of the lists."},
     {"store_limit_bytes", "bytes", "How much the store may hold."},
     {"store_bytes", "used_bytes", "How much it holds."},
-    {"users_left_out", "users_left_out", "Users whose processes were not read, since one of them did not answer."},
+    {"users_left_out", "users_left_out",
+     "Users whose processes were not read, since one of them did not answer."},
     {"last_apply_timestamp_seconds", "applied", "When hugeld apply last ended."},
 };
 
@@ -49,11 +50,12 @@ static void print_pending(FILE *out, const json_t *files) {
         if (state == NULL || strcmp(state, "pending") != 0)
             continue;
         word = word != NULL ? word : "unknown";
-        json_object_set_new(reasons, word, json_integer(json_integer_value(json_object_get(reasons, word)) + 1));
+        json_object_set_new(reasons, word,
+                            json_integer(json_integer_value(json_object_get(reasons, word)) + 1));
     }
     print_head(out, "pending", "Files that cannot be on huge pages just now.");
-    json_object_foreach(reasons, reason, number)
-        fprintf(out, "hugeld_pending{reason=\"%s\"} %" JSON_INTEGER_FORMAT "\n", reason, json_integer_value(number));
+    json_object_foreach(reasons, reason, number) fprintf(
+        out, "hugeld_pending{reason=\"%s\"} %" JSON_INTEGER_FORMAT "\n", reason, json_integer_value(number));
     if (json_object_size(reasons) == 0)
         fprintf(out, "hugeld_pending{reason=\"none\"} 0\n");
     json_decref(reasons);

@@ -95,8 +95,8 @@ void hl_read_records(struct hl_records *records, const struct hl_store *store) {
     size_t size = 0;
     *records = (struct hl_records){0};
     int file = openat(store->folder, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    bool is_ours = file >= 0 && fstat(file, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_size <= BYTES_MAX &&
-                   hl_only_writable_by(&stat, store->owner);
+    bool is_ours = file >= 0 && fstat(file, &stat) == 0 && S_ISREG(stat.st_mode) &&
+                   stat.st_size <= BYTES_MAX && hl_only_writable_by(&stat, store->owner);
     FILE *in = is_ours ? fdopen(file, "r") : NULL;
     if (in == NULL) {
         if (file >= 0)
@@ -125,7 +125,8 @@ int hl_write_records(struct hl_records *records, const struct hl_store *store) {
         const struct hl_record *record = &records->record[i];
         const char *const texts[] = {record->key, record->reason, record->path, record->sentence};
         fprintf(out, "%s %s %u %u %.0f %.0f", result_names[record->result],
-                record->is_in_place ? "in-place" : "image", record->asked, record->unnamed, record->tried, record->delay);
+                record->is_in_place ? "in-place" : "image", record->asked, record->unnamed, record->tried,
+                record->delay);
         for (size_t j = 0; j < sizeof texts / sizeof texts[0]; j++) {
             fputc(' ', out);
             write_word(out, texts[j]);
@@ -152,9 +153,8 @@ void hl_free_records(struct hl_records *records) {
 
 struct hl_record *hl_find_record(const struct hl_records *records, const char *path) {
     const struct hl_record wanted = {.path = (char *)path};
-    return records->n > 0
-               ? bsearch(&wanted, records->record, records->n, sizeof wanted, compare_records)
-               : NULL;
+    return records->n > 0 ? bsearch(&wanted, records->record, records->n, sizeof wanted, compare_records)
+                          : NULL;
 }
 
 struct hl_record *hl_add_record(struct hl_records *records, const char *path) {

@@ -46,9 +46,9 @@ static bool maps_images(void *look_) {
     hl_read_process_map(&process);
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
-        maps = (region->flags & PF_X) &&
-               (hl_is_own_image(region) || is_removed_image(region) ? has_our_mounts(process.folder)
-                                        : look->store != NULL && region->device == look->store->st_dev);
+        maps = (region->flags & PF_X) && (hl_is_own_image(region) || is_removed_image(region)
+                                              ? has_our_mounts(process.folder)
+                                              : look->store != NULL && region->device == look->store->st_dev);
     }
     hl_close_process(&process);
     return maps;
@@ -92,7 +92,8 @@ static void visit_processes(bool detaches, json_t *mapped) {
         if (pid == getpid())
             continue;
         if (lost_ms >= LOST_MS_MAX) {
-            hl_warn("reset: no other process is looked at after a minute of that; they keep their huge pages until they end");
+            hl_warn("reset: no other process is looked at after a minute of that; they keep their huge pages "
+                    "until they end");
             break;
         }
         struct look look = {pid, has_store ? &store : NULL};
@@ -100,7 +101,8 @@ static void visit_processes(bool detaches, json_t *mapped) {
         bool maps = hl_call_in_child(maps_images, &look, LOOK_MS);
         double ms = hl_now_ms() - begin;
         if (ms >= LOOK_MS)
-            hl_warn("reset: process %d keeps its huge pages: to read its mappings took more than %.0f s, as with a FUSE that "
+            hl_warn("reset: process %d keeps its huge pages: to read its mappings took more than %.0f s, as "
+                    "with a FUSE that "
                     "does not answer; end it",
                     pid, LOOK_MS / 1e3);
         lost_ms += ms >= LOOK_MS ? ms : 0;
@@ -217,7 +219,8 @@ static int reset(const struct request *request) {
     }
     if (!request->json && !request->detaches)
         for (size_t i = 0; i < json_array_size(mapped); i++)
-            hl_print("process %d still maps huge pages of hugeld; it keeps them until it ends, or: hugeld reset --detach",
+            hl_print("process %d still maps huge pages of hugeld; it keeps them until it ends, or: hugeld "
+                     "reset --detach",
                      (int)json_integer_value(json_array_get(mapped, i)));
     if (request->json) {
         json_t *answer = json_pack("{s:I, s:O}", "removed", (json_int_t)removed, "processes", mapped);
@@ -231,16 +234,18 @@ static int reset(const struct request *request) {
 
 int hl_reset_machine(int argc, char **argv) {
     static const struct hl_flag command_flags[] = {
-        {"detach", 0, NULL, "Move running processes back to their own files, too", HL_SWITCH(struct request, detaches)},
+        {"detach", 0, NULL, "Move running processes back to their own files, too",
+         HL_SWITCH(struct request, detaches)},
         {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
         {NULL, 0, "", "none", .kind = HL_FLAG_NONE}};
-    static const struct hl_command command = {
-        "reset",
-        "Gives back everything that hugeld holds.\v"
-        "It stops the timer until the next boot, removes all images, and unmounts the store.  What is enabled stays enabled.  "
-        "Programs that run from an image keep it until they end.  For root it acts on the machine's store, for other users on "
-        "their own.",
-        command_flags, false};
+    static const struct hl_command command = {"reset",
+                                              "Gives back everything that hugeld holds.\v"
+                                              "It stops the timer until the next boot, removes all images, "
+                                              "and unmounts the store.  What is enabled stays enabled.  "
+                                              "Programs that run from an image keep it until they end.  For "
+                                              "root it acts on the machine's store, for other users on "
+                                              "their own.",
+                                              command_flags, false};
     struct request request = {0};
     int code = hl_read_flags(&command, argc, argv, &request);
     return code == 0 ? reset(&request) : code;

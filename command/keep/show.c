@@ -30,9 +30,7 @@ struct shown {
 
 /* The device of the open FILE as maps shows it, which stat's differs from on some file systems. */
 static uint64_t find_device_in_maps(int file, uint64_t device) {
-    static struct {
-        uint64_t device, shown;
-    } known[16];
+    static struct { uint64_t device, shown; } known[16];
     static size_t n;
     for (size_t i = 0; i < n; i++)
         if (known[i].device == device)
@@ -125,15 +123,17 @@ static json_t *make_file(const struct shown *shown, bool is_known, bool checks) 
         "{s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o}", "path", hl_json_text(shown->path), "entry",
         hl_json_text(shown->entry != NULL ? shown->entry->text : NULL), "source",
         hl_json_text(shown->entry != NULL ? shown->entry->source : NULL), "way",
-        item != NULL ? json_string(item->is_in_place ? "in-place" : "image") : json_null(), "state", shown->state,
-        "reason", hl_json_text(record != NULL && record->reason[0] != '\0' ? record->reason : NULL), "sentence",
-        hl_json_text(says ? record->sentence : NULL), "key", hl_json_text(item != NULL ? item->key : NULL), "image",
-        hl_json_text(item != NULL && !item->is_in_place ? item->image : NULL));
+        item != NULL ? json_string(item->is_in_place ? "in-place" : "image") : json_null(), "state",
+        shown->state, "reason",
+        hl_json_text(record != NULL && record->reason[0] != '\0' ? record->reason : NULL), "sentence",
+        hl_json_text(says ? record->sentence : NULL), "key", hl_json_text(item != NULL ? item->key : NULL),
+        "image", hl_json_text(item != NULL && !item->is_in_place ? item->image : NULL));
     json_object_set_new(file, "bytes", json_integer(item != NULL ? (json_int_t)item->bytes : 0));
     json_object_set_new(file, "huge_pages", json_integer(item != NULL ? (json_int_t)item->huge_pages : 0));
     json_object_set_new(file, "text_share",
-                        item != NULL && item->text_bytes > 0 ? hl_json_share(item->text_huge_bytes, item->text_bytes)
-                                                             : json_null());
+                        item != NULL && item->text_bytes > 0
+                            ? hl_json_share(item->text_huge_bytes, item->text_bytes)
+                            : json_null());
     json_object_set_new(file, "processes", json_integer(shown->use.processes));
     json_object_set_new(file, "effective", is_known ? json_integer(shown->use.huge) : json_null());
     json_object_set_new(file, "advice", hl_json_text(advice));
@@ -158,8 +158,8 @@ static void check(struct shown *shown, const struct hl_store *store, json_t *pro
     if (shown->problem == NULL)
         return;
     char *text = hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; hugeld apply", shown->path,
-                              shown->item->is_in_place ? "in place," : "its image", shown->item->key, shown->problem,
-                              store->path, shown->item->key);
+                              shown->item->is_in_place ? "in place," : "its image", shown->item->key,
+                              shown->problem, store->path, shown->item->key);
     json_array_append_new(problems, hl_json_text(text));
     free(text);
 }
@@ -187,8 +187,9 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     } else if (result != -ENOENT) {
         add_problem(problems, hl_xasprintf("%s", hl_last_warning()));
     } else if (apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
-        add_problem(problems, hl_xasprintf("%s: the store was unmounted, and its images are lost; run hugeld apply",
-                                           apply->store_path));
+        add_problem(problems,
+                    hl_xasprintf("%s: the store was unmounted, and its images are lost; run hugeld apply",
+                                 apply->store_path));
     } else if (apply->lists.n > 0) {
         add_problem(problems, hl_xasprintf("%s: there is no store yet; run hugeld apply", apply->store_path));
     }
@@ -196,11 +197,11 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     for (size_t i = 0; i < apply->lists.n; i++) {
         const struct hl_entry *entry = &apply->lists.entry[i];
         if (entry->problem != NULL)
-            add_problem(problems,
-                        hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, entry->problem));
+            add_problem(problems, hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text,
+                                               entry->problem));
         if (entry->is_unit && !hl_knows_unit(entry->text))
-            add_problem(problems,
-                        hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source, entry->line, entry->text));
+            add_problem(problems, hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source,
+                                               entry->line, entry->text));
     }
     struct shown *shown = hl_xmalloc((apply->wanted.n + n_items + 1) * sizeof *shown);
     for (size_t i = 0; i < apply->wanted.n; i++) {
@@ -235,12 +236,12 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
         json_array_append_new(files, make_file(&shown[i], is_known, checks));
         free(shown[i].problem);
     }
-    json_t *list = json_pack("{s:o, s:b, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(apply->store_path),
-                             "exists", apply->has_store, "bytes", (json_int_t)bytes, "used_bytes", (json_int_t)used,
-                             "applied",
-                             apply->records.applied > 0 ? json_integer((json_int_t)apply->records.applied) : json_null(),
-                             "enabled", (json_int_t)apply->lists.n, "pending", (json_int_t)pending, "users_left_out",
-                             (json_int_t)left_out, "files", files, "problems", problems);
+    json_t *list = json_pack(
+        "{s:o, s:b, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(apply->store_path),
+        "exists", apply->has_store, "bytes", (json_int_t)bytes, "used_bytes", (json_int_t)used, "applied",
+        apply->records.applied > 0 ? json_integer((json_int_t)apply->records.applied) : json_null(),
+        "enabled", (json_int_t)apply->lists.n, "pending", (json_int_t)pending, "users_left_out",
+        (json_int_t)left_out, "files", files, "problems", problems);
     free(use);
     free(shown);
     hl_free_store_items(items, n_items);
@@ -262,8 +263,12 @@ static const struct column {
     int width;
     enum { TEXT, SHARE, NUMBER } kind;
 } columns[] = {
-    {"WAY", "way", 8, TEXT},       {"STATE", "state", 8, TEXT},         {"TEXT", "text_share", 7, SHARE},
-    {"PAGES", "huge_pages", 6, NUMBER}, {"RUN BY", "processes", 6, NUMBER}, {"OF THEM HUGE", "effective", 12, NUMBER},
+    {"WAY", "way", 8, TEXT},
+    {"STATE", "state", 8, TEXT},
+    {"TEXT", "text_share", 7, SHARE},
+    {"PAGES", "huge_pages", 6, NUMBER},
+    {"RUN BY", "processes", 6, NUMBER},
+    {"OF THEM HUGE", "effective", 12, NUMBER},
     {"FILE", "path", 0, TEXT},
 };
 #define N_COLUMNS (sizeof columns / sizeof columns[0])
@@ -275,7 +280,9 @@ static char *format_field(const struct column *column, const json_t *value) {
     }
     if (column->kind == NUMBER && json_is_integer(value))
         return hl_xasprintf("%" JSON_INTEGER_FORMAT, json_integer_value(value));
-    return hl_xasprintf("%s", json_is_string(value) ? json_string_value(value) : column->kind == NUMBER ? "?" : "-");
+    return hl_xasprintf("%s", json_is_string(value)    ? json_string_value(value)
+                              : column->kind == NUMBER ? "?"
+                                                       : "-");
 }
 
 static void print_row(const json_t *file) {
@@ -303,7 +310,8 @@ static void print_list(const json_t *list) {
     const json_t *files = json_object_get(list, "files");
     json_int_t bytes = json_integer_value(json_object_get(list, "bytes"));
     if (json_is_true(json_object_get(list, "exists")))
-        hl_print("%s: %" JSON_INTEGER_FORMAT " MiB of %" JSON_INTEGER_FORMAT " MiB; %" JSON_INTEGER_FORMAT " enabled",
+        hl_print("%s: %" JSON_INTEGER_FORMAT " MiB of %" JSON_INTEGER_FORMAT " MiB; %" JSON_INTEGER_FORMAT
+                 " enabled",
                  json_string_value(json_object_get(list, "path")),
                  json_integer_value(json_object_get(list, "used_bytes")) >> 20, bytes >> 20,
                  json_integer_value(json_object_get(list, "enabled")));

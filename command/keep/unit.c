@@ -45,7 +45,8 @@
 bool hl_has_systemd(void) {
     struct stat folder, own, machine;
     return geteuid() == 0 && stat("/run/systemd/system", &folder) == 0 && S_ISDIR(folder.st_mode) &&
-           stat("/proc/self/ns/mnt", &own) == 0 && stat("/proc/1/ns/mnt", &machine) == 0 && own.st_ino == machine.st_ino;
+           stat("/proc/self/ns/mnt", &own) == 0 && stat("/proc/1/ns/mnt", &machine) == 0 &&
+           own.st_ino == machine.st_ino;
 }
 
 /* Runs systemctl with ARGV, which begins with it.  NULL: there is none, or it failed; else its output, which the caller frees. */
@@ -92,11 +93,13 @@ bool hl_knows_unit(const char *unit) {
 
 void hl_list_instances(const char *unit, struct hl_texts *units) {
     char *type = read_properties(unit, "Type");
-    bool stands_for_them = strstr(unit, "@.") != NULL || (type != NULL && strstr(type, "Type=oneshot") != NULL);
+    bool stands_for_them =
+        strstr(unit, "@.") != NULL || (type != NULL && strstr(type, "Type=oneshot") != NULL);
     free(type);
     if (!stands_for_them)
         return;
-    const char *end = strchr(unit, '@') != NULL ? strchr(unit, '@') : unit + strlen(unit) - strlen(".service");
+    const char *end =
+        strchr(unit, '@') != NULL ? strchr(unit, '@') : unit + strlen(unit) - strlen(".service");
     char *pattern = hl_xasprintf("%.*s@*.service", (int)(end - unit), unit);
     const char *const argv[] = {"systemctl", "list-units", "--plain", "--no-legend", "--", pattern, NULL};
     char *text = ask_systemctl(argv), *rest = text, *line;
@@ -110,8 +113,9 @@ void hl_list_instances(const char *unit, struct hl_texts *units) {
 }
 
 void hl_enter_slice(int argc, char **argv, const char *command) {
-    static const char *const first[] = {"systemd-run", "--quiet", "--pipe", "--wait",
-                                        "--collect", "--slice=hugeld.slice", "--same-dir", "--setenv=PATH"};
+    static const char *const first[] = {"systemd-run", "--quiet",      "--pipe",
+                                        "--wait",      "--collect",    "--slice=hugeld.slice",
+                                        "--same-dir",  "--setenv=PATH"};
     char groups[4096], self[PATH_MAX] = "";
     long bytes = hl_read_file("/proc/self/cgroup", groups, sizeof groups);
     if (!hl_has_systemd() || bytes <= 0 || strstr(groups, "/hugeld.slice/") != NULL ||
@@ -138,14 +142,16 @@ void hl_enter_slice(int argc, char **argv, const char *command) {
 /* Whether UNIT's processes see other files than the host's, which is said: an image of the host's file could be of another program
    than the one at that path there. */
 static bool has_own_files(const char *unit) {
-    char *text = read_properties(unit, "RootDirectory,RootImage,MountImages,ExtensionImages,ExtensionDirectories");
+    char *text =
+        read_properties(unit, "RootDirectory,RootImage,MountImages,ExtensionImages,ExtensionDirectories");
     char *rest = text != NULL ? text : "", *line;
     bool has = false;
     while (!has && (line = strsep(&rest, "\n")) != NULL) {
         char *value = strchr(line, '=');
         has = value != NULL && value[1] != '\0' && strcmp(value + 1, "/") != 0;
         if (has)
-            hl_warn("%s: it has other files than this system (%.*s=), and an image of this system's could be another "
+            hl_warn("%s: it has other files than this system (%.*s=), and an image of this system's could be "
+                    "another "
                     "program's",
                     unit, (int)(value - line), line);
     }
@@ -214,7 +220,8 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
             free(script);
         }
     } else if ((start = find_start(unit)) == NULL) {
-        hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE", unit, unit);
+        hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE",
+                unit, unit);
         return false;
     } else {
         char *executed = find_executed(start, &script);
@@ -225,7 +232,8 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
         else if (running != NULL && !is_interpreter)
             hl_add_to_texts(files, running);
         else
-            hl_warn("%s: %s starts another program, and it does not run now; start it, or name the program behind it: "
+            hl_warn("%s: %s starts another program, and it does not run now; start it, or name the program "
+                    "behind it: "
                     "hugeld enable %s FILE",
                     unit, start, unit);
         free(executed);
@@ -235,7 +243,8 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
     }
     for (size_t i = 0; i < files->n; i++)
         if (!can_be_named(files->text[i])) {
-            hl_warn("%s: a drop-in cannot name the path of %s, which is not absolute, or has a blank, a control character, a "
+            hl_warn("%s: a drop-in cannot name the path of %s, which is not absolute, or has a blank, a "
+                    "control character, a "
                     "colon, a quote, \\, $, %% or ;",
                     unit, files->text[i]);
             return false;
@@ -246,7 +255,8 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
 /* --- the drop-ins --- */
 
 static void print_drop_in(FILE *out, const struct hl_entry *entry, const char *self) {
-    fprintf(out, "# By hugeld-generator, from %s\n[Unit]\nAfter=hugeld-boot.service\n[Service]\n", entry->source);
+    fprintf(out, "# By hugeld-generator, from %s\n[Unit]\nAfter=hugeld-boot.service\n[Service]\n",
+            entry->source);
     fprintf(out, "ExecStartPre=-+" REMOVE "\nExecStartPre=-+%s unit-begin %%n", self);
     for (size_t i = 0; i < entry->files.n; i++)
         fprintf(out, " %s", entry->files.text[i]);
@@ -261,7 +271,8 @@ static void print_drop_in(FILE *out, const struct hl_entry *entry, const char *s
 
 /* Whether ENTRY can stand in a drop-in, of which each line acts as root. */
 static bool is_printable(const struct hl_entry *entry) {
-    bool is = entry->files.n <= LINKS_MAX && strpbrk(entry->text, " \"'\\$%;/") == NULL && entry->text[0] != '.';
+    bool is =
+        entry->files.n <= LINKS_MAX && strpbrk(entry->text, " \"'\\$%;/") == NULL && entry->text[0] != '.';
     for (size_t i = 0; i < entry->files.n; i++)
         is = is && can_be_named(entry->files.text[i]) && strpbrk(entry->files.text[i], "*?[") == NULL;
     return is;
@@ -280,7 +291,8 @@ static int generate(const char *folder) {
         const struct hl_entry *entry = &lists.entry[i];
         if (!entry->is_unit || !is_printable(entry))
             continue;
-        char *place = hl_xasprintf("%s/%s.d", folder, entry->text), *path = hl_xasprintf("%s/hugeld.conf", place);
+        char *place = hl_xasprintf("%s/%s.d", folder, entry->text),
+             *path = hl_xasprintf("%s/hugeld.conf", place);
         FILE *out = mkdir(place, 0755) == 0 || errno == EEXIST ? fopen(path, "we") : NULL;
         if (out != NULL)
             print_drop_in(out, entry, self);
@@ -365,10 +377,12 @@ static int end(const char *unit, char *const *files, int n) {
 
 int hl_serve_unit(const char *verb, int argc, char **argv) {
     bool is_generator = strcmp(verb, "unit-generate") == 0, begins = strcmp(verb, "unit-begin") == 0;
-    bool is_wrong = is_generator ? argc != 2 && argc != 4
-                                 : argc < 3 || argc - 2 > LINKS_MAX || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
+    bool is_wrong =
+        is_generator ? argc != 2 && argc != 4
+                     : argc < 3 || argc - 2 > LINKS_MAX || strchr(argv[1], '/') != NULL || argv[1][0] == '.';
     if (is_wrong || (!is_generator && !begins && strcmp(verb, "unit-end") != 0)) {
-        hl_warn("%s: it is called by systemd, with the %s", verb, is_generator ? "folder" : "unit and its files");
+        hl_warn("%s: it is called by systemd, with the %s", verb,
+                is_generator ? "folder" : "unit and its files");
         return HL_EXIT_USAGE;
     }
     if (is_generator)

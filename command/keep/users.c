@@ -81,9 +81,9 @@ static void read_regions(struct scan *scan, FILE *maps) {
     scan->n_text = 0;
     while (hl_next_region(&region, maps, &line, &size)) {
         const struct name wanted = {region.device, region.inode, 0};
-        const struct name *found = region.inode != 0
-                                       ? bsearch(&wanted, scan->name, scan->n_names, sizeof wanted, compare_names)
-                                       : NULL;
+        const struct name *found =
+            region.inode != 0 ? bsearch(&wanted, scan->name, scan->n_names, sizeof wanted, compare_names)
+                              : NULL;
         if (found != NULL) {
             struct span *of = &scan->of[found->use];
             of->start = of->end == 0 ? region.start : of->start;
@@ -190,7 +190,7 @@ static bool await(pid_t child, const struct shared *shared) {
 }
 
 bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out) {
-    size_t bytes = sizeof(struct shared) + n * sizeof ((struct shared *)0)->count[0];
+    size_t bytes = sizeof(struct shared) + n * sizeof((struct shared *)0)->count[0];
     struct shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct scan *scan = hl_xmalloc(sizeof *scan);
     *left_out = 0;

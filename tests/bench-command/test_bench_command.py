@@ -364,7 +364,7 @@ out=2
 [ "$1" != --log-fd ] || { out=$2; shift 2; }
 list=$2
 shift 2
-case $* in *"run -p  "*) n=2000 ;; *) n=500 ;; esac
+case $* in *"run --objects= "*) n=2000 ;; *) n=500 ;; esac
 case $list in
 *[wrt]*walk*|*refill*|*bp_l1*|*ls_l1*) echo "event syntax error" >&2; exit 129 ;;
 esac

@@ -369,7 +369,7 @@ def test_doctor(builder, store):
 
 
 @pytest.mark.parametrize("how, key, remedy", [
-    ("touched", "stale_images", "refresh"),
+    ("touched", "stale_images", "hugeld apply"),
     pytest.param("noexec", "executable", "remount,exec", marks=pytest.mark.check_all),
     pytest.param("writable store", "safe", "rm -r", marks=pytest.mark.check_all)])
 def test_doctor_finds_what_is_wrong(builder, store, tmp_path, how, key, remedy):

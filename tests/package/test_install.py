@@ -21,7 +21,8 @@ EXPECTED = {
     "share/hugeld/hugeld.schema.json", "share/man/man1/hugeld.1", "share/man/man7/hugeld.7", "share/man/man8/libhugeld.so.8",
     "share/man/man8/ld-hugeld.so.8", "share/bash-completion/completions/hugeld",
     "share/zsh/site-functions/_hugeld", "share/fish/vendor_completions.d/hugeld.fish",
-    "lib/systemd/system/hugeld.service",
+    *(f"lib/systemd/system/hugeld{unit}" for unit in (".service", ".timer", "-boot.service", ".slice")),
+    *(f"lib/systemd/user/hugeld{unit}" for unit in (".service", ".timer")), "lib/systemd/system-generators/hugeld-generator",
 }  # fmt: skip
 
 

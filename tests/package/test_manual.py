@@ -12,8 +12,8 @@ import helpers
 
 
 PAGES = ("hugeld.1", "hugeld.7", "libhugeld.so.8")
-COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "share", "attach", "detach",
-            "service", "enable", "disable", "reset")
+COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "attach", "detach",
+            "enable", "disable", "apply", "list", "reset")
 
 
 def need(*names):

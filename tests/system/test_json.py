@@ -3,6 +3,7 @@
 
 import functools
 import json
+import subprocess
 
 import pytest
 
@@ -96,38 +97,35 @@ def test_bench(builder, pool):
 
 def test_survey(tmp_path):
     calls = build_calls(tmp_path / "calls")
-    compare("survey", [json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", "--", calls, "1000000000000").stdout)])
+    process = helpers.start([calls, "1000000000000"], stdout=subprocess.DEVNULL)
+    try:
+        compare("survey", [json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", "--program", calls).stdout)])
+    finally:
+        helpers.end_process(process)
 
 
-def test_share(builder, tmp_path, root):
-    """In a store of its own, on the /dev/shm of a mount namespace that ends with it."""
+def test_lists(builder, root, tmp_path):
+    """In a mount namespace with a /run, /etc and /dev/shm of its own."""
     script = """
-        mount -t tmpfs none /dev/shm && for action in "add $1 $2" list check "remove $1"; do
-            "$0" share --json --store /dev/shm/store $action || :
+        mount -t tmpfs -o mode=0755 none /run && mount -t tmpfs -o mode=0755 none /etc && mount -t tmpfs none /dev/shm || exit
+        mkdir /run/programs && cp "$1" /run/programs/app && printf '/run/programs/app\n/run/none\n' > /run/list || exit
+        for words in "enable /bin/true" "disable /bin/true" "apply --list=/run/list --store=/dev/shm/store --any-disk" \
+            "list --check --list=/run/list --store=/dev/shm/store" reset; do
+            "$0" $words --json || :
         done
+        chmod 777 /dev/shm/store && "$0" apply --json --list=/run/list --store=/dev/shm/store || :
     """
-    small = tmp_path / "small"
-    small.write_text("no ELF file\n")
-    result = helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD, builder.executable("nopie"), small])
+    result = helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD, builder.executable("nopie")])
     answers, text = [], result.stdout
     while text.strip():
         answer, end = json.JSONDecoder().raw_decode(text.lstrip())
         answers.append(answer)
         text = text.lstrip()[end:]
-    assert len(answers) == 4, result
-    compare("share", [answer for answer in answers if "files" in answer])
-    compare("share-list", [answer for answer in answers if "stores" in answer])
-
-
-def test_service():
-    """Without a store; tests/images/test_service.py and tests/survey/test_observed.py look at the rest."""
-    script = """
-        mount -t tmpfs -o mode=0755 none /run && echo "enabled = /run/app" > /run/hugeld.conf &&
-        "$0" service status --json --config /run/hugeld.conf
-    """
-    result = helpers.run(["unshare", "-Urm", "sh", "-c", script, helpers.HUGELD])
-    absent = {path[1:] for path in fields_of(schema()["service-status"]) if path.startswith((".files[]", ".observed."))}
-    compare("service-status", [json.loads(result.stdout)], absent)
+    assert len(answers) == 6, result
+    compare("enable", answers[:2])
+    compare("apply", [answers[2], answers[5]])
+    compare("list", [answers[3]])
+    compare("reset", [answers[4]], {"error", "error.message"})
 
 
 @pytest.mark.parametrize("wrong", [{"kernel": 1}, {"unknown": {"field": 1}}], ids=["type", "field"])
