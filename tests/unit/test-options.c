@@ -257,11 +257,11 @@ static void test_long_texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_table_of_the_design),
-        cmocka_unit_test(test_every_value), cmocka_unit_test(test_wrong_values),
-        cmocka_unit_test(test_wrong_names), cmocka_unit_test(test_several),
-        cmocka_unit_test(test_empty),       cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_folders),     cmocka_unit_test(test_long_texts),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_table_of_the_design),
+        cmocka_unit_test(test_every_value),   cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_wrong_names),   cmocka_unit_test(test_several),
+        cmocka_unit_test(test_empty),         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_folders),       cmocka_unit_test(test_long_texts),
         cmocka_unit_test(test_unknown_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
