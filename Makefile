@@ -43,13 +43,13 @@ WARNINGS = -Wall -Wextra -Wshadow -Wstrict-prototypes
 BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
 # The core runs where no libc may be called, so the compiler must not add calls of its own.
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
-HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' $(if $(LZMA),-DHL_HAS_LZMA)
+HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' -DHL_BINDIR='"$(bindir)"' $(if $(LZMA),-DHL_HAS_LZMA)
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
-command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c,$(wildcard command/*.c command/*/*.c)))
+command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c command/run/start.c,$(wildcard command/*.c command/*/*.c)))
 # The part that starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,hugeld run/start proc/process proc/objects proc/status trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
+start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso run/mount file/file-plan file/launcher file/section proc/process proc/objects proc/status trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
     image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
 units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
@@ -59,7 +59,7 @@ fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard 
 
 all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld $B/hugeld-command) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
     $(units)
-unit-tests: $(unit_tests)
+unit-tests: $(unit_tests) $(if $(filter yes,$(COMMAND)),$B/hugeld-glibc)
 fuzzers: $(fuzzers)
 core: $B/core.o
 
@@ -90,6 +90,10 @@ $B/hugeld: $(core) $(start)
 	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections,-z,noseparate-code -o $@ $^
 
 $B/hugeld-command: $(core) $(command)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
+
+# hugeld for tests that preload something into it.
+$B/hugeld-glibc: $B/command/hugeld.o $B/command/run/start.o $(filter-out %/hugeld-command.o,$(command)) $(core)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -lelf $(LZMA) -ljansson -lm
 
 # All of the core in one object, in which no symbol may be undefined (tools/lint).

@@ -173,20 +173,9 @@ static void check_output(void) {
     _exit(HL_EXIT_NO);
 }
 
-/* Replaces closed standard descriptors by ones that cannot be read or written: else the next opened file would get a standard
-   number, and receive messages.  An executed program finds them closed. */
-static void keep_standard_numbers(void) {
-    int fd;
-    do
-        fd = open("/", O_PATH | O_CLOEXEC);
-    while (fd >= 0 && fd <= STDERR_FILENO);
-    if (fd >= 0)
-        close(fd);
-}
-
 int main(int argc, char **argv) {
     static char *no_arguments[] = {(char *)"hugeld", NULL};
-    keep_standard_numbers();
+    hl_keep_standard_numbers();
     argp_program_version_hook = print_version;
     argp_err_exit_status = HL_EXIT_USAGE;
     atexit(check_output);

@@ -110,17 +110,6 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
     return "no such option";
 }
 
-/* The new name of OPTION, a mistake whose name is NAME, as a sentence; or WHAT. */
-static const char *find_new_name(struct hl_string option, struct hl_string name, const char *what) {
-    if (string_is(name, "only"))
-        return "it is called exe= now";
-    if (string_is(option, "backend=shared"))
-        return "it is called backend=image now";
-    if (string_is(option, "edges=keep"))
-        return "it is called edges=small now";
-    return what;
-}
-
 /* The part of [text, end) before the first STOP, or all of it. */
 static struct hl_string cut_string(const char *text, const char *end, char stop) {
     struct hl_string string = {text, 0};
@@ -156,7 +145,7 @@ unsigned hl_parse_options(struct hl_options *options, const char *text,
             continue;
         mistakes++;
         if (complaints != NULL)
-            complaints->tell(complaints->data, option, find_new_name(option, name, what));
+            complaints->tell(complaints->data, option, what);
     }
     return mistakes;
 }

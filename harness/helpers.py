@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import pty
+import re
 import signal
 import subprocess
 import threading
@@ -17,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("B", ROOT / "build")).resolve()
 HUGELD = BUILD / "hugeld"
 COMMAND = BUILD / "hugeld-command"  # which hugeld becomes for commands that start no program
+STARTER = BUILD / "hugeld-glibc"  # hugeld with a libc into which a library can be preloaded
 LIBRARY = BUILD / "libhugeld.so"
 ALL_SEGMENTS = "segments=text+rodata,sparse_text=on"
 
@@ -182,6 +184,11 @@ def marked_processes():
     """PIDs of everything still there that this test run started."""
     pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
     return [pid for pid in pids if pid != os.getpid() and is_marked(pid)]
+
+
+def reasons():
+    """The sentences of reason.def by their names."""
+    return dict(re.findall(r'REASON\(\w+, "([^"]+)",\s*"([^"]+)"', (ROOT / "elf/reason.def").read_text()))
 
 
 def state_of(pid):

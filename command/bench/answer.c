@@ -34,8 +34,6 @@ static uint64_t count_plain_bytes(const json_t *maps) {
     return bytes;
 }
 
-static const char of_copies[] = " of private copies";
-
 /* The kind of huge pages that the text in MAPS is on; static. */
 static const char *find_pages(const json_t *maps) {
     bool is_copied = false, is_of_image = false;
@@ -51,7 +49,7 @@ static const char *find_pages(const json_t *maps) {
     }
     if (is_of_image)
         return is_copied ? " of images and private copies" : " of images";
-    return is_copied ? of_copies : "";
+    return is_copied ? " of private copies" : "";
 }
 
 const char *hl_name_ratio(const struct hl_ratio *ratio) {
@@ -221,13 +219,6 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
     if (plain_bytes > 0 && !has_two)
         hl_print("the plain run has %" PRIu64 " KiB of text on huge pages of the page cache already",
                  plain_bytes / 1024);
-    if (!has_two && subject->run.via == HL_VIA_AUTO && subject->run.options == NULL &&
-        find_pages(bench->maps[HL_ON_HUGE]) == of_copies) {
-        char *inspect = hl_xasprintf("hugeld inspect");
-        hl_add_word(&inspect, subject->program.path);
-        hl_print("hugeld run makes private copies only with --copy; '%s' names the best way", inspect);
-        free(inspect);
-    }
     const char *restless = json_string_value(json_object_get(answer, "restless"));
     if (restless != NULL)
         hl_print("%s", restless);

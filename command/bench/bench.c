@@ -18,9 +18,7 @@
 #include "command/base/flags.h"
 #include "command/base/html.h"
 #include "command/base/progress.h"
-#include "command/file/launcher.h"
 #include "command/file/program.h"
-#include "command/verdict/verdict.h"
 #include "elf/reason.h"
 
 #include <stdio.h>
@@ -152,40 +150,13 @@ static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, co
     bench->unsaid_pages = trial->value[HL_PAGES] == 0 && huge > plain ? huge - plain : 0;
 }
 
-/* A remedy for SUBJECT, of which nothing moved though LINE was printed; the caller frees it. */
-static char *find_remedy(struct hl_subject *subject, const char *line) {
-    struct hl_verdict verdict;
-    struct hl_options options;
-    char *remedy = NULL;
-    if (strstr(line, HL_IN_PLACE_SENTENCE) != NULL)
-        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld enable");
-    const struct hl_target *target = hl_follow_launchers(&subject->program, subject->argv);
-    hl_default_options(&options);
-    hl_parse_options(&options, subject->run.options, NULL);
-    if (target->is_unknown) {
-        remedy = hl_xasprintf("which programs it starts is not known: measure one of those");
-    } else if (!hl_read_program(target->program)) {
-        const char *reason = hl_explain_plain_run(target->program);
-        remedy =
-            hl_xasprintf("leave it as it is%s%s", reason != NULL ? ": " : "", reason != NULL ? reason : "");
-    } else {
-        hl_judge_file(&verdict, target->program->executable, &target->program->file, true, &options);
-        char *best = hl_format_best(&verdict);
-        remedy = hl_xasprintf("best: %s", best);
-        free(best);
-        hl_free_verdict(&verdict);
-    }
-    return remedy;
-}
-
 static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
     if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
         trial->value[HL_PAGES] = (double)bench->unsaid_pages;
     if (hl_is_plain(bench->subject, side) || trial->value[HL_PAGES] > 0)
         return 0;
-    char *line = choose_line(trial), *remedy = find_remedy(bench->subject, line);
-    hl_warn("%s: nothing to measure, nothing moved: %s; %s", bench->subject->argv[0], line, remedy);
-    free(remedy);
+    char *line = choose_line(trial);
+    hl_warn("nothing to measure, nothing moved: %s", line);
     free(line);
     return HL_EXIT_NO;
 }

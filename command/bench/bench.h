@@ -3,6 +3,8 @@
 #ifndef HL_BENCH_H
 #define HL_BENCH_H
 
+#include "command/base/common.h"
+#include "command/file/program.h"
 #include "command/run/run.h"
 
 /* The measured values of one run.  PEAK_RSS counts no hugetlb pages (getrusage(2)); PAGES are the huge pages that hugeld

@@ -146,34 +146,21 @@ static json_t *run_perf(const struct hl_counters *counters, const struct hl_subj
 
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject,
                      enum hl_side side) {
-    const struct hl_run of_side = hl_run_of_side(subject, side), *run = &of_side;
-    const bool is_plain = hl_is_plain(subject, side);
-    size_t n = 0, at = 0;
-    while (subject->argv[n] != NULL)
+    struct hl_run run = hl_run_of_side(subject, side);
+    char *starter = hl_find_starter();
+    if (hl_is_plain(subject, side))
+        run = (struct hl_run){.patterns = ""}; /* nothing is named, so it starts the program as it is */
+    char **own = hl_list_run_words(&run, subject->argv, -1);
+    size_t n = 1;
+    while (own[n] != NULL)
         n++;
-    const char **words = hl_xmalloc((n + 16) * sizeof *words);
-    char *self = realpath("/proc/self/exe", NULL);
-    words[at++] = "--";
-    words[at++] = self != NULL ? self : "hugeld";
-    words[at++] = "run";
-    if (is_plain || run->patterns != NULL) {
-        words[at++] = "-p";
-        words[at++] = is_plain ? "" : run->patterns;
-    }
-    if (run->options != NULL) {
-        words[at++] = "-o";
-        words[at++] = run->options;
-    }
-    words[at++] = "--via";
-    words[at++] = hl_via_name(run);
-    if (run->linker != NULL) {
-        words[at++] = "--ld-so";
-        words[at++] = run->linker;
-    }
-    words[at++] = "--";
-    memcpy(words + at, subject->argv, n * sizeof *words);
-    json_t *counts = run_perf(counters, subject, (char *const *)words);
-    free(self);
+    char **words = hl_xmalloc((n + 2) * sizeof *words);
+    words[0] = (char *)"--";
+    words[1] = starter != NULL ? starter : (char *)"hugeld";
+    memcpy(words + 2, own + 1, n * sizeof *words);
+    json_t *counts = run_perf(counters, subject, words);
+    free(starter);
+    free(own);
     free(words);
     return counts;
 }

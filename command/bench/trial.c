@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: one run of the program.
 
-   The child makes its environment, takes the time and its own usage so far, and becomes the program; so hugeld's work before that
-   does not count, and is the same on both sides.  The program's output goes to memory files: they need not be read while it runs.
+   The child makes its environment, takes the time and its own usage so far, and becomes the program, or `hugeld run`, whose work
+   counts as it does for a user.  The program's output goes to memory files: they need not be read while it runs.
    The run on huge pages reports its moves on standard error (verbose=2), and these lines are taken out again before the outputs are
    compared.
 
@@ -16,12 +16,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -30,14 +30,11 @@
 static const char prefix[] = "hugeld: ";
 
 /* Shared by the processes that take part in one run. */
-#define PAUSE_US 50 /* between two looks at a child that prepares itself */
-
 struct stamp {
     struct timespec start, end;
     struct rusage before, after; /* of the child when it became the program, and at the end */
     int status;                  /* as waitpid(2) has it */
     int error;                   /* the errno that kept it from running, or 0 */
-    atomic_bool is_prepared;     /* it waits at its gate */
 };
 
 /* One run, until it has been read. */
@@ -87,28 +84,74 @@ static void redirect(int input, off_t input_from, const int *stream) {
         _exit(HL_EXIT_CANNOT_RUN);
 }
 
+char **hl_list_run_words(const struct hl_run *run, char **argv, int gate) {
+    struct hl_list words = {0};
+    hl_add_to_list(&words, "hugeld");
+    hl_add_to_list(&words, "run");
+    if (run->patterns != NULL)
+        hl_add_to_list(&words, hl_xasprintf("--objects=%s", run->patterns));
+    if (run->options != NULL && run->options[0] != '\0')
+        hl_add_to_list(&words, hl_xasprintf("--options=%s", run->options));
+    hl_add_to_list(&words, hl_xasprintf("--via=%s", hl_via_name(run)));
+    if (run->linker != NULL)
+        hl_add_to_list(&words, hl_xasprintf("--ld-so=%s", run->linker));
+    if (run->copies)
+        hl_add_to_list(&words, "--copy");
+    if (gate >= 0)
+        hl_add_to_list(&words, hl_xasprintf("--gate=%d", gate));
+    hl_add_to_list(&words, "--");
+    for (char **word = argv; *word != NULL; word++)
+        hl_add_to_list(&words, *word);
+    hl_add_to_list(&words, NULL);
+    return (char **)words.word;
+}
+
+char *hl_find_starter(void) {
+    char *beside = hl_find_part("hugeld", NULL, X_OK);
+    return beside != NULL                           ? beside
+           : access(HL_BINDIR "/hugeld", X_OK) == 0 ? hl_xasprintf(HL_BINDIR "/hugeld")
+                                                    : NULL;
+}
+
+/* As the starter does at its --gate. */
+static void wait_at_gate(int gate) {
+    char byte = 0;
+    if (gate >= 0 && write(gate, &byte, 1) == 1)
+        while (read(gate, &byte, 1) < 0 && errno == EINTR)
+            ;
+}
+
+/* GO: the child waits until its other end is closed everywhere.  GATE: it says there that it is ready to be traced, and waits. */
 __attribute__((noreturn)) static void run_child(const struct hl_subject *subject, enum hl_side side,
-                                                const int *stream, int log, int go, struct stamp *stamp) {
-    struct hl_start_plan way = {0};
-    struct hl_program program = subject->program;
-    char byte;
-    int code = 0;
+                                                const int *stream, int log, int go, int gate,
+                                                struct stamp *stamp) {
+    char byte, **words = subject->argv, *path = subject->program.path;
     redirect(subject->input, subject->input_from, stream);
     if (log >= 0)
         fcntl(log, F_SETFD, 0);
-    const struct hl_run run = hl_run_of_side(subject, side);
-    if (hl_is_plain(subject, side))
+    if (hl_is_plain(subject, side)) {
         make_plain();
-    else if (side != HL_AS_IS)
-        code = hl_prepare_run(&run, subject->argv, &program, &way);
-    atomic_store(&stamp->is_prepared, true);
+    } else if (side != HL_AS_IS) {
+        const struct hl_run run = hl_run_of_side(subject, side);
+        words = hl_list_run_words(&run, subject->argv, gate);
+        path = hl_find_starter();
+        if (gate >= 0)
+            fcntl(gate, F_SETFD, 0);
+    }
+    if (path == NULL) {
+        hl_warn("hugeld is neither beside this command nor in " HL_BINDIR "; install it again");
+        _exit(HL_EXIT_NO);
+    }
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
+    if (words == subject->argv)
+        wait_at_gate(gate);
     getrusage(RUSAGE_SELF, &stamp->before);
     clock_gettime(CLOCK_MONOTONIC, &stamp->start);
-    if (code == 0)
-        code = hl_become_program(&way, &program, subject->argv, NULL);
-    _exit(code);
+    execv(path, words);
+    if (words == subject->argv && errno == ENOEXEC)
+        execvp(path, words); /* a script without "#!" */
+    _exit(hl_refuse_program(words[0]));
 }
 
 static struct hl_bytes read_stream(int fd) {
@@ -188,15 +231,15 @@ static void close_effort(struct effort *effort) {
             close(effort->stream[i]);
 }
 
-/* GATE: the child waits until its second end is closed everywhere; -1: it does not wait. */
+/* GO and GATE as for run_child, which gets the first end of GATE. */
 static pid_t start_child(const struct hl_subject *subject, enum hl_side side, const struct effort *effort,
-                         int log, const int gate[2]) {
+                         int log, int go, const int gate[2]) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         if (gate[1] >= 0)
             close(gate[1]);
-        run_child(subject, side, effort->stream, log, gate[0], effort->stamp);
+        run_child(subject, side, effort->stream, log, go, gate[0], effort->stamp);
     }
     if (child < 0)
         effort->stamp->error = errno;
@@ -207,14 +250,6 @@ static void wait_for_child(pid_t child, struct stamp *stamp) {
     while (wait4(child, &stamp->status, 0, &stamp->after) < 0 && errno == EINTR)
         ;
     clock_gettime(CLOCK_MONOTONIC, &stamp->end);
-}
-
-/* Waits until CHILD is at its gate, or has ended. */
-static void await_prepared(pid_t child, struct stamp *stamp) {
-    siginfo_t end = {0};
-    while (!atomic_load(&stamp->is_prepared) &&
-           waitid(P_PID, (id_t)child, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid == 0)
-        usleep(PAUSE_US);
 }
 
 /* Reads the results of the run. */
@@ -235,17 +270,19 @@ static void clear_trial(struct hl_trial *trial) {
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial) {
     struct effort effort;
+    char byte;
     int gate[2] = {-1, -1}, result = open_effort(&effort);
     clear_trial(trial);
-    if (result == 0 && maps != NULL && pipe2(gate, O_CLOEXEC) != 0)
+    if (result == 0 && maps != NULL && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, gate) != 0)
         result = -errno;
     if (result == 0) {
-        pid_t child = start_child(subject, side, &effort, log, gate);
+        pid_t child = start_child(subject, side, &effort, log, -1, gate);
         result = -effort.stamp->error;
         if (gate[0] >= 0)
             close(gate[0]);
         if (child > 0 && maps != NULL) {
-            await_prepared(child, effort.stamp);
+            while (read(gate[1], &byte, 1) < 0 && errno == EINTR)
+                ;
             effort.stamp->status = hl_trace_program(child, gate[1], maps, &effort.stamp->after);
             clock_gettime(CLOCK_MONOTONIC, &effort.stamp->end);
         } else if (gate[1] >= 0) {
@@ -261,7 +298,7 @@ int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *
 }
 
 /* Starts RUNNER on its processor, and a process that waits for it there.  Its process ID, or -1. */
-static pid_t start_keeper(const struct hl_runner *runner, const struct effort *effort, const int gate[2]) {
+static pid_t start_keeper(const struct hl_runner *runner, const struct effort *effort, const int go[2]) {
     cpu_set_t set;
     fflush(stdout);
     pid_t keeper = fork();
@@ -275,8 +312,9 @@ static pid_t start_keeper(const struct hl_runner *runner, const struct effort *e
         effort->stamp->error = errno;
         _exit(HL_EXIT_NO);
     }
-    pid_t child = start_child(runner->subject, runner->side, effort, -1, gate);
-    close(gate[1]);
+    close(go[1]);
+    static const int no_gate[2] = {-1, -1};
+    pid_t child = start_child(runner->subject, runner->side, effort, -1, go[0], no_gate);
     if (child > 0)
         wait_for_child(child, effort->stamp);
     _exit(HL_EXIT_DONE);
@@ -284,10 +322,10 @@ static pid_t start_keeper(const struct hl_runner *runner, const struct effort *e
 
 int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl_trial trial[HL_SIDES]) {
     struct effort effort[HL_SIDES];
-    int gate[2], result = 0;
+    int go[2], result = 0;
     pid_t keeper[HL_SIDES] = {-1, -1};
-    bool has_gate = pipe2(gate, O_CLOEXEC) == 0;
-    if (!has_gate)
+    bool has_go = pipe2(go, O_CLOEXEC) == 0;
+    if (!has_go)
         result = -errno;
     for (int side = 0; side < HL_SIDES; side++) {
         int error = open_effort(&effort[side]);
@@ -296,10 +334,10 @@ int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl
     }
     for (size_t turn = 0; turn < HL_SIDES && result == 0; turn++) {
         size_t i = turn ^ first;
-        keeper[i] = start_keeper(&runner[i], &effort[i], gate);
+        keeper[i] = start_keeper(&runner[i], &effort[i], go);
     }
-    for (int i = 0; i < 2 && has_gate; i++)
-        close(gate[i]);
+    for (int i = 0; i < 2 && has_go; i++)
+        close(go[i]);
     for (int side = 0; side < HL_SIDES; side++) {
         while (keeper[side] > 0 && waitpid(keeper[side], NULL, 0) < 0 && errno == EINTR)
             ;

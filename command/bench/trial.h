@@ -21,6 +21,12 @@ struct hl_runner {
 int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl_trial trial[HL_SIDES]);
 void hl_free_trial(struct hl_trial *trial);
 
+/* The words of `hugeld run` for RUN and the program ARGV; GATE is its --gate, or -1.  The caller frees the array. */
+char **hl_list_run_words(const struct hl_run *run, char **argv, int gate);
+
+/* The executable that starts programs; NULL if it is not installed.  The caller frees it. */
+char *hl_find_starter(void);
+
 /* The processors for two runs at once: the first two that this process may use.  False after one line if there is only one. */
 bool hl_find_processors(int processors[HL_SIDES]);
 

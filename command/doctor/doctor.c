@@ -8,6 +8,7 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/doctor/store.h"
+#include "elf/line.h"
 #include "elf/memory-limit.h"
 #include "elf/pool.h"
 #include "command/run/run.h"

@@ -46,16 +46,36 @@ static char *find_in_first_line(const char *line) {
     return name;
 }
 
+/* The program among WORDS, the arguments of a dynamic linker; NULL: there is none, or an unknown option before it. */
+static char *const *find_linked_program(char *const *words) {
+    static const char *const with_value[] = {
+        "--argv0",         "--library-path",         "--preload",          "--audit",
+        "--inhibit-rpath", "--glibc-hwcaps-prepend", "--glibc-hwcaps-mask"};
+    for (; *words != NULL && (*words)[0] == '-'; words++) {
+        bool takes_value = false;
+        for (size_t i = 0; i < sizeof with_value / sizeof with_value[0]; i++)
+            takes_value |= strcmp(*words, with_value[i]) == 0;
+        if (takes_value && words[1] != NULL)
+            words++;
+        else if (strcmp(*words, "--inhibit-cache") != 0)
+            return NULL;
+    }
+    return *words != NULL ? words : NULL;
+}
+
 /* The program that TARGET->program starts; NULL if it is no launcher, or starts an unknown program. */
 static char *find_next(struct hl_target *target) {
     const struct hl_program *program = target->program;
     const char *name = program->executable != NULL ? hl_base_name(program->executable) : "";
-    target->is_unknown = is_launcher(name);
-    if (strcmp(name, "env") != 0)
+    bool is_linker = !program->is_script && hl_is_linker_called(target->program);
+    target->is_unknown = is_launcher(name) || is_linker;
+    if (strcmp(name, "env") != 0 && !is_linker)
         return NULL;
     if (program->is_script)
         return find_in_first_line(program->first_line);
-    char *const *next = target->followed ? NULL : find_env_program(target->argv + 1);
+    char *const *next = target->followed ? NULL
+                        : is_linker      ? find_linked_program(target->argv + 1)
+                                         : find_env_program(target->argv + 1);
     target->argv = next != NULL ? next : target->argv;
     return next != NULL ? hl_xasprintf("%s", *next) : NULL;
 }

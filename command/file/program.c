@@ -80,40 +80,45 @@ bool hl_is_privileged(const struct hl_program *program) {
                                       : getxattr(program->path, "security.capability", NULL, 0)) > 0);
 }
 
-static const char privileged[] =
-    "set-user-ID, set-group-ID or with file capabilities, where hugeld does nothing";
-#define SANITIZED "built with AddressSanitizer, which aborts with any preloaded library"
-
 static bool is_sanitized(const struct hl_elf_file *file) {
     return hl_needs_library(file, "libasan.so") || hl_needs_library(file, "libclang_rt.asan");
 }
 
-const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_elf_file *file) {
-    bool is_fine = problem == HL_ELF_FINE;
-    if (!is_fine && problem != HL_ELF_32_BIT)
-        return NULL;
-    if (has_other_user(&file->stat) ||
-        (is_fine && getuid() != 0 && fgetxattr(file->fd, "security.capability", NULL, 0) > 0))
-        return privileged;
-    if (!is_fine)
-        return "a 32-bit program, and hugeld is for 64-bit ones only";
-    if (!hl_is_native(file))
-        return "a program for another machine";
-    if (!file->has_interpreter)
-        return "static, the dynamic linker never runs";
-    return is_sanitized(file) ? SANITIZED : NULL;
+/* Whether FILE is a dynamic linker, which has no PT_INTERP and yet is not static. */
+static bool is_linker(const struct hl_elf_file *file) {
+    return file->soname != NULL && strncmp(file->soname, "ld-linux", strlen("ld-linux")) == 0;
 }
 
-const char *hl_explain_plain_run(struct hl_program *program) {
+enum hl_reason hl_check_file(enum hl_elf_problem problem, const struct hl_elf_file *file) {
+    bool is_fine = problem == HL_ELF_FINE;
+    if (!is_fine && problem != HL_ELF_32_BIT)
+        return HL_MOVED;
+    if (has_other_user(&file->stat) ||
+        (is_fine && getuid() != 0 && fgetxattr(file->fd, "security.capability", NULL, 0) > 0))
+        return HL_REASON_PRIVILEGED;
+    if (!is_fine)
+        return HL_REASON_32_BIT;
+    if (!hl_is_native(file))
+        return HL_REASON_OTHER_MACHINE;
+    if (!file->has_interpreter && !is_linker(file))
+        return HL_REASON_STATIC;
+    return is_sanitized(file) ? HL_REASON_SANITIZED : HL_MOVED;
+}
+
+enum hl_reason hl_check_preload(struct hl_program *program) {
     if (hl_is_privileged(program))
-        return privileged;
+        return HL_REASON_PRIVILEGED;
     hl_read_program(program);
     if (program->problem == HL_ELF_UNREADABLE)
-        return "the file that runs cannot be read, and some programs abort with a preloaded library";
+        return HL_REASON_UNREADABLE;
     if (!program->is_script)
-        return hl_explain_plain_file(program->problem, &program->file);
-    return program->problem == HL_ELF_FINE && is_sanitized(&program->file) ? "its interpreter is " SANITIZED
-                                                                           : NULL;
+        return hl_check_file(program->problem, &program->file);
+    return program->problem == HL_ELF_FINE && is_sanitized(&program->file) ? HL_REASON_SANITIZED : HL_MOVED;
+}
+
+bool hl_is_linker_called(struct hl_program *program) {
+    return strncmp(hl_base_name(program->path), "ld", 2) == 0 && hl_read_program(program) &&
+           is_linker(&program->file);
 }
 
 /* --- the file --- */

@@ -4,6 +4,7 @@
 #define HL_PROGRAM_H
 
 #include "command/file/elf-file.h"
+#include "elf/reason.h"
 
 struct hl_program {
     char *path; /* as execvp(3) finds it */
@@ -44,11 +45,14 @@ char *hl_find_interpreter(const char *line);
    LD_PRELOAD. */
 bool hl_is_privileged(const struct hl_program *program);
 
-/* Why libhugeld.so would not work in PROGRAM; NULL if there is no reason.  A script is fine unless its interpreter would abort: the
-   programs that it starts inherit the variables. */
-const char *hl_explain_plain_run(struct hl_program *program);
+/* Why libhugeld.so would not work in PROGRAM; HL_MOVED if there is no reason.  A script is fine unless its interpreter would
+   abort: the programs that it starts inherit the variables. */
+enum hl_reason hl_check_preload(struct hl_program *program);
 
 /* The same for a FILE with the PROBLEM that hl_open_elf or hl_read_elf has found. */
-const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_elf_file *file);
+enum hl_reason hl_check_file(enum hl_elf_problem problem, const struct hl_elf_file *file);
+
+/* Whether PROGRAM is a dynamic linker, which starts the program that its arguments name ("ld.so PROGRAM"). */
+bool hl_is_linker_called(struct hl_program *program);
 
 #endif

@@ -1,31 +1,38 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "command/file/section.h"
 #include "command/base/basics.h"
+#include "command/file/elf-file.h"
 
-#include <gelf.h>
 #include <stdlib.h>
 #include <string.h>
 
 void *hl_read_section(int file, const char *name, size_t *bytes) {
-    size_t names;
-    void *copy = NULL;
-    elf_version(EV_CURRENT);
-    Elf *elf = elf_begin(file, ELF_C_READ, NULL); /* it reads: a mapped file that shrinks is SIGBUS */
-    for (Elf_Scn *section = NULL; copy == NULL && elf_getshdrstrndx(elf, &names) == 0 &&
-                                  (section = elf_nextscn(elf, section)) != NULL;) {
-        GElf_Shdr header;
-        const char *found =
-            gelf_getshdr(section, &header) != NULL ? elf_strptr(elf, names, header.sh_name) : NULL;
-        if (found == NULL || strcmp(found, name) != 0)
+    Elf64_Ehdr header;
+    Elf64_Shdr names, section;
+    struct stat status;
+    char found[32];
+    size_t size = strlen(name) + 1;
+    if (fstat(file, &status) != 0 || !hl_read_exactly(file, 0, &header, sizeof header) ||
+        memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
+        header.e_shentsize != sizeof section || size > sizeof found ||
+        !hl_read_exactly(file, header.e_shoff + header.e_shstrndx * sizeof names, &names, sizeof names))
+        return NULL;
+    for (unsigned i = 0; i < header.e_shnum; i++) {
+        if (!hl_read_exactly(file, header.e_shoff + i * sizeof section, &section, sizeof section))
+            return NULL;
+        if (!hl_read_exactly(file, names.sh_offset + section.sh_name, found, size) ||
+            memcmp(found, name, size) != 0)
             continue;
-        const Elf_Data *data = elf_rawdata(section, NULL);
-        if (data == NULL || data->d_buf == NULL || data->d_size == 0)
-            break;
-        *bytes = data->d_size;
-        copy = memcpy(hl_xmalloc(data->d_size), data->d_buf, data->d_size);
+        if (section.sh_size == 0 || section.sh_size > (uint64_t)status.st_size)
+            return NULL;
+        void *copy = hl_xmalloc(section.sh_size);
+        *bytes = section.sh_size;
+        if (hl_read_exactly(file, section.sh_offset, copy, section.sh_size))
+            return copy;
+        free(copy);
+        return NULL;
     }
-    elf_end(elf);
-    return copy;
+    return NULL;
 }
 
 /* The section is one note: three numbers, "GNU" and the ID. */

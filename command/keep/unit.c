@@ -23,7 +23,7 @@
 #include "command/file/launcher.h"
 #include "command/file/program.h"
 #include "command/keep/keep.h"
-#include "command/run/image.h"
+#include "command/image/mountable.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@
    compilers don't find their other halves, and a script is no ELF file.  So ld.so is mounted over the one that programs name, in a
    mount namespace that only this program and its children see. */
 #include "command/run/ldso.h"
-#include "command/base/common.h"
+#include "command/base/basics.h"
 #include "command/file/elf-file.h"
 #include "command/file/section.h"
 #include "command/run/mount.h"

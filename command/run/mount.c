@@ -6,7 +6,7 @@
    new user namespace root's files belong to the overflow ID, so owners cannot be checked there.  So the caller checks and opens
    both files before; inside, they are opened again by their paths, compared, and mounted by descriptor. */
 #include "command/run/mount.h"
-#include "command/base/common.h"
+#include "command/base/basics.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,11 +1,23 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Starts a program on huge pages, for `run` and `bench`. */
+/* What `run` and `bench` are asked for.  The program itself is started by hugeld.c alone (run/start.h). */
 #ifndef HL_RUN_H
 #define HL_RUN_H
 
-#include "command/base/common.h"
+#include "command/base/basics.h"
 #include "command/base/flags.h"
-#include "command/run/start.h"
+#include "elf/options.h"
+
+/* The value of --via. */
+enum hl_via { HL_VIA_AUTO, HL_VIA_PRELOAD, HL_VIA_LDSO };
+
+/* The user's choice of how to run the program. */
+struct hl_run {
+    const char *patterns; /* -p, or NULL */
+    char *options;        /* every -o, joined; or NULL */
+    unsigned via;         /* enum hl_via */
+    bool copies;          /* --copy */
+    const char *linker;   /* --ld-so, or NULL */
+};
 
 /* The options of both.  RUN is the field, a struct hl_run, of their request, a TYPE. */
 #define HL_RUN_FLAGS(type, run)                                                                              \
@@ -14,34 +26,38 @@
         {"options", 'o', "NAME=VALUE,...",                                                                   \
          "How, as in LD_HUGEPAGES_OPTIONS; may be repeated; the last one wins",                              \
          HL_OPTIONS(type, run.options)},                                                                     \
-        {"via", 'l', "WAY",                                                                                  \
-         "auto (at the exec stop if it has an image, else preload), preload or ldso",                 \
+        {"via", 'l', "WAY", "auto (at the exec stop if it has an image, else preload), preload or ldso",     \
          HL_CHOICE(type, run.via, hl_via_names)},                                                            \
-        {"loader", 0, "NAME", NULL, HL_CALL(hl_refuse_loader)}, {                                            \
+        {"copy", 0, NULL, "Make private copies of objects that are not shared",                              \
+         HL_SWITCH(type, run.copies)},                                                                       \
+    {                                                                                                        \
         "ld-so", 'L', "FILE", "The patched dynamic linker, if not the one beside this command",              \
             HL_CALL_ON(hl_set_linker, type, run)                                                             \
     }
 extern const struct hl_choice hl_via_names[];
-int hl_refuse_loader(void *request, const char *name); /* --loader, the name of --via in snapshots */
 int hl_set_linker(void *run, const char *path);
-
-/* Part of the line that verbose=1 prints about a program that is started as it is. */
-#define HL_IN_PLACE_SENTENCE "its file is kept on huge pages in place"
-
-/* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the way.  0, or the exit code
-   if strict=on forbids to run it so.  PLAN is zeroed before. */
-int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
-                   struct hl_start_plan *plan);
 
 /* "auto", "preload" or "ldso"; static. */
 const char *hl_via_name(const struct hl_run *run);
 
-/* Becomes PROGRAM with the argv ARGV.  If the kernel refuses, tries execvp(3) with PLAIN_VARIABLES, unless that is NULL.  Returns
-   only when that fails, with the exit code. */
-int hl_become_program(struct hl_start_plan *plan, struct hl_program *program, char **argv,
-                      char **plain_variables);
+/* The requested objects: GIVEN (-p), else LD_HUGEPAGES, else the executable alone.  The result lives as long as its source. */
+struct hl_string hl_find_patterns(const char *given);
+
+/* Whether only shared pages may be used: no option asks for a private copy.  OPTIONS were read from TEXT. */
+bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
+
+/* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
+   none of them; else the caller owns the path. */
+char *hl_find_library(void);
+
+/* The end of the line about a program that strict=on forbids to run. */
+#define HL_STRICT_SENTENCE "strict=on, so it does not run; run it without strict=on"
 
 /* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */
 int hl_refuse_program(const char *name);
+
+/* Replaces closed standard descriptors by ones that cannot be read or written: else the next opened file would get a standard
+   number, and receive messages.  An executed program finds them closed. */
+void hl_keep_standard_numbers(void);
 
 #endif

@@ -1,49 +1,95 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Starts a program without hugeld's code in it, in place or on its image at the exec stop, or with libhugeld.so. */
+/* Starts a program: in place or on its image at the exec stop, without hugeld's code in it; or with libhugeld.so or the patched
+   dynamic linker, which read LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS.
+
+   The program's file is checked first, because in some programs a preloaded library never runs, and one kind (AddressSanitizer)
+   refuses to start with any.  These run as without hugeld, with one line that says so; with strict=on they don't run.
+
+   A program of which nothing is shared is started as it is.  If someone wants to know why, a child says it: judging a file takes
+   libraries and time that this process does not have. */
 #include "command/run/start.h"
-#include "command/base/basics.h"
 #include "command/exec-stop/exec-stop.h"
+#include "command/file/file-plan.h"
+#include "command/file/launcher.h"
+#include "command/file/remedy.h"
 #include "command/image/find.h"
 #include "command/image/store.h"
+#include "command/run/ldso.h"
+#include "elf/kernel.h"
+#include "elf/reason.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
-struct hl_string hl_find_patterns(const char *given) {
-    const char *text = given != NULL ? given : getenv("LD_HUGEPAGES");
-    text = text != NULL ? text : "main";
-    return (struct hl_string){text, strlen(text)};
-}
+extern char **environ;
 
-bool hl_selects_main(struct hl_string patterns, const char *path) {
+/* A start in progress. */
+struct start {
+    const struct hl_request *request;
+    const char *name; /* the program's, as given */
+    struct hl_program program;
+    char *text; /* from which OPTIONS were read */
+    struct hl_options options;
+    struct hl_string patterns;
+    bool acts, is_strict; /* here: exe= may leave the program out */
+    bool wants_lines;     /* verbose=1, or standard error is a terminal */
+    /* The choice: */
+    bool is_known;             /* a store knows the program's file */
+    bool is_in_place;          /* the file is kept on huge pages */
+    struct hl_exec_stop *stop; /* the program begins on its image; or NULL */
+    bool is_preloaded;         /* libhugeld.so is in LD_PRELOAD */
+    char *linker;              /* to be called with the program as its argument, or NULL */
+    bool is_as_it_is;          /* nothing of it is shared, and nothing else may be used */
+    bool has_told;             /* a line has said why it has no image */
+    enum hl_reason reason;     /* why it runs on small pages; or HL_MOVED */
+};
+
+static bool is_bare(const struct start *start) { return start->is_in_place || start->stop != NULL; }
+
+/* --- without hugeld's code in it --- */
+
+static bool selects_main(const struct start *start, const char *path) {
     struct hl_object object = {.path = path, .is_main = true};
-    return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+    return hl_select_object(start->patterns, &object) != HL_NOT_SELECTED;
 }
 
-static struct hl_exec_stop *start_exec_stop(const struct hl_program *program,
-                                            const struct hl_options *options, const char *name) {
-    struct hl_exec_stop *stop = NULL;
-    if (options->bss != HL_BSS_OFF || hl_is_privileged(program))
-        return NULL;
-    char *reason = hl_start_exec_stop(&stop, program, options);
-    if (reason != NULL && options->verbose >= 1)
-        hl_warn("%s: not at the exec stop: %s", name, reason);
+static void start_exec_stop(struct start *start) {
+    if (start->options.bss != HL_BSS_OFF || hl_is_privileged(&start->program))
+        return;
+    char *reason = hl_start_exec_stop(&start->stop, &start->program, &start->options);
+    start->has_told = reason != NULL && start->wants_lines;
+    if (start->has_told)
+        hl_warn("%s: not at the exec stop: %s", start->name, reason);
     free(reason);
-    return stop;
 }
 
-char *hl_find_library(void) { return hl_find_part("libhugeld.so", NULL, R_OK); }
+/* Puts the executable on huge pages without hugeld's code in it, if possible. */
+static void choose_bare(struct start *start) {
+    struct hl_program *program = &start->program;
+    if (start->request->run.via != HL_VIA_AUTO || !hl_uses_images(start->options.backend) || !start->acts)
+        return;
+    enum hl_way made = program->fd >= 0 ? hl_find_made(program->fd, &start->options) : HL_WAY_NOTHING;
+    start->is_known = made != HL_WAY_NOTHING && hl_read_program(program);
+    if (!start->is_known || !selects_main(start, program->executable))
+        return;
+    start->is_in_place = made == HL_WAY_PLACE;
+    if (made == HL_WAY_IMAGE)
+        start_exec_stop(start);
+}
 
-/* Why LIBRARY, as hl_find_library found it, can't be preloaded; NULL if it can. */
-static const char *explain_no_library(const char *library) {
+/* --- with libhugeld.so --- */
+
+/* Why LIBRARY, as hl_find_library found it, can't be preloaded; HL_MOVED if it can. */
+static enum hl_reason check_library(const char *library) {
     if (library == NULL)
-        return "libhugeld.so is neither beside this command nor in " HL_LIBDIR ", build it with 'make'";
-    if (strpbrk(library, " :") != NULL)
-        return "LD_PRELOAD cannot name libhugeld.so by a path with a space or a colon, move it elsewhere";
-    return NULL;
+        return HL_REASON_NO_LIBRARY;
+    return strpbrk(library, " :") != NULL ? HL_REASON_LIBRARY_PATH : HL_MOVED;
 }
 
 /* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of program, and each
@@ -61,19 +107,26 @@ static void set_preload(const char *library) {
     free(folder);
 }
 
-void hl_choose_preload(struct hl_start_plan *plan, struct hl_program *program) {
-    plan->library = hl_find_library();
-    plan->reason = hl_explain_plain_run(program);
-    if (plan->reason == NULL)
-        plan->reason = explain_no_library(plan->library);
-    if (plan->reason == NULL)
-        set_preload(plan->library);
+/* Puts libhugeld.so into LD_PRELOAD, or sets the reason why that cannot be. */
+static void choose_preload(struct start *start) {
+    char *library = hl_find_library();
+    start->reason = hl_check_preload(&start->program);
+    if (start->reason == HL_MOVED)
+        start->reason = check_library(library);
+    start->is_preloaded = start->reason == HL_MOVED;
+    if (start->is_preloaded)
+        set_preload(library);
+    free(library);
 }
 
-void hl_exclude_main(struct hl_string patterns) {
-    char *without = hl_xasprintf("%.*s:!main", (int)patterns.bytes, patterns.at);
+/* Preloads for the objects other than the executable, which libhugeld.so would not recognise. */
+static void preload_for_others(struct start *start) {
+    char *without = hl_xasprintf("%.*s:!main", (int)start->patterns.bytes, start->patterns.at);
     setenv("LD_HUGEPAGES", without, 1);
     free(without);
+    choose_preload(start);
+    if (start->stop != NULL)
+        start->reason = HL_MOVED; /* it begins on its image all the same */
 }
 
 /* Whether a process of this user's would take the image of FILE, which a store has. */
@@ -101,59 +154,18 @@ static bool is_preloadable(const struct hl_elf_file *file, const struct hl_optio
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     bool is_quiet = options->verbose == 0 && options->strict == 0;
     return !hl_gets_any_address(file, &geometry) && hl_is_in_store(file->fd, options) &&
-           (!is_quiet || (hl_explain_plain_file(HL_ELF_FINE, file) == NULL && has_address_space() &&
+           (!is_quiet || (hl_check_file(HL_ELF_FINE, file) == HL_MOVED && has_address_space() &&
                           is_usable(file, options)));
 }
 
-/* Whether there is anything to be done for objects other than the executable: PATTERNS select some, and if only shared pages may be
-   used (SHARES_ONLY), a store has the image of one. */
-static bool takes_other_objects(struct hl_string patterns, bool shares_only,
-                                const struct hl_options *options) {
-    return hl_selects_other_objects(patterns) && (!shares_only || hl_has_image_of_library(patterns, options));
+/* For a program that is not bare: whether libhugeld.so may find an image of the executable, and it is one of the objects. */
+static bool may_preload_main(struct start *start) {
+    struct hl_program *program = &start->program;
+    return start->is_known && selects_main(start, program->executable) &&
+           is_preloadable(&program->file, &start->options);
 }
 
-/* For a PROGRAM that is not bare: whether libhugeld.so may find an image of the executable, and PATTERNS select the executable. */
-static bool may_preload_shared_main(const struct hl_start_plan *plan, struct hl_string patterns,
-                                    const struct hl_options *options, struct hl_program *program) {
-    return !plan->is_unknown && hl_read_program(program) && hl_selects_main(patterns, program->executable) &&
-           is_preloadable(&program->file, options);
-}
-
-void hl_choose_bare(struct hl_start_plan *plan, const struct hl_run *run, const struct hl_options *options,
-                    struct hl_program *program, const char *name) {
-    if (run->via != HL_VIA_AUTO || !hl_uses_images(options->backend) || !hl_acts_in(options, program->path))
-        return;
-    enum hl_way made = program->fd >= 0 ? hl_find_made(program->fd, options) : HL_WAY_NOTHING;
-    plan->is_unknown = made == HL_WAY_NOTHING || !hl_read_program(program);
-    if (plan->is_unknown || !hl_selects_main(hl_find_patterns(run->patterns), program->executable))
-        return;
-    plan->is_in_place = made == HL_WAY_PLACE;
-    if (made == HL_WAY_IMAGE)
-        plan->stop = start_exec_stop(program, options, name);
-}
-
-/* Puts libhugeld.so into LD_PRELOAD for the objects other than the executable that PATTERNS select.  If that fails, plan->reason
-   says why, unless the executable begins on its image all the same. */
-static void preload_for_others(struct hl_start_plan *plan, struct hl_string patterns,
-                               struct hl_program *program) {
-    hl_exclude_main(patterns);
-    hl_choose_preload(plan, program);
-    if (plan->stop != NULL)
-        plan->reason = NULL;
-}
-
-static bool names_option(const char *text, const char *name) {
-    size_t bytes = strlen(name);
-    for (const char *at = text; *at != '\0'; at += strcspn(at, ","), at += *at == ',')
-        if (strncmp(at, name, bytes) == 0 && at[bytes] == '=')
-            return true;
-    return false;
-}
-
-bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text) {
-    return run->makes_no_copy && run->via == HL_VIA_AUTO && options->bss == HL_BSS_OFF &&
-           !names_option(text, "backend");
-}
+/* --- the variables --- */
 
 /* TEXT with store= for the store of this user, which no process looks into by default.  NULL: TEXT names another store, or this
    user has none; the caller frees it. */
@@ -173,39 +185,241 @@ static char *name_own_store(const struct hl_options *options, const char *text) 
     return both;
 }
 
-/* Sets the variables that libhugeld.so reads, and that the program's children inherit.  OPTIONS were read from TEXT. */
-static void set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
-    char *named = name_own_store(options, text);
-    bool shares_only = hl_shares_only(run, options, text);
+/* Sets the variables that libhugeld.so reads, and that the program's children inherit. */
+static void set_variables(const struct start *start, bool shares_only) {
+    const struct hl_run *run = &start->request->run;
+    char *named = name_own_store(&start->options, start->text);
     if (shares_only) {
-        char *both = hl_join_options(named != NULL ? named : text, "backend=image");
+        char *both = hl_join_options(named != NULL ? named : start->text, "backend=image");
         free(named);
         named = both;
     }
     if (run->patterns != NULL)
         setenv("LD_HUGEPAGES", run->patterns, 1);
     if (run->options != NULL || named != NULL)
-        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
+        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : start->text, 1);
     free(named);
 }
 
-enum hl_start hl_choose_start(struct hl_start_plan *plan, const struct hl_run *run,
-                              const struct hl_options *options, const char *text,
-                              struct hl_program *program) {
-    struct hl_string patterns = hl_find_patterns(run->patterns);
-    bool shares_only = hl_acts_in(options, program->path) && hl_shares_only(run, options, text);
-    bool others = takes_other_objects(patterns, shares_only, options);
-    bool is_bare = plan->is_in_place || plan->stop != NULL;
+/* --- with the patched linker --- */
 
+/* Puts the patched linker over the one that the program names.  Preloads if that is not possible. */
+static void choose_linker(struct start *start) {
+    struct hl_program *program = &start->program;
+    const struct hl_run *run = &start->request->run;
+    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker(), *interpreter;
+    const struct hl_elf_file *file = hl_read_program(program) ? &program->file : NULL;
+    char *reason = hl_explain_no_linker(linker, file, program->executable, &interpreter);
+    int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
+    if (reason == NULL && result != 0 && program->is_script)
+        reason = hl_xasprintf("%s cannot be mounted here (%s)", linker, strerror(-result));
+    if (reason == NULL && result != 0) {
+        hl_warn(
+            "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
+            start->name, linker, program->path, strerror(-result));
+        start->linker = linker;
+        linker = NULL;
+    }
+    if (reason != NULL) {
+        choose_preload(start);
+        if (start->reason == HL_MOVED)
+            hl_warn("%s: %s; libhugeld.so is preloaded instead", start->name, reason);
+    } else if (getenv("LD_HUGEPAGES") == NULL) {
+        setenv("LD_HUGEPAGES", "main", 1); /* without this the linker moves nothing */
+    }
+    free(reason);
+    free(linker);
+    free(interpreter);
+}
+
+/* --- the choice --- */
+
+/* With strict=on: whether nothing of the program can be on huge pages, at any load address.  A program that has a whole huge page
+   only at some addresses is not refused, nor is a small one that a launcher starts: both would end a service by chance. */
+static bool can_never_move(struct start *start) {
+    struct hl_file_plan file_plan;
+    struct hl_starts starts = {.pages_max = 1};
+    const struct hl_target *target = hl_follow_launchers(&start->program, start->request->program);
+    const struct hl_program *last = target->program;
+    bool is_known = !target->followed && !target->is_unknown;
+    if (hl_read_program(target->program) && is_known && hl_acts_in(&start->options, last->executable)) {
+        hl_plan_file(&file_plan, last->executable, &last->file, &start->options, 0);
+        hl_measure_starts(&starts, &file_plan, &start->options);
+    }
+    return starts.pages_max == 0;
+}
+
+static void choose(struct start *start) {
+    const struct hl_run *run = &start->request->run;
+    bool shares_only = start->acts && hl_shares_only(run, &start->options, start->text);
+    bool names_others = hl_selects_other_objects(start->patterns);
+    bool takes_others =
+        names_others && (!shares_only || hl_has_image_of_library(start->patterns, &start->options));
+
+    choose_bare(start);
     /* Without hugeld's code in it a program needs no variables either.  libhugeld.so ends a strict one if the named objects stay on
-       small pages. */
-    if (is_bare && !others && !(options->strict && hl_selects_other_objects(patterns)))
-        return HL_START_BARE;
-    if (!is_bare && shares_only && !others && !may_preload_shared_main(plan, patterns, options, program))
-        return HL_START_AS_IT_IS;
-    set_variables(run, options, text);
-    if (!is_bare)
-        return HL_START_IN_PROCESS;
-    preload_for_others(plan, patterns, program);
-    return HL_START_BARE_MAIN;
+       small pages, or are not there. */
+    bool needs_library = takes_others || (start->is_strict && names_others);
+    if (is_bare(start) && !needs_library)
+        return;
+    start->is_as_it_is = !is_bare(start) && shares_only && !needs_library && !may_preload_main(start);
+    if (start->is_as_it_is)
+        return;
+    set_variables(start, shares_only);
+    if (is_bare(start))
+        preload_for_others(start);
+    else if (run->via == HL_VIA_LDSO && !hl_is_privileged(&start->program))
+        choose_linker(start);
+    else
+        choose_preload(start);
+    if (start->is_strict && !names_others && start->is_preloaded && !is_bare(start) && can_never_move(start))
+        start->reason = HL_REASON_TOO_SMALL;
+}
+
+/* --- what is said --- */
+
+void hl_become_command(char **words, char **variables, bool quiet) {
+    char *command = hl_find_part("hugeld-command", NULL, X_OK);
+    if (command != NULL)
+        execve(command, words, variables);
+    if (quiet)
+        return;
+    if (command == NULL)
+        hl_warn("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
+    else
+        hl_warn("%s: %s; there is too much in its arguments and variables, or it cannot be executed", command,
+                strerror(errno));
+}
+
+/* Lets a child say why nothing of the program is on huge pages, and what to do (run.c).  Whether all is as it should be: the
+   program's file is in place. */
+static bool explain_in_child(const struct start *start) {
+    /* If it is inherited as ignored, waiting fails. */
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        hl_become_command(start->request->words, start->request->variables,
+                          !start->is_strict && start->options.verbose == 0);
+        _exit(HL_EXIT_NO);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    signal(SIGCHLD, inherited);
+    return child > 0 && status == 0;
+}
+
+/* Prints at most one line about a program that does not run as it should; returns the exit code. */
+static int tell(const struct start *start) {
+    bool names_others = hl_selects_other_objects(start->patterns), verbose = start->options.verbose >= 1;
+    bool is_fine = start->reason == HL_MOVED && !start->is_as_it_is;
+    if (start->reason != HL_MOVED && start->acts) {
+        char *why = hl_explain_reason(start->reason, start->program.path);
+        hl_warn("%s: %s%s%s", start->name, start->is_strict ? "" : "started as it is: ", why,
+                start->is_strict ? "; " HL_STRICT_SENTENCE : "");
+        free(why);
+    } else if (start->is_as_it_is && (start->is_strict || (start->wants_lines && !start->has_told))) {
+        explain_in_child(start);
+    } else if (start->is_in_place && (start->is_strict || verbose)) {
+        is_fine = explain_in_child(start);
+    } else if (start->stop != NULL && names_others && !start->is_preloaded && verbose) {
+        hl_warn("%s: %s; %s", start->name, hl_reason_sentence(HL_REASON_NO_LIBRARY_IMAGE),
+                hl_reason_remedy(HL_REASON_NO_LIBRARY_IMAGE));
+    }
+    return start->is_strict && !is_fine ? HL_EXIT_NOT_FOUND : 0;
+}
+
+/* --- the program --- */
+
+/* Becomes ld.so with the program as its argument.  Returns only when that fails. */
+static int become_linker(const struct start *start) {
+    char **program = start->request->program;
+    size_t n = 1; /* its own name */
+    while (program[n] != NULL)
+        n++;
+    char **arguments = hl_xmalloc((n + 4) * sizeof *arguments);
+    const char *first[] = {start->linker, "--argv0", program[0], start->program.path};
+    memcpy(arguments, first, sizeof first);
+    memcpy(arguments + 4, program + 1, n * sizeof *arguments);
+    execv(start->linker, arguments);
+    free(arguments);
+    return hl_refuse_program(program[0]);
+}
+
+static void wait_at_gate(int gate) {
+    char byte = 0;
+    if (gate < 0)
+        return;
+    if (write(gate, &byte, 1) == 1)
+        while (read(gate, &byte, 1) < 0 && errno == EINTR)
+            ;
+    close(gate);
+}
+
+/* Becomes the shell with the file at PATH, as glibc's execvp(3) does where the kernel cannot execute it, and musl's does not. */
+static void become_shell(char *path, char **argv) {
+    size_t n = 0;
+    while (argv[n] != NULL)
+        n++;
+    char **arguments = hl_xmalloc((n + 2) * sizeof *arguments);
+    memcpy(arguments + 1, argv, (n + 1) * sizeof *arguments);
+    arguments[0] = (char *)"/bin/sh";
+    arguments[1] = path;
+    execv(arguments[0], arguments);
+    free(arguments);
+}
+
+/* A file that the kernel cannot execute goes to the shell: this serves a script without "#!", but another machine's program would
+   end in syntax errors.  The last resort is execvp(3) with the plain environment, since it also takes a later match in PATH. */
+static int become_program(struct start *start) {
+    struct hl_program *program = &start->program;
+    char **argv = start->request->program;
+    if (start->linker != NULL)
+        return become_linker(start);
+    execv(program->path, argv);
+    if (start->stop != NULL && !start->is_strict) { /* a security module may forbid tracing it */
+        hl_cancel_exec_stop(start->stop);
+        start->stop = NULL;
+        execv(program->path, argv);
+    }
+    int error = errno;
+    hl_read_program(program);
+    bool is_text = program->is_script || program->problem == HL_ELF_EMPTY || program->problem == HL_ELF_OTHER;
+    if (error == ENOEXEC && is_text)
+        become_shell(program->path, argv);
+    if (error != ENOEXEC && !start->is_strict) {
+        environ = start->request->variables;
+        execvp(argv[0], argv);
+    } else {
+        errno = error;
+    }
+    return hl_refuse_program(argv[0]);
+}
+
+int hl_start_program(const struct hl_request *request) {
+    struct start start = {.request = request, .name = request->program[0]};
+    int code;
+    start.text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
+    hl_default_options(&start.options);
+    hl_parse_options(&start.options, start.text,
+                     NULL); /* libhugeld.so warns about mistakes in the variable */
+    start.patterns = hl_find_patterns(request->run.patterns);
+    start.wants_lines = start.options.verbose >= 1 || isatty(STDERR_FILENO);
+    if (hl_open_program(&start.program, start.name)) {
+        start.acts = hl_acts_in(&start.options, start.program.path);
+        start.is_strict = start.acts && start.options.strict != 0;
+        choose(&start);
+        code = tell(&start);
+        if (code == 0)
+            wait_at_gate(request->gate);
+        if (code == 0)
+            code = become_program(&start);
+    } else {
+        if (start.options.strict == 0)
+            execvp(start.name, request->program); /* the kernel knows best which files may be executed */
+        code = hl_refuse_program(start.name);
+    }
+    if (start.stop != NULL)
+        hl_cancel_exec_stop(start.stop);
+    return code;
 }

@@ -233,6 +233,11 @@ static void print_verdict(const struct hl_verdict *verdict) {
     char *words = hl_format_verdict(verdict), *now = hl_describe_now(verdict);
     if (verdict->now != HL_NOW_UNKNOWN)
         hl_print("  now: %s", now);
+    if (verdict->now == HL_NOW_UNKNOWN && verdict->best != HL_WAY_NOTHING) {
+        char *why = hl_explain_reason(verdict->reason, verdict->path);
+        hl_print("  started as it is: %s", why);
+        free(why);
+    }
     hl_print("  best: %s", words);
     free(now);
     free(words);

@@ -454,67 +454,39 @@ static bool has_patched_linker(const struct hl_process *process) {
     return found;
 }
 
-/* The possible remedy for an object in PROCESS that hugeld has not put on huge pages.  The caller frees it. */
-static char *explain_plain(const struct hl_process *process, const struct hl_verdict *verdict) {
-    char *commands = hl_format_commands(verdict), *why;
-    if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason != NULL)
-        why = hl_xasprintf("hugeld cannot move it: %s", verdict->plain_reason);
-    else if (verdict->best == HL_WAY_NOTHING)
-        why = hl_xasprintf("%s", hl_reason_sentence(verdict->reason));
-    else if (verdict->is_gone)
-        why = hl_xasprintf(
-            "its file is not found by its path from here: it was removed or replaced, or is in another "
-            "mount namespace; start it anew, or ask hugeld there");
-    else if (verdict->best == HL_WAY_PLACE && verdict->is_made && verdict->now == HL_NOW_CACHED)
-        why = hl_xasprintf("outside of the huge pages of its file, or not touched yet");
-    else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)
-        why = hl_xasprintf("its file is kept in place; start it anew");
-    else if (verdict->image_reason == HL_REASON_STORE_FOREIGN)
-        why = hl_xasprintf("could be on huge pages: %s; not on an image, because %s", commands,
-                           hl_reason_sentence(verdict->image_reason));
-    else
-        why = hl_xasprintf("could be on huge pages: %s", commands);
-    free(commands);
-    return why;
-}
-
-/* Why OBJECT, which could move, did not.  The caller frees it. */
-static char *explain_not_moved(const struct hl_process *process, const struct hl_object *object,
-                               const struct hl_options *options, const struct tally *tally) {
+/* Why the text of OBJECT, which was started as it is or whose options leave it out, is on small pages; or, if that is not known,
+   HL_MOVED: the lines of hugeld in the process say it. */
+static enum hl_reason find_small_reason(const struct hl_process *process, const struct hl_object *object,
+                                        const struct hl_options *options, const struct tally *tally) {
     const struct hl_verdict *verdict = &tally->verdict;
     bool preloaded = is_preloaded(process);
-    if (verdict->obstacle != HL_MOVED && verdict->now == HL_NOW_SMALL)
-        return hl_explain_reason(verdict->obstacle, object->path);
+    if (verdict->obstacle != HL_MOVED)
+        return verdict->obstacle;
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
-        return hl_xasprintf(
-            "kept on huge pages in place, which the kernel gave up; run hugeld apply");
-    if (verdict->now == HL_NOW_COPIED)
-        return hl_xasprintf("outside of the copy that attach made");
-    if (verdict->now == HL_NOW_EXECUTED || verdict->now == HL_NOW_MAPPED)
-        return hl_xasprintf("on its image and not touched yet, or outside of the image's huge pages");
+        return HL_REASON_PLACE_LOST;
     if (!preloaded && !has_patched_linker(process))
-        return explain_plain(process, verdict);
+        return verdict->is_gone ? HL_REASON_FILE_GONE : verdict->reason;
     if (process->executable != NULL && !hl_acts_in(options, process->executable))
-        return hl_xasprintf("could be on huge pages; exe= leaves this program out");
+        return HL_REASON_OPTION_EXE;
     char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
     if (patterns == NULL)
         patterns = hl_xasprintf("%s", preloaded ? "main" : "");
     bool named = hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
     free(patterns);
-    if (!named)
-        return hl_xasprintf("could be on huge pages; name it in LD_HUGEPAGES");
-    return hl_xasprintf("could be on huge pages; %s", options->verbose > 0
-                                                          ? "its standard error at start says why it is not"
-                                                          : "start it with verbose=1 to see why it is not");
+    return named ? HL_REASON_UNSAID : HL_REASON_NOT_NAMED;
 }
 
-/* Prints the best way for the next start, if nothing can be done at the object's present address. */
-static void print_next_start(const struct hl_verdict *verdict) {
-    char *commands =
-        verdict->now == HL_NOW_SMALL && verdict->obstacle == HL_MOVED ? hl_format_commands(verdict) : NULL;
-    if (commands != NULL)
-        hl_print("    best for its next start: %s", commands);
-    free(commands);
+/* Why the parts of OBJECT that could move did not.  The caller frees it. */
+static char *explain_not_moved(const struct hl_process *process, const struct hl_object *object,
+                               const struct hl_options *options, const struct tally *tally) {
+    static const enum hl_reason reasons[HL_NOWS] = {[HL_NOW_COPIED] = HL_REASON_OUTSIDE_COPY,
+                                                    [HL_NOW_EXECUTED] = HL_REASON_OUTSIDE_IMAGE,
+                                                    [HL_NOW_MAPPED] = HL_REASON_OUTSIDE_IMAGE,
+                                                    [HL_NOW_CACHED] = HL_REASON_OUTSIDE_PLACE};
+    enum hl_reason reason = reasons[tally->verdict.now];
+    if (reason == HL_MOVED)
+        reason = find_small_reason(process, object, options, tally);
+    return hl_explain_reason(reason, object->path);
 }
 
 /* Writable data that is in the plan stays by default unless it was written to at startup; text has other reasons. */
@@ -546,31 +518,25 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     hl_add_small_stretches(&drawing, parts, n_parts);
     hl_finish_drawing(&drawing);
     free(parts);
-    if (plan.text_covered_bytes == 0)
-        print_next_start(&tally->verdict);
     free(why);
     free(text);
 }
 
-/* Says what hugeld has not done for text on small pages. */
-static const char *explain_small(const struct hl_verdict *verdict) {
-    if (verdict->now != HL_NOW_SMALL)
-        return "";
-    if (!verdict->has_image)
-        return "; no image, not attached";
-    return verdict->image_reason == HL_MOVED ? "; not attached to its image" : "; not attached";
-}
-
-static void print_verdict(const struct hl_verdict *verdict) {
-    bool is_disabled = verdict->obstacle != HL_MOVED;
-    char *now = hl_describe_now(verdict);
-    hl_print(
-        "    now: %s%s%s%s%s", now, explain_small(verdict), is_disabled ? "; " : "",
-        is_disabled ? hl_reason_sentence(verdict->obstacle) : "",
-        verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
-            ? "; no whole huge page of text lies in the image; start it with hugeld run"
-            : "");
+/* Prints where the text is, and if it is on small pages, why. */
+static void print_now(const struct picture *picture, const struct tally *tally) {
+    const struct hl_verdict *verdict = &tally->verdict;
+    struct hl_options options;
+    char *text = read_options(&picture->process, &options), *now = hl_describe_now(verdict), *why = NULL;
+    if (verdict->now == HL_NOW_SMALL)
+        why = explain_not_moved(&picture->process, &tally->loaded->object, &options, tally);
+    else if (verdict->obstacle != HL_MOVED)
+        why = hl_xasprintf("%s", hl_reason_sentence(verdict->obstacle));
+    else if (verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0)
+        why = hl_explain_reason(HL_REASON_IMAGE_USELESS, verdict->path);
+    hl_print("    now: %s%s%s", now, why != NULL ? ": " : "", why != NULL ? why : "");
+    free(why);
     free(now);
+    free(text);
 }
 
 static void print_tally(const struct picture *picture, const struct tally *tally) {
@@ -583,7 +549,7 @@ static void print_tally(const struct picture *picture, const struct tally *tally
              tally->loaded->object.path, share / 10, share % 10, rest, tally->pages[HUGETLB],
              tally->pages[THP], tally->pages[IMAGE], tally->pages[FILE_CACHE]);
     free(rest);
-    print_verdict(&tally->verdict);
+    print_now(picture, tally);
     draw_tally(picture, tally);
     if (tally->n_ranges == 0)
         return;

@@ -27,8 +27,8 @@ struct object {
 struct objects {
     size_t n;
     struct object *object;
-    bool lacks_files;         /* a file is no longer at its path, or in another mount namespace */
-    const char *plain_reason; /* why nothing can be preloaded into the program; or NULL */
+    bool lacks_files;            /* a file is no longer at its path, or in another mount namespace */
+    enum hl_reason plain_reason; /* why nothing can be preloaded into the program; or HL_MOVED */
 };
 
 /* Whether a terminal shows PATH unchanged, so that a command with it can be copied. */
@@ -61,7 +61,8 @@ static void add_object(struct objects *objects, const struct hl_verdict *verdict
     object.moved = verdict->text_bytes > 0
                        ? hot * (double)verdict->covered[object.way] / (double)verdict->text_bytes
                        : 0;
-    bool is_out_of_reach = objects->plain_reason != NULL && !verdict->is_main && object.way == HL_WAY_IMAGE;
+    bool is_out_of_reach =
+        objects->plain_reason != HL_MOVED && !verdict->is_main && object.way == HL_WAY_IMAGE;
     if (object.way == HL_WAY_NOTHING || is_out_of_reach || object.moved < PART_MIN)
         object.moved = 0;
     objects->object = hl_xrealloc(objects->object, (objects->n + 1) * sizeof object);
@@ -76,7 +77,7 @@ static void find_objects(struct objects *objects, const struct hl_surveyed *prog
     hl_default_options(&options);
     objects->lacks_files = !open_seen_file(&file, program->path, program->id.inode);
     if (!objects->lacks_files) {
-        objects->plain_reason = hl_explain_plain_file(HL_ELF_FINE, &file);
+        objects->plain_reason = hl_check_file(HL_ELF_FINE, &file);
         hl_close_elf(&file);
     }
     for (size_t i = 0; i < program->n_objects; i++) {
@@ -104,7 +105,7 @@ static char *explain_nothing(const struct objects *objects) {
     const struct hl_verdict *verdict = &most->verdict;
     const char *name = hl_base_name(verdict->path);
     if (verdict->best == HL_WAY_NOTHING)
-        return hl_xasprintf("%s: %s", name, hl_explain_nothing(verdict));
+        return hl_xasprintf("%s: %s", name, hl_reason_sentence(verdict->reason));
     return hl_xasprintf("%s: only a private copy in each process helps; hugeld inspect says more", name);
 }
 

@@ -9,6 +9,7 @@
 #include "command/base/local.h"
 #include "command/image/find.h"
 #include "command/file/file-plan.h"
+#include "command/file/launcher.h"
 #include "command/image/in-place.h"
 #include "elf/kernel.h"
 #include "command/image/layout.h"
@@ -134,8 +135,7 @@ static void consider_place(struct judging *judging, bool is_kept) {
     if (result == 0 || result == -EPERM) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
         if (!is_kept)
-            refusal =
-                path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
+            refusal = path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
         verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
         verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
         hl_free_place(&place);
@@ -184,8 +184,8 @@ static void choose(struct hl_verdict *verdict, enum hl_way made) {
                                                              : hl_choose_way(covered);
 }
 
-/* Why no text of FILE_PLAN's object moves; HL_MOVED: it does. */
-static enum hl_reason find_reason(const struct hl_file_plan *file_plan) {
+/* Why no text of FILE_PLAN's object moves. */
+static enum hl_reason find_reason_of_plan(const struct hl_file_plan *file_plan) {
     if (file_plan->reason != 0)
         return (enum hl_reason)file_plan->reason;
     for (unsigned i = 0; i < file_plan->object.n_segments; i++)
@@ -193,6 +193,25 @@ static enum hl_reason find_reason(const struct hl_file_plan *file_plan) {
             file_plan->plan.reason[i] != HL_MOVED)
             return file_plan->plan.reason[i];
     return HL_REASON_TOO_SMALL;
+}
+
+/* Why the text is on small pages where the object is started as it is. */
+static enum hl_reason find_reason(const struct hl_verdict *verdict, const struct hl_file_plan *file_plan) {
+    enum hl_reason image = verdict->image_reason;
+    switch (verdict->best) {
+    case HL_WAY_PLACE:
+        return verdict->is_made ? HL_REASON_IN_PLACE : HL_REASON_NOT_IN_PLACE;
+    case HL_WAY_IMAGE:
+        return verdict->is_made ? HL_REASON_NOT_STARTED : HL_REASON_NO_IMAGE;
+    case HL_WAY_NOTHING:
+        if (verdict->plain_reason != HL_MOVED)
+            return image == HL_REASON_IMAGE_INELIGIBLE || image == HL_REASON_STORE_FOREIGN
+                       ? image
+                       : verdict->plain_reason;
+        return image == HL_REASON_SPARSE_TEXT ? image : find_reason_of_plan(file_plan);
+    default:
+        return image == HL_REASON_STORE_FOREIGN ? image : HL_REASON_NO_COPY;
+    }
 }
 
 void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
@@ -218,9 +237,9 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     if (tried != 0)
         hl_plan_file(&judging.file_plan, path, file, &of_text, tried);
     verdict->text_bytes = judging.file_plan.plan.text_bytes;
-    verdict->plain_reason = is_main ? hl_explain_plain_file(HL_ELF_FINE, file) : NULL;
+    verdict->plain_reason = is_main ? hl_check_file(HL_ELF_FINE, file) : HL_MOVED;
     if (judging.file_plan.object.n_segments > 0) {
-        if (verdict->plain_reason == NULL && hl_is_native(file))
+        if (verdict->plain_reason == HL_MOVED && hl_is_native(file))
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
         consider_place(&judging, made == HL_WAY_PLACE);
@@ -228,9 +247,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
-    if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason == NULL)
-        verdict->reason = verdict->image_reason == HL_REASON_SPARSE_TEXT ? HL_REASON_SPARSE_TEXT
-                                                                         : find_reason(&judging.file_plan);
+    verdict->reason = find_reason(verdict, &judging.file_plan);
 }
 
 /* The bytes of text of FILE at PATH.  Only its headers are read: reading the padding to judge an image would cache it in small
@@ -269,6 +286,39 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
     if (is_judged && !is_worth_it)
         hl_free_verdict(verdict);
     return is_worth_it;
+}
+
+/* Whether TARGET is a script, itself or by way of env(1), that starts an unknown program, or env or a dynamic linker with options
+   that are not read.  Any other launcher is judged as a program of its own. */
+static bool is_start_unknown(const struct hl_target *target) {
+    const char *name = hl_base_name(target->program->executable);
+    return target->is_unknown && (target->program->is_script || target->followed ||
+                                  strcmp(name, "env") == 0 || strncmp(name, "ld", 2) == 0);
+}
+
+enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *program, char *const *argv,
+                                const struct hl_options *options) {
+    const struct hl_target *target = hl_follow_launchers(program, argv);
+    struct hl_program *last = target->program;
+    struct hl_verdict library;
+    *verdict = (struct hl_verdict){0};
+    if (!hl_read_program(last) || hl_is_privileged(last)) {
+        enum hl_reason reason = hl_check_preload(last);
+        return reason != HL_MOVED ? reason : HL_REASON_LAUNCHER;
+    }
+    if (is_start_unknown(target))
+        return HL_REASON_LAUNCHER;
+    hl_judge_file(verdict, last->executable, &last->file, true, options);
+    /* The library does not find the image of a program that "ld.so PROGRAM" runs: /proc/self/exe is the linker. */
+    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program))
+        return HL_REASON_NO_COPY;
+    bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
+    if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {
+        hl_free_verdict(verdict);
+        *verdict = library;
+        return HL_REASON_TEXT_IN_LIBRARY;
+    }
+    return verdict->reason;
 }
 
 /* --- a process --- */
@@ -378,10 +428,6 @@ void hl_set_program(struct hl_verdict *verdict, const char *executable) {
 
 /* --- in words --- */
 
-const char *hl_explain_nothing(const struct hl_verdict *verdict) {
-    return verdict->plain_reason != NULL ? verdict->plain_reason : hl_reason_sentence(verdict->reason);
-}
-
 /* "an image, 98.1 % of its text on 6 huge pages for all processes together"; the caller frees it. */
 static char *describe(const struct hl_verdict *verdict) {
     static const char *const names[HL_WAYS] = {"", "in place", "an image", "a private copy",
@@ -391,23 +437,15 @@ static char *describe(const struct hl_verdict *verdict) {
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
     bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
-    char *add = hl_xasprintf("hugeld enable"), *own = hl_default_store(), *why = NULL;
+    char *own = hl_default_store();
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
-    hl_add_word(&add, verdict->path);
-    why = !is_shared && verdict->image_reason == HL_REASON_IMAGE_INELIGIBLE
-              ? hl_xasprintf(" (no image can be made of it: '%s' says why)", add)
-          : needs_store ? hl_xasprintf(" (root can make it, or a user with XDG_RUNTIME_DIR set)")
-                        : hl_xasprintf("%s", "");
-    char *text =
-        verdict->best == HL_WAY_NOTHING
-            ? hl_xasprintf("leave it as it is: %s%s", hl_explain_nothing(verdict), why)
-            : hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
-                           verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
-                           hl_plural(pages), costs[verdict->best], why);
-    free(add);
     free(own);
-    free(why);
-    return text;
+    if (verdict->best == HL_WAY_NOTHING)
+        return hl_xasprintf("leave it as it is: %s", hl_reason_sentence(verdict->reason));
+    return hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
+                        verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
+                        hl_plural(pages), costs[verdict->best],
+                        needs_store ? " (root can make it, or a user with XDG_RUNTIME_DIR set)" : "");
 }
 
 /* Adds "--store=/dev/shm/mine" to *TEXT, after BEFORE, where a store was named. */
@@ -498,6 +536,9 @@ json_t *hl_json_verdict(const struct hl_verdict *verdict) {
         if (verdict->now_parts & 1u << now)
             json_array_append_new(parts, json_string(now_names[now]));
     json_object_set_new(json, "now_parts", parts);
+    json_object_set_new(json, "reason",
+                        verdict->reason != HL_MOVED ? json_string(hl_reason_name(verdict->reason))
+                                                    : json_null());
     json_object_set_new(json, "obstacle",
                         verdict->obstacle != HL_MOVED ? json_string(hl_reason_name(verdict->obstacle))
                                                       : json_null());

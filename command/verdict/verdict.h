@@ -5,6 +5,7 @@
 
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
+#include "command/file/program.h"
 #include "command/proc/process.h"
 #include "command/image/store.h"
 #include "elf/reason.h"
@@ -20,11 +21,11 @@ struct hl_verdict {
                                   chance, on average */
     uint64_t pages[HL_WAYS]; /* huge pages needed; for a private copy in each process, at most */
     enum hl_way best;
-    bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
-    bool has_image;           /* a store has an image of the file, whether or not it is best */
-    bool is_gone;             /* the file that a process has loaded is not found by its path from here */
-    const char *plain_reason; /* why nothing can be preloaded; or NULL */
-    enum hl_reason reason;    /* why BEST is HL_WAY_NOTHING; HL_MOVED: plain_reason says why */
+    bool is_made;                /* BEST is in place, and is kept so, or an image, and a store has it */
+    bool has_image;              /* a store has an image of the file, whether or not it is best */
+    bool is_gone;                /* the file that a process has loaded is not found by its path from here */
+    enum hl_reason plain_reason; /* why nothing can be preloaded; or HL_MOVED */
+    enum hl_reason reason;       /* why its text is on small pages where it is started as it is */
     enum hl_reason
         image_reason; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
     enum hl_now now;
@@ -36,6 +37,12 @@ struct hl_verdict {
    to be freed with hl_free_verdict. */
 void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
                    const struct hl_options *options);
+
+/* Judges the program that PROGRAM with the argv ARGV runs in the end, or its largest library if that has the text.  Returns why
+   nothing of it is on huge pages where it is started as it is.  VERDICT, whose path is NULL if no file could be judged, is to be
+   freed. */
+enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *program, char *const *argv,
+                                const struct hl_options *options);
 
 /* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
    its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free. */
@@ -73,9 +80,6 @@ enum hl_way hl_choose_way(const double covered[HL_WAYS]);
 
 /* "place", "image", "preload", "ldso", "nothing"; static. */
 const char *hl_way_name(enum hl_way way);
-
-/* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
-const char *hl_explain_nothing(const struct hl_verdict *verdict);
 
 /* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
    frees it. */

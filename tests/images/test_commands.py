@@ -140,8 +140,8 @@ def test_status_of_what_does_not_use_its_image(builder, store, pause_library):
         before = store.hugeld("status", process.pid).stdout
         store.done("rm", "-r", pathlib.Path(image).parent)
         after = store.hugeld("status", process.pid).stdout
-    assert "    now: on small pages; not attached to its image\n" in before, before
-    assert "    now: on small pages; no image, not attached\n" in after, after
+    assert "    now: on small pages: it was not started on its image, which is there; " in before, before
+    assert "    now: on small pages: there is no image of it, " in after, after
 
 
 def test_status_tells_untouched_text_from_small(builder, store, library, pause_library):

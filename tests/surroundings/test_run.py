@@ -2,6 +2,7 @@
 """Programs that a preloaded library breaks or never reaches: `hugeld run` says so and runs them without hugeld;
 programs that a moved one starts run as they would."""
 
+import os
 import pathlib
 import platform
 import re
@@ -69,8 +70,8 @@ def test_address_sanitizer(asan_program):
     assert helpers.run_preloaded([asan_program]).returncode not in (0, 6)
     result = helpers.hugeld("run", "--copy", "--", asan_program)
     assert (result.returncode, result.stdout) == (6, "sanitized\n")
-    assert result.stderr == (f"hugeld: {asan_program}: built with AddressSanitizer, which aborts with any preloaded library; "
-                             "it runs on small pages\n")
+    assert result.stderr == (f"hugeld: {asan_program}: started as it is: it is built with AddressSanitizer, which aborts with any "
+                             "preloaded library\n")
 
 
 def test_address_sanitizer_of_an_interpreter(asan_program, tmp_path):
@@ -79,7 +80,7 @@ def test_address_sanitizer_of_an_interpreter(asan_program, tmp_path):
     script.chmod(0o755)
     result = helpers.hugeld("run", "--copy", "--", script)
     assert (result.returncode, result.stdout) == (6, "sanitized\n")
-    assert f"{script}: its interpreter is built with AddressSanitizer, " in result.stderr
+    assert f"{script}: started as it is: it is built with AddressSanitizer, " in result.stderr
 
 
 @pytest.mark.parametrize("how", ["program", "interpreter"])
@@ -95,8 +96,8 @@ def test_program_that_cannot_be_read(asan_program, root, shared_folder, library,
     assert helpers.run([*nobody, program]).stdout == "sanitized\n"
     result = helpers.run([*nobody, library.parent / "hugeld", "run", "--copy", "--", program])
     assert (result.returncode, result.stdout) == (6, "sanitized\n"), result
-    assert result.stderr == (f"hugeld: {program}: the file that runs cannot be read, and some programs abort with a preloaded "
-                             "library; it runs on small pages\n")
+    assert result.stderr == (f"hugeld: {program}: started as it is: the file that runs cannot be read, and some programs abort with a "
+                             "preloaded library; let this user read it\n")
     strict = helpers.run([*nobody, library.parent / "hugeld", "run", "--copy", "-o", "strict=on", "--", program])
     assert (strict.returncode, strict.stdout) == (127, "") and "cannot be read" in strict.stderr, strict
 
@@ -169,7 +170,7 @@ def child32(request, builder):
 def test_run_32_bits(child32, loader):
     result = helpers.hugeld("run", "-l", loader, "--", child32)
     assert (result.returncode, result.stdout) == (5, "32 bits\n")
-    assert result.stderr == f"hugeld: {child32}: a 32-bit program, and hugeld is for 64-bit ones only; it runs on small pages\n"
+    assert result.stderr == f"hugeld: {child32}: started as it is: it is a 32-bit program, and hugeld is for 64-bit ones only\n"
 
 
 @pytest.mark.parametrize("way", ["preload", "run"])
@@ -191,13 +192,25 @@ def test_child_of_32_bits(builder, library, pool, child32, way):
     assert set(said[1:]) <= ({allowed} if way == "preload" else set())
 
 
-ADVICE = "more text is in libbig.so.1 than in the program; best for that: "
+LINKERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+
+
+@pytest.mark.parametrize("words", [[], ["--inhibit-cache"]], ids=["alone", "with an option"])
+def test_program_of_the_dynamic_linker(builder, pool, words):
+    """A program that is started by ld.so's path, as Nix and Bazel do, is served by the preloader."""
+    pool(64)
+    app = builder.executable("nopie")
+    result = helpers.hugeld("run", "--copy", "-o", "verbose=2", "--", LINKERS[os.uname().machine], *words, app)
+    assert (result.returncode, result.stdout) == (helpers.run([app]).returncode, helpers.run([app]).stdout), result
+    assert re.search(r"hugeld: app-nopie: text \d pages? hugetlb", result.stderr), result
+
+
 # The arguments of run and the inherited variables -> whether a line names the library that has the text.
 ASKED = {
     "nothing said": ([], {}, True),
     "main": (["-p", "main"], {}, True),
     "main, inherited": ([], {"LD_HUGEPAGES": "main"}, True),
-    "the patched linker": (["-l", "ldso"], {}, True),
+    "the patched linker": (["-l", "ldso"], {}, False),
     "the library": (["-p", "main:libbig*"], {}, False),
     "the library, inherited": ([], {"LD_HUGEPAGES": "libbig.so.1"}, False),
     "not this program": (["-o", "exe=other"], {}, False),
@@ -207,10 +220,11 @@ ASKED = {
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_text_in_a_library(builder, asked):
-    """The default takes the executable alone: where a library that it is linked with has more text, run names that, and
-    only once, with any children of the program.  Which program a shell script starts is not known."""
+    """The default takes the executable alone: where that is too small and a library that it is linked with has text, run names the
+    library, and only once, with any children of the program.  Which program a shell script starts is not known."""
     arguments, changes, told = ASKED[asked]
     app, _ = builder.with_library("dso")
+    advice = f"started as it is: most of its text is in a library; 'hugeld inspect {app.with_name('libbig.so.1')}' names the best way"
     twice, script = builder.write("twice.sh", f"#!/bin/sh\n{app}\nexec {app}\n"), builder.write("of-env", f"#!/usr/bin/env {app}\n")
     for path in twice, script:
         path.chmod(0o755)
@@ -218,7 +232,7 @@ def test_text_in_a_library(builder, asked):
         result = helpers.hugeld("run", "-o", "verbose=1", *arguments, "--", program, env=helpers.environment(**changes))
         assert result.returncode == helpers.run([program]).returncode
         lines = [line for line in result.stderr.splitlines() if "text is in" in line]
-        assert len(lines) == expected and all(line.startswith(f"hugeld: {program}: {ADVICE}") for line in lines), result
+        assert len(lines) == expected and all(line == f"hugeld: {program}: {advice}" for line in lines), result
 
 
 def test_text_in_the_program(builder):

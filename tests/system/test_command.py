@@ -109,16 +109,20 @@ def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
         assert preloads or not any(f"{name}=" in result.stdout for name in VARIABLES)
         assert result.stderr.count("started as it is") == (verbose and not preloads)
     if not preloads:
-        asked, never = "no copy was asked for", "no whole huge page lies inside"
+        asked, never = "none was asked for", "no whole huge page lies inside"
         large = shutil.copy("/usr/bin/python3", tmp_path)  # the machine's own store has no image of it
         large = hugeld("run", *arguments, "-o", "strict=on", large, "-c", "1", env=env)
-        one_line(large, 127, never if "edges=small" in arguments else asked)
-        one_line(hugeld("run", *arguments, "-o", "strict=on", "true", env=env), 127, asked if "-p" in arguments else never)
+        one_line(large, 127, never if "edges=small" in arguments else "there is no image of it" if "-p" in arguments else asked)
+        small = hugeld("run", *arguments, "-o", "strict=on", "true", env=env)
+        if "-p" in arguments:  # with other objects it is libhugeld.so that judges, as everywhere
+            assert (small.returncode, small.stderr) == (0, ""), small
+        else:
+            one_line(small, 127, never)
 
 
 def test_strict_refuses_what_never_fits(pool):
     """It has a whole huge page at no load address.  The program that it starts is not judged by that."""
-    one_line(hugeld("run", "--copy", "-o", "strict=on", "true"), 127, "no whole huge page lies inside; strict=on")
+    one_line(hugeld("run", "--copy", "-o", "strict=on", "true"), 127, "no whole huge page lies inside", "; strict=on, so it does not run")
     pool(16)
     script = "import subprocess; print(subprocess.run(['true']).returncode)"
     result = hugeld("run", "--copy", "-o", "strict=on", "--", "/usr/bin/python3", "-c", script)
@@ -180,19 +184,17 @@ def test_did_you_mean():
     assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 
-@pytest.mark.parametrize("arguments, executed", [
-    ([], 2), (["--"], 2), (["-p", "main"], 2), (["-o", "edges=small"], 2), (["-o", "backend=thp"], 2), (["-o", "verbose=1"], 3),
-    (["--copy"], 3)], ids=str)
-def test_run_is_short(arguments, executed, tmp_path):
-    """Where nothing has to be said, hugeld becomes the program by itself, after few system calls."""
+@pytest.mark.parametrize("arguments", [
+    [], ["--"], ["-p", "main"], ["-o", "edges=small"], ["-o", "backend=thp"], ["-o", "verbose=1"], ["--copy"]], ids=str)
+def test_run_is_short(arguments, tmp_path):
+    """hugeld becomes the program by itself, after few system calls."""
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
     trace = tmp_path / "trace"
     result = helpers.run(["strace", "-o", trace, helpers.HUGELD, "run", *arguments, "true"], helpers.environment(PATH="/bin"))
     calls = trace.read_text().splitlines()
     starts = [i for i, call in enumerate(calls) if call.startswith("execve(") and call.endswith("= 0")]
-    assert result.returncode == 0 and len(starts) == executed
-    assert executed > 2 or starts[1] < 80
+    assert result.returncode == 0 and len(starts) == 2 and starts[1] < 80
 
 
 def test_run_options_join_the_environment(builder, pool):
@@ -310,7 +312,7 @@ def test_run_set_user_id_program(builder, root, shared_folder):
     copy.chmod(0o4755)
     result = hugeld("run", "--copy", copy)
     assert (result.returncode, result.stdout) == (4, "tiny\n")
-    assert result.stderr.count("\n") == 1 and "hugeld does nothing" in result.stderr
+    assert result.stderr.count("\n") == 1 and "it is set-user-ID" in result.stderr
     copy.unlink()
 
 
@@ -669,27 +671,27 @@ def test_status_of_nothing():
     try:
         result = hugeld("status", process.pid)
         assert (result.returncode, result.stderr) == (1, "")
-        assert "    now: on small pages; no image, not attached\n" in result.stdout
+        assert "    now: on small pages: no whole huge page lies inside\n" in result.stdout
     finally:
         helpers.end_process(process)
 
 
 @pytest.mark.parametrize("patterns,options,words", [
-    ("lib*", "", "name it in LD_HUGEPAGES"), ("main", "exe=other", "exe= leaves this program out"),
-    ("main", "backend=hugetlb", "start it with verbose=1 to see why it is not"),
-    ("main", "backend=hugetlb,verbose=1", "its standard error at start says why it is not"),
-], ids=["not-named", "only", "silent", "verbose"])
+    ("lib*", "", "it is not one of the named objects; name it in LD_HUGEPAGES"),
+    ("main", "exe=other", "exe= leaves this program out; start it with another exe="),
+    ("main", "backend=hugetlb", "hugeld in the process has left it; start it with verbose=1, which says why"),
+], ids=["not-named", "only", "silent"])
 def test_status_says_why_nothing_moved(builder, library, pause_library, pool, patterns, options, words):
     pool(0)
     app = builder.executable("nopie")
     with on_huge_pages(app, library, pause_library, options, patterns) as process:
         result = hugeld("status", process.pid)
-    assert result.returncode == 1 and f"could be on huge pages; {words}\n" in result.stdout, result.stdout
+    assert result.returncode == 1 and f"    now: on small pages: {words}\n" in result.stdout, result.stdout
 
 
 @pytest.mark.parametrize("link,words", [
-    ([], "could be on huge pages: hugeld run --copy -- {}"),
-    (["-static"], "hugeld cannot move it: static, the dynamic linker never runs"),
+    ([], "now: on small pages: only private copies would bring its text onto huge pages, and none was asked for; use hugeld run --copy"),
+    (["-static"], "now: on small pages: no image can be made of this file; 'hugeld enable {}' says why"),
 ], ids=["dynamic", "static"])
 def test_status_without_hugeld(builder, tmp_path, link, words):
     """verbose=1 tells nothing in a process that hugeld is not in."""
@@ -792,7 +794,7 @@ def test_store_that_another_user_named(library, root, tmp_path, user):
     try:
         helpers.wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe") == python)
         said = [helpers.run([library.parent / "hugeld", "status", *json, process.pid]).stdout for json in ([], ["--json"])]
-        assert ["store=" in text for text in said] == [user == 0] * 2, said
+        assert ["store=" in text for text in said] == [False, user == 0], said
     finally:
         helpers.end_process(process)
 
@@ -956,10 +958,10 @@ def test_program_begins_without_the_command(tmp_path):
     result = helpers.run([alone, "run", "-o", "verbose=1", "echo", "begins"])
     assert (result.returncode, result.stdout) == (0, "begins\n") and "install hugeld again" in result.stderr, result
     result = helpers.run([alone, "run", "-o", "strict=on", "echo", "begins"])
-    assert (result.returncode, result.stdout) == (1, "") and "install hugeld again" in result.stderr, result
+    assert (result.returncode, result.stdout) == (127, "") and "install hugeld again" in result.stderr, result
     for name, status in ("no-such-program", 127), ("/etc/passwd", 126):
         result = helpers.run([alone, "run", "--", name])
-        assert result.returncode == status and result.stderr.splitlines()[1].startswith(f"hugeld: {name}: "), result
+        assert result.returncode == status and result.stderr.startswith(f"hugeld: {name}: "), result
 
 
 @pytest.mark.parametrize("arguments", ["undo --dry-run", "--seconds=5", "status --once", "undo --json", "undo --config=/x", "restart",

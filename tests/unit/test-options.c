@@ -166,14 +166,10 @@ static void test_several(void **state) {
     assert_string_equal(told.option, "backend=");
 }
 
-static void test_old_names(void **state) {
+static void test_unknown_names(void **state) {
     (void)state;
-    static const char *const row[][3] = {
-        {"only=app", "only=app", "it is called exe= now"},
-        {"verbose=1,backend=shared", "backend=shared", "it is called backend=image now"},
-        {"edges=keep,data=off", "edges=keep", "it is called edges=small now"},
-        {"backend=share", "backend=share", "no such value"},
-        {"exes=x", "exes=x", "no such option"}};
+    static const char *const row[][3] = {{"backend=share", "backend=share", "no such value"},
+                                         {"exes=x", "exes=x", "no such option"}};
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_options options;
         struct told told;
@@ -261,12 +257,12 @@ static void test_long_texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),    cmocka_unit_test(test_table_of_the_design),
-        cmocka_unit_test(test_every_value), cmocka_unit_test(test_wrong_values),
-        cmocka_unit_test(test_wrong_names), cmocka_unit_test(test_several),
-        cmocka_unit_test(test_empty),       cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_folders),     cmocka_unit_test(test_long_texts),
-        cmocka_unit_test(test_old_names),
+        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_table_of_the_design),
+        cmocka_unit_test(test_every_value),   cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_wrong_names),   cmocka_unit_test(test_several),
+        cmocka_unit_test(test_empty),         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_folders),       cmocka_unit_test(test_long_texts),
+        cmocka_unit_test(test_unknown_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Finds the image that is mounted over a program's file. */
-#ifndef HL_RUN_IMAGE_H
-#define HL_RUN_IMAGE_H
+#ifndef HL_MOUNTABLE_H
+#define HL_MOUNTABLE_H
 
 #include "command/file/elf-file.h"
 #include "elf/options.h"

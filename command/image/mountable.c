@@ -5,7 +5,7 @@
    The kernel then maps the image like any program, and no code of hugeld's is in the process.  So everything is checked before: the
    store and the image as in the process (elf/store.c, elf/image.c), and every header on which the kernel and the dynamic linker
    act. */
-#include "command/run/image.h"
+#include "command/image/mountable.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
 #include "command/file/remedy.h"
