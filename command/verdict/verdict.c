@@ -134,8 +134,7 @@ static void consider_place(struct judging *judging, bool is_kept) {
     if (result == 0 || result == -EPERM) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
         if (!is_kept)
-            refusal =
-                path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
+            refusal = path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
         verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
         verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
         hl_free_place(&place);
