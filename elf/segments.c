@@ -26,7 +26,8 @@ int hl_read_headers(struct hl_headers *headers, int file, uint64_t at) {
 }
 
 /* Whether SEGMENT begins in the page in which the one BEFORE it ends, and both have the same page of the file there. */
-static bool shares_page(const struct hl_segment *before, const struct hl_segment *segment, uint64_t page_bytes) {
+static bool shares_page(const struct hl_segment *before, const struct hl_segment *segment,
+                        uint64_t page_bytes) {
     return before->end <= segment->start && before->end_page - page_bytes == segment->first_page &&
            before->file_end == before->end && segment->file_end > segment->start &&
            before->offset + (segment->first_page - before->first_page) == segment->offset;

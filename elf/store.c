@@ -133,8 +133,8 @@ long hl_open_store(const char *path, uint64_t owner) {
     return hl_open_store_at(path, owner, &state);
 }
 
-long hl_open_image_in_store(int store, uint64_t owner, const struct hl_file_state *state, struct hl_line *path,
-                            struct hl_file_state *found) {
+long hl_open_image_in_store(int store, uint64_t owner, const struct hl_file_state *state,
+                            struct hl_line *path, struct hl_file_state *found) {
     hl_set_image_key(path, state);
     hl_add_text(path, "/" HL_IMAGE_LINK);
     return keep_if_safe(

@@ -482,9 +482,9 @@ static void place_sections(struct planner *p) {
         bool nothing = sh->sh_type == SHT_NOBITS || sh->sh_size == 0;
         if (sh->sh_type == SHT_NULL)
             continue;
-        if (nothing && (sh->sh_flags & SHF_ALLOC) && find_segment(p, sh->sh_addr) != NULL)
-            sh->sh_offset = in_image(p, sh->sh_addr);
-        else if (!nothing && is_loaded(p, sh))
+        bool stays =
+            nothing ? (sh->sh_flags & SHF_ALLOC) && find_segment(p, sh->sh_addr) != NULL : is_loaded(p, sh);
+        if (stays)
             sh->sh_offset = in_image(p, sh->sh_addr);
         else
             add_extent(p, nothing ? 0 : sh->sh_size, sh->sh_addralign, &sh->sh_offset);

@@ -85,7 +85,7 @@ static void find_rows(struct row *row, const struct hl_object *object, const str
 
 void hl_join_rows(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct hl_geometry *geometry) {
     struct hl_object object;
-    struct row row[HL_SEGMENTS_MAX];
+    struct row row[HL_SEGMENTS_MAX] = {{0}};
     if (strcmp(hl_elf_type(file), "dso") == 0 || hl_find_trap(file->header.e_machine) == 0 ||
         hl_load_object(&object, file, "", 0, geometry) != 0 || has_zeros(&object))
         return;
