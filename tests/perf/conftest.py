@@ -212,7 +212,7 @@ def start_stopped(library, pause_library, map_of):
                 inside = [m for p in process.placed for m in image.mappings
                           if p.executable and p.start < m.end and m.start < p.end]
                 assert {os.path.basename(p.path) for p in process.placed} == set(program.moved)
-                assert inside and all(m.inode == 0 or m.is_hugetlb for m in inside), "the text has not moved"
+                assert inside and all(m.is_copy or m.is_hugetlb for m in inside), "the text has not moved"
             yield process
 
     return start
