@@ -187,6 +187,26 @@ static void reap_sender(struct sending *sending) {
     free(sending);
 }
 
+/* Lets this thread go to PROCESSOR.  *BEFORE: where it might be, for sched_setaffinity(2), if that is true. */
+static bool go_to(int processor, cpu_set_t *before) {
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    if (processor >= 0 && processor < CPU_SETSIZE)
+        CPU_SET((size_t)processor, &here);
+    return sched_getaffinity(0, sizeof *before, before) == 0 && sched_setaffinity(0, sizeof here, &here) == 0;
+}
+
+/* Begins the sender on this thread's processor, where it runs as soon as this thread sleeps.  On another one, on which many threads
+   compute, it may wait for a second: the weight of a group of threads (autogroup, cgroup) is where most of the group ran. */
+static pid_t begin_sender(struct sending *sending) {
+    cpu_set_t before;
+    bool is_held = go_to(sched_getcpu(), &before);
+    pid_t sender = clone(send_in_process, sending->stack + sizeof sending->stack, CLONE_VM, sending);
+    if (is_held)
+        sched_setaffinity(0, sizeof before, &before);
+    return sender;
+}
+
 /* Whether NUMBER is an end of a pair of sockets that the process MAKER made, and FILE, unless it is below 0, was sent through it.
    Another thread of the process may have put another file there; if that belongs to a FUSE that never answers, closing it never
    ends, even by SIGKILL.  So a process of its own does it. */
@@ -199,7 +219,7 @@ static bool use_socket(struct mover *m, int number, pid_t maker, int file) {
     sending->number = number;
     sending->file = file;
     atomic_store(&sending->answer, NONE_YET);
-    sending->sender = clone(send_in_process, sending->stack + sizeof sending->stack, CLONE_VM, sending);
+    sending->sender = begin_sender(sending);
     if (sending->sender < 0) {
         free(sending);
         return false;
@@ -553,20 +573,17 @@ static int find_processor(const struct hl_process *process) {
 }
 
 /* hugeld and the stopped thread take turns some sixty times, and on a busy machine each turn would wait for a processor.  So hugeld
-   runs where the thread does: as soon as it sleeps, that processor is free for the thread, which otherwise may be put behind others;
-   and it never waits awake.
-   (At a load of 30 on two processors nine of ten stops took less than 16 ms so, and 110 otherwise.)  The process that sends a
-   descriptor begins there, too.  And hugeld raises its own priority, if it may.  A real-time priority gains little more, and Linux
-   6.18 then makes others wait for longer; but where a thread of the process has one and computes, hugeld would not run at all for 0.95
-   of each second (sched_rt_runtime_us), and the stopped thread would wait for it. */
+   goes to where the thread was, and never waits awake: as soon as it sleeps, that processor is free for the thread, which otherwise may
+   be put behind others.  (At a load of 30 on two processors nine of ten stops took less than 16 ms so, and 110 otherwise.)  And hugeld
+   raises its own priority, if it may.  A real-time priority gains little more, and Linux 6.18 then makes others wait for longer; but
+   where a thread of the process has one and computes, hugeld would not run at all for 0.95 of each second (sched_rt_runtime_us), and the
+   stopped thread would wait for it. */
 static int hurry(const struct hl_process *process) {
     int highest = find_highest_priority(process), processor = find_processor(process);
     const struct sched_param priority = {highest + 1};
-    cpu_set_t here;
-    CPU_ZERO(&here);
-    if (processor >= 0 && processor < CPU_SETSIZE)
-        CPU_SET((size_t)processor, &here);
-    sched_setaffinity(0, sizeof here, &here);
+    cpu_set_t before;
+    if (go_to(processor, &before)) /* and it may be moved again: a real-time thread may keep that processor */
+        sched_setaffinity(0, sizeof before, &before);
     setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
     return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_REASON_ATTACH_REALTIME;
 }

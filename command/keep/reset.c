@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld reset: gives back everything that hugeld holds: the images, their store and the links for units.  What is enabled stays
    enabled; the timer is stopped until the next boot.  Only --detach touches processes.  It changes no file of a package. */
+#include "command/attach/leftovers.h"
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/subprocess.h"
@@ -35,7 +36,8 @@ struct look {
     const struct stat *store; /* NULL: there is none */
 };
 
-/* Whether the process executes images of the store, or, if it has our mounts, a copy that was made for it.  In a container or sandbox
+/* Whether the process executes images of the store, or, if it has our mounts, a copy that was made for it, or has leftovers of a killed
+   attach.  In a container or sandbox
    with a store of its own, hugeld reset has to be run there.  No file of the process is opened: a FUSE may not answer. */
 static bool maps_images(void *look_) {
     const struct look *look = look_;
@@ -50,6 +52,9 @@ static bool maps_images(void *look_) {
                                               ? has_our_mounts(process.folder)
                                               : look->store != NULL && region->device == look->store->st_dev);
     }
+    struct hl_leftovers left;
+    hl_find_leftovers(&left, &process);
+    maps = maps || (hl_has_leftovers(&left) && has_our_mounts(process.folder));
     hl_close_process(&process);
     return maps;
 }
