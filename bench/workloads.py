@@ -9,7 +9,7 @@ import subprocess
 
 import alternatives
 import pagecache
-from helpers import HUGELD, ROOT
+from helpers import ROOT
 from installed import find_cc1plus, find_node
 from measure import OUT, Variant, compile_c, find_libhugetlbfs, hugeld, libhugetlbfs, plain_files
 from stores import make_images

@@ -63,7 +63,8 @@ void hl_warn(const char *format, ...) {
     va_start(arguments, format);
     char *line = make_line(&bytes, "hugeld: ", format, arguments);
     va_end(arguments);
-    snprintf(last_warning, sizeof last_warning, "%.*s", (int)(bytes - sizeof "hugeld: "), line + sizeof "hugeld: " - 1);
+    snprintf(last_warning, sizeof last_warning, "%.*s", (int)(bytes - sizeof "hugeld: "),
+             line + sizeof "hugeld: " - 1);
     fflush(stdout); /* so that earlier output stands before it */
     write_quietly(line, bytes);
     free(line);

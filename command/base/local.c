@@ -122,6 +122,7 @@ static void fill(struct stat *status, const struct statx *about) {
 }
 
 int hl_open_local_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
+    *status = (struct stat){0};
     struct statx about;
     int file = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0)

@@ -36,8 +36,7 @@
 static const struct {
     unsigned flag; /* HL_ADD_* */
     const char *name;
-} mark_names[] = {
-    {HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
+} mark_names[] = {{HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
 /* False if PATH is NULL: then it reports why this user has no store. */
 static bool has_path(const char *path) {

@@ -38,7 +38,8 @@ struct hl_store {
     struct hl_placer *placer; /* puts files in place; NULL, as it is at first: only images are made */
     bool was_lost;            /* hl_make_store found that it had been unmounted */
     int64_t planned;          /* bytes by which a dry run would have filled it */
-    uint64_t bytes_if_made;   /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
+    uint64_t
+        bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
 
 /* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size. */
@@ -104,7 +105,7 @@ struct hl_store_item {
     char *origin, *image; /* paths; "" if the links are missing */
     char *digest;         /* of the image when it was made; "" if that is not known */
     uint64_t bytes, huge_pages;
-    unsigned marks;       /* HL_ADD_ANY_DISK, HL_ADD_IN_PLACE */
+    unsigned marks; /* HL_ADD_ANY_DISK, HL_ADD_IN_PLACE */
     enum hl_item_state state;
     ino_t inode; /* of the image, or of the file in place */
     dev_t device;
@@ -121,11 +122,12 @@ struct hl_store_item {
 bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
 
 /* hl_list_store of those whose originals TAKES accepts, called with DATA. */
-bool hl_list_some(const struct hl_store *store, bool (*takes)(const void *data, const char *origin), const void *data,
-                  struct hl_store_item **items, size_t *n);
+bool hl_list_some(const struct hl_store *store, bool (*takes)(const void *data, const char *origin),
+                  const void *data, struct hl_store_item **items, size_t *n);
 
 /* The items of the file at PATH alone. */
-bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items, size_t *n);
+bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items,
+                      size_t *n);
 
 /* hl_read_store without looking at any original: existing images are HL_ITEM_REMOTE, and the processes that map a file in place are
    unknown. */

@@ -2,10 +2,8 @@
 """`hugeld apply` and `list`: the store is what the lists say, whoever wrote them; what is pending says why; nothing is tried again and
 again; a dry run does what the run does; and whoever interrupts it finds the store whole."""
 
-import contextlib
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal
@@ -15,8 +13,7 @@ import time
 import pytest
 
 import helpers
-from smaps import read_smaps
-from worlds import APP, SYSTEM, TOUCHER, USER
+from worlds import APP, SYSTEM, USER
 
 
 def done(result, status=0):

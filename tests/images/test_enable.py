@@ -59,7 +59,7 @@ def test_what_others_list(world):
     """A list of a package stays as it is: disable masks its entry and names the list, and enable takes the mask away."""
     world.lists("package", APP)
     assert world.hugeld("apply").returncode == 0
-    assert done(world.run(HUGELD, "disable", APP)).endswith(f"masks it, since it is listed in /etc/hugeld/enabled.d/package.list\n")
+    assert done(world.run(HUGELD, "disable", APP)).endswith("masks it, since it is listed in /etc/hugeld/enabled.d/package.list\n")
     assert listed(world) == [f"!{APP}"] and world.left() == [] and world.list() == []
     assert world.hugeld("apply").returncode == 0 and world.left() == []
     done(world.run(HUGELD, "enable", APP))
@@ -139,8 +139,8 @@ def test_units(world):
 
 def test_generator(world):
     """The drop-ins are what stands in the lists, and nothing hostile."""
-    world.lists("some", f"large.service {APP} /run/programs/second", f"odd.service /run/programs/a%n",
-                f"glob.service /run/programs/*", "../../evil.service /bin/true", f"a@b.service {APP}")
+    world.lists("some", f"large.service {APP} /run/programs/second", "odd.service /run/programs/a%n",
+                "glob.service /run/programs/*", "../../evil.service /bin/true", f"a@b.service {APP}")
     world.path("/run/out").mkdir()
     assert world.hugeld("unit-generate", "/run/out").returncode == 0
     assert sorted(os.listdir(world.path("/run/out"))) == ["a@b.service.d", "large.service.d"]

@@ -20,7 +20,6 @@ import pytest
 
 import helpers
 from calls import build_calls
-from installed import find_cc1plus
 from objects import read_headers
 from worlds import APP, OTHER, SYSTEM, TOUCHER, USER, disk
 

@@ -265,7 +265,7 @@ def test_next_release(debian, for_trixie):
 
 # --- the store ---
 
-ENABLED = "/etc/systemd/system/multi-user.target.wants/hugeld.service"
+ENABLED = "/etc/systemd/system/timers.target.wants/hugeld.timer"
 # A package's program, larger than a huge page; then another version of it.
 LARGE = """
 mkdir -p /large/DEBIAN /large/usr/lib/disk && cp /root/large /large/usr/lib/disk/hl-large && printf 'Package: hl-large\\nVersion: %s\\n\
@@ -291,31 +291,33 @@ def large(builder):
                                                                 *builder.object()))
 
 
-def test_share_is_off(debian):
+def test_nothing_is_enabled(debian):
     """The package enables nothing, makes no store, and leaves nothing of it."""
     debian.install("/packages/hugeld.deb", "systemd")
     debian.do(f"[ ! -e {ENABLED} ] && [ ! -e /run/hugeld ]")
-    assert "disabled" in debian.run("systemctl is-enabled hugeld.service").stdout
+    assert "disabled" in debian.run("systemctl is-enabled hugeld.timer").stdout
     listed = debian.do("cat /usr/share/doc/hugeld/examples/hugeld.conf")
     assert all(line.startswith("#") for line in listed.splitlines())
-    assert "hugeld/hugeld.conf" not in debian.do("dpkg-query -W -f '${Conffiles}' hugeld")  # `hugeld enable` writes it
-    debian.do("systemd-analyze verify --man=no /lib/systemd/system/hugeld.service")
+    assert "hugeld/hugeld.conf" not in debian.do("dpkg-query -W -f '${Conffiles}' hugeld")
+    units = "hugeld.service hugeld.timer hugeld-boot.service hugeld.slice"
+    debian.do(f"cd /lib/systemd/system && systemd-analyze verify --man=no {units}")
+    debian.do("[ -x /lib/systemd/system-generators/hugeld-generator ]")
     debian.do("hugeld apply && [ ! -e /run/hugeld ]")
 
 
-def test_share_follows_packages(debian, large):
-    """Once it is asked for, the store follows dpkg; before that, dpkg does not touch it.  Removing the package empties it.
+def test_apply_after_an_upgrade(debian, large):
+    """What is enabled gets a new image by the next apply; without systemd dpkg makes none.  Removing the package empties the store.
     All in one namespace, because a store is a mount."""
     debian.put(large, "/root/large")
     debian.install("/packages/hugeld.deb", "systemd")
     said = debian.do(f"""
 version=1; {LARGE}
-hugeld enable --way=image --any-disk /usr/lib/disk/hl-large
+echo 'any_disk = yes' > /etc/hugeld/hugeld.conf
+hugeld enable --way=image /usr/lib/disk/hl-large
 version=2; {LARGE}
-echo; echo "off: $(hugeld share list | grep -o 'changed.*large')"
-systemctl enable hugeld.service
-version=3; {LARGE}
-echo; echo "on: $(hugeld share list | grep -o 'fresh.*large ')"
+echo; echo "off: $(hugeld list | grep -o 'changed.*large')"
+hugeld apply
+echo; echo "on: $(hugeld list | grep -o 'fresh.*large')"
 hugeld run -l image -o verbose=2 -- /usr/lib/disk/hl-large > /dev/null
 apt-get -q -y remove hugeld
 ls -d /run/hugeld /run/hugeld-units || echo gone
@@ -332,7 +334,8 @@ def test_upgrade_while_it_runs(debian, large):
     debian.install("/packages/hugeld.deb")
     said = debian.do(f"""
 version=1; {LARGE}
-hugeld enable --way=image --any-disk /usr/lib/disk/hl-large
+echo 'any_disk = yes' > /etc/hugeld/hugeld.conf
+hugeld enable --way=image /usr/lib/disk/hl-large
 hugeld run -l image -o verbose=2 -- /usr/lib/disk/hl-large 8 &
 sleep 1
 version=2; {LARGE}

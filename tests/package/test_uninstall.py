@@ -45,8 +45,8 @@ await() {
 # from its image, and the links of a unit that starts.
 HOLD = f"""
 hugeld enable {APP}
-systemctl enable --quiet hugeld.service
-hugeld enable --way=image --any-disk {OTHER}
+systemctl enable --quiet hugeld.timer
+hugeld enable --way=image {OTHER}
 rm -f /tmp/lines
 mkfifo /tmp/lines
 exec 9<> /tmp/lines
@@ -58,9 +58,9 @@ await /tmp/attached
 await /tmp/executed
 hugeld attach $attached
 hugeld status $attached $executed | grep now:
-hugeld share unit --begin demo.service {APP}
+hugeld unit-begin demo.service {APP}
 hugeld disable {APP}
-ls -d /run/hugeld/0x* /run/hugeld-units/demo.service/0 /etc/systemd/system/*/hugeld.service
+ls -d /run/hugeld/0x* /run/hugeld-units/demo.service/0 /etc/systemd/system/*/hugeld.timer
 echo ====
 """
 # Both processes go on, and their input ends.
@@ -105,7 +105,7 @@ def parts(said):
 def check_round(held, given_back, ended):
     """The held images were there, and both processes have ended well without them."""
     assert [line for line in held if "now:" in line] == ["    now: on its image", "    now: executed from its image"], held
-    for path in "/run/hugeld-units/demo.service/0", "hugeld.service":
+    for path in "/run/hugeld-units/demo.service/0", "hugeld.timer":
         assert any(path in line for line in held), held
     assert any(f"{APP}: back on its own file" in line for line in given_back), given_back
     assert any("unmounted" in line for line in given_back), given_back
@@ -116,7 +116,7 @@ def test_all_is_given_back(debian):
     """All is given back by reset, and by uninstall with the installed files."""
     said = debian.do(f"""{SNAPSHOT} snapshot
 make -C /hugeld install > /dev/null; snapshot
-{HOLD} systemctl disable --quiet hugeld.service; hugeld reset; echo ====; {END} snapshot
+{HOLD} systemctl disable --quiet hugeld.timer hugeld-boot.service; hugeld reset --detach; echo ====; {END} snapshot
 {HOLD} make -s -C /hugeld uninstall; echo ====; {END} snapshot
 """)
     clean, installed, *first, again, held, given_back, ended, after, _ = parts(said)

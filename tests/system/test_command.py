@@ -178,7 +178,7 @@ def test_runs_what_env_runs(root, shared_folder, library, tmp_path_factory, what
 
 
 def test_did_you_mean():
-    one_line(hugeld("aply"), 2, "aply: no such command; did you mean 'apply'?")
+    one_line(hugeld("appply"), 2, "appply: no such command; did you mean 'apply'?")
     one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
     one_line(hugeld("status", "--al1"), 2, "did you mean '--all'?")
     assert "did you mean" not in hugeld("nothing-like-it").stderr

@@ -72,13 +72,21 @@ class Case:
 def case(request, disk, builder, tmp_path):
     made = Case(request.param(builder, tmp_path))
     yield made
-    helpers.hugeld("share", "remove", "--all")
+    helpers.hugeld("disable", made.file)
     made.file.unlink()
 
 
+def enable(*arguments):
+    """`hugeld enable`, also of files on another disk."""
+    os.makedirs("/etc/hugeld", exist_ok=True)
+    with open("/etc/hugeld/hugeld.conf", "w", encoding="utf-8") as settings:
+        settings.write("any_disk = yes\n")
+    return helpers.hugeld("enable", *arguments)
+
+
 def listed():
-    result = helpers.hugeld("share", "list", "--json")
-    return json.loads(result.stdout)["stores"][0]["images"][0]["huge_pages"] * HUGE
+    result = helpers.hugeld("list", "--json")
+    return json.loads(result.stdout)["stores"][0]["files"][0]["huge_pages"] * HUGE
 
 
 def test_in_place(case):
@@ -86,12 +94,12 @@ def test_in_place(case):
     scatter(case.file)
     huge, whole, said = case.look()
     assert huge == 0 and whole >= 2 * HUGE and said == plain and plain[0] in (0, 3), (huge, whole, said)
-    result = helpers.hugeld("share", "add", "--way=in-place", "--any-disk", case.file)
+    result = enable("--way=in-place", case.file)
     assert result.returncode == 0 and "in place" in result.stdout, result
     assert case.look() == (whole, whole, plain) and listed() == whole
     scatter(case.file)  # as the kernel drops it when memory is short
     assert case.look() == (0, whole, plain) and listed() == 0
-    result = helpers.hugeld("share", "refresh")
+    result = helpers.hugeld("apply")
     assert result.returncode == 0, result
     assert case.look() == (whole, whole, plain) and listed() == whole
 
@@ -102,7 +110,7 @@ def test_library(disk):
     library = disk / os.path.basename(arm64.LLVM)
     shutil.copy(arm64.LLVM, library)
     library.chmod(0o755)
-    result = helpers.hugeld("share", "add", "--way=in-place", "--any-disk", library)
+    result = enable("--way=in-place", library)
     assert result.returncode == 1 and "not congruent" in result.stderr, result
     library.unlink()
 
@@ -115,10 +123,10 @@ def test_image_of_a_position_independent_program(disk, builder):
     app.chmod(0o755)
     plain = helpers.run([app])
     try:
-        result = helpers.hugeld("share", "add", "--way=image", "--any-disk", app)
+        result = enable("--way=image", app)
         assert result.returncode == 0 and re.search(r": image, [89]\d\.\d % of its text, \d+ huge pages$", result.stdout, re.M), result
         result = helpers.hugeld("run", "-o", "verbose=2", "--", app)
         assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout) and "at the exec stop" in result.stderr, result
     finally:
-        helpers.hugeld("share", "remove", "--all")
+        helpers.hugeld("disable", app)
         app.unlink()

@@ -54,7 +54,7 @@ def big(builder):
     yield BIG
     for path in covered:
         helpers.run(["umount", path])
-    helpers.hugeld("share", "remove", "--all")
+    helpers.hugeld("disable", BIG)
     BIG.unlink()
 
 
@@ -81,9 +81,17 @@ class Mapping:
         return int(self.process.stdout.readline()) * 1024
 
 
+def enable(*arguments):
+    """`hugeld enable`, also of files on another disk."""
+    os.makedirs("/etc/hugeld", exist_ok=True)
+    with open("/etc/hugeld/hugeld.conf", "w", encoding="utf-8") as settings:
+        settings.write("any_disk = yes\n")
+    return helpers.hugeld("enable", *arguments)
+
+
 def add():
     """False: this kernel's ext4 has no large folios."""
-    result = helpers.hugeld("share", "add", "--way=in-place", "--any-disk", BIG)
+    result = enable("--way=in-place", BIG)
     if "keeps files on small pages" in result.stderr:
         return False
     assert result.returncode == 0, result
@@ -91,8 +99,8 @@ def add():
 
 
 def listed():
-    result = helpers.hugeld("share", "list", "--json")
-    return json.loads(result.stdout)["stores"][0]["images"][0]["huge_pages"] * helpers.HUGE
+    result = helpers.hugeld("list", "--json")
+    return json.loads(result.stdout)["stores"][0]["files"][0]["huge_pages"] * helpers.HUGE
 
 
 def test_unmapped(big):
@@ -112,7 +120,7 @@ def test_while_a_process_maps_it(big):
     scatter(BIG)
     with Mapping() as mapping:
         assert mapping.huge_bytes() == 0
-        result = helpers.hugeld("share", "refresh")
+        result = helpers.hugeld("enable", BIG)
         with Mapping() as later:
             assert later.huge_bytes() == listed()
             if result.returncode != 0:

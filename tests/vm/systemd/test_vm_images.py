@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Services that run from images, by the drop-in of `hugeld share unit`: also after their program was upgraded, without hugeld,
-and without a store; and hugeld.service, which fills the store at boot."""
+"""Services that run from images, by the drop-in of the generator: also after their program was upgraded, without hugeld,
+and without a store."""
 
 import os
 import pathlib
 import re
 import shutil
+import tempfile
 
 import pytest
 
@@ -20,18 +21,23 @@ def program(service):
     there = pathlib.Path("/usr/local/bin/imaged")
     shutil.copy(service, there)
     there.chmod(0o755)
-    made = helpers.hugeld("share", "add", "--way=image", there)
+    made = helpers.hugeld("enable", "--way=image", there)
     assert made.returncode == 0, made.stderr
     yield there
-    helpers.hugeld("share", "remove", "--all", "--force")
+    helpers.hugeld("disable", there)
     there.unlink()
     assert not list(LINKS.glob("*")), "a link is left"
 
 
-def drop_in(*arguments):
-    result = helpers.hugeld("share", "unit", *arguments)
-    assert result.returncode == 0, result.stderr
-    return result.stdout.splitlines()
+def drop_in(name, program):
+    """What the generator writes for a list with the unit."""
+    listed = pathlib.Path("/etc/hugeld/enabled.d/unit.list")
+    listed.write_text(f"{name} {program}\n")
+    with tempfile.TemporaryDirectory() as folder:
+        result = helpers.hugeld("unit-generate", folder)
+        listed.unlink()
+        assert result.returncode == 0, result.stderr
+        return pathlib.Path(folder, f"{name}.d/hugeld.conf").read_text().splitlines()
 
 
 def runs_from(pid):
@@ -41,8 +47,8 @@ def runs_from(pid):
 
 
 def image_of(program):
-    stores = helpers.hugeld_json("share", "list")["stores"]
-    [image] = [i for s in stores for i in s["images"] if i["path"] == str(program) and i["state"] == "fresh"]
+    stores = helpers.hugeld_json("list")["stores"]
+    [image] = [i for s in stores for i in s["files"] if i["path"] == str(program) and i["state"] == "fresh"]
     status = os.stat(image["image"])
     return status.st_dev, status.st_ino
 
@@ -94,7 +100,7 @@ def test_upgrade(unit, program):
     assert runs_from(one.pid()) == original(program)
     assert "not from an image" in one.journal()
     one.stop()
-    assert helpers.hugeld("share", "refresh").returncode == 0
+    assert helpers.hugeld("apply").returncode == 0
     assert one.start().returncode == 0
     one.said(1)
     assert runs_from(one.pid()) == image_of(program) != old
@@ -106,7 +112,7 @@ def test_without(unit, program, lacks, tmp_path):
     """The service runs without its image, also where a link was left over."""
     lines = drop_in("x.service", program)
     if lacks == "store":
-        helpers.hugeld("share", "remove", "--all", "--force")
+        helpers.hugeld("reset")
     else:
         lines = [line.replace(str(helpers.HUGELD), "/nowhere/hugeld") for line in lines]
         assert any("/nowhere" in line for line in lines)
@@ -120,9 +126,15 @@ def test_without(unit, program, lacks, tmp_path):
 
 
 def test_found_by_name(unit, program):
-    """share unit without FILE finds the program by systemd's description of the unit."""
+    """enable without FILE finds the program by systemd's description of the unit, and the next start has its text huge."""
     one = unit([f"ExecStart=-{program} --something"])
-    assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{program}" in drop_in(one.name)
+    assert helpers.hugeld("enable", "--way=image", one.name).returncode == 0
+    assert f"{one.name} {program} way=image" in pathlib.Path("/etc/hugeld/enabled.d/local.list").read_text().splitlines()
+    assert one.start().returncode == 0, one.journal()
+    one.said(1)
+    assert runs_from(one.pid()) == image_of(program)
+    one.stop()
+    assert helpers.hugeld("disable", one.name).returncode == 0
 
 
 def test_other_root(unit, program):
@@ -136,7 +148,7 @@ def test_other_root(unit, program):
         assert failed.start().returncode != 0
         assert not (LINKS / failed.name / "0").is_symlink()
         one = unit([f"ExecStart={program}", f"RootDirectory={root}", "BindReadOnlyPaths=/usr/lib /lib /lib64"], lines)
-        refused = helpers.hugeld("share", "unit", one.name)
+        refused = helpers.hugeld("enable", one.name)
         helpers.one_line(refused, 1, f"hugeld: {one.name}: ", "(RootDirectory=)")
         assert one.start().returncode == 0, one.journal()
         one.said(1)

@@ -39,10 +39,10 @@ def program(request):
     there = pathlib.Path("/usr/local/bin/large")
     shutil.copy(request.getfixturevalue(request.param), there)
     there.chmod(0o755)
-    made = helpers.hugeld("share", "add", "--way=image", there)
+    made = helpers.hugeld("enable", "--way=image", there)
     assert made.returncode == 0, made.stderr
     yield there
-    helpers.hugeld("share", "remove", "--all", "--force")
+    helpers.hugeld("disable", there)
     there.unlink()
 
 
