@@ -51,7 +51,7 @@ static const char doc[] =
     "  status PID|NAME|--all         show which parts are on huge pages now\n"
     "  inspect FILE...               show the plan, and why the rest stays\n"
     "Is it worth it?\n"
-    "  survey [-- PROGRAM ARGS]      find running programs that could gain\n"
+    "  survey                        find running programs that could gain\n"
     "  bench PROGRAM ARGS            measure runs with and without huge pages\n"
     "  perf-map PID                  name the moved functions of a process for perf\n"
     "\n"

@@ -41,7 +41,7 @@ _hugeld() {
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
-    if [[ ${words[1]} == @(run|bench|survey) ]]; then
+    if [[ ${words[1]} == @(run|bench) ]]; then
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
@@ -65,7 +65,7 @@ _hugeld() {
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
         inspect:* | image:*) _filedir ;;
         status:* | perf-map:* | attach:* | detach:*) _pids ;;
-        enable:* | disable:* | run:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        enable:* | disable:* | run:* | bench:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

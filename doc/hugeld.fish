@@ -32,7 +32,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench s
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect bench' -s o -l options -x -a '(__hugeld_options)' -d How
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s p -l objects -x -a main -d 'Which objects'
 complete -c hugeld -n '__fish_seen_subcommand_from enable disable' -a '(__fish_complete_command)'
-complete -c hugeld -n '__fish_seen_subcommand_from run bench survey' -x -a '(__fish_complete_subcommand)'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l copy -d 'Make private copies of objects that are not shared'

@@ -45,8 +45,7 @@ _hugeld() {
         ;;
     survey)
         _arguments -S $help $json '--all-users[of other users too]' '*--program=[only this executable]:file:_files' \
-            '--pid=[only this process]:process:_pids' '--report=[write a report]:file:_files' '--seconds=[how long]:number:' \
-            '(-)1:program:_command_names -e' '*::argument:_normal'
+            '--pid=[only this process]:process:_pids' '--report=[write a report]:file:_files' '--seconds=[how long]:number:'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;

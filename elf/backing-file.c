@@ -179,6 +179,8 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *w
     const struct hl_maps *maps = &work->maps;
     size_t i = hl_find_mapping(maps, segment->first_page);
     struct hl_maps now;
+    if (hl_is_just_executed(context, &work->object))
+        return true;
     if (i == maps->n || maps->mapping[i].inode == 0)
         return false;
     if (maps->mapping[i].inode == state->inode && maps->mapping[i].device == mapped_device(state->device))

@@ -419,6 +419,15 @@ static int commit_steps(struct commit *c) {
     return result == 0 ? check_old_pages(c) : result;
 }
 
+/* An executable that has just begun was prepared without a look at its mappings. */
+static bool are_as_mapped(const struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (is_prepared(work, i) && !hl_is_writable(&work->plan.span[i]) &&
+            !hl_is_as_mapped(&work->maps, &work->object, &work->plan.span[i]))
+            return false;
+    return true;
+}
+
 int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     struct commit c;
     bool is_shared = context->probed.is_shared;
@@ -437,6 +446,8 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     int result = hl_look_at_object(context, work);
     if (result == 0 && is_shared)
         result = hl_check_object(context, work);
+    if (result == 0 && !are_as_mapped(work))
+        result = HL_REASON_MAPPING_CHANGED;
     if (result != 0) {
         free_scratch(work);
         return result;

@@ -21,6 +21,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A process may have a million descriptors; ours got the lowest free numbers. */
+#define LOOKED_AT_MAX 20000
+
 /* --- rooms --- */
 
 /* Whether REGION is a reserved part of the room that begins at ROOM. */
@@ -91,8 +94,10 @@ bool hl_is_left_file(const struct hl_process *process, int number) {
 
 static void find_files(struct hl_leftovers *left, const struct hl_process *process) {
     DIR *folder = hl_open_list(process->folder, "fd");
-    for (struct dirent *entry;
-         folder != NULL && left->n_files < HL_LEFT_MAX && (entry = readdir(folder)) != NULL;) {
+    unsigned n = 0;
+    for (struct dirent *entry; folder != NULL && left->n_files < HL_LEFT_MAX && n < LOOKED_AT_MAX &&
+                               (entry = readdir(folder)) != NULL;
+         n++) {
         int number = entry->d_name[0] == '.' ? -1 : atoi(entry->d_name);
         if (number >= 0 && hl_is_left_file(process, number))
             left->file[left->n_files++] = number;

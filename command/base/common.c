@@ -12,8 +12,6 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #define WIDTH_USUAL 80
 
@@ -90,10 +88,6 @@ json_t *hl_json_share(uint64_t part, uint64_t whole) {
 int hl_compare_doubles(const void *a, const void *b) {
     const double *x = a, *y = b;
     return (*x > *y) - (*x < *y);
-}
-
-uint64_t hl_hash(uint64_t seed, const void *from, size_t bytes) {
-    return XXH3_64bits_withSeed(from, bytes, seed);
 }
 
 /* xorshift64*, Marsaglia and Vigna. */

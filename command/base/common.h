@@ -32,9 +32,6 @@ void hl_print_json(json_t *value);
 /* For qsort(3) of doubles, ascending. */
 int hl_compare_doubles(const void *a, const void *b);
 
-/* A hash of BYTES and SEED, the same on each machine: for telling values apart, not for protection. */
-uint64_t hl_hash(uint64_t seed, const void *from, size_t bytes);
-
 /* The next number of *STATE, which is not 0: the same numbers in each run. */
 uint64_t hl_draw(uint64_t *state);
 

@@ -19,7 +19,7 @@ enum hl_metric {
 };
 #define HL_TIMES (HL_SYSTEM + 1) /* the first metrics are times in ms */
 
-/* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: only the subject's variables are set. */
+/* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: it is not changed. */
 enum hl_side { HL_PLAIN, HL_ON_HUGE, HL_SIDES, HL_AS_IS = HL_SIDES };
 
 /* The program and how it runs on huge pages. */
@@ -30,7 +30,6 @@ struct hl_subject {
     char *against; /* options: the other side is on huge pages too, with these; NULL: it is plain */
     int input;     /* its input: a file, from the position of the command's standard input; or -1 */
     off_t input_from;
-    char **variables; /* "NAME=VALUE" for AS_IS, up to a word without "=" or NULL; or NULL */
 };
 
 struct hl_bytes {

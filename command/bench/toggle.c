@@ -4,8 +4,7 @@
    Its text is attached and detached in turns, and each time its processor time for a unit of work is measured.  A pair is one block
    of each, in an order that is drawn, so that any growth in the process or the machine falls on both.  The process serves its users
    meanwhile, so its units of work have to be counted: by the number that a command prints, such as transactions so far.  Without a
-   command the unit is an instruction, if perf can count those, and its cost is cycles.  Else context switches are counted, which
-   depend on more than work.
+   command the unit is an instruction, if perf can count those, and its cost is cycles.
 
    The process is left as it was found, unless it is to stay attached. */
 #include "command/bench/toggle.h"
@@ -107,39 +106,25 @@ static bool run_metric(const char *command, double *units) {
     return fine;
 }
 
-/* Context switches of all present threads.  False: the process has ended. */
-static bool read_switches(pid_t pid, double *units) {
-    pid_t *tids = NULL;
-    size_t n = 0;
-    *units = 0;
-    hl_add_threads(&tids, &n, pid);
-    for (size_t i = 0; i < n; i++) {
-        struct hl_task_status status;
-        hl_read_thread_status(&status, pid, tids[i]);
-        *units += (double)status.switches;
-    }
-    free(tids);
-    return n > 0;
-}
-
-static bool read_units(const struct toggle *toggle, double *units) {
-    return toggle->settings->metric != NULL ? run_metric(toggle->settings->metric, units)
-                                            : read_switches(toggle->pid, units);
-}
-
 static void sleep_for(double seconds) {
     struct timespec time = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
     while (!interrupted && nanosleep(&time, &time) != 0 && errno == EINTR)
         continue;
 }
 
-/* Reduces COUNTERS to those needed for the cost of an instruction, or to none. */
-static void find_counters(struct hl_counters *counters) {
+/* Reduces COUNTERS to those needed for the cost of an instruction.  False, after one line: perf has none. */
+static bool find_counters(struct hl_counters *counters) {
     static const char wanted[] = "cycles,instructions"; /* the order in which they are searched */
     hl_find_counters(counters);
-    bool any = counters->events != NULL && strstr(counters->events, wanted) != NULL;
+    if (counters->events == NULL || strstr(counters->events, wanted) == NULL) {
+        hl_warn(
+            "bench: no instructions can be counted here: %s; --metric COMMAND prints the work done so far",
+            counters->reason != NULL ? counters->reason : "perf counts other events alone");
+        return false;
+    }
     free(counters->events);
-    counters->events = any ? hl_xasprintf("%s", wanted) : NULL;
+    counters->events = hl_xasprintf("%s", wanted);
+    return true;
 }
 
 /* Cycles for each instruction. */
@@ -155,29 +140,18 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
     return false;
 }
 
-/* A process that waits for nothing switches seldom: it is busy, and a command has to count its work. */
-static void say_too_few(const struct toggle *toggle, double units, double ms) {
-    double seconds = toggle->settings->seconds;
-    bool counts_switches = toggle->settings->metric == NULL, is_busy = ms > seconds * 1000 / 2;
-    const char *remedy = !counts_switches
-                             ? "give it more time (--seconds), or let --metric count smaller units"
-                         : is_busy ? "it computes and waits for nothing, so give --metric=COMMAND, which "
-                                     "prints how much work it has done"
-                                   : "give it work or more time (--seconds), or --metric=COMMAND, which "
-                                     "prints how much work it has done";
-    hl_warn("bench: %d did %.0f %s in %g s, too few to measure by; %s", toggle->pid, units,
-            counts_switches ? "context switches" : "units of work", seconds, remedy);
-}
-
 /* Processor time for each unit of work. */
 static bool measure_work(const struct toggle *toggle, double *value) {
     double ms[2], units[2];
-    bool fine = read_units(toggle, &units[0]) && read_processor_ms(toggle, &ms[0]);
+    bool fine = run_metric(toggle->settings->metric, &units[0]) && read_processor_ms(toggle, &ms[0]);
     if (fine)
         sleep_for(toggle->settings->seconds);
-    fine = fine && !interrupted && read_processor_ms(toggle, &ms[1]) && read_units(toggle, &units[1]);
+    fine = fine && !interrupted && read_processor_ms(toggle, &ms[1]) &&
+           run_metric(toggle->settings->metric, &units[1]);
     if (fine && units[1] - units[0] < UNITS_MIN) {
-        say_too_few(toggle, units[1] - units[0], ms[1] - ms[0]);
+        hl_warn("bench: %d did %.0f units of work in %g s, too few to measure by; give it more time "
+                "(--seconds), or let --metric count smaller units",
+                toggle->pid, units[1] - units[0], toggle->settings->seconds);
         return false;
     }
     if (fine)
@@ -213,9 +187,7 @@ static bool measure_pairs(struct toggle *toggle) {
 /* --- the answer --- */
 
 static const char *unit_name(const struct toggle *toggle) {
-    if (toggle->settings->metric != NULL)
-        return "metric";
-    return toggle->counters.events != NULL ? "instructions" : "context-switches";
+    return toggle->settings->metric != NULL ? "metric" : "instructions";
 }
 
 static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) {
@@ -239,10 +211,6 @@ static int tell(const struct toggle *toggle, bool json) {
         hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->settings->pairs);
     const char *verdict = hl_name_ratio(&ratio);
     bool cycles = toggle->counters.events != NULL;
-    if (toggle->settings->metric == NULL && !cycles)
-        hl_warn(
-            "bench: work was counted by context switches, which is weak; --metric COMMAND prints the work "
-            "done so far");
     if (json)
         print_json(toggle, &ratio);
     else if (ratio.known)
@@ -258,17 +226,19 @@ static int tell(const struct toggle *toggle, bool json) {
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json) {
     struct toggle toggle = {.settings = settings, .pid = pid};
     struct sigaction action = {.sa_handler = note_interruption}, inherited;
-    int error = clock_getcpuclockid(pid, &toggle.clock);
+    int error = kill(pid, 0) != 0 && errno == ESRCH ? ESRCH : clock_getcpuclockid(pid, &toggle.clock);
     if (error != 0) {
         hl_say_unreadable(pid, -error);
+        return HL_EXIT_NO;
+    }
+    if (settings->metric == NULL && !find_counters(&toggle.counters)) {
+        hl_free_counters(&toggle.counters);
         return HL_EXIT_NO;
     }
     hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_default_options(&toggle.request.options);
     for (unsigned side = 0; side < HL_SIDES; side++)
         toggle.value[side] = hl_xmalloc(settings->pairs * sizeof(double));
-    if (settings->metric == NULL)
-        find_counters(&toggle.counters);
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (sigaction(ends[i], NULL, &inherited) == 0 && inherited.sa_handler == SIG_DFL)

@@ -74,11 +74,6 @@ static void make_plain(void) {
     free(kept);
 }
 
-static void set_variables(char **variable) {
-    for (; variable != NULL && *variable != NULL && strchr(*variable, '=') != NULL; variable++)
-        putenv(*variable);
-}
-
 /* Opens the file anew, since two runs at once must not share a position. */
 static void redirect(int input, off_t input_from, const int *stream) {
     char path[32] = "/dev/null";
@@ -106,8 +101,6 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
         make_plain();
     else if (side != HL_AS_IS)
         code = hl_prepare_run(&run, subject->argv, &program, &way);
-    else
-        set_variables(subject->variables);
     atomic_store(&stamp->is_prepared, true);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;

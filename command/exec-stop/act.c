@@ -360,7 +360,8 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
     struct hl_address_range part = find_part(segment, piece);
     struct hl_piece_of_text own = {part.start, part.end, segment->offset + (part.start - segment->first_page),
                                    (segment->flags & PF_R ? PROT_READ : 0) |
-                                       (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0), 0};
+                                       (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0),
+                                   0};
     long mapped;
     int result = own.start < own.end ? HL_REASON_ATTACH_CALL : 0;
     for (unsigned tries = 0; result == HL_REASON_ATTACH_CALL && tries < HL_TRIES; tries++)

@@ -2,7 +2,6 @@
 /* Checks whether an image is as it should be: on huge pages, and equal to its original. */
 #include "command/base/common.h"
 #include "command/base/local.h"
-#include "command/base/local.h"
 #include "command/image/eligible.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"

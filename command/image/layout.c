@@ -297,6 +297,7 @@ static bool is_found_by_headers(const struct planner *p, size_t number, size_t n
                                         ".comment",
                                         ".annobin",
                                         ".rustc",
+                                        ".gnu.warning",
                                         ".gnu.warning.",
                                         ".gnu.build.attributes",
                                         ".gnu.build.attributes.",

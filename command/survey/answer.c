@@ -12,7 +12,7 @@
 #define PART_MIN 0.05
 #define CHUNKS_MAX 4
 
-enum kind { COUNT, FAULTS, AMOUNT, NUMBER };
+enum kind { COUNT, AMOUNT, NUMBER };
 
 /* HEAD: the column's head in text; NULL: only in JSON.  UNIT: by which the column's numbers are divided. */
 #define FIELD(member) offsetof(struct hl_surveyed, member)
@@ -33,8 +33,6 @@ static const struct field {
     {"hot_bytes", AMOUNT, FIELD(hot_bytes), NULL, 1, 0},
     {"text_bytes", AMOUNT, FIELD(text_bytes), NULL, 1, 0},
     {"huge_bytes", AMOUNT, FIELD(huge_bytes), NULL, 1, 0},
-    {"minor_faults", FAULTS, FIELD(minor_faults), NULL, 1, 0},
-    {"major_faults", FAULTS, FIELD(major_faults), NULL, 1, 0},
 };
 #define FIELDS (sizeof fields / sizeof fields[0])
 
@@ -43,8 +41,6 @@ static double read_field(const struct hl_surveyed *program, const struct field *
     switch (field->kind) {
     case COUNT:
         return *(const unsigned *)(const void *)at;
-    case FAULTS:
-        return (double)*(const unsigned long *)(const void *)at;
     case AMOUNT:
         return (double)*(const uint64_t *)(const void *)at;
     default:
@@ -240,9 +236,8 @@ json_t *hl_json_survey(const struct hl_survey *survey) {
         "decided", !survey->undecided, "ended", (json_int_t)survey->samples_ended, "refused",
         (json_int_t)survey->samples_refused, "threads_refused", (json_int_t)sampled->threads_refused);
     json_t *watched =
-        json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "watched", (int)survey->watched, "ended",
-                  (int)survey->ended, "kernel_threads", (int)survey->kernel_threads, "zombies",
-                  (int)survey->zombies, "refused", (int)survey->refused, "others", (int)survey->others);
+        json_pack("{s:i, s:i, s:i, s:i}", "watched", (int)survey->watched, "ended", (int)survey->ended,
+                  "refused", (int)survey->refused, "others", (int)survey->others);
     return json_pack("{s:f, s:o, s:o, s:o, s:o}", "seconds", survey->seconds, "sampling", sampling, "tlb",
                      hl_json_tlb(&survey->tlb), "processes", watched, "programs", programs);
 }

@@ -3,8 +3,8 @@
    process may change at any time, so only the slowest answer of the kernel (maps) is kept, and not for long.
 
    Names, devices and numbers may be chosen by the process, or by its file systems (FUSE).  So nothing here opens a file for
-   reading or asks a file system that may not answer: device and inode are in the kernel's answer, a handle is made from the
-   inode in memory, and statx is told not to ask (AT_STATX_DONT_SYNC). */
+   reading or asks a file system that may not answer: device and inode are in the kernel's answer, and statx is told not to ask
+   (AT_STATX_DONT_SYNC). */
 #include "command/survey/sample-resolve.h"
 #include "command/base/common.h"
 #include "command/proc/process.h"
@@ -30,10 +30,6 @@
 #define MAPS_MS 1000
 #define MAPS_AGAIN_MS 50
 #define MAPS_REST 20
-
-#ifndef AT_HANDLE_FID /* Linux 6.5 */
-#define AT_HANDLE_FID AT_REMOVEDIR
-#endif
 
 struct known {
     pid_t pid;
@@ -62,42 +58,6 @@ struct mapping {
     ino_t inode;
     const char *name;
 };
-
-/* --- files --- */
-
-/* Sets ID's generation from FILE, an O_PATH descriptor; from NAME if the file system gives no handles, or FILE is no descriptor. */
-static void read_generation(struct hl_file_id *id, int file, const char *name) {
-    char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ];
-    struct file_handle *handle = (struct file_handle *)buffer;
-    int mount;
-    for (unsigned i = 0; file >= 0 && i < 2; i++) {
-        handle->handle_bytes = MAX_HANDLE_SZ;
-        if (name_to_handle_at(file, "", handle, &mount, AT_EMPTY_PATH | (i == 1 ? AT_HANDLE_FID : 0)) != 0)
-            continue;
-        id->generation = hl_hash((uint64_t)handle->handle_type, handle->f_handle, handle->handle_bytes);
-        return;
-    }
-    id->generation = hl_hash(0, name, strlen(name));
-}
-
-/* An O_PATH descriptor of the file that MAPPING maps, or -1: a user who may not follow map_files finds it by its name, if it is
-   still there. */
-static int open_mapped(const struct known *known, const struct mapping *mapping) {
-    char path[PATH_MAX + 8];
-    struct statx status;
-    snprintf(path, sizeof path, "map_files/%" PRIx64 "-%" PRIx64, mapping->start, mapping->end);
-    int file = openat(known->process.folder, path, O_PATH | O_CLOEXEC);
-    if (file >= 0 || errno != EPERM || geteuid() == 0 || mapping->name[0] != '/')
-        return file;
-    snprintf(path, sizeof path, "root%s", mapping->name);
-    file = openat(known->process.folder, path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-    if (file < 0 || (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &status) == 0 &&
-                     status.stx_ino == mapping->inode &&
-                     makedev(status.stx_dev_major, status.stx_dev_minor) == mapping->device))
-        return file;
-    close(file);
-    return -1;
-}
 
 /* --- processes --- */
 
@@ -137,17 +97,14 @@ static struct known *meet(struct hl_resolver *resolver, const struct hl_sample *
     return &resolver->known[resolver->n++];
 }
 
-int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const char *path) {
+int hl_read_file_id(struct hl_file_id *id, int folder, const char *name) {
     struct statx status;
     int file = openat(folder, name, O_PATH | O_CLOEXEC);
     if (file < 0)
         return -errno;
     int result = statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &status) == 0 ? 0 : -errno;
-    if (result == 0) {
-        *id = (struct hl_file_id){.device = makedev(status.stx_dev_major, status.stx_dev_minor),
-                                  .inode = status.stx_ino};
-        read_generation(id, file, path);
-    }
+    if (result == 0)
+        *id = (struct hl_file_id){makedev(status.stx_dev_major, status.stx_dev_minor), status.stx_ino};
     close(file);
     return result;
 }
@@ -159,7 +116,7 @@ static int read_program(struct known *known) {
         return -errno;
     free(known->program_path);
     known->program_path = path;
-    return hl_read_file_id(&known->program, known->process.folder, "exe", path);
+    return hl_read_file_id(&known->program, known->process.folder, "exe");
 }
 
 /* NULL: the process of SAMPLE has ended.  *RESULT: read_program's. */
@@ -296,13 +253,7 @@ static void resolve_known(struct hl_resolver *resolver, const struct hl_sample *
     place->path = mapping.name;
     place->offset = sample->address - mapping.start + mapping.offset;
     place->kind = is_memory(&mapping) ? HL_PLACE_MEMORY : HL_PLACE_FILE;
-    if (place->kind != HL_PLACE_FILE)
-        return;
-    place->file = (struct hl_file_id){.device = mapping.device, .inode = mapping.inode};
-    int file = open_mapped(known, &mapping);
-    read_generation(&place->file, file, mapping.name);
-    if (file >= 0)
-        close(file);
+    place->file = (struct hl_file_id){mapping.device, mapping.inode};
 }
 
 void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample,

@@ -9,21 +9,18 @@
 
 #include "command/survey/sample.h"
 
-/* A file.  Its number alone may belong to another file as soon as it was removed and is mapped no more: GENERATION tells these
-   apart.  Two files that have all three in common are one. */
+/* A file.  Its number may be another file's once it was removed and no process maps it: a window is too short for that to matter. */
 struct hl_file_id {
     dev_t device; /* as in maps; for a program as in stat(2), which differs on overlayfs and btrfs */
     ino_t inode;
-    uint64_t generation; /* of the file system's handle (name_to_handle_at(2)), else of the name */
 };
 
 static inline bool hl_is_same_file_id(const struct hl_file_id *a, const struct hl_file_id *b) {
-    return a->inode == b->inode && a->device == b->device && a->generation == b->generation;
+    return a->inode == b->inode && a->device == b->device;
 }
 
-/* Sets ID to the file NAME in FOLDER, following links, such as "exe" in /proc/PID; PATH is the name of the file.  0, or a
-   negated errno. */
-int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const char *path);
+/* Sets ID to the file NAME in FOLDER, following links, such as "exe" in /proc/PID.  0, or a negated errno. */
+int hl_read_file_id(struct hl_file_id *id, int folder, const char *name);
 
 enum hl_place_kind {
     HL_PLACE_FILE,

@@ -21,8 +21,6 @@
 #include <unistd.h>
 
 #define SECONDS_DEFAULT 10
-/* How long a program that the survey has started may take to end. */
-#define END_SECONDS 5
 
 struct request {
     bool json, all_users;
@@ -30,7 +28,6 @@ struct request {
     pid_t pid;
     const char *report;
     struct hl_list names; /* --program */
-    char **program;       /* the words behind "--", or NULL */
 };
 
 static const struct hl_flag command_flags[] = {
@@ -41,7 +38,7 @@ static const struct hl_flag command_flags[] = {
     {"pid", 0, "PID", "Only this process, with ten times as many samples", HL_PID(struct request, pid)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a report", HL_STRING(struct request, report)},
-    {NULL, 0, "[-- PROGRAM [ARGUMENT...]]", NULL, HL_PROGRAM(struct request, program)},
+    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
 };
 
 /* --- the program --- */
@@ -65,48 +62,6 @@ static int find_programs(struct hl_survey_filter *filter, const struct request *
         filter->n_programs++;
     }
     return 0;
-}
-
-/* Runs PROGRAM in a process group of its own, as soon as *GO is closed; its output goes to standard error, since the answer goes
-   to standard output. */
-static pid_t start_program(char *const *program, const char *path, int *go) {
-    int ends[2];
-    char byte;
-    pid_t parent = getpid();
-    if (pipe2(ends, O_CLOEXEC) != 0)
-        return -1;
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    signal(SIGCHLD, SIG_DFL);
-    pid_t child = fork();
-    if (child != 0) {
-        close(ends[0]);
-        *go = ends[1];
-        return child;
-    }
-    close(ends[1]);
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    dup2(STDERR_FILENO, STDOUT_FILENO);
-    int input = open("/dev/null", O_RDONLY);
-    if (input >= 0)
-        dup2(input, STDIN_FILENO);
-    while (read(ends[0], &byte, 1) < 0 && errno == EINTR)
-        ;
-    if (getppid() != parent) /* GO was closed because its parent has ended */
-        _exit(HL_EXIT_NO);
-    execv(path, program);
-    _exit(HL_EXIT_CANNOT_RUN);
-}
-
-/* Ends CHILD with its group, and reaps the processes that it has left to this one. */
-static void end_program(pid_t child) {
-    int status;
-    kill(-child, SIGTERM);
-    for (unsigned i = 0; i < END_SECONDS * 100 && waitpid(child, &status, WNOHANG) == 0; i++)
-        usleep(10000);
-    kill(-child, SIGKILL);
-    while (waitpid(-child, &status, 0) > 0)
-        ;
 }
 
 /* --- the answer --- */
@@ -137,49 +92,22 @@ static int tell(const struct hl_survey *survey, const struct request *request) {
     return code;
 }
 
-/* Watches processes, and judges each program.  PROGRAM is started, with the file PATH, if that is not NULL.  0, or the exit
-   code. */
-static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, double seconds,
-                 char *const *program, const char *path) {
-    if (path != NULL)
-        filter->child = start_program(program, path, &filter->go);
-    if (filter->child < 0) {
-        hl_warn("%s: cannot be started: %s; free memory or processes", path, strerror(errno));
-        return HL_EXIT_NO;
-    }
-    int code = hl_watch_processes(survey, filter, seconds);
-    for (size_t i = 0; code == 0 && i < survey->n_programs; i++)
-        hl_advise(&survey->program[i], survey); /* while its processes are still there */
-    if (path != NULL)
-        end_program(filter->child);
-    if (code == 0 && path != NULL && survey->n_programs == 0) {
-        hl_warn("%s: it ended before it could be looked at; give it longer work", path);
-        return HL_EXIT_NO;
-    }
-    if (survey->n_programs > 0)
-        qsort(survey->program, survey->n_programs, sizeof *survey->program, compare_programs);
-    return code;
-}
-
 static int survey_processes(const struct request *request) {
     struct hl_survey survey = {0};
     struct hl_survey_filter filter = {.all_users = request->all_users, .pid = request->pid};
-    char *const *program = request->program;
-    char *path = NULL;
     int code = find_programs(&filter, request);
-    if (code == 0 && program != NULL) {
-        path = hl_find_program(program[0]);
-        code = path == NULL ? hl_refuse_program(program[0]) : 0;
-    }
     if (code == 0) {
         hl_check_tlb(&survey.tlb);
-        code = watch(&survey, &filter, request->seconds, program, path);
+        code = hl_watch_processes(&survey, &filter, request->seconds);
     }
+    for (size_t i = 0; code == 0 && i < survey.n_programs; i++)
+        hl_advise(&survey.program[i], &survey);
+    if (code == 0 && survey.n_programs > 0)
+        qsort(survey.program, survey.n_programs, sizeof *survey.program, compare_programs);
     if (code == 0)
         code = tell(&survey, request);
     hl_free_survey(&survey);
     free(filter.program);
-    free(path);
     return code;
 }
 
@@ -187,16 +115,13 @@ int hl_survey_programs(int argc, char **argv) {
     static const struct hl_command command = {
         "survey",
         "Finds running programs that execute more than 2 MiB of text, and what to enable for each.\v"
-        "With PROGRAM: it is started, and only it and its children are looked at; its output goes to "
-        "standard error, and it is ended afterwards.  Exit status: 0 when hugeld would do something for a "
-        "program, else 1.",
+        "Exit status: 0 when hugeld would do something for a program, else 1.",
         command_flags, false};
     struct request request = {.seconds = SECONDS_DEFAULT};
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) == 0) {
-        bool selects = request.program != NULL || request.all_users || request.names.n > 0;
-        if (request.pid != 0 && selects)
-            hl_warn("survey: --pid looks at one process; leave --all-users, --program and PROGRAM away");
+        if (request.pid != 0 && (request.all_users || request.names.n > 0))
+            hl_warn("survey: --pid looks at one process; leave --all-users and --program away");
         else if ((code = hl_check_report(request.report)) == 0)
             code = survey_processes(&request);
     }

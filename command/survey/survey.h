@@ -51,7 +51,6 @@ struct hl_surveyed {
     pid_t pid; /* the process with most processor time */
     uint64_t pid_started;
     double pid_ms, cpu_share; /* processor time: of that process; of all, 1 for a whole processor */
-    unsigned long minor_faults, major_faults;
     size_t n_objects;
     struct hl_hot_object *object;
     uint64_t text_bytes, huge_bytes, hot_bytes;     /* of all objects */
@@ -68,7 +67,7 @@ struct hl_survey {
     uint64_t samples_ended, samples_refused; /* of processes that had ended, or may not be looked at */
     bool undecided;                          /* too many samples were lost */
     struct hl_tlb tlb;
-    unsigned watched, ended, kernel_threads, zombies, refused, others;
+    unsigned watched, ended, refused, others;
     size_t n_programs;
     struct hl_surveyed
         *program; /* those first that would spend most processor time in text that becomes huge */
@@ -79,12 +78,10 @@ struct hl_survey_filter {
     bool all_users;
     size_t n_programs;
     struct stat *program; /* only processes of these executables, if there are any */
-    pid_t child;          /* only this process and those that it starts; or 0 */
-    int go;               /* CHILD waits until this is closed, as soon as it is watched */
     pid_t pid;            /* only this process; or 0 */
 };
 
-/* Watches the processes of FILTER for SECONDS, or until filter->child has ended.  0, or the exit code after one line. */
+/* Watches the processes of FILTER for SECONDS.  0, or the exit code after one line. */
 int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds);
 void hl_free_survey(struct hl_survey *survey);
 

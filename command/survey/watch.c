@@ -14,14 +14,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-/* How often the survey checks whether the program that it has started has ended. */
-#define LOOK_MS 100
 #define SMALL_SHIFT 12
 #define HUGE_SHIFT 21
 /* The name of text on huge pages that no file has. */
@@ -49,9 +48,8 @@ struct watch {
     const struct hl_survey_filter *filter;
     size_t n;
     struct watched *process;
-    int code;               /* 0, or the exit code: one line was printed */
-    uint64_t began;         /* ticks since boot */
-    struct hl_file_id self; /* this executable */
+    int code;       /* 0, or the exit code: one line was printed */
+    uint64_t began; /* ticks since boot */
     struct hl_resolver *resolver;
     size_t n_spots, spots_max;
     struct spot *spot;
@@ -65,7 +63,7 @@ static void raise_to(uint64_t *value, uint64_t candidate) {
 
 static bool is_owner_wanted(const struct watch *watch, uid_t owner) {
     const struct hl_survey_filter *filter = watch->filter;
-    return filter->all_users || filter->child != 0 || filter->pid != 0 || owner == geteuid();
+    return filter->all_users || filter->pid != 0 || owner == geteuid();
 }
 
 static bool is_program_wanted(const struct watch *watch, const struct hl_file_id *id) {
@@ -74,26 +72,6 @@ static bool is_program_wanted(const struct watch *watch, const struct hl_file_id
         if (filter->program[i].st_dev == id->device && filter->program[i].st_ino == id->inode)
             return true;
     return filter->n_programs == 0;
-}
-
-/* Whether a process whose parent is PARENT descends from filter->child.  This process is the parent of those whose own has ended
-   (PR_SET_CHILD_SUBREAPER). */
-static bool is_descendant(pid_t pid, pid_t parent, pid_t child) {
-    for (unsigned steps = 0; steps < 64; steps++) {
-        struct hl_usage usage;
-        if (pid == child || parent == child || parent == getpid())
-            return true;
-        if (parent <= 1 || hl_read_usage(parent, &usage) != 0)
-            return false;
-        pid = parent;
-        parent = usage.parent;
-    }
-    return false;
-}
-
-static bool is_selected(const struct hl_survey_filter *filter, pid_t pid, const struct hl_usage *usage) {
-    return (filter->pid == 0 || pid == filter->pid) &&
-           (filter->child == 0 || is_descendant(pid, usage->parent, filter->child));
 }
 
 /* The process that had the number PID and STARTED then; NULL if it is not watched. */
@@ -115,7 +93,7 @@ static struct watched *add_watched(struct watch *watch, const struct watched *wa
 /* Sets WATCHED to PROCESS's present executable.  0, or a negated errno, and WATCHED is unchanged. */
 static int note_executable(struct watched *watched, const struct hl_process *process) {
     char *path = hl_read_link(process->folder, "exe");
-    int result = path != NULL ? hl_read_file_id(&watched->id, process->folder, "exe", path) : -errno;
+    int result = path != NULL ? hl_read_file_id(&watched->id, process->folder, "exe") : -errno;
     if (result != 0) {
         free(path);
         return result;
@@ -131,14 +109,8 @@ static void consider_process(struct watch *watch, const struct hl_process *proce
     struct hl_survey *survey = watch->survey;
     struct watched watched = {.pid = process->pid, .first = *usage, .last = *usage};
     struct stat folder;
-    if (usage->flags & HL_KERNEL_THREAD) {
-        survey->kernel_threads++;
+    if (usage->flags & HL_KERNEL_THREAD || usage->state == 'Z' || usage->state == 'X')
         return;
-    }
-    if (usage->state == 'Z' || usage->state == 'X') {
-        survey->zombies++;
-        return;
-    }
     if (fstat(process->folder, &folder) != 0 || !is_owner_wanted(watch, folder.st_uid)) {
         survey->others++;
         return;
@@ -156,11 +128,12 @@ static void consider_process(struct watch *watch, const struct hl_process *proce
 static void find_processes(struct watch *watch) {
     struct hl_survey *survey = watch->survey;
     DIR *proc = NULL;
-    survey->kernel_threads = survey->zombies = survey->others = survey->refused = 0;
+    survey->others = survey->refused = 0;
     for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
         struct hl_process process;
         struct hl_usage usage;
-        if (pid == getpid() || hl_read_usage(pid, &usage) != 0 || !is_selected(watch->filter, pid, &usage) ||
+        if (pid == getpid() || hl_read_usage(pid, &usage) != 0 ||
+            (watch->filter->pid != 0 && pid != watch->filter->pid) ||
             find_watched(watch, pid, usage.started) != NULL || hl_open_process(&process, pid) != 0)
             continue;
         consider_process(watch, &process, &usage);
@@ -176,23 +149,16 @@ static void find_processes(struct watch *watch) {
 
 /* Prints why there are no samples. */
 static void refuse(struct watch *watch, int result) {
-    const struct hl_survey *survey = watch->survey;
     watch->code = HL_EXIT_NO;
     if (watch->filter->pid != 0 && (watch->n == 0 || result == -ESRCH)) {
-        hl_say_unreadable(watch->filter->pid, survey->refused > 0          ? -EACCES
-                                              : survey->kernel_threads > 0 ? -ENODATA
-                                                                           : -ESRCH);
+        hl_say_unreadable(watch->filter->pid, watch->survey->refused > 0                           ? -EACCES
+                                              : kill(watch->filter->pid, 0) == 0 || errno == EPERM ? -ENODATA
+                                                                                                   : -ESRCH);
         return;
     }
     char *reason = hl_explain_no_samples(result);
     hl_warn("survey: there are no samples: %s", reason);
     free(reason);
-}
-
-/* Whether filter->child has ended; its other children end unseen. */
-static bool has_child_ended(const struct hl_survey_filter *filter) {
-    siginfo_t info = {0};
-    return waitid(P_PID, (id_t)filter->child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
 }
 
 /* --- one sample --- */
@@ -237,9 +203,8 @@ static struct watched *find_process(struct watch *watch, const struct hl_sample_
 
 static bool is_wanted(const struct watch *watch, const struct hl_sample_place *place) {
     const struct hl_survey_filter *filter = watch->filter;
-    bool is_self = hl_is_same_file_id(&place->program, &watch->self);
     return is_owner_wanted(watch, place->owner) && (filter->pid == 0 || place->process == filter->pid) &&
-           !(is_self && place->process == filter->child) && is_program_wanted(watch, &place->program);
+           is_program_wanted(watch, &place->program);
 }
 
 static int compare_spots(const void *a, const void *b) {
@@ -316,10 +281,8 @@ static void count_sample(void *data, const struct hl_sample *sample) {
 static int sample_threads(struct watch *watch, struct hl_sampler **sampler, unsigned hz) {
     struct hl_sampler_request request = {.hz = hz};
     pid_t *thread = NULL;
-    for (size_t i = 0; i < watch->n && watch->filter->child == 0; i++)
+    for (size_t i = 0; i < watch->n; i++)
         hl_add_threads(&thread, &request.n_threads, watch->process[i].pid);
-    if (watch->filter->child != 0) /* it still executes hugeld, which may not be a wanted program */
-        hl_add_threads(&thread, &request.n_threads, watch->filter->child);
     request.thread = thread;
     watch->survey->of_threads = true;
     watch->survey->hz = hz;
@@ -330,9 +293,8 @@ static int sample_threads(struct watch *watch, struct hl_sampler **sampler, unsi
 
 /* 0, or a negated errno. */
 static int begin_to_sample(struct watch *watch, struct hl_sampler **sampler) {
-    const struct hl_survey_filter *filter = watch->filter;
     struct hl_sampler_request request = {.hz = HL_SAMPLER_HZ};
-    if (filter->child != 0 || filter->pid != 0)
+    if (watch->filter->pid != 0)
         return sample_threads(watch, sampler, HL_SAMPLER_HZ_ONE);
     watch->survey->hz = request.hz;
     int result = hl_open_sampler(sampler, &request);
@@ -347,9 +309,7 @@ static void sample_window(struct watch *watch, struct hl_sampler *sampler, doubl
     double start = hl_now_ms(), end = start + seconds * 1e3, rest;
     while (sampler != NULL && (rest = end - hl_now_ms()) > 0) {
         hl_show_progress(0, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
-        if (watch->filter->child != 0 && has_child_ended(watch->filter))
-            break;
-        hl_read_samples(sampler, fmin(rest, LOOK_MS), count_sample, watch);
+        hl_read_samples(sampler, rest, count_sample, watch);
     }
     hl_hide_progress();
     survey->seconds = (hl_now_ms() - start) / 1e3;
@@ -390,8 +350,6 @@ static void add_to_program(struct hl_survey *survey, const struct watched *watch
         program->pid_ms = ms;
     }
     program->cpu_share += ms / (survey->seconds * 1e3);
-    program->minor_faults += last->minor_faults - first->minor_faults;
-    program->major_faults += last->major_faults - first->major_faults;
 }
 
 static struct hl_hot_chunk *find_chunk(struct hl_hot_object *object, uint64_t offset) {
@@ -511,15 +469,12 @@ int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *
     clock_gettime(CLOCK_BOOTTIME, &now);
     watch.began =
         (uint64_t)((double)now.tv_sec + 1e-9 * (double)now.tv_nsec) * (uint64_t)sysconf(_SC_CLK_TCK);
-    hl_read_file_id(&watch.self, AT_FDCWD, "/proc/self/exe", "");
     find_processes(&watch);
     int result = watch.code == 0 ? begin_to_sample(&watch, &sampler) : 0;
     if (result != 0 && (result != -ESRCH || filter->pid != 0))
         refuse(&watch, result);
     if (watch.code == 0) {
         watch.resolver = hl_open_resolver();
-        if (filter->child != 0)
-            close(filter->go);
         sample_window(&watch, sampler, seconds);
         hl_close_sampler(sampler);
         hl_close_resolver(watch.resolver);

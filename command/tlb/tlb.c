@@ -125,7 +125,7 @@ static void put_jump(char *at, const char *to) {
 
 /* Writes the jumps of FIELD, and makes it executable.  The first line; NULL: a policy forbids executable memory. */
 static char *make_chain(const struct field *field, bool packed, uint64_t *random) {
-    uint32_t order[LINES];
+    uint32_t order[LINES] = {0};
     uint64_t bytes = packed ? PACKED_PAGES * PACKED_STEP : BYTES;
     for (uint32_t i = 0; i < LINES; i++) { /* Fisher and Yates, inside out */
         uint32_t j = (uint32_t)((hl_draw(random) >> 32) % (i + 1));

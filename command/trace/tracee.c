@@ -56,10 +56,6 @@
 #define PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG 0x4211
 #endif
 
-/* A stop within this time is waited for on the processor: falling asleep takes as long.  After that the thread may be waiting
-   for this processor.  It is not yielded meanwhile (sched_yield): where other threads compute, Linux 6.18 gives it back after
-   milliseconds only, and the stopped threads would wait for that. */
-#define SPIN_US 20
 /* The pause between two looks if no signal says that the thread has stopped. */
 #define PAUSE_NS 1000000L
 /* How long a thread may take for a stop of ptrace's own. */
@@ -253,8 +249,7 @@ static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us
             break;
         if (waited_us >= (double)patience_us)
             return HL_REASON_ATTACH_BUSY;
-        if (waited_us >= SPIN_US)
-            await_change();
+        await_change();
     }
     tracee->stage = HL_TRACEE_GONE;
     return -ESRCH;

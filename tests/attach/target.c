@@ -997,7 +997,9 @@ static void run_execs_beside(void) {
 static void *library;
 static const char *elsewhere;
 
-static const char *aligned_text(void) { return (const char *)(((uintptr_t)functions + 0x1fffff) & ~0x1fffffUL); }
+static const char *aligned_text(void) {
+    return (const char *)(((uintptr_t)functions + 0x1fffff) & ~0x1fffffUL);
+}
 
 static void *obey(void *data) {
     size_t bytes = 1024 * FUNCTIONS, sealed = (size_t)6 << 20;

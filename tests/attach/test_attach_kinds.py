@@ -283,13 +283,13 @@ def insist(command, *arguments):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
 def test_turns_on_a_busy_machine(targets, plain_output, tmp_path):
-    """hugeld keeps its processor while a thread stops, and the process that sends a descriptor begins there. Each could wait for another
-    processor for long, and so would the thread."""
-    library, all_of_them = attaching.compile_preloaded(tmp_path, "turns.c"), len(os.sched_getaffinity(0))
+    """hugeld runs on one processor, the thread's, while that stops, and the process that sends a descriptor begins there. Each could wait
+    for another processor for long, and so would the thread."""
+    library = attaching.compile_preloaded(tmp_path, "turns.c")
     with attaching.running(targets["exec"], "futex") as target:
         attaching.wait_in_call(target.pid)
         result = helpers.run([helpers.COMMAND, "attach", target.pid], helpers.environment(LD_PRELOAD=library))
-        assert result.stderr.splitlines() == ["may run on 1", "has begun on 1", f"may run on {all_of_them}"], result
+        assert result.stderr.splitlines() == ["may run on 1", "has begun on 1"], result
         assert succeed(result) and target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain_output
 

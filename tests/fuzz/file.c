@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A whole file as inspect and doctor read it, with libelf: refused with a sentence, or planned for all its
+/* A whole file as inspect, doctor and perf-map read it, its sections with libelf: refused with a sentence, or planned for all its
  * load addresses. */
 #include "fuzz.h"
 
 #include "command/file/file-plan.h"
+#include "command/file/section.h"
 #include "../unit/plan-model.h"
 
 #include <sys/mman.h>
@@ -44,6 +45,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         return 0;
     assert_true(hl_elf_type(&file) != NULL);
     hl_needs_library(&file, "lib");
+    free(hl_read_build_id(file.fd));
+    free(hl_read_section(file.fd, ".gnu_debuglink", &bytes));
     plan_file(&file, path);
     hl_close_elf(&file);
     return 0;

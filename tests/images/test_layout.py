@@ -782,7 +782,7 @@ def test_moved_program_headers(builder, tmp_path, kind):
         layouts.check_image(app, make(app, out, f"--huge-page={SMALL}"), SMALL)
 
 
-@pytest.mark.parametrize("section", [".debug_info", ".comment", ".gnu_debuglink", ".rustc", ".note.stapsdt", ".gnu.warning.f"])
+@pytest.mark.parametrize("section", [".debug_info", ".comment", ".gnu_debuglink", ".rustc", ".note.stapsdt", ".gnu.warning", ".gnu.warning.f"])
 def test_data_of_compilers(small, tmp_path, section):
     """Compilers' data is found by the section headers, which the image has, too."""
     (tmp_path / "data").write_bytes(b"what a debugger reads" * 100)

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The program that the tests of hugeld survey look at."""
 
-import functools
 import os
 import pathlib
 import shutil
-import subprocess
 import tempfile
 
 import pytest
 
 from calls import build_calls
-from watching import observing
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +26,3 @@ def roots_folder():
 def calls(roots_folder):
     """Executes 16 MiB of text at random as often as its argument says, and hardly any other text."""
     return build_calls(roots_folder / "calls", "-no-pie")
-
-
-@pytest.fixture(scope="module")
-def clock(roots_folder):
-    path = roots_folder / "clock.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, pathlib.Path(__file__).with_name("clock.c")], check=True, timeout=60)
-    return path
-
-
-@pytest.fixture
-def observe(root, tmp_path):
-    """observe(patterns...): a context with the service that looks at files of these patterns."""
-    return functools.partial(observing, tmp_path / "hugeld.conf")

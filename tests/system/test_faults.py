@@ -49,7 +49,8 @@ def run_with_fault(prefix, app, env, plain_image, plain_lines, options, backend)
 def own_mremaps(lines):
     """The calls of mremap, counted from the exec, that libhugeld.so makes: between its look at /proc/self/exe and that of
     pause.so, which runs after it."""
-    begin, end = [i for i, line in enumerate(lines) if line.startswith("readlink") and '"/proc/self/exe"' in line][:2]
+    begin = next(i for i, line in enumerate(lines) if line.startswith("openat") and '"/proc/self/status"' in line)
+    end = next(i for i, line in enumerate(lines) if line.startswith("readlink") and '"/proc/self/exe"' in line)
     count = [sum(line.startswith("mremap(") for line in lines[:i]) for i in (begin, end)]
     return range(count[0] + 1, count[1] + 1)
 

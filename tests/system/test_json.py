@@ -3,6 +3,7 @@
 
 import functools
 import json
+import subprocess
 
 import pytest
 
@@ -96,7 +97,11 @@ def test_bench(builder, pool):
 
 def test_survey(tmp_path):
     calls = build_calls(tmp_path / "calls")
-    compare("survey", [json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", "--", calls, "1000000000000").stdout)])
+    process = helpers.start([calls, "1000000000000"], stdout=subprocess.DEVNULL)
+    try:
+        compare("survey", [json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", "--program", calls).stdout)])
+    finally:
+        helpers.end_process(process)
 
 
 def test_lists(builder, root, tmp_path):

@@ -169,7 +169,7 @@ def test_strict_ends_the_program(builder, pool, patterns):
 
 
 @pytest.mark.parametrize("patterns, options", [
-    ("app*", ""), ("*", ""), ("main", "exe=other"), ("", ""),
+    ("app*", ""), ("*", ""), ("main", "exe=other"), ("!*", ""),
 ])
 def test_strict_lets_run(builder, pool, patterns, options):
     """strict=on lets a program run whose object is selected by a wildcard, not selected, or excluded by exe=."""

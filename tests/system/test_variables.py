@@ -166,7 +166,7 @@ def test_endless_patterns(builder, piece):
         assert result.stderr.count("\n") <= 65536
 
 
-@pytest.mark.parametrize("patterns", ["", ":", ":::", "!", "!main", "nothing*", "!nothing", "main:!*"])
+@pytest.mark.parametrize("patterns", ["!*", ":", ":::", "!", "!main", "nothing*", "!nothing", "main:!*"])
 def test_nothing_selected(builder, pool, patterns):
     pool(64)
     result = helpers.run_preloaded([builder.executable("nopie")], patterns, "verbose=3")

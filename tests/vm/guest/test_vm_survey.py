@@ -47,10 +47,6 @@ def test_survey_of_one():
         helpers.end_process(process)
 
 
-def test_survey_of_a_program():
-    check(survey("--seconds", "4", "--", sys.executable, "-c", BUSY))
-
-
 def test_processor_that_comes_and_goes():
     """It is not waited for, and the others are sampled all the time."""
     online = pathlib.Path("/sys/devices/system/cpu/cpu1/online")
