@@ -28,7 +28,7 @@
 /* The next way has to cover this much more to replace a milder one. */
 #define CLEARLY_MORE 1.25
 
-static const char *const way_names[HL_WAYS] = {"nothing", "place", "image", "preload", "ldso"};
+static const char *const way_names[HL_WAYS] = {"nothing", "in-place", "image", "preload", "ldso"};
 static const char *const now_names[HL_NOWS] = {"unknown", "small",  "cached",  "moved",
                                                "copied",  "mapped", "executed"};
 static const char *const now_sentences[HL_NOWS] = {

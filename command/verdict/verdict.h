@@ -78,7 +78,7 @@ enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 /* The mildest way such that no other covers clearly more; COVERED may be in any unit. */
 enum hl_way hl_choose_way(const double covered[HL_WAYS]);
 
-/* "place", "image", "preload", "ldso", "nothing"; static. */
+/* "in-place", "image", "preload", "ldso", "nothing"; static. */
 const char *hl_way_name(enum hl_way way);
 
 /* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
