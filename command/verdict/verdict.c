@@ -301,6 +301,8 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
     const struct hl_target *target = hl_follow_launchers(program, argv);
     struct hl_program *last = target->program;
     struct hl_verdict library;
+    struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     *verdict = (struct hl_verdict){0};
     if (!hl_read_program(last) || hl_is_privileged(last)) {
         enum hl_reason reason = hl_check_preload(last);
@@ -309,8 +311,9 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
     if (is_start_unknown(target))
         return HL_REASON_LAUNCHER;
     hl_judge_file(verdict, last->executable, &last->file, true, options);
-    /* The library does not find the image of a program that "ld.so PROGRAM" runs: /proc/self/exe is the linker. */
-    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program))
+    /* A program that "ld.so PROGRAM" runs has no exec stop: the library maps its image, if that fits its address. */
+    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program) &&
+        hl_gets_any_address(&last->file, &geometry))
         return HL_REASON_NO_COPY;
     bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
     if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {
