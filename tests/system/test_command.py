@@ -689,7 +689,7 @@ def test_status_says_why_nothing_moved(builder, library, pause_library, pool, pa
 
 @pytest.mark.parametrize("link,words", [
     ([], "now: on small pages: only private copies would bring its text onto huge pages, and none was asked for; use hugeld run --copy"),
-    (["-static"], "now: on small pages: no image can be made of this file; 'hugeld enable {}' says why"),
+    (["-static"], "now: on small pages: the store takes no image of this file; 'hugeld enable {}' says why"),
 ], ids=["dynamic", "static"])
 def test_status_without_hugeld(builder, tmp_path, link, words):
     """verbose=1 tells nothing in a process that hugeld is not in."""
