@@ -65,9 +65,9 @@ char *hl_read_link(int folder, const char *name);
 /* The path of the open FILE, without symbolic links; NULL if unknown.  The caller frees it. */
 char *hl_find_file_path(int file);
 
-/* The path of hugeld's own file NAME that may be accessed in MODE (access(2)): beside the running command, in ../lib/hugeld, or
-   where it was installed (HL_LIBDIR); if BUILT is not NULL, first at that path from the command's folder, as in a build.  NULL if
-   it is in none of them; else without symbolic links, and the caller frees it. */
+/* The path of hugeld's own file NAME that may be accessed in MODE (access(2)): beside the running command, or if BUILT is not NULL,
+   at that path from the command's folder, as in a build; in ../lib/hugeld; or where it was installed (HL_LIBDIR).  NULL if it is in
+   none of them; else without symbolic links, and the caller frees it.  (Debian has an ld.so of its own in /usr/bin.) */
 char *hl_find_part(const char *name, const char *built, int mode);
 
 /* "A,B"; either may be NULL or empty.  Frees nothing; the caller owns the result, which is never NULL. */

@@ -13,8 +13,8 @@ import helpers
 NAME = "libcrypto.so.3"
 WAYS = {
     # (program, its environment, the pattern of the run that is compared with, how many calls more there may be)
-    "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 33),
-    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 33),
+    "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 36),
+    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 36),
 }
 
 
