@@ -255,6 +255,20 @@ def test_survey_of_an_image(pool, place):
     assert row["advice"]["reason"] == "its files are kept on huge pages already; start it anew, or by hugeld run"
 
 
+def test_survey_of_a_process_on_an_image(pool, place):
+    """The samples in it are on huge pages of a file."""
+    assert "image" in place.hugeld("enable", "--way=image", BIG).stdout
+    process = helpers.start(place.command("/run/bin/hugeld", "run", "--", BIG, 10**9))
+    try:
+        for seconds in (1, 3, 9, 27):  # a busy machine gives few samples
+            [row] = json.loads(place.run("/run/bin/hugeld", "survey", "--seconds", seconds, "--program", BIG, "--json").stdout)["programs"]
+            if row["samples"] > 100:
+                break
+    finally:
+        helpers.end_process(process)
+    assert row["huge_samples"] > 0.9 * row["samples"] > 90 and row["advice"]["already_huge"] is True, row
+
+
 def test_status_of_a_process_that_started_later(place):
     add(place, BIG)
     scatter(place.path(BIG))
