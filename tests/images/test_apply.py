@@ -378,6 +378,13 @@ def test_lost_store(world):
     assert states(world) == {APP: "fresh"} and world.hugeld("list").returncode == 0
 
 
+def test_nothing_is_enabled(world):
+    """A missing store is no error."""
+    for user in None, USER:
+        done(world.hugeld("list", user=user))
+        assert world.list(user=user) == [] and done(world.hugeld("apply", user=user)) and world.left() == []
+
+
 def test_no_digest(world):
     """An image has no digest, as in stores made before there were any."""
     world.enable(APP)
