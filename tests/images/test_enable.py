@@ -97,12 +97,12 @@ START = f"ExecStart={{ path={APP} ; argv[]={APP} --serve ; ignore_errors=no }}"
 
 
 def test_names(world):
-    """A file is named by PATH, by a link; a path may look like a glob, have blanks, or be gone."""
+    """A file is named by PATH, by a link; a path may look like a glob, have blanks, also at its end, or be gone."""
     done(world.run("env", "PATH=/run/programs:/usr/bin:/bin", HUGELD, "enable", "app"))
     world.path("/run/link").symlink_to(APP)
     done(world.run(HUGELD, "enable", "/run/link"))
     assert listed(world) == [APP]
-    odd = "/run/programs/a[b]* c\\d"
+    odd = "/run/programs/a[b]* c\\d "
     shutil.copy(world.path(APP), world.path(odd))
     done(world.run(HUGELD, "enable", odd))
     assert world.hugeld("apply").returncode == 0

@@ -163,6 +163,9 @@ def test_on_huge_pages(images, program, variant):
         assert huge >= 4 * helpers.HUGE
         # Where it is moved, all read-only parts are the image's: also those that fill no huge page.
         assert (mapped - huge < 2 * helpers.HUGE) if variant in ANYWHERE else mapped == huge
+        text = [m for m in read_smaps(process.pid) if "x" in m.permissions and m.name == str(image)]
+        text_bytes = sum(h.file_bytes for h in read_headers(app) if h.type == PT_LOAD and h.flags & PF_X)
+        assert sum(m.kb["ShmemPmdMapped"] for m in text) * 1024 >= text_bytes
         assert os.readlink(f"/proc/{process.pid}/exe") == str(app)
         maps = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
         environment = pathlib.Path(f"/proc/{process.pid}/environ").read_text()

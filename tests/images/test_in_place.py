@@ -9,6 +9,7 @@ import ctypes
 import json
 import mmap
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -255,6 +256,20 @@ def test_survey_of_an_image(pool, place):
     assert row["advice"]["reason"] == "its files are kept on huge pages already; start it anew, or by hugeld run"
 
 
+def test_survey_of_a_process_on_an_image(pool, place):
+    """The samples in it are on huge pages of a file."""
+    assert "image" in place.hugeld("enable", "--way=image", BIG).stdout
+    process = helpers.start(place.command("/run/bin/hugeld", "run", "--", BIG, 10**9))
+    try:
+        for seconds in (1, 3, 9, 27):  # a busy machine gives few samples
+            [row] = json.loads(place.run("/run/bin/hugeld", "survey", "--seconds", seconds, "--program", BIG, "--json").stdout)["programs"]
+            if row["samples"] > 100:
+                break
+    finally:
+        helpers.end_process(process)
+    assert row["huge_samples"] > 0.9 * row["samples"] > 90 and row["advice"]["already_huge"] is True, row
+
+
 def test_status_of_a_process_that_started_later(place):
     add(place, BIG)
     scatter(place.path(BIG))
@@ -276,6 +291,44 @@ def test_mapped(place):
         refused_untouched(place, "processes map the file", "way=image", arguments=("enable", BIG), status=3)  # and gets no image
         assert place.left() == []
     add(place, BIG)
+
+
+# --- as on a kernel that joins pages while processes map them ---
+
+def join(place):
+    """The result of an attempt, and the ms at which pages were to be joined."""
+    library = place.path("/run/own/joins.so")
+    library.parent.mkdir(exist_ok=True)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, pathlib.Path(__file__).with_name("joins.c")], check=True)
+    cover(place, "/proc/1/maps", "", "nothing")  # in some containers root may not read it
+    result = place.run("timeout", "-s", "KILL", "100", "env", "JOINS=/run/joins", "LD_PRELOAD=/run/own/joins.so",
+                       "/run/bin/hugeld", "enable", "--way=in-place", BIG)
+    joins = place.path("/run/joins")
+    return result, [float(ms) for ms in joins.read_text().split()] if joins.exists() else []
+
+
+def test_many_would_wait(place):
+    """Its processes would wait for more than 2 ms for each huge page: nothing is joined."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(13):
+            stack.enter_context(running(place))
+        result, joined = join(place)
+    assert refused(result, "they would all wait for more than 2 ms", status=3) and joined == []
+
+
+def test_rests_between_collapses(place):
+    """It rests twenty times as long as the processes that map the file waited for each."""
+    with running(place):
+        _, joined = join(place)
+    assert len(joined) >= 3 and min(b - a for a, b in zip(joined, joined[1:])) >= 40, joined
+
+
+def test_process_whose_maps_do_not_answer(place):
+    """The processes that map the file cannot be counted: nothing is joined, and it ends."""
+    with running(place) as process:
+        assert place.run("sh", "-c", f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{process.pid}/maps").returncode == 0
+        result, joined = join(place)
+    assert refused(result, "it cannot be known which processes map the file", status=3) and joined == []
 
 
 def test_mapped_without_a_page(place):

@@ -88,7 +88,7 @@ def test_advice(calls):
 @pytest.mark.check_all
 def test_path_with_spaces(roots_folder, calls):
     """A shell reads the command as the same words."""
-    program = roots_folder / "a folder's" / "pro gram\\$x"
+    program = roots_folder / "a folder's" / "pro grämm\\$x"
     program.parent.mkdir()
     shutil.copy(calls, program)
     with running([program, FOREVER]):
