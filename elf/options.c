@@ -252,7 +252,8 @@ bool hl_is_name(const struct hl_pattern *pattern) { return !contains_any(pattern
 
 bool hl_has_comma(const struct hl_pattern *pattern) { return contains_any(pattern->text, ","); }
 
-bool hl_is_like_soname(const struct hl_pattern *pattern) {
+/* Whether PATTERN may be meant for a DT_SONAME: it has no slash, and .so in it. */
+static bool is_like_soname(const struct hl_pattern *pattern) {
     const char *text = pattern->text.at;
     bool found = false;
     for (size_t i = 0; i + 3 <= pattern->text.bytes; i++)
@@ -289,7 +290,7 @@ enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_nam
 bool hl_may_name_executable(struct hl_string patterns) {
     struct hl_pattern pattern;
     while (hl_next_pattern(&patterns, &pattern))
-        if (!string_is(pattern.text, "main") && !string_is(pattern.text, "*") && !hl_is_like_soname(&pattern))
+        if (!string_is(pattern.text, "main") && !string_is(pattern.text, "*") && !is_like_soname(&pattern))
             return true;
     return false;
 }

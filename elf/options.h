@@ -96,9 +96,6 @@ bool hl_is_name(const struct hl_pattern *pattern);
 bool hl_has_comma(const struct hl_pattern *pattern);
 bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_names *names);
 
-/* Whether PATTERN may be meant for a DT_SONAME: it has no slash, and .so in it. */
-bool hl_is_like_soname(const struct hl_pattern *pattern);
-
 /* Whether PATTERNS could mean an executable by the path or name of its file: not so main, *, and what is like a DT_SONAME. */
 bool hl_may_name_executable(struct hl_string patterns);
 
