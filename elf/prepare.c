@@ -185,8 +185,8 @@ static int prove_thp(const struct hl_context *context, const struct hl_move *mov
 }
 
 /* Has the kernel fill MOVE's first huge page with zeros, and proves that it is huge: where the kernel gives small pages, nothing has
-   been copied yet.  A memfd gets huge pages only where MADV_COLLAPSE finds a small one, so each does that.  For a kernel that cannot do that on request (before Linux 5.14), the proof of the filled span has to suffice;
-   and for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is large. */
+   been copied yet.  A memfd gets huge pages only where MADV_COLLAPSE finds a small one, so each does that.  The proof of the
+   filled span has to suffice for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is large. */
 static int prove_first_page(const struct hl_context *context, const struct hl_move *move,
                             const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes;
@@ -194,7 +194,7 @@ static int prove_first_page(const struct hl_context *context, const struct hl_mo
     for (uint64_t at = 0; at < bytes; at += huge) {
         long result = hl_madvise(move->memory + at, context->config->geometry.page_bytes, MADV_POPULATE_WRITE);
         if (hl_is_error(result))
-            return result == -EINVAL ? 0 : HL_REASON_NO_MEMORY;
+            return HL_REASON_NO_MEMORY;
     }
     if (context->has_started &&
         hl_check_huge(hl_pagemap_to_scan(context), move->memory, move->memory + bytes) < 0)
