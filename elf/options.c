@@ -28,6 +28,7 @@ const size_t hl_option_row_count = sizeof hl_option_rows / sizeof hl_option_rows
 
 void hl_default_options(struct hl_options *options) {
     options->objects = (struct hl_string){NULL, 0};
+    options->sparse_text = 0;
 #define CHOICE(field, name, help, ...) options->field = 0;
 #define NUMBER(field, name, help) options->field = 0;
 #define GLOB(field, name, help) options->field = (struct hl_string){"*", 1};
@@ -107,6 +108,9 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
 #undef NUMBER
 #undef GLOB
 #undef FOLDER
+    static const char *const off_on[] = {"off", "on", NULL};
+    if (string_is(name, "sparse_text")) /* a switch for the tests, whose programs are small */
+        return parse_choice(&options->sparse_text, value, off_on);
     return "no such option";
 }
 

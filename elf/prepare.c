@@ -445,7 +445,7 @@ int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_k
     const struct hl_options *options = &context->config->options;
     int result;
     bool is_read_only = kind == HL_TEXT || kind == HL_RODATA;
-    if (is_read_only && (options->backend == HL_BACKEND_FILE || work->no_image == HL_MOVED))
+    if (is_read_only && work->no_image == HL_MOVED)
         return 0;
     if (kind == HL_BSS) /* a copy would fill memory that the program never touches */
         result = advise_spans(context, work, kind);

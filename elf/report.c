@@ -85,7 +85,7 @@ static void tell(const struct hl_context *context, unsigned verbose, struct hl_l
 }
 
 static const char *backend_name(enum hl_backend backend) {
-    static const char *const names[HL_BACKENDS] = {"", "hugetlb", "thp", "thp (advised)", "image", "file"};
+    static const char *const names[HL_BACKENDS] = {"", "hugetlb", "thp", "thp (advised)", "image"};
     return names[backend];
 }
 

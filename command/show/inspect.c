@@ -157,8 +157,8 @@ static void print_range(const struct hl_file_plan *report, const struct hl_start
 /* The backend that the options want for a span of this KIND: its mark, and *BACKEND in words.  Whether data was written is only
    known in a process. */
 static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
-    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "image"};
-    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_IMAGE};
+    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "image"};
+    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE};
     unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
     *backend = kind == HL_DATA && options->data == HL_DATA_AUTO ? "thp, if most of it is written by then"
                                                                 : names[choice];
@@ -240,7 +240,7 @@ static uint64_t count_pool_pages(const struct hl_file_plan *report, const struct
     only.data = HL_DATA_OFF;
     only.bss = HL_BSS_OFF;
     bool takes_none = is_static(report->file) || options->backend == HL_BACKEND_THP ||
-                      options->backend == HL_BACKEND_FILE || options->backend == HL_BACKEND_IMAGE;
+                      options->backend == HL_BACKEND_IMAGE;
     if (takes_none || report->object.n_segments == 0)
         return 0;
     hl_measure_starts(&starts, report, &only);

@@ -150,7 +150,7 @@ static void check_plan(struct hl_plan *plan, const struct hl_object *object,
     check_against_model(plan, object, options);
 }
 
-#define OPTIONS (2 * 2 * 2 * 2 * 2 * 2)
+#define OPTIONS (2 * 2 * 2 * 2 * 2)
 
 /* Every combination of the options that the planner looks at. */
 static unsigned all_options(struct hl_options *options) {
@@ -159,16 +159,14 @@ static unsigned all_options(struct hl_options *options) {
         for (unsigned segments = 0; segments < 2; segments++)
             for (unsigned data = 0; data < 2; data++)
                 for (unsigned bss = 0; bss < 2; bss++)
-                    for (unsigned sparse_text = 0; sparse_text < 2; sparse_text++)
-                        for (unsigned by_file = 0; by_file < 2; by_file++) {
-                            hl_default_options(&options[n]);
-                            options[n].edges = edges;
-                            options[n].segments = segments;
-                            options[n].data = data == 0 ? HL_DATA_AUTO : HL_DATA_OFF;
-                            options[n].bss = bss;
-                            options[n].sparse_text = sparse_text;
-                            options[n++].backend = by_file ? HL_BACKEND_FILE : HL_BACKEND_AUTO;
-                        }
+                    for (unsigned sparse_text = 0; sparse_text < 2; sparse_text++) {
+                        hl_default_options(&options[n]);
+                        options[n].edges = edges;
+                        options[n].segments = segments;
+                        options[n].data = data == 0 ? HL_DATA_AUTO : HL_DATA_OFF;
+                        options[n].bss = bss;
+                        options[n++].sparse_text = sparse_text;
+                    }
     return n;
 }
 
