@@ -137,7 +137,8 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
     if (text == NULL)
         return true;
     hl_default_options(&options);
-    return hl_parse_options(&options, text, NULL) == 0 && options.verbose == 0 && !options.strict && !options.perf_map;
+    return hl_parse_options(&options, text, NULL) == 0 && options.verbose == 0 && !options.strict &&
+           !options.perf_map;
 }
 
 bool hl_needs_path(const char *const *envp) {
@@ -509,7 +510,8 @@ static void close_all(const struct hl_context *context, const long *file, unsign
         first = file[i] < first ? file[i] : first;
         last = file[i] > last ? file[i] : last;
     }
-    if (n > 1 && last - first == n - 1 && context->probed.status_holds && context->probed.status.filters == 0 &&
+    if (n > 1 && last - first == n - 1 && context->probed.status_holds &&
+        context->probed.status.filters == 0 &&
         !hl_is_error(HL_CALL(__NR_close_range, first, last, 0, 0, 0, 0)))
         return;
     for (unsigned i = 0; i < n; i++)

@@ -26,7 +26,8 @@ struct hl_string {
 
 struct hl_options {
     struct hl_string objects; /* LD_HUGEPAGES; at is NULL when it is unset */
-    unsigned sparse_text;     /* 1: huge pages of which less than 1/32 is text as well, for images; no option of the table */
+    unsigned
+        sparse_text; /* 1: huge pages of which less than 1/32 is text as well, for images; no option of the table */
 #define CHOICE(field, name, help, ...) unsigned field;
 #define NUMBER(field, name, help) uint64_t field;
 #define GLOB(field, name, help) struct hl_string field;

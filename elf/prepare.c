@@ -192,7 +192,8 @@ static int prove_first_page(const struct hl_context *context, const struct hl_mo
     uint64_t huge = context->config->geometry.huge_page_bytes;
     uint64_t bytes = move->memfd < 0 ? huge : hl_span_bytes(span);
     for (uint64_t at = 0; at < bytes; at += huge) {
-        long result = hl_madvise(move->memory + at, context->config->geometry.page_bytes, MADV_POPULATE_WRITE);
+        long result =
+            hl_madvise(move->memory + at, context->config->geometry.page_bytes, MADV_POPULATE_WRITE);
         if (hl_is_error(result))
             return HL_REASON_NO_MEMORY;
     }

@@ -239,8 +239,8 @@ static uint64_t count_pool_pages(const struct hl_file_plan *report, const struct
     struct hl_starts starts;
     only.data = HL_DATA_OFF;
     only.bss = HL_BSS_OFF;
-    bool takes_none = is_static(report->file) || options->backend == HL_BACKEND_THP ||
-                      options->backend == HL_BACKEND_IMAGE;
+    bool takes_none =
+        is_static(report->file) || options->backend == HL_BACKEND_THP || options->backend == HL_BACKEND_IMAGE;
     if (takes_none || report->object.n_segments == 0)
         return 0;
     hl_measure_starts(&starts, report, &only);
