@@ -4,7 +4,6 @@
    SIGTRAP without a handler. */
 #include "check.h"
 #include "mapping.h"
-#include "plan.h"
 #include "sys.h"
 
 #include <linux/mman.h>
@@ -193,15 +192,4 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
         }
     }
     return result;
-}
-
-bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
-    struct hl_options options = context->config->options;
-    struct hl_plan plan;
-    options.edges = HL_EDGES_SMALL;
-    hl_plan_object(&plan, &work->object, &options, &context->config->geometry);
-    for (unsigned i = 0; i < plan.n_spans; i++)
-        if (!hl_is_writable(&plan.span[i]) && check_mappings(&work->maps, &work->object, &plan.span[i]) != 0)
-            return false;
-    return plan.pages[kind] > 0;
 }

@@ -20,8 +20,4 @@ int hl_check_object(struct hl_context *context, struct hl_work *work);
 /* Whether MAPS has in SPAN's place the mappings that the dynamic linker makes there, from OBJECT's file. */
 bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object, const struct hl_span *span);
 
-/* Whether edges=small would leave out foreign mappings between the segments of WORK's object, and still
-   plan spans of KIND. */
-bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind);
-
 #endif

@@ -230,16 +230,14 @@ static int place_memory(const struct hl_context *context, struct hl_move *move, 
     return 0;
 }
 
-/* The pages are the memfd's; mapped now, no thread faults later.  Before Linux 5.14 that can't be checked. */
+/* The pages are the memfd's; mapped now, no thread faults later. */
 static int place_file(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
-    bool can_populate = hl_can_populate();
-    int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (can_populate ? 0 : MAP_POPULATE);
+    int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
     long result = hl_mmap(span->start, hl_span_bytes(span), move->prot, flags, move->memfd, 0);
     if (hl_is_error(result))
         return explain_error(result);
     move->placed = true;
-    bool is_mapped =
-        !can_populate || !hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_POPULATE_READ));
+    bool is_mapped = !hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_POPULATE_READ));
     return is_mapped || context->probed.is_shared ? 0 : HL_REASON_POOL_SHORT;
 }
 

@@ -14,7 +14,6 @@ enum hl_backend {
     HL_THP,
     HL_ADVISED, /* bss=thp: nothing moves, the kernel is told, after commit */
     HL_IMAGE,   /* of an image, which other processes map too */
-    HL_FILE,    /* backend=file: nothing moves, the page cache has huge pages */
     HL_BACKENDS
 };
 
@@ -54,7 +53,7 @@ struct hl_descriptor_id {
 /* How hugeld was loaded into the process. */
 enum hl_loader {
     HL_PRELOADER, /* selects main if LD_HUGEPAGES is unset */
-    HL_LINKER     /* selects nothing then; knows backend=file, because it can choose addresses */
+    HL_LINKER     /* selects nothing then */
 };
 
 /* The settings and the sizes of pages: hl_begin writes them, in memory of its caller's, who alone may change them.  All other

@@ -99,13 +99,13 @@ static int copy_by_userfaultfd(struct filler *f, uint64_t to, uint64_t from, uin
     return 0;
 }
 
-/* Faults the source in, as far as the kernel can on request.  This tells an unreadable file from a missing huge page, and
+/* Faults the source in.  This tells an unreadable file from a missing huge page, and
    UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms on 6.18). */
 static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
     if (f->source.is_populated)
         return 0;
     long result = hl_madvise(from, bytes, MADV_POPULATE_READ);
-    return hl_is_error(result) && result != -EINVAL /* before Linux 5.14 */ ? HL_REASON_SOURCE_UNREADABLE : 0;
+    return hl_is_error(result) ? HL_REASON_SOURCE_UNREADABLE : 0;
 }
 
 /* Copies bytes that are at AT in the span.  By userfaultfd only whole huge pages can be copied. */

@@ -273,7 +273,7 @@ static void plan_with(const struct hl_context *context, struct hl_work *work,
 /* For an image, read-only data and pages with little text cost nothing. */
 void hl_set_image_options(struct hl_options *options) {
     options->segments = HL_SEGMENTS_ALL;
-    options->sparse_text = HL_SPARSE_TEXT_ON;
+    options->sparse_text = 1;
 }
 
 static void plan_spans(const struct hl_context *context, struct hl_work *work) {

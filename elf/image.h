@@ -11,7 +11,7 @@
    gone.  Else the reason, which is also in no_image, and WORK is as it was. */
 int hl_use_image(struct hl_context *context, struct hl_work *work);
 
-/* Sets OPTIONS to those for mapping from an image: segments=text+rodata,sparse_text=on. */
+/* Sets OPTIONS to those for mapping from an image: segments=text+rodata, and pages with little text, too. */
 void hl_set_image_options(struct hl_options *options);
 
 /* For a WORK that the dynamic linker has mapped from an image (object.is_image): plans it, with the same

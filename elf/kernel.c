@@ -126,14 +126,11 @@ bool hl_may_keep_mapping(uint64_t page_bytes) {
 /* madvise(2) checks the advice before it looks at a length of 0, and then at no address. */
 static bool knows_advice(int advice) { return !hl_is_error(hl_madvise(0, 0, advice)); }
 
-bool hl_can_populate(void) { return knows_advice(MADV_POPULATE_READ); }
-
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter) {
     hl_probe_hugetlb(kernel, geometry, true);
     kernel->hugetlb_memfd = !has_filter && probe_memfd(geometry);
     kernel->userfaultfd = !has_filter && probe_userfaultfd();
     kernel->read_by_call = !has_filter && probe_reading();
     kernel->executable_memory = hl_may_execute_written(geometry->page_bytes);
-    kernel->populate = hl_can_populate();
     kernel->collapse = knows_advice(MADV_COLLAPSE);
 }

@@ -23,7 +23,6 @@ struct hl_kernel {
                                execmem) */
     bool userfaultfd;       /* UFFDIO_COPY fills private hugetlb mappings (UFFD_USER_MODE_ONLY: Linux 5.11) */
     bool read_by_call;      /* process_vm_readv(2) of the process itself */
-    bool populate;          /* MADV_POPULATE_READ and _WRITE (Linux 5.14) */
     bool collapse;          /* MADV_COLLAPSE (Linux 6.1) */
 };
 
@@ -52,8 +51,5 @@ bool hl_may_execute_written(uint64_t page_bytes);
 
 /* Whether mremap(2) moves the pages of a file's mapping and leaves it where it is (MREMAP_DONTUNMAP, Linux 5.13). */
 bool hl_may_keep_mapping(uint64_t page_bytes);
-
-/* Whether the kernel has MADV_POPULATE_READ. */
-bool hl_can_populate(void);
 
 #endif

@@ -298,8 +298,6 @@ static int check_rlimits(void) {
     return result != 0 ? result : check_rlimit(RLIMIT_DATA);
 }
 
-bool hl_has_address_limit(void) { return check_rlimits() != 0; }
-
 static int check_overcommit(const struct hl_roots *roots) {
     uint64_t overcommit;
     if (!read_overcommit(&overcommit, roots))

@@ -6,9 +6,6 @@
 
 #include "numa.h"
 
-/* Whether RLIMIT_AS or RLIMIT_DATA is finite, or cannot be read. */
-bool hl_has_address_limit(void);
-
 /* Whether BYTES of private copies may be made although they were not asked for.  0, or
    HL_REASON_MEMORY_LIMIT: a limit applies to this process.  RLIMIT_AS or RLIMIT_DATA is finite,
    vm.overcommit_memory is 2, or its memory cgroup or an ancestor of that has less than the machine (v1

@@ -11,7 +11,6 @@
 #include "commit.h"
 #include "image.h"
 #include "line.h"
-#include "pagecache.h"
 #include "plan.h"
 #include "prepare.h"
 #include "report.h"
@@ -56,14 +55,6 @@ static void tell_mistake(void *context, struct hl_string option, const char *wha
     hl_report_mistake(context, options_name, option, what);
 }
 
-/* Drops settings of the table of options that this loader cannot serve. */
-static void drop_unsupported(struct hl_context *context, struct hl_config *config) {
-    if (config->options.backend == HL_BACKEND_FILE && config->loader != HL_LINKER) {
-        tell_mistake(context, (struct hl_string){"backend=file", 12}, "needs the patched linker");
-        config->options.backend = HL_BACKEND_AUTO;
-    }
-}
-
 /* Notes that nothing was taken. */
 static void clear_process(struct hl_context *context) {
     context->probed.pagemap = -1;
@@ -100,7 +91,6 @@ static void read_config(struct hl_context *context, struct hl_config *config, co
         const struct hl_complaints complaints = {tell_mistake, context};
         hl_parse_options(options, text, &complaints);
     }
-    drop_unsupported(context, config);
     const char *objects = find_objects(envp);
     if (objects == NULL)
         objects = config->loader == HL_PRELOADER ? "main" : "";
@@ -147,8 +137,8 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
     if (text == NULL)
         return true;
     hl_default_options(&options);
-    return hl_parse_options(&options, text, NULL) == 0 && options.backend != HL_BACKEND_FILE &&
-           options.verbose == 0 && !options.strict && !options.perf_map;
+    return hl_parse_options(&options, text, NULL) == 0 && options.verbose == 0 && !options.strict &&
+           !options.perf_map;
 }
 
 bool hl_needs_path(const char *const *envp) {
@@ -365,9 +355,6 @@ static void move_planned(struct hl_context *context) {
         if (work->reason == HL_MOVED && is_anything_prepared(work))
             work->reason = (enum hl_reason)hl_commit_object(context, work);
     }
-    for (size_t i = 0; i < context->n_work && context->config->options.backend == HL_BACKEND_FILE; i++)
-        if (context->work[i].reason == HL_MOVED)
-            hl_collapse_spans(context, &context->work[i]);
     prepare_kind(context, HL_BSS); /* last: advice splits mappings, and commit compares them */
 }
 
@@ -524,7 +511,8 @@ static void close_all(const struct hl_context *context, const long *file, unsign
         first = file[i] < first ? file[i] : first;
         last = file[i] > last ? file[i] : last;
     }
-    if (n > 1 && last - first == n - 1 && context->probed.status_holds && context->probed.status.filters == 0 &&
+    if (n > 1 && last - first == n - 1 && context->probed.status_holds &&
+        context->probed.status.filters == 0 &&
         !hl_is_error(HL_CALL(__NR_close_range, first, last, 0, 0, 0, 0)))
         return;
     for (unsigned i = 0; i < n; i++)

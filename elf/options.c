@@ -28,6 +28,7 @@ const size_t hl_option_row_count = sizeof hl_option_rows / sizeof hl_option_rows
 
 void hl_default_options(struct hl_options *options) {
     options->objects = (struct hl_string){NULL, 0};
+    options->sparse_text = 0;
 #define CHOICE(field, name, help, ...) options->field = 0;
 #define NUMBER(field, name, help) options->field = 0;
 #define GLOB(field, name, help) options->field = (struct hl_string){"*", 1};
@@ -107,6 +108,9 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
 #undef NUMBER
 #undef GLOB
 #undef FOLDER
+    static const char *const off_on[] = {"off", "on", NULL};
+    if (string_is(name, "sparse_text")) /* a switch for the tests, whose programs are small */
+        return parse_choice(&options->sparse_text, value, off_on);
     return "no such option";
 }
 
@@ -252,7 +256,8 @@ bool hl_is_name(const struct hl_pattern *pattern) { return !contains_any(pattern
 
 bool hl_has_comma(const struct hl_pattern *pattern) { return contains_any(pattern->text, ","); }
 
-bool hl_is_like_soname(const struct hl_pattern *pattern) {
+/* Whether PATTERN may be meant for a DT_SONAME: it has no slash, and .so in it. */
+static bool is_like_soname(const struct hl_pattern *pattern) {
     const char *text = pattern->text.at;
     bool found = false;
     for (size_t i = 0; i + 3 <= pattern->text.bytes; i++)
@@ -289,7 +294,7 @@ enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_nam
 bool hl_may_name_executable(struct hl_string patterns) {
     struct hl_pattern pattern;
     while (hl_next_pattern(&patterns, &pattern))
-        if (!string_is(pattern.text, "main") && !string_is(pattern.text, "*") && !hl_is_like_soname(&pattern))
+        if (!string_is(pattern.text, "main") && !string_is(pattern.text, "*") && !is_like_soname(&pattern))
             return true;
     return false;
 }

@@ -6,12 +6,11 @@
 #include "hugeld.h"
 
 /* Positions in the value lists of option.def. */
-enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_FILE, HL_BACKEND_IMAGE };
+enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_IMAGE };
 enum { HL_SEGMENTS_TEXT, HL_SEGMENTS_ALL };
 enum { HL_DATA_AUTO, HL_DATA_THP, HL_DATA_OFF };
 enum { HL_BSS_OFF, HL_BSS_THP };
 enum { HL_EDGES_MERGE, HL_EDGES_SMALL };
-enum { HL_SPARSE_TEXT_OFF, HL_SPARSE_TEXT_ON };
 enum { HL_NUMA_ANY, HL_NUMA_LOCAL, HL_NUMA_INTERLEAVE };
 
 /* Whether images are used with BACKEND. */
@@ -27,6 +26,8 @@ struct hl_string {
 
 struct hl_options {
     struct hl_string objects; /* LD_HUGEPAGES; at is NULL when it is unset */
+    unsigned
+        sparse_text; /* 1: huge pages of which less than 1/32 is text as well, for images; no option of the table */
 #define CHOICE(field, name, help, ...) unsigned field;
 #define NUMBER(field, name, help) uint64_t field;
 #define GLOB(field, name, help) struct hl_string field;
@@ -95,9 +96,6 @@ bool hl_next_pattern(struct hl_string *patterns, struct hl_pattern *pattern);
 bool hl_is_name(const struct hl_pattern *pattern);
 bool hl_has_comma(const struct hl_pattern *pattern);
 bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_names *names);
-
-/* Whether PATTERN may be meant for a DT_SONAME: it has no slash, and .so in it. */
-bool hl_is_like_soname(const struct hl_pattern *pattern);
 
 /* Whether PATTERNS could mean an executable by the path or name of its file: not so main, *, and what is like a DT_SONAME. */
 bool hl_may_name_executable(struct hl_string patterns);

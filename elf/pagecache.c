@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* backend=file: text stays the file's, and the kernel is asked for huge pages in the page cache.
-
-   Nothing is copied and nothing moves, so all processes share these pages, and there is nothing to take back.
-   The kernel can if address and offset in the file agree modulo the size of a huge page (the dynamic linker
-   sees to that), and if the file system has large folios or the kernel makes them for read-only files
-   (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from the page tables: an advice that did nothing is
-   no success.
+/* Huge pages of the page cache.  The kernel maps them if address and offset in the file agree modulo the size of a huge page, and
+   if the file system has large folios or the kernel makes them for read-only files (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did
+   is read from the page tables.
 
    If it has done so before (a program that was put in place, a large library on ext4 since 6.18, tmpfs mounted huge=),
    backend=auto leaves that as it is: a copy of our own would take memory and time and gain nothing. */
 #include "pagecache.h"
 #include "sys.h"
-#include "thp.h"
 
 #include <linux/mman.h>
 
@@ -72,28 +67,4 @@ bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *
         huge_bytes += read_huge_bytes(context, &work->object, span);
     }
     return bytes > 0 && huge_bytes >= bytes / 4 * 3;
-}
-
-static int collapse_span(const struct hl_context *context, const struct hl_object *object,
-                         const struct hl_span *span) {
-    uint64_t bytes = hl_span_bytes(span);
-    if (hl_congruent_bytes(object, span, context->config->geometry.huge_page_bytes) < bytes)
-        return HL_REASON_FILE_PLACE;
-    hl_madvise(span->start, bytes, MADV_HUGEPAGE);
-    hl_madvise(span->start, bytes, MADV_POPULATE_READ);
-    hl_madvise(span->start, bytes, MADV_COLLAPSE);
-    return read_file_huge_bytes(context, span) >= bytes ? 0 : HL_REASON_FILE_CACHE;
-}
-
-void hl_collapse_spans(const struct hl_context *context, struct hl_work *work) {
-    int policy = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
-    for (unsigned i = 0; i < work->plan.n_spans; i++) {
-        const struct hl_span *span = &work->plan.span[i];
-        struct hl_move *move = &work->move[i];
-        if (hl_is_writable(span) || move->reason != HL_MOVED)
-            continue;
-        move->reason = (enum hl_reason)(policy != 0 ? policy : collapse_span(context, &work->object, span));
-        if (move->reason == HL_MOVED)
-            move->backend = HL_FILE;
-    }
 }

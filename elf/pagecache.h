@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Huge pages of the page cache: backend=file, and reading ahead into them. */
+/* Huge pages of the page cache, and reading ahead into them. */
 #ifndef HL_PAGECACHE_H
 #define HL_PAGECACHE_H
 
@@ -9,10 +9,6 @@
    any.  Only a hint. */
 void hl_read_into_cache(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span);
-
-/* Replaces steps 4 and 5 for backend=file: asks for huge pages in the page cache for the read-only spans
-   of an object.  Spans that get none stay, with the reason in their moves. */
-void hl_collapse_spans(const struct hl_context *context, struct hl_work *work);
 
 /* How many bytes of SPAN are in segments whose addresses are congruent with their offsets in the file, modulo
    the size of a huge page: only these can be on huge pages of the page cache. */

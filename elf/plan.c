@@ -12,7 +12,7 @@
    edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is
    ever taken in: a region ends at the first writable page and never passes the object's end.  edges=small
    takes only huge pages that begin inside a segment and hold nothing of another one.  A page of text must
-   hold some of it (sparse_text=).
+   hold some of it, unless the caller sets sparse_text, as for images.
 
    Within a region which huge pages get which protection changes only where a segment begins or ends, so the
    planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs nothing more. */
@@ -38,17 +38,12 @@ struct planner {
 #define PAGES_FOR_TEXT 32
 
 uint64_t hl_least_text_bytes(const struct hl_options *options, const struct hl_geometry *geometry) {
-    return options->sparse_text == HL_SPARSE_TEXT_ON ? 0 : geometry->huge_page_bytes / PAGES_FOR_TEXT;
+    return options->sparse_text ? 0 : geometry->huge_page_bytes / PAGES_FOR_TEXT;
 }
 
 /* Segments that text and read-only spans are made of. */
 static bool is_read_only(const struct hl_segment *segment) {
     return (segment->flags & (PF_R | PF_W)) == PF_R;
-}
-
-/* edges=small, all that backend=file can do: it maps nothing anew. */
-static bool keeps_edges(const struct planner *p) {
-    return p->options->edges == HL_EDGES_SMALL || p->options->backend == HL_BACKEND_FILE;
 }
 
 static void add_cut(struct planner *p, uint64_t at) {
@@ -101,7 +96,7 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
     uint32_t flags = 0;
     uint64_t text_bytes = 0;
     unsigned inside = 0;
-    bool begins_inside = false, ends_inside = false;
+    bool begins_inside = false;
     for (unsigned i = first; i < last; i++) {
         const struct hl_segment *segment = &p->object->segment[i];
         if (hl_segment_overlap(segment, start, end) == 0)
@@ -111,14 +106,11 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
             text_bytes += hl_overlap(segment->start, segment->end, start, end);
         inside++;
         begins_inside = segment->first_page <= start;
-        ends_inside = segment->end_page >= end;
     }
     if (inside == 0 || has_relro(p->object, start, end))
         return; /* nothing but a gap, or not selected */
-    if (keeps_edges(p) && (inside > 1 || !begins_inside))
+    if (p->options->edges == HL_EDGES_SMALL && (inside > 1 || !begins_inside))
         return;
-    if (p->options->backend == HL_BACKEND_FILE && !ends_inside)
-        return; /* the file has such a page, but not all of it is mapped */
     if (p->options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
         return;
     if ((flags & PF_X) && text_bytes < p->least_text_bytes) {

@@ -185,16 +185,17 @@ static int prove_thp(const struct hl_context *context, const struct hl_move *mov
 }
 
 /* Has the kernel fill MOVE's first huge page with zeros, and proves that it is huge: where the kernel gives small pages, nothing has
-   been copied yet.  A memfd gets huge pages only where MADV_COLLAPSE finds a small one, so each does that.  For a kernel that cannot do that on request (before Linux 5.14), the proof of the filled span has to suffice;
-   and for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is large. */
+   been copied yet.  A memfd gets huge pages only where MADV_COLLAPSE finds a small one, so each does that.  The proof of the
+   filled span has to suffice for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is large. */
 static int prove_first_page(const struct hl_context *context, const struct hl_move *move,
                             const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes;
     uint64_t bytes = move->memfd < 0 ? huge : hl_span_bytes(span);
     for (uint64_t at = 0; at < bytes; at += huge) {
-        long result = hl_madvise(move->memory + at, context->config->geometry.page_bytes, MADV_POPULATE_WRITE);
+        long result =
+            hl_madvise(move->memory + at, context->config->geometry.page_bytes, MADV_POPULATE_WRITE);
         if (hl_is_error(result))
-            return result == -EINVAL ? 0 : HL_REASON_NO_MEMORY;
+            return HL_REASON_NO_MEMORY;
     }
     if (context->has_started &&
         hl_check_huge(hl_pagemap_to_scan(context), move->memory, move->memory + bytes) < 0)
@@ -445,7 +446,7 @@ int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_k
     const struct hl_options *options = &context->config->options;
     int result;
     bool is_read_only = kind == HL_TEXT || kind == HL_RODATA;
-    if (is_read_only && (options->backend == HL_BACKEND_FILE || work->no_image == HL_MOVED))
+    if (is_read_only && work->no_image == HL_MOVED)
         return 0;
     if (kind == HL_BSS) /* a copy would fill memory that the program never touches */
         result = advise_spans(context, work, kind);

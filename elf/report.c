@@ -8,9 +8,7 @@
        hugeld: cc1plus: text stays: the huge page pool ...; remedy       verbose=1: planned, and stays
        hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb     verbose=3: each span and segment */
 #include "report.h"
-#include "check.h"
 #include "line.h"
-#include "memory-limit.h"
 #include "reason.h"
 #include "store.h"
 #include "sys.h"
@@ -87,7 +85,7 @@ static void tell(const struct hl_context *context, unsigned verbose, struct hl_l
 }
 
 static const char *backend_name(enum hl_backend backend) {
-    static const char *const names[HL_BACKENDS] = {"", "hugetlb", "thp", "thp (advised)", "image", "file"};
+    static const char *const names[HL_BACKENDS] = {"", "hugetlb", "thp", "thp (advised)", "image"};
     return names[backend];
 }
 
@@ -205,44 +203,17 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     tell(context, 3, &line);
 }
 
-/* The user's remedy for REASON that is not in use already; NULL: there is none. */
-static const char *find_remedy(const struct hl_context *context, const struct hl_work *work,
-                               enum hl_kind kind, enum hl_reason reason) {
-    const char *remedy = hl_reason_remedy(reason);
-    bool is_hugetlb = context->config->options.backend == HL_BACKEND_HUGETLB;
-    switch (reason) {
-    case HL_REASON_GAP_OCCUPIED:
-        return hl_helps_to_keep_edges(context, work, kind) ? remedy : NULL;
-    case HL_REASON_EXEC_DENIED:
-        return is_hugetlb ? "allow it (MemoryDenyWriteExecute=no)" : remedy;
-    case HL_REASON_NO_MREMAP:
-        return is_hugetlb ? "use backend=thp, or Linux 5.16 or newer" : remedy;
-    case HL_REASON_FILE_PLACE:
-        return work->object.alignment >= context->config->geometry.huge_page_bytes ? "use backend=hugetlb"
-                                                                                   : remedy;
-    case HL_REASON_MEMORY_FULL:
-        return kind == HL_DATA ? "raise the memory limit, or free memory" : remedy;
-    case HL_REASON_NO_MEMORY:
-        return hl_has_address_limit() ? remedy : "free memory, or raise vm.max_map_count";
-    case HL_REASON_THREADS:
-        return context->has_started ? "use hugeld run --via=ldso" : remedy;
-    default:
-        return remedy;
-    }
-}
-
 static void report_failure(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
                            enum hl_reason reason) {
     struct hl_line line;
     reason = explain(reason);
-    const char *remedy = find_remedy(context, work, kind, reason);
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, reason);
     if (reason == HL_REASON_POOL_SHORT)
         add_pool_remedy(&line, context, work->plan.pages[kind]);
     else
-        add_remedy(&line, remedy);
+        add_remedy(&line, hl_reason_remedy(reason));
     tell(context, hl_is_better_off(reason) ? 2 : 1, &line);
 }
 

@@ -331,13 +331,6 @@ static inline bool fill_function(struct hl_symbols *symbols, struct hl_symbol *t
     return fill_symbol(symbols, to, &symbol, sym->st_size);
 }
 
-int hl_add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t address, const char *name) {
-    int result = symbols->n < symbols->n_max ? 0 : reserve_symbols(symbols, SYMBOLS_FIRST);
-    if (result == 0 && fill_function(symbols, &symbols->symbol[symbols->n], sym, address, name))
-        symbols->n++;
-    return result;
-}
-
 /* There is room for all. */
 static void add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t n,
                      const struct table *strings) {

@@ -71,9 +71,6 @@ int hl_read_symbols(struct hl_symbols *symbols, int fd);
    hl_free_symbols.  A symbol that begins in no executable section is left out. */
 int hl_add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes);
 
-/* Adds SYM, at ADDRESS and with the name NAME, if it is worth a line. */
-int hl_add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t address, const char *name);
-
 /* Sorts, keeps one of those that begin at the same address (the one that perf would show) and gives each
    symbol without a size the bytes up to the next one or its section's end. */
 int hl_choose_symbols(struct hl_symbols *symbols);

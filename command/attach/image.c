@@ -89,7 +89,7 @@ static int check_unit(const struct filling *f, const char *read, uint64_t from, 
 
 static int fill_unit(const struct filling *f, uint64_t done) {
     uint64_t bytes = f->bytes - done < f->unit ? f->bytes - done : f->unit;
-    if (madvise(f->at + done, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
+    if (madvise(f->at + done, bytes, MADV_POPULATE_WRITE) != 0)
         return HL_REASON_NO_MEMORY;
     int result = hl_read_thread(f->pid, f->from + done, f->at + done, bytes);
     return result != 0 ? result : check_unit(f, f->at + done, f->from + done, bytes);

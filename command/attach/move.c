@@ -303,7 +303,7 @@ static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece
     return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
 }
 
-/* Maps a piece at its scratch address, with all its page tables.  Linux before 5.14 cannot do that, nor the move. */
+/* Maps a piece at its scratch address, with all its page tables. */
 static int prepare_piece(const struct mover *m, unsigned i) {
     long done;
     int result = map_piece(m, &m->attachment->piece[i], m->scratch[i]);

@@ -169,7 +169,7 @@ static int plan_pieces(struct hl_attachment *attachment, const struct hl_range *
     const struct hl_geometry *geometry = &request->geometry;
     struct hl_options options = request->options;
     struct hl_plan plan;
-    options.sparse_text = HL_SPARSE_TEXT_ON; /* a page of an image costs nothing */
+    options.sparse_text = 1; /* a page of an image costs nothing */
     options.data = HL_DATA_OFF;
     options.edges = edges;
     int result = hl_plan_object(&plan, &attachment->loaded->object, &options, geometry);

@@ -186,7 +186,7 @@ static void move_lines(struct hl_bytes *stream, char **said) {
 
 /* The pages in "... 12 pages hugetlb, rodata 1 page thp"; advised ones are none. */
 static uint64_t count_pages(const char *said) {
-    static const char *const backends[] = {"hugetlb", "thp", "image", "file"};
+    static const char *const backends[] = {"hugetlb", "thp", "image"};
     uint64_t sum = 0;
     unsigned long pages;
     char backend[8];

@@ -262,8 +262,6 @@ static void find_abilities(struct request *request, const struct machine *machin
         {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
          "the program's bytes cannot be read by a system call",
          has_filter ? untried : "boot a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
-        {"populate", kernel->populate, WARN, "MADV_POPULATE_READ and _WRITE work",
-         "no MADV_POPULATE_READ and _WRITE", "boot Linux 5.14 or newer"},
         {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: thp do not depend on luck",
          "no MADV_COLLAPSE: thp come only when memory is not fragmented", "boot Linux 6.1 or newer"},
     };

@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The reason alone does not determine the remedy for a segment: another value of an option may be set already, and would not help
-   if the segment is too short.  So each remedy is tried, by planning again, and the first one that covers more of the segment is
-   named.  A part that an option would move stays because of that option; a part that no option would move lies outside whole huge
+/* Reasons with their remedies, and the reason of each part of a file.  Each option that could move a part is tried, by planning
+   again: a part that an option would move stays because of that option; a part that no option would move lies outside whole huge
    pages. */
 #include "command/file/remedy.h"
 #include "command/base/basics.h"
 #include "elf/plan.h"
 #include "elf/reason.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Each is for segments with that flag.  A part that the option would move stays for REASON; HL_MOVED: it lies outside
-   whole huge pages. */
+/* Each is for segments with that flag.  A part that the option would move stays for REASON. */
 static const struct {
     const char *option;
     uint32_t flag;
     enum hl_reason reason;
 } settings[] = {
-    {"edges=merge", PF_X, HL_MOVED},
     {"sparse_text=on", PF_X, HL_REASON_SPARSE_TEXT},
     {"segments=text+rodata", PF_R, HL_REASON_OPTION_SEGMENTS},
     {"sparse_text=on", PF_R, HL_REASON_SPARSE_TEXT},
@@ -91,21 +87,21 @@ static bool has_whole_page(const struct alternatives *all, unsigned i) {
 /* Why the byte at PART's start stays. */
 static void explain_part(struct hl_part *part, const struct alternatives *all) {
     const struct hl_object *object = all->object;
-    bool is_open = is_of_option(all->plan, part->segment);
+    bool is_open = is_of_option(all->plan, part->segment), by_option = false;
     if (is_in_span(all->plan, part->start))
         return;
-    for (size_t i = 0; i < N_SETTINGS && is_open && part->option == NULL; i++) {
+    for (size_t i = 0; i < N_SETTINGS && is_open && !by_option; i++) {
         if (!(object->segment[part->segment].flags & settings[i].flag) ||
             !is_in_span(&all->with[i], part->start))
             continue;
         part->reason = settings[i].reason;
-        part->option = settings[i].option;
+        by_option = true;
     }
     if (!is_open)
         part->reason = all->plan->reason[part->segment];
-    else if (part->option == NULL && part->start >= object->relro_start && part->start < object->relro_end)
+    else if (!by_option && part->start >= object->relro_start && part->start < object->relro_end)
         part->reason = HL_REASON_RELRO;
-    else if (part->option == NULL && !has_whole_page(all, part->segment))
+    else if (!by_option && !has_whole_page(all, part->segment))
         part->reason = HL_REASON_TOO_SMALL;
     part->sentence = part->reason == HL_MOVED ? "outside whole huge pages" : hl_reason_sentence(part->reason);
 }
@@ -154,73 +150,4 @@ size_t hl_list_parts(struct hl_part **parts, const struct hl_object *object, con
         }
     }
     return n;
-}
-
-/* --- remedies --- */
-
-static uint64_t count_covered(const struct hl_file_plan *file_plan, const struct hl_object *object,
-                              unsigned i, const struct hl_options *options) {
-    struct hl_plan plan;
-    hl_plan_object(&plan, object, options, &file_plan->geometry);
-    return plan.covered_bytes[i];
-}
-
-/* Changes OBJECT as if it were linked with -z max-page-size=HUGE: each segment begins on a boundary. */
-static void relink(struct hl_object *object, uint64_t huge) {
-    uint64_t end = object->segment[0].first_page;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        struct hl_segment *segment = &object->segment[i];
-        uint64_t shift = hl_round_up(end, huge) - segment->first_page;
-        segment->start += shift;
-        segment->end += shift;
-        segment->file_end += shift;
-        segment->first_page += shift;
-        segment->end_page += shift;
-        end = segment->end_page;
-    }
-    object->relro_start = object->relro_end = 0; /* part of a writable segment, which is not considered */
-    object->alignment = huge;
-}
-
-/* Relinking does not help text that does not fill a huge page: it is better off beside its neighbours. */
-static bool helps_to_relink(const struct hl_file_plan *file_plan, unsigned i,
-                            const struct hl_options *options) {
-    const struct hl_segment *segment = &file_plan->object.segment[i];
-    struct hl_object relinked = file_plan->object;
-    uint64_t huge = file_plan->geometry.huge_page_bytes;
-    if (segment->flags & PF_W || segment->end - segment->start < huge || file_plan->object.alignment >= huge)
-        return false;
-    relink(&relinked, huge);
-    return count_covered(file_plan, &relinked, i, options) > file_plan->plan.covered_bytes[i];
-}
-
-static char *try_remedies(const struct hl_file_plan *file_plan, unsigned i,
-                          const struct hl_options *options) {
-    for (size_t j = 0; j < N_SETTINGS; j++) {
-        struct hl_options with = *options;
-        hl_parse_options(&with, settings[j].option, NULL);
-        if (file_plan->object.segment[i].flags & settings[j].flag &&
-            count_covered(file_plan, &file_plan->object, i, &with) > file_plan->plan.covered_bytes[i])
-            return hl_xasprintf("set %s", settings[j].option);
-    }
-    return helps_to_relink(file_plan, i, options)
-               ? hl_xasprintf("link it with -z max-page-size=0x%" PRIx64, file_plan->geometry.huge_page_bytes)
-               : NULL;
-}
-
-static char *copy_remedy(enum hl_reason reason) {
-    const char *remedy = hl_reason_remedy(reason);
-    return remedy != NULL ? hl_xasprintf("%s", remedy) : NULL;
-}
-
-char *hl_find_remedy(const struct hl_file_plan *file_plan, unsigned i, const struct hl_options *options) {
-    return is_of_option(&file_plan->plan, i) ? try_remedies(file_plan, i, options)
-                                             : copy_remedy(file_plan->plan.reason[i]);
-}
-
-char *hl_find_object_remedy(const struct hl_file_plan *file_plan, const struct hl_options *options) {
-    for (unsigned i = 0; file_plan->reason != 0 && i < file_plan->object.n_segments; i++)
-        if (file_plan->object.segment[i].flags & PF_X)
-            return hl_find_remedy(file_plan, i, options);
-    return copy_remedy((enum hl_reason)file_plan->reason);
 }

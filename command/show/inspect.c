@@ -104,8 +104,7 @@ static void print_span(const struct hl_file_plan *report, const struct hl_span *
 static uint64_t count_alike(const struct parts *parts, const struct hl_part *part) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < parts->n; i++)
-        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence &&
-            parts->part[i].option == part->option)
+        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence)
             bytes += parts->part[i].end - parts->part[i].start;
     return bytes;
 }
@@ -113,33 +112,25 @@ static uint64_t count_alike(const struct parts *parts, const struct hl_part *par
 static bool is_first_alike(const struct parts *parts, size_t index) {
     const struct hl_part *part = &parts->part[index];
     for (size_t i = 0; i < index; i++)
-        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence &&
-            parts->part[i].option == part->option)
+        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence)
             return false;
     return part->sentence != NULL;
 }
 
-/* The remedy for PART, or NULL; the caller frees it.  If an option helps another part of its segment, nothing else is proposed. */
-static char *find_part_remedy(const struct hl_file_plan *report, const struct parts *parts,
-                              const struct hl_part *part, const struct hl_options *options) {
-    if (part->option != NULL)
-        return hl_xasprintf("set %s", part->option);
-    for (size_t i = 0; i < parts->n; i++)
-        if (parts->part[i].segment == part->segment && parts->part[i].option != NULL)
-            return NULL;
-    return hl_find_remedy(report, part->segment, options);
+/* The remedy for REASON, or NULL: there is none, or it is no reason. */
+static const char *find_remedy(enum hl_reason reason) {
+    return reason == HL_MOVED ? NULL : hl_reason_remedy(reason);
 }
 
 /* Prints the parts of each segment that stay, and why. */
-static void print_segments(const struct hl_file_plan *report, const struct parts *parts,
-                           const struct hl_options *options) {
+static void print_segments(const struct hl_file_plan *report, const struct parts *parts) {
     for (size_t i = 0; i < parts->n; i++) {
         const struct hl_part *part = &parts->part[i];
         const struct hl_segment *segment = &report->object.segment[part->segment];
         uint64_t bytes = segment->end - segment->start, small = count_alike(parts, part);
         if (!is_first_alike(parts, i))
             continue;
-        char *found = find_part_remedy(report, parts, part, options), *remedy = format_remedy(found),
+        char *remedy = format_remedy(find_remedy(part->reason)),
              *amount = small == bytes
                            ? hl_xasprintf("%s", "")
                            : hl_xasprintf("%" PRIu64 " of %" PRIu64 " KiB: ", to_kib(small), to_kib(bytes));
@@ -147,7 +138,6 @@ static void print_segments(const struct hl_file_plan *report, const struct parts
                  hl_flags_text(segment->flags), segment->start, segment->end, amount, part->sentence, remedy);
         free(amount);
         free(remedy);
-        free(found);
     }
 }
 
@@ -167,8 +157,8 @@ static void print_range(const struct hl_file_plan *report, const struct hl_start
 /* The backend that the options want for a span of this KIND: its mark, and *BACKEND in words.  Whether data was written is only
    known in a process. */
 static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
-    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "image"};
-    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_IMAGE};
+    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "image"};
+    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE};
     unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
     *backend = kind == HL_DATA && options->data == HL_DATA_AUTO ? "thp, if most of it is written by then"
                                                                 : names[choice];
@@ -249,8 +239,8 @@ static uint64_t count_pool_pages(const struct hl_file_plan *report, const struct
     struct hl_starts starts;
     only.data = HL_DATA_OFF;
     only.bss = HL_BSS_OFF;
-    bool takes_none = is_static(report->file) || options->backend == HL_BACKEND_THP ||
-                      options->backend == HL_BACKEND_FILE || options->backend == HL_BACKEND_IMAGE;
+    bool takes_none =
+        is_static(report->file) || options->backend == HL_BACKEND_THP || options->backend == HL_BACKEND_IMAGE;
     if (takes_none || report->object.n_segments == 0)
         return 0;
     hl_measure_starts(&starts, report, &only);
@@ -285,7 +275,7 @@ static void print_parts(const struct hl_file_plan *report, const struct parts *p
     draw_plan(report, parts, options);
     for (unsigned i = 0; i < report->plan.n_spans; i++)
         print_span(report, &report->plan.span[i]);
-    print_segments(report, parts, options);
+    print_segments(report, parts);
 }
 
 static void print_report(const struct hl_file_plan *report, const struct hl_found_image *image,
@@ -354,17 +344,15 @@ static enum hl_reason find_reason(const struct hl_file_plan *report, const struc
     return reason;
 }
 
-static json_t *make_json_segments(const struct hl_file_plan *report, const struct parts *parts,
-                                  const struct hl_options *options) {
+static json_t *make_json_segments(const struct hl_file_plan *report, const struct parts *parts) {
     json_t *segments = json_array();
     for (unsigned i = 0; i < report->object.n_segments; i++) {
         const struct hl_segment *segment = &report->object.segment[i];
         json_t *row = json_pack("{s:o, s:o, s:s, s:I}", "start", hl_json_hex(segment->start), "end",
                                 hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
                                 "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
-        char *remedy = hl_find_remedy(report, i, options);
-        add_json_reason(row, find_reason(report, parts, i), remedy);
-        free(remedy);
+        enum hl_reason reason = find_reason(report, parts, i);
+        add_json_reason(row, reason, find_remedy(reason));
         json_array_append_new(segments, row);
     }
     return segments;
@@ -403,11 +391,10 @@ static json_t *make_json(const struct hl_file_plan *report, const struct hl_foun
                   "load_bias_of", names[address], "pages", (json_int_t)hl_count_pages(plan), "text_share",
                   hl_json_share(plan->text_covered_bytes, plan->text_bytes), "made_executable_bytes",
                   (json_int_t)plan->made_executable_bytes);
-    char *remedy = hl_find_object_remedy(report, options);
-    add_json_reason(json_plan, (enum hl_reason)report->reason, remedy);
-    free(remedy);
+    enum hl_reason reason = (enum hl_reason)report->reason;
+    add_json_reason(json_plan, reason, find_remedy(reason));
     json_object_set_new(json_plan, "spans", make_json_spans(report));
-    json_object_set_new(json_plan, "segments", make_json_segments(report, parts, options));
+    json_object_set_new(json_plan, "segments", make_json_segments(report, parts));
 
     json_t *json =
         json_pack("{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o}", "path", hl_json_text(report->path), "type",

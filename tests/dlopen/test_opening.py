@@ -258,5 +258,5 @@ def test_data_beside_threads(library, later, thp, tmp_path):
     script = ("import ctypes, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
               f"ctypes.CDLL({str(tmp_path / 'libdata.so')!r})")
     _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp,data=thp").communicate(timeout=60)
-    assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it are already running; use hugeld run "
-                      "--via=ldso\n")
+    assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it are already running; preload hugeld as "
+                      "the last object, or use hugeld run --via=ldso\n")

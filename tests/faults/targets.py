@@ -95,7 +95,6 @@ SETTINGS |= {
     "start-map": ("preload", ["target"], "main", "backend=hugetlb,perf_map=on"),
     "start-memfd": ("mdwe", ["target"], "main", "backend=hugetlb"),
     "start-memfd-threads": ("early mdwe", ["target"], "main", "backend=hugetlb"),
-    "ldso-file": ("ldso", ["needs-ldso"], "libtarget*", "backend=file"),
 }
 
 
@@ -124,7 +123,7 @@ def make_setting(get, targets, name):
 
     # As long as the other environment, so that the stack is the same.
     good, plain = environment(pattern), environment(re.sub("^.", "X", pattern))
-    if way == "ldso" and options != "backend=file":
+    if way == "ldso":
         # ld.so puts only selected objects where their text is well on huge pages.  There it is, and stays: no pool is so large.
         good = environment(pattern, f",data=thp,reserve_pages=0000000000,{options:,<15}")
         plain = environment(pattern, ",data=off,reserve_pages=4294967295,backend=hugetlb")

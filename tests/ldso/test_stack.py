@@ -52,7 +52,7 @@ def test_of_a_namespace(more, thp):
     assert more("libm.so.6", "*", "backend=thp", ["new"]) <= SELECTED
 
 
-@pytest.mark.parametrize("backend", ["thp", "auto", "hugetlb", "image", "file"])
+@pytest.mark.parametrize("backend", ["thp", "auto", "hugetlb", "image"])
 @pytest.mark.parametrize("patterns", ["*", "libbig.so", "libbig.so.1", "lib*:!no-such-object.so"])
 def test_of_what_is_selected(patterns, backend, builder, more, pool, thp):
     pool(32)

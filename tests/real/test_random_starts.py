@@ -43,7 +43,7 @@ PATTERNS = "main:libLLVM*:libclang-cpp*:libc.so*:libcrypto*:libperl*"
 
 # way -> (through ld.so, backend)
 WAYS = {"hugetlb": (False, "hugetlb"), "thp": (False, "thp"), "auto": (False, "auto"), "ldso-hugetlb": (True, "hugetlb"),
-        "ldso-thp": (True, "thp"), "ldso-file": (True, "file")}
+        "ldso-thp": (True, "thp")}
 
 
 def find_postgres():

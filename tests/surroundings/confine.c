@@ -5,7 +5,7 @@
      mdwe               PR_SET_MDWE: written memory never becomes executable (Linux 6.3)
      no-thp             PR_SET_THP_DISABLE
      merge              PR_SET_MEMORY_MERGE: equal pages of all memory may be merged (Linux 6.4)
-     no-populate        madvise(2) knows no MADV_POPULATE_READ and _WRITE, as before Linux 5.14
+     no-populate        madvise(2) knows no MADV_POPULATE_READ and _WRITE
      one-huge-page      madvise(2) has no advice for huge pages, but MADV_COLLAPSE of a single one
      no-write-execute   systemd's MemoryDenyWriteExecute= as a seccomp filter: the same rules
      groups=N           N supplementary groups

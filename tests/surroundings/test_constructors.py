@@ -74,7 +74,8 @@ def test_last(builder, surround, pool, thp, first, action, threads, backend):
     kinds = ALL if threads else (*ALL, "data")
     outcome = surround([app], {app.name: kinds}, first=[first], options=f"backend={backend},verbose=1,data=thp", backend=backend,
                        T_FIRST=action)
-    said = f"hugeld: {app.name}: data stays: threads that could write to it are already running; preload hugeld as the last object\n"
+    said = f"hugeld: {app.name}: data stays: threads that could write to it are already running; preload hugeld as the last object, " \
+           "or use hugeld run --via=ldso\n"
     assert outcome.stderr == (said if threads else "")
 
 

@@ -27,7 +27,6 @@ WAYS = {
     "userfaultfd": [],
     "call": ["deny=userfaultfd"],
     "populate": ["deny=userfaultfd,process_vm_readv"],
-    "pread": ["deny=userfaultfd,process_vm_readv", "no-populate"],
 }
 
 

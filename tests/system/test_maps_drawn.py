@@ -176,7 +176,7 @@ def test_status_draws_no_more_than_is_huge(builder, thp, tmp_path):
     assert legend["T"] == [(2, "bss, thp")] and legend["-"] == [(8192, "bss, thp")]
 
 
-@pytest.mark.parametrize("options, marks", [("backend=thp", "T"), ("segments=text,data=off,bss=thp", "HT"), ("backend=file", "F")])
+@pytest.mark.parametrize("options, marks", [("backend=thp", "T"), ("segments=text,data=off,bss=thp", "HT")])
 def test_marks_follow_the_options(builder, options, marks):
     app = builder.executable("aligned", words=6 * 2**17)
     cells, _ = read_map(helpers.hugeld("inspect", "-o", options, app).stdout)

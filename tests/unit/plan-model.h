@@ -65,17 +65,14 @@ static enum hl_kind model_page(const struct hl_object *object, const struct hl_o
     /* ... and never past the object's end. */
     if (page + T_HUGE > object->segment[n - 1].end_page)
         return STAYS;
-    bool by_file = options->backend == HL_BACKEND_FILE;
-    if ((options->edges == HL_EDGES_SMALL || by_file) && (last != first + 1 || page < segment->first_page))
-        return STAYS;
-    if (by_file && page + T_HUGE > segment->end_page)
+    if (options->edges == HL_EDGES_SMALL && (last != first + 1 || page < segment->first_page))
         return STAYS;
     if (options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
         return STAYS;
     for (unsigned i = first; i < last; i++)
         if (object->segment[i].flags & PF_X)
             text += hl_overlap(object->segment[i].start, object->segment[i].end, page, page + T_HUGE);
-    if ((flags & PF_X) && options->sparse_text == HL_SPARSE_TEXT_OFF && text < T_HUGE / 32)
+    if ((flags & PF_X) && !options->sparse_text && text < T_HUGE / 32)
         return STAYS;
     return flags & PF_X ? HL_TEXT : HL_RODATA;
 }

@@ -69,13 +69,12 @@ static void test_defaults(void **state) {
 /* The design's table, word for word: a value that is renamed or reordered must be renamed here too. */
 static void test_table_of_the_design(void **state) {
     (void)state;
-    static const char *const table[] = {"backend=auto,hugetlb,thp,file,image",
+    static const char *const table[] = {"backend=auto,hugetlb,thp,image",
                                         "store",
                                         "segments=text,text+rodata",
                                         "data=auto,thp,off",
                                         "bss=off,thp",
                                         "edges=merge,small",
-                                        "sparse_text=off,on",
                                         "numa=any,local,interleave",
                                         "reserve_pages",
                                         "exe",

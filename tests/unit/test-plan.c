@@ -9,7 +9,6 @@
 #include "elf/segments.h"
 #include "elf/reason.h"
 
-#include "elf/load-address.h"
 #include "unit.h"
 
 #include "plan-model.h"
@@ -151,7 +150,7 @@ static void check_plan(struct hl_plan *plan, const struct hl_object *object,
     check_against_model(plan, object, options);
 }
 
-#define OPTIONS (2 * 2 * 2 * 2 * 2 * 2)
+#define OPTIONS (2 * 2 * 2 * 2 * 2)
 
 /* Every combination of the options that the planner looks at. */
 static unsigned all_options(struct hl_options *options) {
@@ -160,16 +159,14 @@ static unsigned all_options(struct hl_options *options) {
         for (unsigned segments = 0; segments < 2; segments++)
             for (unsigned data = 0; data < 2; data++)
                 for (unsigned bss = 0; bss < 2; bss++)
-                    for (unsigned sparse_text = 0; sparse_text < 2; sparse_text++)
-                        for (unsigned by_file = 0; by_file < 2; by_file++) {
-                            hl_default_options(&options[n]);
-                            options[n].edges = edges;
-                            options[n].segments = segments;
-                            options[n].data = data == 0 ? HL_DATA_AUTO : HL_DATA_OFF;
-                            options[n].bss = bss;
-                            options[n].sparse_text = sparse_text;
-                            options[n++].backend = by_file ? HL_BACKEND_FILE : HL_BACKEND_AUTO;
-                        }
+                    for (unsigned sparse_text = 0; sparse_text < 2; sparse_text++) {
+                        hl_default_options(&options[n]);
+                        options[n].edges = edges;
+                        options[n].segments = segments;
+                        options[n].data = data == 0 ? HL_DATA_AUTO : HL_DATA_OFF;
+                        options[n].bss = bss;
+                        options[n++].sparse_text = sparse_text;
+                    }
     return n;
 }
 
@@ -538,109 +535,6 @@ static void test_other_page_sizes(void **state) {
     assert_int_equal(plan.pages[HL_TEXT], 2);
 }
 
-static uint64_t text_covered(const struct binary *binary, const struct hl_options *options, uint64_t bias) {
-    struct hl_object object;
-    struct hl_plan plan;
-    read_binary(&object, binary, bias);
-    hl_plan_object(&plan, &object, options, &t_geometry);
-    return plan.text_covered_bytes;
-}
-
-/* At the place that is chosen whole huge pages cover as much of the text as at the best of all places. */
-static void check_place(const struct binary *binary, const char *text, uint64_t alignment) {
-    struct hl_options options = options_of(text);
-    struct hl_object object;
-    uint64_t most = 0, bias = 0, base = UINT64_C(0x7f1234400000);
-    read_binary(&object, binary, 0);
-    bool chosen = hl_choose_load_bias(&bias, &object, &options, &t_geometry, alignment);
-    for (uint64_t offset = 0; offset < T_HUGE; offset += alignment) {
-        uint64_t covered = text_covered(binary, &options, base + offset);
-        most = covered > most ? covered : most;
-    }
-    assert_int_equal(chosen, most > 0);
-    assert_int_equal(bias % alignment, 0);
-    if (chosen && text_covered(binary, &options, base + bias) != most)
-        fail_msg("%s, %s, aligned to %#jx: bias %#jx covers %ju bytes of text, %ju can be had", binary->name,
-                 text, (uintmax_t)alignment, (uintmax_t)bias,
-                 (uintmax_t)text_covered(binary, &options, base + bias), (uintmax_t)most);
-}
-
-static void test_place(void **state) {
-    (void)state;
-    static const struct binary *const movable[] = {&mariadbd, &postgres, &llvm,    &clang_cpp, &perl,   &bash,
-                                                   &cc1plus,  &python,   &aligned, &big_data,  &no_read};
-    for (unsigned b = 0; b < T_COUNT(movable); b++)
-        for (uint64_t alignment = T_PAGE; alignment <= 16 * T_PAGE; alignment *= 16) {
-            check_place(movable[b], "edges=small", alignment);
-            check_place(movable[b], "", alignment);
-            check_place(movable[b], "sparse_text=on", alignment);
-        }
-}
-
-/* The same for invented libraries: text with read-only data before it, behind it, or neither. */
-static void test_places_of_invented_libraries(void **state) {
-    (void)state;
-    uint64_t seed = 17;
-    for (unsigned round = 0; round < 900; round++) {
-        static const uint32_t flags[] = {R, RX, R, RW};
-        struct binary binary = {.name = "invented"};
-        uint64_t at = 0;
-        for (unsigned i = 0, n = 0; i < T_COUNT(flags); i++) {
-            uint64_t largest = t_random(&seed) % 4 == 0 ? 4 * T_PAGE : 3 * T_HUGE;
-            if (flags[i] != RX && t_random(&seed) % 4 == 0)
-                continue;
-            uint64_t bytes = 1 + t_random(&seed) % largest;
-            binary.load[n++] = (struct load){at, bytes, bytes, flags[i]};
-            at = hl_round_up(at + bytes, T_PAGE);
-        }
-        static const char *const texts[] = {"", "sparse_text=on", "edges=small"};
-        check_place(&binary, texts[round % T_COUNT(texts)], T_PAGE);
-    }
-}
-
-/* Long text begins on a boundary where enough follows to fill its last page, else as much later as is
- * missing. */
-static void test_places(void **state) {
-    (void)state;
-    struct hl_options options = options_of("");
-    struct hl_object object;
-    uint64_t bias;
-    read_binary(&object, &mariadbd, 0);
-    assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
-    assert_int_equal((0x682000 + bias) % T_HUGE, 0);
-    read_binary(&object, &perl, 0);
-    assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
-    assert_int_equal(text_covered(&perl, &options, T_HUGE + bias), 0x194225);
-
-    read_binary(&object, &bash, 0);
-    assert_false(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
-    read_binary(&object, &mariadbd, 0);
-    assert_false(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_HUGE));
-    for (uint64_t alignment = T_PAGE; alignment < T_HUGE; alignment *= 2) {
-        assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, alignment));
-        assert_int_equal(bias % alignment, 0);
-        assert_int_equal(text_covered(&mariadbd, &options, T_HUGE + bias), 0x930269);
-    }
-}
-
-/* backend=file: the text's addresses go with its offsets in the file. */
-static void test_place_of_files(void **state) {
-    (void)state;
-    Elf64_Phdr phdr[] = {{.p_type = PT_LOAD, .p_flags = R, .p_filesz = 0x8000, .p_memsz = 0x8000},
-                         {.p_type = PT_LOAD,
-                          .p_flags = RX,
-                          .p_vaddr = 0xa000,
-                          .p_offset = 0x8000,
-                          .p_filesz = 0x400000,
-                          .p_memsz = 0x400000}};
-    struct hl_options options = options_of("backend=file");
-    struct hl_object object;
-    uint64_t bias;
-    assert_int_equal(hl_read_segments(&object, phdr, 2, 0, &t_geometry), 0);
-    assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
-    assert_int_equal((0xa000 + bias) % T_HUGE, 0x8000);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_load_offsets),
@@ -658,10 +552,6 @@ int main(void) {
         cmocka_unit_test(test_text_relocations),
         cmocka_unit_test(test_most_segments),
         cmocka_unit_test(test_other_page_sizes),
-        cmocka_unit_test(test_place),
-        cmocka_unit_test(test_places_of_invented_libraries),
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_place_of_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

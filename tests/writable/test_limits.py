@@ -7,7 +7,7 @@ import pytest
 from surroundings import setting
 from writable import ALL, FIXED
 
-NO_MEMORY = "no address space or memory for the copy; raise RLIMIT_AS or RLIMIT_DATA"
+NO_MEMORY = "no address space or memory for the copy; free memory, or raise RLIMIT_AS, RLIMIT_DATA or vm.max_map_count"
 LIMIT = "private copies count against its memory limit"
 NO_THP = "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)"
 NO_EXECUTE = "a policy forbids making written memory executable"
@@ -80,4 +80,4 @@ def test_threads(program, compare, pool, thp, variant, prefix, options):
     backend = "thp" if "backend=thp" in options else "hugetlb"
     outcome = compare([program(variant), "check"], ALL, "fill,malloc:8000,threads:4", prefix,
                       options=f"verbose=1,data=thp,{options}", backend=backend)
-    check(outcome, ALL, "threads that could write to it are already running; preload hugeld as the last object")
+    check(outcome, ALL, "threads that could write to it are already running; preload hugeld as the last object, or use hugeld run --via=ldso")

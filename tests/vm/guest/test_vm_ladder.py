@@ -11,11 +11,9 @@ from smaps import read_smaps
 from vmguest import ALL, RODATA, SHORT
 
 USERFAULTFD, PROCESS_VM_READV = {"x86_64": (323, 310), "aarch64": (282, 270)}[platform.machine()]
-POPULATE_READ, POPULATE_WRITE = 22, 23
 NO_USERFAULTFD = [f"deny={USERFAULTFD}"]
 NO_READV = [*NO_USERFAULTFD, f"deny={PROCESS_VM_READV}"]
-NO_POPULATE = [*NO_READV, f"deny-advice={POPULATE_READ}", f"deny-advice={POPULATE_WRITE}"]
-RUNGS = {"all": [], "no userfaultfd": NO_USERFAULTFD, "no process_vm_readv": NO_READV, "no populate": NO_POPULATE}
+RUNGS = {"all": [], "no userfaultfd": NO_USERFAULTFD, "no process_vm_readv": NO_READV}
 
 
 @pytest.fixture(params=RUNGS)

@@ -7,7 +7,6 @@
      join=FOLDER             becomes a member of the cgroup FOLDER
      label=TEXT              for /proc/self/attr/exec: AppArmor's "exec PROFILE", a context of SELinux
      deny=NUMBER             this system call gives EPERM
-     deny-advice=NUMBER      madvise(2) with this advice gives EINVAL, as in a kernel that does not know it
 
    It is static, so that nothing is preloaded into it, and needs no library. */
 #define _GNU_SOURCE
@@ -58,14 +57,12 @@ static void set_label(const char *text) {
     close(fd);
 }
 
-/* CALL gives ERROR, with any arguments, or only if its third one is ADVICE. */
-static void deny(unsigned call, int advice, int error) {
+/* CALL gives EPERM. */
+static void deny(unsigned call) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 3),
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)advice, 0, advice < 0 ? 0 : 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };
     struct sock_fprog program = {sizeof code / sizeof code[0], code};
@@ -91,9 +88,7 @@ static void set_rule(const char *rule) {
     else if (IS("label"))
         set_label(value);
     else if (IS("deny"))
-        deny((unsigned)number, -1, EPERM);
-    else if (IS("deny-advice"))
-        deny(SYS_madvise, (int)number, EINVAL);
+        deny((unsigned)number);
     else {
         errno = EINVAL;
         check(1, rule);
