@@ -15,7 +15,6 @@
 #include "elf/maps.h"
 #include "elf/plan.h"
 #include "command/trace/tracee.h"
-#include "command/verdict/verdict.h"
 
 #if defined __x86_64__
 

@@ -43,6 +43,19 @@ static const struct {
     {"Arm", "dtlb_walk"},
 };
 
+char *hl_read_cpuinfo(const char *name) {
+    char *line = NULL, *found = NULL;
+    size_t size = 0;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file != NULL && found == NULL && getline(&line, &size, file) >= 0)
+        if (strncmp(line, name, strlen(name)) == 0 && strstr(line, ": ") != NULL)
+            found = hl_xasprintf("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
+    if (file != NULL)
+        fclose(file);
+    free(line);
+    return found;
+}
+
 static char *read_vendor(void) {
     char *vendor = hl_read_cpuinfo("vendor_id"), *arm = hl_read_cpuinfo("CPU implementer");
     if (vendor == NULL)

@@ -59,12 +59,6 @@ char *hl_find_program(const char *name) {
     return found;
 }
 
-char *hl_find_named_file(const char *name) {
-    bool is_name = strchr(name, '/') == NULL && access(name, F_OK) != 0;
-    char *program = is_name ? hl_find_program(name) : NULL;
-    return program != NULL ? program : hl_xasprintf("%s", name);
-}
-
 static bool has_other_user(const struct stat *status) {
     return ((status->st_mode & S_ISUID) && status->st_uid != getuid()) ||
            ((status->st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && status->st_gid != getgid());

@@ -34,10 +34,6 @@ bool hl_read_program(struct hl_program *program);
    caller owns the path. */
 char *hl_find_program(const char *name);
 
-/* The file that NAME means: NAME itself, or if it has no slash and is no file here, the program in PATH of that name.  The caller
-   owns it. */
-char *hl_find_named_file(const char *name);
-
 /* The path of the interpreter in LINE, as in "#!/bin/sh"; NULL: there is none.  The caller frees it. */
 char *hl_find_interpreter(const char *line);
 

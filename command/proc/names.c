@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Processes by their names, and their threads. */
+/* Processes by their names. */
 #include "command/base/common.h"
 #include "command/proc/process.h"
 
@@ -39,22 +39,6 @@ pid_t hl_next_process(DIR **proc) {
     return pid;
 }
 
-void hl_add_threads(pid_t **tids, size_t *n, pid_t pid) {
-    char *path = hl_xasprintf("/proc/%d/task", pid);
-    DIR *folder = opendir(path);
-    free(path);
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        pid_t tid = hl_parse_pid(entry->d_name);
-        if (tid == 0)
-            continue;
-        if (*n % 64 == 0)
-            *tids = hl_xrealloc(*tids, (*n + 64) * sizeof **tids);
-        (*tids)[(*n)++] = tid;
-    }
-    if (folder != NULL)
-        closedir(folder);
-}
-
 static bool is_among(const struct hl_pids *pids, pid_t pid) {
     for (size_t i = 0; i < pids->n; i++)
         if (pids->pid[i] == pid)
@@ -85,18 +69,6 @@ size_t hl_add_named(struct hl_pids *pids, const char *name) {
     if (n == 0)
         hl_warn("%s: no process has this name; ps -e lists all", name);
     return n;
-}
-
-int hl_add_processes(struct hl_pids *pids, const char *text, const char *command) {
-    pid_t pid = hl_parse_pid(text);
-    if (pid == 0 && hl_is_number(text)) {
-        hl_warn("%s: '%s' is not a process ID; give a number as ps prints it, or a name", command, text);
-        return -EINVAL;
-    }
-    if (pid == 0)
-        return (int)hl_add_named(pids, text);
-    hl_add_pid(pids, pid);
-    return 1;
 }
 
 void hl_add_children(struct hl_pids *pids) {

@@ -121,7 +121,6 @@ static void parse_field(struct hl_region *region, const char *line) {
     } fields[] = {
         {"KernelPageSize:", offsetof(struct hl_region, page_bytes)},
         {"Rss:", offsetof(struct hl_region, resident_bytes)},
-        {"Referenced:", offsetof(struct hl_region, referenced_bytes)},
         {"Private_Hugetlb:", offsetof(struct hl_region, private_hugetlb_bytes)},
         {"Shared_Hugetlb:", offsetof(struct hl_region, shared_hugetlb_bytes)},
         {"AnonHugePages:", offsetof(struct hl_region, anon_huge_bytes)},
@@ -208,8 +207,6 @@ static int read_text_of_regions(struct hl_process *process, const char *name) {
     return result == 0 && process->n_regions == 0 ? -ENODATA : result;
 }
 
-int hl_read_regions(struct hl_process *process) { return read_text_of_regions(process, "smaps"); }
-
 /* " N0=3 N1=9 kernelpagesize_kB=2048": pages of that size on each node. */
 static void parse_nodes(struct hl_region *region, const char *line) {
     uint64_t kib = 0;
@@ -286,7 +283,7 @@ static int read_executable(struct hl_process *process) {
 }
 
 int hl_read_process(struct hl_process *process) {
-    int result = hl_read_regions(process);
+    int result = read_text_of_regions(process, "smaps");
     if (result != 0)
         return result;
     read_nodes(process);
@@ -433,10 +430,10 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
     ssize_t bytes = getdelim(&line, &size, '\0', file); /* a name may hold newlines and parentheses */
     const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
     if (at != NULL && sscanf(at,
-                             ") %c %d %*d %*d %*d %*d %u %lu %*u %lu %*u %lu %lu %*d %*d %*d %*d %*d %*d "
+                             ") %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %lu %lu %*d %*d %*d %*d %*d %*d "
                              "%" SCNu64,
-                             &usage->state, &usage->parent, &usage->flags, &usage->minor_faults,
-                             &usage->major_faults, &user, &kernel, &usage->started) == 8)
+                             &usage->state, &usage->parent, &usage->flags, &user, &kernel,
+                             &usage->started) == 6)
         result = 0;
     double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
     usage->user_ms = (double)user * tick_ms;

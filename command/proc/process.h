@@ -26,8 +26,6 @@ struct hl_region {
     char *name;                /* as the kernel writes it, so a newline is \012; "" if it has none */
     uint64_t page_bytes;       /* KernelPageSize */
     uint64_t resident_bytes;   /* without hugetlb */
-    uint64_t referenced_bytes; /* likewise; accessed since the accessed bits were last cleared (clear_refs of
-                                  proc(5)) */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
     bool of_image; /* mapped from an image, a store's or one made for it; known after hl_find_loaded */
     char vm_flags[HL_VM_FLAGS_BYTES]; /* as in smaps: "rd ex mr mw me" */
@@ -68,18 +66,6 @@ struct hl_loaded {
     ino_t inode;
 };
 
-/* Where the text of an object of a process is. */
-enum hl_now {
-    HL_NOW_UNKNOWN, /* no process was asked */
-    HL_NOW_SMALL,   /* on small pages of its file */
-    HL_NOW_CACHED,  /* on huge pages of its file, in the page cache */
-    HL_NOW_MOVED,   /* copied at startup, by the preloader or the patched linker */
-    HL_NOW_COPIED,  /* on a copy that attach made for the process */
-    HL_NOW_MAPPED, /* on a store's image that was mapped over it: at the exec stop, at startup or by attach */
-    HL_NOW_EXECUTED, /* the image was executed, or mapped by the dynamic linker, in the place of the file */
-    HL_NOWS
-};
-
 /* Reads the next line of MAPS, an open /proc/PID/maps.  Fields of REGION that maps does not have are 0, and the name is part of
    *LINE of *SIZE bytes, a buffer for getline(3).  False: there is no more line. */
 bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
@@ -92,9 +78,6 @@ void hl_close_process(struct hl_process *process);
    no more can be read; *PROC is NULL again.  A caller that stops before that closes it. */
 pid_t hl_next_process(DIR **proc);
 
-/* Adds the threads that PID has now to the *N of *TIDS, which the caller frees. */
-void hl_add_threads(pid_t **tids, size_t *n, pid_t pid);
-
 /* Processes, each once; the caller frees PID. */
 struct hl_pids {
     size_t n;
@@ -104,9 +87,6 @@ void hl_add_pid(struct hl_pids *pids, pid_t pid);
 /* Adds the processes with this NAME (comm, or the base name of the executable), except this one.  Returns how many.  If there are
    none, it prints a message. */
 size_t hl_add_named(struct hl_pids *pids, const char *name);
-/* Adds the process with the ID TEXT, or those with the name TEXT.  Returns how many; -EINVAL, after one line of COMMAND's: it is
-   neither. */
-int hl_add_processes(struct hl_pids *pids, const char *text, const char *command);
 /* Adds the children of the processes in PIDS, and their children, but not this process. */
 void hl_add_children(struct hl_pids *pids);
 
@@ -128,15 +108,11 @@ int hl_read_process_map(struct hl_process *process);
    resident pages of a region, as it does for smaps, the process cannot change its mappings. */
 int hl_read_process_for_main(struct hl_process *process);
 
-/* The regions alone, without nodes. */
-int hl_read_regions(struct hl_process *process);
-
 /* The fields of /proc/PID/stat. */
 struct hl_usage {
     char state;
     int parent;
     unsigned flags; /* PF_* of the kernel */
-    unsigned long minor_faults, major_faults;
     double user_ms, system_ms;
     uint64_t started; /* ticks since boot: with the process ID it identifies one process */
 };
@@ -161,7 +137,6 @@ struct hl_task_status {
     int filter_mode; /* of seccomp(2); 1 if unknown */
     int thp_enabled; /* 0: PR_SET_THP_DISABLE */
     bool has_shadow_stack;
-    uint64_t switches; /* voluntary context switches */
 };
 
 /* Reads NAME, "status" or "task/TID/status", in the open FOLDER of the process.  0, -ESRCH, or another negated errno; STATUS is

@@ -509,9 +509,16 @@ static const struct hl_loaded *find_in_process(const struct hl_process *process,
     return found;
 }
 
+/* NAME itself, or if it has no slash and is no file here, the program in PATH of that name.  The caller frees it. */
+static char *find_named_file(const char *name) {
+    bool is_name = strchr(name, '/') == NULL && access(name, F_OK) != 0;
+    char *program = is_name ? hl_find_program(name) : NULL;
+    return program != NULL ? program : hl_xasprintf("%s", name);
+}
+
 static void inspect_file(struct request *request, const char *name) {
     struct hl_elf_file file;
-    char *path = hl_find_named_file(name);
+    char *path = find_named_file(name);
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
     if (problem != HL_ELF_FINE) {
         report_problem(request, path, hl_elf_problem_sentence(problem));
