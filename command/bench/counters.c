@@ -92,7 +92,7 @@ static bool try_event(const char *perf, const char *event) {
     char *argv[] = {(char *)"perf", (char *)"stat", (char *)"-x,",  (char *)"-e",
                     (char *)event,  (char *)"--",   (char *)"true", NULL};
     struct hl_answer answer;
-    hl_ask_program(&answer, perf, argv, (uid_t)-1);
+    hl_ask_program(&answer, perf, argv, false, NULL);
     json_t *counts = answer.succeeded ? read_counts(answer.errors) : NULL;
     hl_free_answer(&answer);
     json_decref(counts);

@@ -84,14 +84,8 @@ struct hl_pids {
     pid_t *pid;
 };
 void hl_add_pid(struct hl_pids *pids, pid_t pid);
-/* Adds the processes with this NAME (comm, or the base name of the executable), except this one.  Returns how many.  If there are
-   none, it prints a message. */
-size_t hl_add_named(struct hl_pids *pids, const char *name);
 /* Adds the children of the processes in PIDS, and their children, but not this process. */
 void hl_add_children(struct hl_pids *pids);
-
-/* Whether TEXT consists of digits, and so is a process ID and no name. */
-bool hl_is_number(const char *text);
 
 /* Whether anything huge is mapped, cheaply (smaps_rollup): false also if it may not be read. */
 bool hl_has_huge_pages(const struct hl_process *process);

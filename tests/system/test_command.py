@@ -506,7 +506,7 @@ def test_inspect_foreign_machine(tmp_path, machine, name):
 
 
 def test_inspect_other_byte_order(tmp_path):
-    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is for machines of another byte order")
+    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is no ELF program or library of this machine's byte order")
 
 
 def thirty_two_bit():
@@ -607,11 +607,10 @@ def test_status(builder, library, pause_library, pool, thp, backend):
     app = builder.executable("nopie")
     with on_huge_pages(app, library, pause_library, f"backend={backend}") as process:
         told = status_of(process.pid)
-        by_name = hugeld_json("status", app.name)["processes"]
         words = hugeld("status", process.pid)
         everything = hugeld_json("status", "--all")["processes"]
         mappings = read_smaps(process.pid)
-    assert [p for p in by_name if p["pid"] == told["pid"]] == [told] and told["pid"] in [p["pid"] for p in everything]
+    assert told["pid"] in [p["pid"] for p in everything]
     assert told["name"] == app.name and told["executable"] == str(app) and told["text_share"] == 1
     main = told["objects"][0]
     assert main["is_main"] and main["path"] == str(app)
@@ -722,7 +721,7 @@ def test_vanished_process():
     one_line(hugeld("status", pid), 1, f"{pid}: no such process, or it has ended; ps -e lists all")
     one_line(hugeld("inspect", "--pid", pid, "/bin/true"), 1, str(pid))
     one_line(hugeld("inspect", "--pid", 2), 1, "2: the process has no memory: it is a kernel thread")
-    one_line(hugeld("status", "no-such-name-anywhere"), 1, "no-such-name-anywhere: no process has this name; ps -e lists all")
+    one_line(hugeld("status", "a-name"), 2, "status: 'a-name' is not a process ID; give a number as ps prints it, or --all")
 
 
 def test_zombie():

@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Processes by their names. */
+/* Lists processes. */
 #include "command/base/common.h"
 #include "command/proc/process.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <linux/limits.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-static bool has_name(const struct hl_process *process, const char *name) {
-    char path[PATH_MAX];
-    if (process->name != NULL && strcmp(process->name, name) == 0)
-        return true;
-    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
-    if (bytes <= 0)
-        return false;
-    path[bytes] = '\0';
-    if (hl_ends_in(path, HL_DELETED))
-        path[(size_t)bytes - strlen(HL_DELETED)] = '\0';
-    return strcmp(hl_base_name(path), name) == 0;
-}
 
 pid_t hl_next_process(DIR **proc) {
     struct dirent *entry;
@@ -53,24 +38,6 @@ void hl_add_pid(struct hl_pids *pids, pid_t pid) {
     pids->pid[pids->n++] = pid;
 }
 
-size_t hl_add_named(struct hl_pids *pids, const char *name) {
-    DIR *proc = NULL;
-    size_t n = 0;
-    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
-        struct hl_process process = {0};
-        if (pid == getpid() || hl_open_process(&process, pid) != 0)
-            continue;
-        if (has_name(&process, name)) {
-            hl_add_pid(pids, pid);
-            n++;
-        }
-        hl_close_process(&process);
-    }
-    if (n == 0)
-        hl_warn("%s: no process has this name; ps -e lists all", name);
-    return n;
-}
-
 void hl_add_children(struct hl_pids *pids) {
     for (size_t before = 0; before < pids->n;) {
         DIR *proc = NULL;
@@ -82,5 +49,3 @@ void hl_add_children(struct hl_pids *pids) {
         }
     }
 }
-
-bool hl_is_number(const char *text) { return text[0] != '\0' && strspn(text, "0123456789") == strlen(text); }
