@@ -71,19 +71,6 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
     return 0;
 }
 
-char *hl_read_variable(const struct hl_process *process, const char *name) {
-    FILE *text = open_text(process, "environ");
-    char *line = NULL, *value = NULL;
-    size_t size = 0, length = strlen(name);
-    while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
-        if (strncmp(line, name, length) == 0 && line[length] == '=')
-            value = hl_xasprintf("%s", line + length + 1);
-    free(line);
-    if (text != NULL)
-        fclose(text);
-    return value;
-}
-
 /* "00400000-00452000 r-xp 00000000 08:02 173521   /usr/bin/x" */
 static bool parse_region(struct hl_region *region, char *line) {
     char permissions[5];
@@ -293,40 +280,6 @@ int hl_read_process(struct hl_process *process) {
 int hl_read_process_map(struct hl_process *process) {
     int result = read_text_of_regions(process, "maps");
     return result == 0 ? read_executable(process) : result;
-}
-
-/* The end of the executable's mappings: at the first large hole. */
-static uint64_t find_end_of_main(const struct hl_process *process) {
-    static const uint64_t hole = 64 << 20;
-    const struct hl_region *region = hl_find_region(process, process->entry);
-    const struct hl_region *end = process->region + process->n_regions;
-    if (region == NULL)
-        return UINT64_MAX;
-    while (region + 1 < end && region[1].start - region->end < hole)
-        region++;
-    return region->end;
-}
-
-/* Regions behind the executable keep the fields of maps. */
-int hl_read_process_for_main(struct hl_process *process) {
-    struct hl_process details;
-    int result = hl_read_process_map(process);
-    struct hl_address_range main = {0, find_end_of_main(process)};
-    if (result != 0)
-        return result;
-    result = hl_read_some_regions(&details, process, &main, 1);
-    for (size_t i = 0, j = 0; i < details.n_regions; i++) {
-        while (j < process->n_regions && process->region[j].start < details.region[i].start)
-            j++;
-        if (j == process->n_regions || process->region[j].start != details.region[i].start ||
-            process->region[j].end != details.region[i].end)
-            continue;
-        struct hl_region old = process->region[j];
-        process->region[j] = details.region[i];
-        details.region[i] = old;
-    }
-    hl_close_process(&details);
-    return result;
 }
 
 /* Makes PROCESS the same process as OPENED, with nothing read yet. */

@@ -98,10 +98,6 @@ int hl_read_process(struct hl_process *process);
    recognise an image that was mounted over a file if both have been replaced since. */
 int hl_read_process_map(struct hl_process *process);
 
-/* The same without nodes, and with only the fields of /proc/PID/maps for regions behind the executable: while the kernel counts the
-   resident pages of a region, as it does for smaps, the process cannot change its mappings. */
-int hl_read_process_for_main(struct hl_process *process);
-
 /* The fields of /proc/PID/stat. */
 struct hl_usage {
     char state;
@@ -174,10 +170,6 @@ int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometr
    any user can run, or the handler of a userfaultfd (VmFlags "um", "ui").  The files of the objects found by hl_find_loaded could
    be opened; others must be in memory.  True also if this user may not look at map_files: then the process is the user's own. */
 bool hl_answers(const struct hl_process *process, const struct hl_region *region);
-
-/* The value of the variable NAME in the environment that PROCESS was started with; NULL if there is none or it may not be read.
-   The caller owns it. */
-char *hl_read_variable(const struct hl_process *process, const char *name);
 
 /* Whether this process has the capability NUMBER, which is below 32, even if only in a user namespace. */
 bool hl_has_capability(unsigned number);

@@ -255,11 +255,25 @@ static bool is_of_interest(const struct tally *tally) {
     return tally->n_ranges > 0 || tally->loaded->object.is_main;
 }
 
+/* The value of the variable NAME in the environment that PROCESS was started with; NULL if there is none or it may not be read. */
+static char *read_variable(const struct hl_process *process, const char *name) {
+    FILE *text = hl_open_text(process->folder, "environ");
+    char *line = NULL, *value = NULL;
+    size_t size = 0, length = strlen(name);
+    while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
+        if (strncmp(line, name, length) == 0 && line[length] == '=')
+            value = hl_xasprintf("%s", line + length + 1);
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return value;
+}
+
 /* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
    is left out, also by a user who has started a set-user-ID program. */
 static char *read_options(const struct hl_process *process, struct hl_options *options) {
     struct hl_task_status status;
-    char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
+    char *text = read_variable(process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(options);
     hl_parse_options(options, text != NULL ? text : "", NULL);
     hl_read_task_status(&status, process->folder, "status");
@@ -468,7 +482,7 @@ static enum hl_reason find_small_reason(const struct hl_process *process, const 
         return verdict->is_gone ? HL_REASON_FILE_GONE : verdict->reason;
     if (process->executable != NULL && !hl_acts_in(options, process->executable))
         return HL_REASON_OPTION_EXE;
-    char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
+    char *patterns = read_variable(process, "LD_HUGEPAGES");
     if (patterns == NULL)
         patterns = hl_xasprintf("%s", preloaded ? "main" : "");
     bool named = hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
