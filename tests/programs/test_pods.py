@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""deploy/ by podman: the container image and the manifest, in which `hugeld service` observes the programs that run on this
-machine; and two pods of one image, which have one file."""
+"""deploy/ by podman: the container image, in which `hugeld apply` runs, with a store of the machine's and without; and two pods of one
+image, which have one file."""
 
 import contextlib
 import json
 import os
 import pathlib
 import shutil
-import subprocess
 import tempfile
 
 import pytest
@@ -76,46 +75,6 @@ def podman(root, tmp_path):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_manifest():
-    """The configuration of deploy/hugeld.yaml, and the specification of its DaemonSet's pods."""
-    configuration, daemon_set = yaml.safe_load_all((DEPLOY / "hugeld.yaml").read_text())
-    return configuration, daemon_set["spec"]["template"]["spec"]
-
-
-def write_configuration(folder, *lines):
-    (folder / "etc").mkdir()
-    (folder / "etc/hugeld.conf").write_text("".join(f"{line}\n" for line in lines))
-    return folder / "etc"
-
-
-def words_of(spec, configuration, switch):
-    """The options of podman run that make a container as SPEC has it, with the folder CONFIGURATION; SWITCH is /run/hugeld-service."""
-    [container] = spec["containers"]
-    security, sources = container["securityContext"], {volume["name"]: volume for volume in spec["volumes"]}
-    assert spec["hostPID"] and security["seccompProfile"]["type"] == "Unconfined" and security["capabilities"]["drop"] == ["ALL"]
-    assert security["readOnlyRootFilesystem"] and security["allowPrivilegeEscalation"] is False and "privileged" not in security
-    words = ["--pid", "host", "--network", "host", "--read-only", "--security-opt", "seccomp=unconfined", "--security-opt",
-             "no-new-privileges", "--cap-drop", "all", "-m", "512m"]
-    for name in security["capabilities"]["add"]:
-        words += ["--cap-add", name]
-    for mount in container["volumeMounts"]:
-        source = sources[mount["name"]]
-        path = configuration if "configMap" in source else source["hostPath"]["path"]
-        assert mount.get("readOnly") or path == "/run/hugeld-service"
-        words += ["-v", f"{switch if path == '/run/hugeld-service' else path}:{mount['mountPath']}{':ro' if mount.get('readOnly') else ''}"]
-    return words
-
-
-@contextlib.contextmanager
-def folder_in_opt():
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="hugeld-", dir="/opt"))
-    folder.chmod(0o755)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder)
-
-
 @pytest.fixture
 def image(podman, tmp_path):
     made = tmp_path / "container"
@@ -124,65 +83,19 @@ def image(podman, tmp_path):
     return "localhost/hugeld"
 
 
-@pytest.fixture
-def switch(podman):
-    folder = podman.folder / "switch"
-    folder.mkdir()
-    return folder
-
-
-CAPABILITIES = sum(1 << number for number in (2, 19, 38, 40))  # DAC_READ_SEARCH, SYS_PTRACE, PERFMON, CHECKPOINT_RESTORE
-
-
-def test_service(podman, image, switch, tmp_path):
-    """With the manifest's rights and mounts, it sees which file of this machine runs, and tries to put it in place; the kill switch
-    is the machine's."""
-    def look():
-        with contextlib.suppress(OSError, ValueError):
-            observed = json.loads((switch / "observed.json").read_text())
-            return next(((observed["acts"], file) for file in observed["files"] if file["path"] == str(program)), None)
-        return None
-
-    def acted():
-        found = look()
-        return found is not None and found[0]["huge"] + found[0]["failed"] + found[0]["put_off"] > 0
-
-    with folder_in_opt() as folder:
-        program = folder / "calls"
-        build_calls(program, "-no-pie", mib=8)
-        configuration = write_configuration(tmp_path, "observe = yes", "window = 1", "interval = 2", "act = yes", "delay = 0",
-                                            f"eligible = {folder}/*")
-        podman.run("run", "-d", "--name", "hugeld", *words_of(read_manifest()[1], configuration, switch), image)
-        process = helpers.start([program, 10**12], stdout=subprocess.DEVNULL)
-        try:
-            helpers.wait_until(look, SECONDS, "what it observed")
-            assert look()[1]["obstacle"] is None
-            helpers.wait_until(acted, SECONDS, "an act")
-        finally:
-            helpers.end_process(process)
-        assert f"CapEff:\t{CAPABILITIES:016x}\n" in pathlib.Path(f"/proc/{podman.pid('hugeld')}/status").read_text()
-        second = podman.call("run", "--rm", *words_of(read_manifest()[1], configuration, switch), image)
-        assert second.returncode == 1 and "another one runs already" in second.stderr
-        podman.run("stop", "-t", "20", "hugeld")
-        assert podman.run("inspect", "-f", "{{.State.ExitCode}}", "hugeld") == "0\n" and not (switch / "observed.json").exists()
-
-
-def test_manifest(podman, image, switch):
-    """podman plays it as a pod, but for hostPID and the seccomp profile, which this version does not know; the service says what is
-    missing."""
-    configuration, spec = read_manifest()
-    [volume] = [volume for volume in spec["volumes"] if volume["name"] == "switch"]
-    assert volume["hostPath"]["path"] == "/run/hugeld-service"
-    volume["hostPath"]["path"] = str(switch)
-    spec["hostNetwork"] = True
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hugeld"}, "spec": spec}
-    with podman.playing(yaml.safe_dump_all([configuration, pod])):
-        helpers.wait_until(lambda: (switch / "lock").exists(), SECONDS, "the service")
-        status = pathlib.Path(f"/proc/{podman.pid('hugeld-hugeld')}/status").read_text()
-        mounts = pathlib.Path(f"/proc/{podman.pid('hugeld-hugeld')}/mounts").read_text()
-        assert f"CapEff:\t{CAPABILITIES:016x}\n" in status and " /run/hugeld " not in mounts
-        helpers.wait_until(lambda: "observed" in podman.call("logs", "hugeld-hugeld").stderr or (switch / "observed.json").exists(),
-                           SECONDS, "what it says")
+def test_apply(podman, image, tmp_path):
+    """Without a store of the machine's nothing can be mounted, so entries that need an image are pending; and the manifest's container
+    may not mount either."""
+    [container] = list(yaml.safe_load_all((DEPLOY / "hugeld.yaml").read_text()))[1]["spec"]["template"]["spec"]["containers"]
+    security = container["securityContext"]
+    assert security["capabilities"]["drop"] == ["ALL"] and security["allowPrivilegeEscalation"] is False and "privileged" not in security
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/some.list").write_text("/usr/bin/gdb way=image\n")
+    (tmp_path / "lists").chmod(0o755)
+    words = ["run", "--rm", "--network", "host", "--cap-drop", "all", "-v", f"{tmp_path}/lists:/etc/hugeld/enabled.d:ro", "-v", "/usr:/usr:ro"]
+    result = podman.call(*words, image, "apply", "--json")
+    assert result.returncode == 3, result
+    assert [file["sentence"] for file in json.loads(result.stdout)["files"]] == ["there is no store in this container"]
 
 
 PODS = """apiVersion: v1
