@@ -27,7 +27,7 @@ struct comparison {
     const char *mapped; /* all of the file, or NULL; */
     uint64_t file_bytes;
     const struct hl_loaded *loaded;
-    uint64_t header; /* address of the ELF header in the process; 0: it is not mapped */
+    uint64_t header;    /* address of the ELF header in the process; 0: it is not mapped */
     char *here, *there; /* room for a chunk of each */
     int result;
 };

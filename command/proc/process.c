@@ -8,7 +8,6 @@
 #include "command/base/basics.h"
 #include "elf/maps.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -382,11 +381,11 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
         return errno == ENOENT ? -ESRCH : -errno;
     ssize_t bytes = getdelim(&line, &size, '\0', file); /* a name may hold newlines and parentheses */
     const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
-    if (at != NULL && sscanf(at,
-                             ") %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %lu %lu %*d %*d %*d %*d %*d %*d "
-                             "%" SCNu64,
-                             &usage->state, &usage->parent, &usage->flags, &user, &kernel,
-                             &usage->started) == 6)
+    if (at != NULL &&
+        sscanf(at,
+               ") %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %lu %lu %*d %*d %*d %*d %*d %*d "
+               "%" SCNu64,
+               &usage->state, &usage->parent, &usage->flags, &user, &kernel, &usage->started) == 6)
         result = 0;
     double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
     usage->user_ms = (double)user * tick_ms;

@@ -22,10 +22,10 @@ struct hl_region {
     bool shared;
     uint64_t offset;
     dev_t device;
-    ino_t inode;               /* 0: anonymous */
-    char *name;                /* as the kernel writes it, so a newline is \012; "" if it has none */
-    uint64_t page_bytes;       /* KernelPageSize */
-    uint64_t resident_bytes;   /* without hugetlb */
+    ino_t inode;             /* 0: anonymous */
+    char *name;              /* as the kernel writes it, so a newline is \012; "" if it has none */
+    uint64_t page_bytes;     /* KernelPageSize */
+    uint64_t resident_bytes; /* without hugetlb */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
     bool of_image; /* mapped from an image, a store's or one made for it; known after hl_find_loaded */
     char vm_flags[HL_VM_FLAGS_BYTES]; /* as in smaps: "rd ex mr mw me" */

@@ -157,8 +157,7 @@ static unsigned find_width(void) {
 static void draw_rows(const struct hl_drawing *drawing, uint64_t start, uint64_t end, bool colour) {
     char marks[WIDTH_MAX];
     uint64_t page = drawing->huge_page_bytes;
-    unsigned width = find_width(),
-             room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
+    unsigned width = find_width(), room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
              most = room - room % ROW_UNIT;
     for (uint64_t at = start, n; (n = (end - at) / page < most ? (end - at) / page : most) > 0;) {
         for (unsigned i = 0; i < n; i++)

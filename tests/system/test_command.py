@@ -524,7 +524,7 @@ def test_inspect_bad_file(tmp_path, content, word):
 
 def test_inspect_no_file(tmp_path):
     one_line(hugeld("inspect", "/no/such/file"), 1, "/no/such/file")
-    one_line(hugeld("inspect", tmp_path), 1, "directory")
+    one_line(hugeld("inspect", tmp_path), 1, "regular")
     one_line(hugeld("inspect", "/dev/zero"), 1, "regular")
     os.mkfifo(tmp_path / "fifo")
     one_line(hugeld("inspect", tmp_path / "fifo"), 1)
@@ -985,7 +985,7 @@ def test_few_open_files():
 @pytest.mark.parametrize("arguments, line", [
     (["run", "--frob"], "see 'hugeld run --help': unrecognized option '--frob'"),
     (["status", "-z"], "see 'hugeld status --help': invalid option -- 'z'"),
-    (["inspect", "--optoins=x"], "see 'hugeld inspect --help': unrecognized option '--optoins'"),
+    (["inspect", "--optoins=x"], "see 'hugeld inspect --help': unrecognized option '--optoins=x'"),
     (["run", "--via=frob", "true"], "run: --via frob: give auto, preload or ldso"),
     (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
     (["bench", "--against", "backend=x", "true"],
