@@ -504,7 +504,7 @@ def test_inspect_foreign_machine(tmp_path, machine, name):
 
 
 def test_inspect_other_byte_order(tmp_path):
-    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is no ELF program or library of this machine's byte order")
+    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is no ELF file of this byte order")
 
 
 def thirty_two_bit():
