@@ -71,8 +71,18 @@ static bool read_request(struct hl_request *request, int argc, char **argv) {
     return *request->program != NULL;
 }
 
+/* The environment as it is now; its strings stay as they are if the environment changes. */
+static char **keep_environment(void) {
+    size_t n = 0;
+    while (environ[n] != NULL)
+        n++;
+    char **kept = hl_xmalloc((n + 1) * sizeof *kept);
+    memcpy(kept, environ, n * sizeof *kept);
+    return kept;
+}
+
 int main(int argc, char **argv) {
-    struct hl_request request = {.words = argv, .variables = hl_keep_environment(), .gate = -1};
+    struct hl_request request = {.words = argv, .variables = keep_environment(), .gate = -1};
     if (read_request(&request, argc, argv)) {
         hl_keep_standard_numbers();
         return hl_start_program(&request);

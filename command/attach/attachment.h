@@ -10,6 +10,7 @@
 #include "command/proc/process.h"
 #include "command/attach/leftovers.h"
 #include "command/trace/tracee.h"
+#include "command/verdict/verdict.h"
 
 #define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
 

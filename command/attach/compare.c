@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Whether a file has the same bytes as a running process.
 
-   The comparison takes most of the time of an attach, so all processors take part, and an image is not copied before.  The bytes
-   are cut into chunks, and each thread takes the next one. */
+   The comparison takes most of the time of an attach, so an image is not copied before.  The bytes are read in chunks. */
 #include "command/base/common.h"
 #include "command/attach/attachment.h"
 #include "command/trace/tracee.h"
 
 #if defined __x86_64__
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,8 +16,6 @@
 
 /* Half of a processor's own cache; smaller reads take longer. */
 #define CHUNK_BYTES ((size_t)512 << 10)
-/* A thread for fewer bytes is not worth its start. */
-#define CHUNKS_AT_LEAST 8
 
 struct chunk {
     uint64_t at, bytes, offset;
@@ -31,11 +27,9 @@ struct comparison {
     const char *mapped; /* all of the file, or NULL; */
     uint64_t file_bytes;
     const struct hl_loaded *loaded;
-    uint64_t header; /* address of the ELF header in the process; 0: it is not mapped */
-    size_t n;
-    struct chunk *chunk;
-    atomic_size_t next; /* the next chunk that no thread has taken */
-    atomic_int result;
+    uint64_t header;    /* address of the ELF header in the process; 0: it is not mapped */
+    char *here, *there; /* room for a chunk of each */
+    int result;
 };
 
 /* Makes [at, at + bytes) equal in THERE, the process's bytes of the chunk, and in HERE, the file's. */
@@ -60,48 +54,34 @@ static void pass_over_offsets(const struct comparison *c, const struct chunk *ch
     }
 }
 
-/* The file's bytes of CHUNK, in ROOM if they have to be copied; NULL: the file does not have them. */
-static const char *read_file(const struct comparison *c, const struct chunk *chunk, char *room) {
+/* The file's bytes of CHUNK; NULL: the file does not have them. */
+static const char *read_file(const struct comparison *c, const struct chunk *chunk) {
     if (c->mapped != NULL)
         return chunk->offset + chunk->bytes <= c->file_bytes ? c->mapped + chunk->offset : NULL;
-    return pread(c->file, room, chunk->bytes, (off_t)chunk->offset) == (ssize_t)chunk->bytes ? room : NULL;
+    bool is_read = pread(c->file, c->here, chunk->bytes, (off_t)chunk->offset) == (ssize_t)chunk->bytes;
+    return is_read ? c->here : NULL;
 }
 
-static int compare_chunk(const struct comparison *c, const struct chunk *chunk, char *room, char *there) {
-    const char *here = read_file(c, chunk, room);
+static int compare_chunk(const struct comparison *c, const struct chunk *chunk) {
+    const char *here = read_file(c, chunk);
     if (here == NULL)
         return HL_REASON_SOURCE_UNREADABLE;
-    int result = hl_read_thread(c->pid, chunk->at, there, chunk->bytes);
+    int result = hl_read_thread(c->pid, chunk->at, c->there, chunk->bytes);
     if (result != 0)
         return result;
-    pass_over_offsets(c, chunk, here, there);
-    return memcmp(here, there, chunk->bytes) == 0 ? 0 : HL_REASON_ATTACH_DIFFERS;
+    pass_over_offsets(c, chunk, here, c->there);
+    return memcmp(here, c->there, chunk->bytes) == 0 ? 0 : HL_REASON_ATTACH_DIFFERS;
 }
 
-static void *compare_some(void *data) {
-    struct comparison *c = data;
-    char *room = hl_xmalloc(2 * CHUNK_BYTES);
-    for (size_t i; atomic_load(&c->result) == 0 && (i = atomic_fetch_add(&c->next, 1)) < c->n;) {
-        int result = compare_chunk(c, &c->chunk[i], room, room + CHUNK_BYTES);
-        if (result != 0)
-            atomic_store(&c->result, result);
-    }
-    free(room);
-    return NULL;
-}
-
-/* --- the chunks --- */
-
-static void add_chunks(struct comparison *c, uint64_t at, uint64_t end, uint64_t offset) {
-    c->chunk = hl_xrealloc(c->chunk, (c->n + (end - at) / CHUNK_BYTES + 1) * sizeof *c->chunk);
-    for (uint64_t bytes; at < end; at += bytes, offset += bytes) {
+static void compare_range(struct comparison *c, uint64_t at, uint64_t end, uint64_t offset) {
+    for (uint64_t bytes; at < end && c->result == 0; at += bytes, offset += bytes) {
         bytes = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
-        c->chunk[c->n++] = (struct chunk){at, bytes, offset};
+        c->result = compare_chunk(c, &(struct chunk){at, bytes, offset});
     }
 }
 
 /* Gaps between segments belong to no segment, and are not compared. */
-static void add_piece(struct comparison *c, const struct hl_piece_of_text *piece) {
+static void compare_piece(struct comparison *c, const struct hl_piece_of_text *piece) {
     const struct hl_object *object = &c->loaded->object;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
@@ -109,7 +89,7 @@ static void add_piece(struct comparison *c, const struct hl_piece_of_text *piece
         uint64_t start = segment->start > from ? segment->start : from;
         uint64_t end = segment->file_end < to ? segment->file_end : to;
         if (start < end)
-            add_chunks(c, start - piece->distance, end - piece->distance, piece->offset + (start - from));
+            compare_range(c, start - piece->distance, end - piece->distance, piece->offset + (start - from));
     }
 }
 
@@ -138,15 +118,16 @@ static int compare(const struct hl_attachment *attachment, int file, const struc
                            .file = file,
                            .loaded = attachment->loaded,
                            .header = find_header(&attachment->loaded->object)};
-    for (unsigned i = 0; i < n; i++)
-        add_piece(&c, &piece[i]);
+    c.here = hl_xmalloc(2 * CHUNK_BYTES);
+    c.there = c.here + CHUNK_BYTES;
     if (is_image)
         map_image(&c);
-    hl_run_in_threads(compare_some, &c, c.n / CHUNKS_AT_LEAST);
+    for (unsigned i = 0; i < n; i++)
+        compare_piece(&c, &piece[i]);
     if (c.mapped != NULL)
         munmap((void *)c.mapped, c.file_bytes);
-    free(c.chunk);
-    return atomic_load(&c.result);
+    free(c.here);
+    return c.result;
 }
 
 int hl_compare_attached_text(const struct hl_attachment *attachment) {

@@ -19,7 +19,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -47,8 +46,6 @@ struct filling {
     const struct hl_loaded *loaded;
     uint64_t from, bytes, unit;
     char *at;
-    atomic_uint_fast64_t next; /* the next unit that no thread has taken */
-    atomic_int result;
 };
 
 static bool is_zero(const char *at, size_t bytes) {
@@ -95,19 +92,6 @@ static int fill_unit(const struct filling *f, uint64_t done) {
     return result != 0 ? result : check_unit(f, f->at + done, f->from + done, bytes);
 }
 
-static void *fill_some(void *data) {
-    struct filling *f = data;
-    for (uint64_t done; atomic_load(&f->result) == 0;) {
-        done = atomic_fetch_add(&f->next, f->unit);
-        if (done >= f->bytes)
-            break;
-        int result = fill_unit(f, done);
-        if (result != 0)
-            atomic_store(&f->result, result);
-    }
-    return NULL;
-}
-
 /* Whether [at, at + bytes) of this process is on huge pages; false also where the kernel does not tell. */
 static bool is_on_huge_pages(const char *at, uint64_t bytes) {
     int pagemap = (int)hl_open_pagemap();
@@ -135,8 +119,9 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_p
                                   .unit = unit,
                                   .at = at};
         madvise(at, bytes, MADV_HUGEPAGE);
-        hl_run_in_threads(fill_some, &filling, bytes / unit);
-        result = atomic_load(&filling.result);
+        result = 0;
+        for (uint64_t done = 0; done < bytes && result == 0; done += unit)
+            result = fill_unit(&filling, done);
         *is_huge = *is_huge && is_on_huge_pages(at, bytes);
     }
     munmap(room, bytes + unit);

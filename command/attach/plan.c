@@ -15,7 +15,6 @@
 #include "elf/maps.h"
 #include "elf/plan.h"
 #include "command/trace/tracee.h"
-#include "command/verdict/verdict.h"
 
 #if defined __x86_64__
 
@@ -585,6 +584,41 @@ static void open_maps(struct hl_attachment *attachment) {
     }
 }
 
+/* The end of the executable's mappings: at the first large hole. */
+static uint64_t find_end_of_main(const struct hl_process *process) {
+    static const uint64_t hole = 64 << 20;
+    const struct hl_region *region = hl_find_region(process, process->entry);
+    const struct hl_region *end = process->region + process->n_regions;
+    if (region == NULL)
+        return UINT64_MAX;
+    while (region + 1 < end && region[1].start - region->end < hole)
+        region++;
+    return region->end;
+}
+
+/* Reads PROCESS without nodes, and with only the fields of /proc/PID/maps for regions behind the executable: while the kernel counts the
+   resident pages of a region, as it does for smaps, the process cannot change its mappings. */
+static int read_process_for_main(struct hl_process *process) {
+    struct hl_process details;
+    int result = hl_read_process_map(process);
+    struct hl_address_range main = {0, find_end_of_main(process)};
+    if (result != 0)
+        return result;
+    result = hl_read_some_regions(&details, process, &main, 1);
+    for (size_t i = 0, j = 0; i < details.n_regions; i++) {
+        while (j < process->n_regions && process->region[j].start < details.region[i].start)
+            j++;
+        if (j == process->n_regions || process->region[j].start != details.region[i].start ||
+            process->region[j].end != details.region[i].end)
+            continue;
+        struct hl_region old = process->region[j];
+        process->region[j] = details.region[i];
+        details.region[i] = old;
+    }
+    hl_close_process(&details);
+    return result;
+}
+
 static int look_at(struct hl_attachment *attachment, pid_t pid) {
     int result = hl_open_process(&attachment->process, pid);
     if (result == 0)
@@ -593,7 +627,7 @@ static int look_at(struct hl_attachment *attachment, pid_t pid) {
         result = check_status(attachment);
     attachment->locked_kib = hl_read_locked(&attachment->process);
     if (result == 0)
-        result = hl_read_process_for_main(&attachment->process);
+        result = read_process_for_main(&attachment->process);
     if (result == 0)
         result = check_class(attachment);
     if (result == 0)

@@ -17,8 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
-
 /* PREFIX and the text in one line, ended by a newline; malloc'ed. */
 static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
     char *text, *line;
@@ -127,15 +125,6 @@ size_t hl_raise_file_limit(void) {
     files.rlim_cur = files.rlim_max;
     setrlimit(RLIMIT_NOFILE, &files);
     return files.rlim_max;
-}
-
-char **hl_keep_environment(void) {
-    size_t n = 0;
-    while (environ[n] != NULL)
-        n++;
-    char **kept = hl_xmalloc((n + 1) * sizeof *kept);
-    memcpy(kept, environ, n * sizeof *kept);
-    return kept;
 }
 
 char *hl_xasprintf(const char *format, ...) {

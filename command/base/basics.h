@@ -35,8 +35,6 @@ const char *hl_last_warning(void);
 
 /* malloc (zeroed), realloc and asprintf that end the command if there is no memory. */
 void *hl_xmalloc(size_t bytes);
-/* The environment as it is now, in an array that the caller frees; its strings stay as they are if the environment changes. */
-char **hl_keep_environment(void);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

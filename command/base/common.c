@@ -1,19 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Functions of the sub-commands: words, JSON, threads. */
+/* Functions of the sub-commands: words and JSON. */
 #include "command/base/common.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
-#define WIDTH_USUAL 80
 
 /* Levenshtein's distance, of short words. */
 size_t hl_count_edits(const char *a, const char *b) {
@@ -102,19 +95,6 @@ const char *const hl_isolated_lists[HL_ISOLATED_LISTS] = {"/sys/devices/system/c
                                                           "/sys/devices/system/cpu/nohz_full",
                                                           "/sys/fs/cgroup/cpuset.cpus.isolated"};
 
-char *hl_read_cpuinfo(const char *name) {
-    char *line = NULL, *found = NULL;
-    size_t size = 0;
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file != NULL && found == NULL && getline(&line, &size, file) >= 0)
-        if (strncmp(line, name, strlen(name)) == 0 && strstr(line, ": ") != NULL)
-            found = hl_xasprintf("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
-    if (file != NULL)
-        fclose(file);
-    free(line);
-    return found;
-}
-
 void hl_print_json(json_t *value) {
     if (value == NULL ||
         json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII) != 0)
@@ -122,53 +102,4 @@ void hl_print_json(json_t *value) {
     else
         putchar('\n');
     json_decref(value);
-}
-
-struct worker {
-    void *(*work)(void *);
-    void *data;
-};
-
-/* Threads that were made for speed give way to busy programs. */
-static void *run_worker(void *worker_) {
-    const struct worker *worker = worker_;
-    setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
-    return worker->work(worker->data);
-}
-
-/* The kernel often queues a new thread behind the one that has made it, and moves it only milliseconds later.  So the other threads
-   may not run on this one's processor. */
-void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
-    struct worker worker = {work, data};
-    pthread_t thread[HL_THREADS_MAX];
-    pthread_attr_t elsewhere;
-    cpu_set_t cpus;
-    CPU_ZERO(&cpus);
-    size_t most = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1, n_more = 0;
-    most = most < HL_THREADS_MAX ? most : HL_THREADS_MAX;
-    n = n < most ? n : most;
-    int here = sched_getcpu();
-    if (here >= 0)
-        CPU_CLR(here, &cpus);
-    pthread_attr_init(&elsewhere);
-    pthread_attr_setaffinity_np(&elsewhere, sizeof cpus, &cpus);
-    while (n_more + 1 < n && pthread_create(&thread[n_more], &elsewhere, run_worker, &worker) == 0)
-        n_more++;
-    pthread_attr_destroy(&elsewhere);
-    work(data);
-    for (size_t i = 0; i < n_more; i++)
-        pthread_join(thread[i], NULL);
-}
-
-unsigned hl_find_width(void) {
-    struct winsize window;
-    const char *columns = getenv("COLUMNS");
-    unsigned width = 0;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0)
-        width = window.ws_col;
-    else if (columns != NULL)
-        width = (unsigned)strtoul(columns, NULL, 10);
-    if (width == 0)
-        width = WIDTH_USUAL;
-    return width < HL_WIDTH_MAX ? width : HL_WIDTH_MAX;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Functions of the parts of the hugeld command beside basics.h: for words, JSON and threads. */
+/* Functions of the parts of the hugeld command beside basics.h: for words and JSON. */
 #ifndef HL_COMMON_H
 #define HL_COMMON_H
 
@@ -38,17 +38,5 @@ uint64_t hl_draw(uint64_t *state);
 /* Files that list processors reserved for chosen programs: isolcpus, nohz_full, isolated cpusets. */
 #define HL_ISOLATED_LISTS 3
 extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];
-
-/* The first processor's value of NAME, such as "vendor_id", in /proc/cpuinfo; NULL if there is none.  The caller frees it. */
-char *hl_read_cpuinfo(const char *name);
-
-/* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all calls have.  The
-   others have the lowest priority.  If no thread can be made, only this one works. */
-#define HL_THREADS_MAX 16
-void hl_run_in_threads(void *(*work)(void *), void *data, size_t n);
-
-/* How many columns standard output has: its terminal's, else those of COLUMNS, else 80. */
-#define HL_WIDTH_MAX 1024
-unsigned hl_find_width(void);
 
 #endif

@@ -162,37 +162,6 @@ static void describe_options(void) {
     }
 }
 
-/* The option of OPTIONS that resembles WORD, without dashes; NULL if WORD is an option, or resembles none. */
-static const char *find_near_option(const struct argp_option *options, const char *word) {
-    const char *best = NULL;
-    for (const struct argp_option *at = options; at->name != NULL; at++) {
-        if (at->flags & OPTION_HIDDEN)
-            continue;
-        if (strncmp(at->name, word, strlen(word)) == 0)
-            return NULL;
-        if (best == NULL || hl_count_edits(word, at->name) < hl_count_edits(word, best))
-            best = at->name;
-    }
-    return best != NULL && hl_is_near(word, best) ? best : NULL;
-}
-
-/* Ends the command if a long option is misspelled: getopt would only say that there is no such option. */
-static void find_misspelled(const struct argp_state *state, const char *command) {
-    for (int i = 1; i < state->argc; i++) {
-        const char *word = state->argv[i];
-        bool is_option = strncmp(word, "--", 2) == 0;
-        if (strcmp(word, "--") == 0 || (!is_option && word[0] != '-' && (state->flags & ARGP_IN_ORDER)))
-            return;
-        char *name = hl_xasprintf("%.*s", (int)strcspn(word, "="), word);
-        const char *near = is_option ? find_near_option(state->root_argp->options, name + 2) : NULL;
-        if (near != NULL) {
-            hl_warn("%s: unrecognized option '%s'; did you mean '--%s'?", command, name, near);
-            exit(HL_EXIT_USAGE);
-        }
-        free(name);
-    }
-}
-
 _Noreturn static void print_help(struct argp_state *state, const struct hl_command *command) {
     state->name = hl_xasprintf("hugeld %s", command->name);
     argp_state_help(state, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK);
@@ -227,7 +196,6 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     if (key != ARGP_KEY_INIT)
         return ARGP_ERR_UNKNOWN;
     state->err_stream = NULL; /* getopt reports the error; argp would add "Try ..." */
-    find_misspelled(state, reading->command->name);
     return 0;
 }
 

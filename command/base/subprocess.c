@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <poll.h>
-#include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,14 +24,6 @@
 #define NOBODY 65534
 #define MEMORY_MAX ((rlim_t)1 << 30)
 
-/* Takes on the user's real, effective and saved IDs, and the groups, with no way back. */
-static bool become_user(uid_t uid) {
-    const struct passwd *user = getpwuid(uid);
-    if (user == NULL)
-        return setgroups(0, NULL) == 0 && setgid((gid_t)uid) == 0 && setuid(uid) == 0;
-    return initgroups(user->pw_name, user->pw_gid) == 0 && setgid(user->pw_gid) == 0 && setuid(uid) == 0;
-}
-
 /* A file with TEXT, to be read; limits the process for a text that may be hostile. */
 static int make_input(const char *text) {
     size_t bytes = strlen(text);
@@ -44,16 +35,16 @@ static int make_input(const char *text) {
     return is_fine ? file : -1;
 }
 
-static void run_child(const char *path, char *const *argv, uid_t owner, const char *text, int output,
+static void run_child(const char *path, char *const *argv, bool as_nobody, const char *text, int output,
                       int errors) {
     int input = text != NULL ? make_input(text) : open("/dev/null", O_RDONLY);
     if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0)
         _exit(HL_EXIT_CANNOT_RUN);
-    if (owner != (uid_t)-1 && !become_user(owner == HL_NOBODY ? NOBODY : owner)) {
-        dprintf(STDERR_FILENO, "another user's rights cannot be taken on: %s\n", strerror(errno));
+    if (as_nobody && (setgroups(0, NULL) != 0 || setgid(NOBODY) != 0 || setuid(NOBODY) != 0)) {
+        dprintf(STDERR_FILENO, "the rights of nobody cannot be taken on: %s\n", strerror(errno));
         _exit(HL_EXIT_CANNOT_RUN);
     }
-    if (owner == HL_NOBODY)
+    if (as_nobody)
         clearenv();
     setenv("LD_HUGEPAGES", "!*", 1);
     setenv("LC_ALL", "C", 1);
@@ -75,56 +66,41 @@ static char *read_all(int fd) {
     return text;
 }
 
+/* Waits until CHILD has ended, and kills it after MS.  It may be another user's, whose processes can stop it, and an alarm doesn't
+   end a stopped process.  Its status as in waitpid(2), or -1. */
+static int end_in_time(pid_t child, double ms) {
+    int status = -1, pidfd = child > 0 ? (int)syscall(SYS_pidfd_open, child, 0) : -1;
+    struct pollfd ends = {pidfd, POLLIN, 0};
+    if (child > 0 && (pidfd < 0 || poll(&ends, 1, (int)ms) <= 0))
+        kill(child, SIGKILL); /* not waited for yet, so the number is still its own */
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (pidfd >= 0)
+        close(pidfd);
+    return status;
+}
+
 bool hl_call_in_child(bool (*work)(void *data), void *data, double ms) {
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL); /* if it is ignored, the exit status is lost */
-    int status = -1;
     pid_t child = fork();
     if (child == 0)
         _exit(work(data) ? 0 : 1);
-    int pidfd = child > 0 ? (int)syscall(SYS_pidfd_open, child, 0) : -1;
-    struct pollfd ends = {pidfd, POLLIN, 0};
-    if (child > 0 && (pidfd < 0 || poll(&ends, 1, (int)ms) <= 0))
-        kill(child, SIGKILL);
-    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    if (pidfd >= 0)
-        close(pidfd);
+    int status = end_in_time(child, ms);
     signal(SIGCHLD, inherited);
-    return child > 0 && status == 0;
+    return status == 0;
 }
 
-/* Waits until CHILD has ended, and kills it after SECONDS_MAX.  It may be another user's, whose processes can stop it, and an alarm
-   doesn't end a stopped process. */
-static void end_in_time(pid_t child) {
-    int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
-    struct pollfd ends = {pidfd, POLLIN, 0};
-    if (pidfd >= 0 && poll(&ends, 1, (SECONDS_MAX + 1) * 1000) <= 0)
-        kill(child, SIGKILL); /* not waited for yet, so the number is still its own */
-    if (pidfd >= 0)
-        close(pidfd);
-}
-
-void hl_filter_text(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
+void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, bool as_nobody,
                     const char *input) {
-    /* If it is inherited as ignored, the exit status is lost. */
-    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
-    int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC),
-        status = -1;
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL); /* as above */
+    int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC);
     pid_t child = output >= 0 && errors >= 0 ? fork() : -1;
     if (child == 0)
-        run_child(path, argv, owner, input, output, errors);
-    if (child > 0)
-        end_in_time(child);
-    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
+        run_child(path, argv, as_nobody, input, output, errors);
+    answer->succeeded = end_in_time(child, (SECONDS_MAX + 1) * 1e3) == 0;
     signal(SIGCHLD, inherited);
-    answer->succeeded = status == 0;
     answer->output = read_all(output);
     answer->errors = read_all(errors);
-}
-
-void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
-    hl_filter_text(answer, path, argv, owner, NULL);
 }
 
 void hl_free_answer(struct hl_answer *answer) {

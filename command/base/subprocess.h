@@ -6,23 +6,17 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* The overflow user, who owns nothing, without an environment: for programs that read files of other users.  It is not the user's
-   number: 65534 itself may own a database, and then runs the program with the present environment. */
-#define HL_NOBODY ((uid_t)-2)
-
 struct hl_answer {
     bool succeeded; /* it exited with 0 */
     char *output, *errors;
 };
 
-/* Runs the file PATH with ARGV, as the user OWNER unless that is (uid_t)-1, to its end; after 30 seconds it is killed.
-   LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.  hl_free_answer frees ANSWER. */
-void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner);
-
-/* The same with the string INPUT as its standard input.  It may take 1 GiB of memory, and write eight times the input and a MiB. */
-void hl_filter_text(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
+/* Runs the file PATH with ARGV to its end; after 30 seconds it is killed.  LD_HUGEPAGES is empty for it, so that libhugeld.so,
+   preloaded or not, moves nothing.  AS_NOBODY: with the rights of the overflow user, who owns nothing, and without an environment,
+   for programs that read files of other users.  INPUT, if not NULL, is its standard input; then it may take 1 GiB of memory, and
+   write eight times the input and a MiB.  hl_free_answer frees ANSWER. */
+void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, bool as_nobody,
                     const char *input);
-
 void hl_free_answer(struct hl_answer *answer);
 
 /* Calls WORK(DATA) in a child, for at most MS milliseconds.  Whether it returned true in time; what it changes in memory that is not

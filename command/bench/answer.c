@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: the answer at the end. */
 #include "command/bench/answer.h"
+#include "command/bench/counters.h"
 #include "command/bench/statistics.h"
 #include "command/base/html.h"
 #include "command/tlb/tlb.h"

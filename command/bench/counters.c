@@ -43,6 +43,19 @@ static const struct {
     {"Arm", "dtlb_walk"},
 };
 
+char *hl_read_cpuinfo(const char *name) {
+    char *line = NULL, *found = NULL;
+    size_t size = 0;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file != NULL && found == NULL && getline(&line, &size, file) >= 0)
+        if (strncmp(line, name, strlen(name)) == 0 && strstr(line, ": ") != NULL)
+            found = hl_xasprintf("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
+    if (file != NULL)
+        fclose(file);
+    free(line);
+    return found;
+}
+
 static char *read_vendor(void) {
     char *vendor = hl_read_cpuinfo("vendor_id"), *arm = hl_read_cpuinfo("CPU implementer");
     if (vendor == NULL)
@@ -79,7 +92,7 @@ static bool try_event(const char *perf, const char *event) {
     char *argv[] = {(char *)"perf", (char *)"stat", (char *)"-x,",  (char *)"-e",
                     (char *)event,  (char *)"--",   (char *)"true", NULL};
     struct hl_answer answer;
-    hl_ask_program(&answer, perf, argv, (uid_t)-1);
+    hl_ask_program(&answer, perf, argv, false, NULL);
     json_t *counts = answer.succeeded ? read_counts(answer.errors) : NULL;
     hl_free_answer(&answer);
     json_decref(counts);

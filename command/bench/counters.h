@@ -12,4 +12,7 @@ void hl_free_counters(struct hl_counters *counters);
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject, enum hl_side side);
 json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, double seconds);
 
+/* The first processor's value of NAME, such as "vendor_id", in /proc/cpuinfo; NULL if there is none.  The caller frees it. */
+char *hl_read_cpuinfo(const char *name);
+
 #endif

@@ -97,7 +97,7 @@ static bool run_metric(const char *command, double *units) {
     char *const argv[] = {(char *)"sh", (char *)"-c", (char *)command, NULL};
     struct hl_answer answer;
     char *end;
-    hl_ask_program(&answer, "/bin/sh", argv, (uid_t)-1);
+    hl_ask_program(&answer, "/bin/sh", argv, false, NULL);
     *units = strtod(answer.output, &end);
     bool fine = answer.succeeded && end != answer.output && isfinite(*units);
     if (!fine && !interrupted)

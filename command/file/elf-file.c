@@ -24,17 +24,13 @@
 
 static const char *const sentences[HL_ELF_PROBLEMS] = {
     [HL_ELF_FINE] = "nothing is wrong",
-    [HL_ELF_DIRECTORY] = "is a directory; name a program or a library",
     [HL_ELF_SPECIAL] = "is no regular file; name a program or a library",
     [HL_ELF_EMPTY] = "is empty; build or install it again",
     [HL_ELF_SCRIPT] = "is a script; name the program that it runs, which hugeld doctor finds",
-    [HL_ELF_OTHER] = "is no ELF file; name a program or a library",
+    [HL_ELF_OTHER] = "is no ELF file of this byte order that can be loaded; name a program or a library",
     [HL_ELF_32_BIT] = "is a 32-bit file; only ELF64 can be planned",
-    [HL_ELF_BIG_ENDIAN] = "is for machines of another byte order; name a program or a library of this one's",
     [HL_ELF_TRUNCATED] = "is truncated: its headers name bytes past its end; build or install it again",
     [HL_ELF_BROKEN] = "has a broken ELF header; check it with readelf -hlW",
-    [HL_ELF_RELOCATABLE] = "is a relocatable object; link it first",
-    [HL_ELF_CORE] = "is a core file; name the program that left it",
     [HL_ELF_NO_SEGMENTS] = "has no PT_LOAD segment; name a program or a library",
 };
 
@@ -49,8 +45,6 @@ const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
 }
 
 static enum hl_elf_problem check_kind(const struct stat *stat) {
-    if (S_ISDIR(stat->st_mode))
-        return HL_ELF_DIRECTORY;
     return S_ISREG(stat->st_mode) ? HL_ELF_FINE : HL_ELF_SPECIAL;
 }
 
@@ -86,23 +80,15 @@ bool hl_read_exactly(int file, uint64_t offset, void *to, size_t bytes) {
     return true;
 }
 
-static enum hl_elf_problem read_header(struct hl_elf_file *file) {
-    const unsigned char *ident = file->header.e_ident;
-    if (ident[EI_CLASS] == ELFCLASS64 && ident[EI_DATA] == ELFDATA2MSB)
-        return HL_ELF_BIG_ENDIAN;
-    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_VERSION] != EV_CURRENT || ident[EI_DATA] != ELFDATA2LSB)
+static enum hl_elf_problem check_header(const Elf64_Ehdr *header) {
+    const unsigned char *ident = header->e_ident;
+    bool is_other = ident[EI_DATA] == ELFDATA2MSB || header->e_type == ET_REL || header->e_type == ET_CORE;
+    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_VERSION] != EV_CURRENT)
         return HL_ELF_BROKEN;
-    switch (file->header.e_type) {
-    case ET_EXEC:
-    case ET_DYN:
-        return HL_ELF_FINE;
-    case ET_REL:
-        return HL_ELF_RELOCATABLE;
-    case ET_CORE:
-        return HL_ELF_CORE;
-    default:
-        return HL_ELF_BROKEN;
-    }
+    if (is_other)
+        return HL_ELF_OTHER;
+    bool is_loaded = header->e_type == ET_EXEC || header->e_type == ET_DYN;
+    return is_loaded && ident[EI_DATA] == ELFDATA2LSB ? HL_ELF_FINE : HL_ELF_BROKEN;
 }
 
 static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
@@ -210,7 +196,7 @@ enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd) {
     if (problem == HL_ELF_FINE)
         problem = check_magic(file);
     if (problem == HL_ELF_FINE)
-        problem = read_header(file);
+        problem = check_header(&file->header);
     if (problem == HL_ELF_FINE)
         problem = read_program_headers(file);
     if (problem == HL_ELF_FINE)
@@ -304,20 +290,14 @@ uint64_t hl_count_segment_bytes(const struct hl_object *object, uint64_t start, 
     return bytes;
 }
 
-/* Reads only as many bytes of each name as PREFIX has, since this runs at each start. */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
-    char name[64];
-    size_t bytes = strlen(prefix);
-    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL && bytes <= sizeof name; i++) {
-        uint64_t offset = file->dyn[i].d_un.d_val;
-        if (file->dyn[i].d_tag != DT_NEEDED || offset >= file->strings_bytes ||
-            bytes > file->strings_bytes - offset || file->strings_at > UINT64_MAX - offset)
-            continue;
-        if (pread(file->fd, name, bytes, (off_t)(file->strings_at + offset)) == (ssize_t)bytes &&
-            memcmp(name, prefix, bytes) == 0)
-            return true;
+    bool needs = false;
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL && !needs; i++) {
+        char *name = file->dyn[i].d_tag == DT_NEEDED ? find_string(file, file->dyn[i].d_un.d_val) : NULL;
+        needs = name != NULL && strncmp(name, prefix, strlen(prefix)) == 0;
+        free(name);
     }
-    return false;
+    return needs;
 }
 
 bool hl_is_position_independent(const struct hl_elf_file *file) { return file->header.e_type == ET_DYN; }

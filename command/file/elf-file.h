@@ -12,17 +12,13 @@
 enum hl_elf_problem {
     HL_ELF_FINE = 0,
     HL_ELF_UNREADABLE, /* errno says why */
-    HL_ELF_DIRECTORY,
     HL_ELF_SPECIAL,
     HL_ELF_EMPTY,
     HL_ELF_SCRIPT,
     HL_ELF_OTHER,
     HL_ELF_32_BIT,
-    HL_ELF_BIG_ENDIAN,
     HL_ELF_TRUNCATED,
     HL_ELF_BROKEN,
-    HL_ELF_RELOCATABLE,
-    HL_ELF_CORE,
     HL_ELF_NO_SEGMENTS,
     HL_ELF_PROBLEMS
 };

@@ -61,7 +61,7 @@ char *hl_list_libraries(struct hl_texts *libraries, const char *executable, cons
         return hl_xasprintf(
             "its libraries cannot be listed: it names an auditing library, which would be executed");
     bool is_nobodys = geteuid() == 0 && (!is_ours || file->stat.st_uid != 0);
-    hl_ask_program(&answer, linker, (char *const *)argv, is_nobodys ? HL_NOBODY : (uid_t)-1);
+    hl_ask_program(&answer, linker, (char *const *)argv, is_nobodys, NULL);
     if (!answer.succeeded)
         problem = hl_xasprintf("its libraries cannot be listed (%.*s)", (int)strcspn(answer.errors, "\n"),
                                answer.errors);

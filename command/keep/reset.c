@@ -78,7 +78,7 @@ static void detach(pid_t pid) {
     char *number = hl_xasprintf("%d", pid);
     const char *const argv[] = {"hugeld", "detach", "--json", number, NULL};
     struct hl_answer answer;
-    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, false, NULL);
     print_detached(answer.output);
     hl_free_answer(&answer);
     free(number);

@@ -55,7 +55,7 @@ static char *ask_systemctl(const char *const *argv) {
     struct hl_answer answer;
     if (systemctl == NULL)
         return NULL;
-    hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
+    hl_ask_program(&answer, systemctl, (char *const *)argv, false, NULL);
     if (answer.succeeded)
         text = hl_xasprintf("%s", answer.output);
     hl_free_answer(&answer);

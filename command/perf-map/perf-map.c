@@ -153,7 +153,7 @@ static bool demangle(struct hl_answer *answer, const struct hl_map_text *text) {
     if (program == NULL)
         hl_warn("perf-map: --demangle: there is no c++filt; install binutils");
     else
-        hl_filter_text(answer, program, argv, geteuid() == 0 ? HL_NOBODY : (uid_t)-1, input);
+        hl_ask_program(answer, program, argv, geteuid() == 0, input);
     if (program != NULL && !answer->succeeded)
         hl_warn("perf-map: --demangle: c++filt fails; leave it out");
     free(program);

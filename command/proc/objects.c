@@ -59,20 +59,12 @@ static size_t folder_bytes(const char *at) {
     return at[bytes] == '/' ? (size_t)bytes : 0;
 }
 
-/* Whether NAME may be an image's in its folder: "NAME" or "nodeN/NAME". */
-static bool is_image_name(const char *name) {
-    unsigned node;
-    int bytes = 0;
-    if (sscanf(name, "node%u/%n", &node, &bytes) == 1)
-        name += bytes;
-    return name[0] != '\0' && strchr(name, '/') == NULL;
-}
-
 /* The folder of the image at PATH, inside PATH; NULL if PATH is no image's. */
 static const char *find_image_folder(const char *path) {
     for (const char *at = strchr(path, '/'); at != NULL; at = strchr(at + 1, '/')) {
         size_t bytes = folder_bytes(at + 1);
-        if (bytes > 0 && is_image_name(at + 1 + bytes + 1))
+        const char *name = at + 1 + bytes + 1;
+        if (bytes > 0 && name[0] != '\0' && strchr(name, '/') == NULL)
             return at + 1;
     }
     return NULL;

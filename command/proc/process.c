@@ -8,7 +8,6 @@
 #include "command/base/basics.h"
 #include "elf/maps.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -71,19 +70,6 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
     return 0;
 }
 
-char *hl_read_variable(const struct hl_process *process, const char *name) {
-    FILE *text = open_text(process, "environ");
-    char *line = NULL, *value = NULL;
-    size_t size = 0, length = strlen(name);
-    while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
-        if (strncmp(line, name, length) == 0 && line[length] == '=')
-            value = hl_xasprintf("%s", line + length + 1);
-    free(line);
-    if (text != NULL)
-        fclose(text);
-    return value;
-}
-
 /* "00400000-00452000 r-xp 00000000 08:02 173521   /usr/bin/x" */
 static bool parse_region(struct hl_region *region, char *line) {
     char permissions[5];
@@ -121,7 +107,6 @@ static void parse_field(struct hl_region *region, const char *line) {
     } fields[] = {
         {"KernelPageSize:", offsetof(struct hl_region, page_bytes)},
         {"Rss:", offsetof(struct hl_region, resident_bytes)},
-        {"Referenced:", offsetof(struct hl_region, referenced_bytes)},
         {"Private_Hugetlb:", offsetof(struct hl_region, private_hugetlb_bytes)},
         {"Shared_Hugetlb:", offsetof(struct hl_region, shared_hugetlb_bytes)},
         {"AnonHugePages:", offsetof(struct hl_region, anon_huge_bytes)},
@@ -208,8 +193,6 @@ static int read_text_of_regions(struct hl_process *process, const char *name) {
     return result == 0 && process->n_regions == 0 ? -ENODATA : result;
 }
 
-int hl_read_regions(struct hl_process *process) { return read_text_of_regions(process, "smaps"); }
-
 /* " N0=3 N1=9 kernelpagesize_kB=2048": pages of that size on each node. */
 static void parse_nodes(struct hl_region *region, const char *line) {
     uint64_t kib = 0;
@@ -286,7 +269,7 @@ static int read_executable(struct hl_process *process) {
 }
 
 int hl_read_process(struct hl_process *process) {
-    int result = hl_read_regions(process);
+    int result = read_text_of_regions(process, "smaps");
     if (result != 0)
         return result;
     read_nodes(process);
@@ -296,40 +279,6 @@ int hl_read_process(struct hl_process *process) {
 int hl_read_process_map(struct hl_process *process) {
     int result = read_text_of_regions(process, "maps");
     return result == 0 ? read_executable(process) : result;
-}
-
-/* The end of the executable's mappings: at the first large hole. */
-static uint64_t find_end_of_main(const struct hl_process *process) {
-    static const uint64_t hole = 64 << 20;
-    const struct hl_region *region = hl_find_region(process, process->entry);
-    const struct hl_region *end = process->region + process->n_regions;
-    if (region == NULL)
-        return UINT64_MAX;
-    while (region + 1 < end && region[1].start - region->end < hole)
-        region++;
-    return region->end;
-}
-
-/* Regions behind the executable keep the fields of maps. */
-int hl_read_process_for_main(struct hl_process *process) {
-    struct hl_process details;
-    int result = hl_read_process_map(process);
-    struct hl_address_range main = {0, find_end_of_main(process)};
-    if (result != 0)
-        return result;
-    result = hl_read_some_regions(&details, process, &main, 1);
-    for (size_t i = 0, j = 0; i < details.n_regions; i++) {
-        while (j < process->n_regions && process->region[j].start < details.region[i].start)
-            j++;
-        if (j == process->n_regions || process->region[j].start != details.region[i].start ||
-            process->region[j].end != details.region[i].end)
-            continue;
-        struct hl_region old = process->region[j];
-        process->region[j] = details.region[i];
-        details.region[i] = old;
-    }
-    hl_close_process(&details);
-    return result;
 }
 
 /* Makes PROCESS the same process as OPENED, with nothing read yet. */
@@ -432,11 +381,11 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
         return errno == ENOENT ? -ESRCH : -errno;
     ssize_t bytes = getdelim(&line, &size, '\0', file); /* a name may hold newlines and parentheses */
     const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
-    if (at != NULL && sscanf(at,
-                             ") %c %d %*d %*d %*d %*d %u %lu %*u %lu %*u %lu %lu %*d %*d %*d %*d %*d %*d "
-                             "%" SCNu64,
-                             &usage->state, &usage->parent, &usage->flags, &usage->minor_faults,
-                             &usage->major_faults, &user, &kernel, &usage->started) == 8)
+    if (at != NULL &&
+        sscanf(at,
+               ") %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %lu %lu %*d %*d %*d %*d %*d %*d "
+               "%" SCNu64,
+               &usage->state, &usage->parent, &usage->flags, &user, &kernel, &usage->started) == 6)
         result = 0;
     double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
     usage->user_ms = (double)user * tick_ms;

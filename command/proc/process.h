@@ -22,12 +22,10 @@ struct hl_region {
     bool shared;
     uint64_t offset;
     dev_t device;
-    ino_t inode;               /* 0: anonymous */
-    char *name;                /* as the kernel writes it, so a newline is \012; "" if it has none */
-    uint64_t page_bytes;       /* KernelPageSize */
-    uint64_t resident_bytes;   /* without hugetlb */
-    uint64_t referenced_bytes; /* likewise; accessed since the accessed bits were last cleared (clear_refs of
-                                  proc(5)) */
+    ino_t inode;             /* 0: anonymous */
+    char *name;              /* as the kernel writes it, so a newline is \012; "" if it has none */
+    uint64_t page_bytes;     /* KernelPageSize */
+    uint64_t resident_bytes; /* without hugetlb */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
     bool of_image; /* mapped from an image, a store's or one made for it; known after hl_find_loaded */
     char vm_flags[HL_VM_FLAGS_BYTES]; /* as in smaps: "rd ex mr mw me" */
@@ -68,18 +66,6 @@ struct hl_loaded {
     ino_t inode;
 };
 
-/* Where the text of an object of a process is. */
-enum hl_now {
-    HL_NOW_UNKNOWN, /* no process was asked */
-    HL_NOW_SMALL,   /* on small pages of its file */
-    HL_NOW_CACHED,  /* on huge pages of its file, in the page cache */
-    HL_NOW_MOVED,   /* copied at startup, by the preloader or the patched linker */
-    HL_NOW_COPIED,  /* on a copy that attach made for the process */
-    HL_NOW_MAPPED, /* on a store's image that was mapped over it: at the exec stop, at startup or by attach */
-    HL_NOW_EXECUTED, /* the image was executed, or mapped by the dynamic linker, in the place of the file */
-    HL_NOWS
-};
-
 /* Reads the next line of MAPS, an open /proc/PID/maps.  Fields of REGION that maps does not have are 0, and the name is part of
    *LINE of *SIZE bytes, a buffer for getline(3).  False: there is no more line. */
 bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
@@ -92,26 +78,14 @@ void hl_close_process(struct hl_process *process);
    no more can be read; *PROC is NULL again.  A caller that stops before that closes it. */
 pid_t hl_next_process(DIR **proc);
 
-/* Adds the threads that PID has now to the *N of *TIDS, which the caller frees. */
-void hl_add_threads(pid_t **tids, size_t *n, pid_t pid);
-
 /* Processes, each once; the caller frees PID. */
 struct hl_pids {
     size_t n;
     pid_t *pid;
 };
 void hl_add_pid(struct hl_pids *pids, pid_t pid);
-/* Adds the processes with this NAME (comm, or the base name of the executable), except this one.  Returns how many.  If there are
-   none, it prints a message. */
-size_t hl_add_named(struct hl_pids *pids, const char *name);
-/* Adds the process with the ID TEXT, or those with the name TEXT.  Returns how many; -EINVAL, after one line of COMMAND's: it is
-   neither. */
-int hl_add_processes(struct hl_pids *pids, const char *text, const char *command);
 /* Adds the children of the processes in PIDS, and their children, but not this process. */
 void hl_add_children(struct hl_pids *pids);
-
-/* Whether TEXT consists of digits, and so is a process ID and no name. */
-bool hl_is_number(const char *text);
 
 /* Whether anything huge is mapped, cheaply (smaps_rollup): false also if it may not be read. */
 bool hl_has_huge_pages(const struct hl_process *process);
@@ -124,19 +98,11 @@ int hl_read_process(struct hl_process *process);
    recognise an image that was mounted over a file if both have been replaced since. */
 int hl_read_process_map(struct hl_process *process);
 
-/* The same without nodes, and with only the fields of /proc/PID/maps for regions behind the executable: while the kernel counts the
-   resident pages of a region, as it does for smaps, the process cannot change its mappings. */
-int hl_read_process_for_main(struct hl_process *process);
-
-/* The regions alone, without nodes. */
-int hl_read_regions(struct hl_process *process);
-
 /* The fields of /proc/PID/stat. */
 struct hl_usage {
     char state;
     int parent;
     unsigned flags; /* PF_* of the kernel */
-    unsigned long minor_faults, major_faults;
     double user_ms, system_ms;
     uint64_t started; /* ticks since boot: with the process ID it identifies one process */
 };
@@ -161,7 +127,6 @@ struct hl_task_status {
     int filter_mode; /* of seccomp(2); 1 if unknown */
     int thp_enabled; /* 0: PR_SET_THP_DISABLE */
     bool has_shadow_stack;
-    uint64_t switches; /* voluntary context switches */
 };
 
 /* Reads NAME, "status" or "task/TID/status", in the open FOLDER of the process.  0, -ESRCH, or another negated errno; STATUS is
@@ -205,10 +170,6 @@ int hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometr
    any user can run, or the handler of a userfaultfd (VmFlags "um", "ui").  The files of the objects found by hl_find_loaded could
    be opened; others must be in memory.  True also if this user may not look at map_files: then the process is the user's own. */
 bool hl_answers(const struct hl_process *process, const struct hl_region *region);
-
-/* The value of the variable NAME in the environment that PROCESS was started with; NULL if there is none or it may not be read.
-   The caller owns it. */
-char *hl_read_variable(const struct hl_process *process, const char *name);
 
 /* Whether this process has the capability NUMBER, which is below 32, even if only in a user namespace. */
 bool hl_has_capability(unsigned number);

@@ -24,7 +24,6 @@ static const struct {
     FIELD("SigCgt: %" SCNx64, caught),
     FIELD("Seccomp: %d", filter_mode),
     FIELD("THP_enabled: %d", thp_enabled),
-    FIELD("voluntary_ctxt_switches: %" SCNu64, switches),
 };
 
 static void read_line(struct hl_task_status *status, const char *line) {

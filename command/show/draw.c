@@ -14,11 +14,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define NOTHING '.'
 #define ROW_UNIT 16
 #define ADDRESS_WIDTH 19 /* "    0x0123456789ab " */
+#define WIDTH_USUAL 80
+#define WIDTH_MAX 1024
 
 void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, char mark, uint64_t huge_bytes,
                     const char *words) {
@@ -137,11 +140,24 @@ static void put_marks(const char *marks, unsigned n, bool colour) {
     }
 }
 
+/* How many columns standard output has: its terminal's, else those of COLUMNS. */
+static unsigned find_width(void) {
+    struct winsize window;
+    const char *columns = getenv("COLUMNS");
+    unsigned width = 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0)
+        width = window.ws_col;
+    else if (columns != NULL)
+        width = (unsigned)strtoul(columns, NULL, 10);
+    if (width == 0)
+        width = WIDTH_USUAL;
+    return width < WIDTH_MAX ? width : WIDTH_MAX;
+}
+
 static void draw_rows(const struct hl_drawing *drawing, uint64_t start, uint64_t end, bool colour) {
-    char marks[HL_WIDTH_MAX];
+    char marks[WIDTH_MAX];
     uint64_t page = drawing->huge_page_bytes;
-    unsigned width = hl_find_width(),
-             room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
+    unsigned width = find_width(), room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
              most = room - room % ROW_UNIT;
     for (uint64_t at = start, n; (n = (end - at) / page < most ? (end - at) / page : most) > 0;) {
         for (unsigned i = 0; i < n; i++)

@@ -3,7 +3,7 @@
 #ifndef HL_DRAW_H
 #define HL_DRAW_H
 
-#include "command/file/remedy.h"
+#include "command/show/parts.h"
 
 /* Marks of parts on huge pages; parts on small pages get a letter for each reason. */
 enum {

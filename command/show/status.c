@@ -79,7 +79,7 @@ struct picture {
 
 struct request {
     bool json, all;
-    struct hl_list who; /* PIDs and names */
+    struct hl_list who; /* PIDs */
     struct hl_geometry geometry;
     json_t *processes;
     bool moved;
@@ -89,7 +89,7 @@ static const struct hl_flag command_flags[] = {
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"all", 'a', NULL, "A row for every process that has huge pages and may be read",
      HL_SWITCH(struct request, all)},
-    {NULL, 0, "PID|NAME...", NULL, HL_LIST(struct request, who)},
+    {NULL, 0, "PID...", NULL, HL_LIST(struct request, who)},
 };
 
 /* Whether the huge pages of REGION can belong to LOADED: no page cache of another file except its image, and neither heap nor
@@ -256,11 +256,25 @@ static bool is_of_interest(const struct tally *tally) {
     return tally->n_ranges > 0 || tally->loaded->object.is_main;
 }
 
+/* The value of the variable NAME in the environment that PROCESS was started with; NULL if there is none or it may not be read. */
+static char *read_variable(const struct hl_process *process, const char *name) {
+    FILE *text = hl_open_text(process->folder, "environ");
+    char *line = NULL, *value = NULL;
+    size_t size = 0, length = strlen(name);
+    while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
+        if (strncmp(line, name, length) == 0 && line[length] == '=')
+            value = hl_xasprintf("%s", line + length + 1);
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return value;
+}
+
 /* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
    is left out, also by a user who has started a set-user-ID program. */
 static char *read_options(const struct hl_process *process, struct hl_options *options) {
     struct hl_task_status status;
-    char *text = hl_read_variable(process, "LD_HUGEPAGES_OPTIONS");
+    char *text = read_variable(process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(options);
     hl_parse_options(options, text != NULL ? text : "", NULL);
     hl_read_task_status(&status, process->folder, "status");
@@ -472,7 +486,7 @@ static enum hl_reason find_small_reason(const struct hl_process *process, const 
         return verdict->is_gone ? HL_REASON_FILE_GONE : verdict->reason;
     if (process->executable != NULL && !hl_acts_in(options, process->executable))
         return HL_REASON_OPTION_EXE;
-    char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
+    char *patterns = read_variable(process, "LD_HUGEPAGES");
     if (patterns == NULL)
         patterns = hl_xasprintf("%s", preloaded ? "main" : "");
     bool named = hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
@@ -663,20 +677,12 @@ static int report_huge(struct request *request) {
     return HL_EXIT_NO;
 }
 
-static void report_named(struct request *request, const char *name) {
-    struct hl_pids pids = {0};
-    hl_add_named(&pids, name);
-    for (size_t i = 0; i < pids.n; i++)
-        report_pid(request, pids.pid[i]);
-    free(pids.pid);
-}
-
 /* The exit code for wrong use, or 0. */
 static int check_numbers(const struct request *request) {
     for (size_t i = 0; i < request->who.n; i++) {
-        if (!hl_is_number(request->who.word[i]) || hl_parse_pid(request->who.word[i]) != 0)
+        if (hl_parse_pid(request->who.word[i]) != 0)
             continue;
-        hl_warn("status: '%s' is not a process ID; give a number as ps prints it, a name, or --all",
+        hl_warn("status: '%s' is not a process ID; give a number as ps prints it, or --all",
                 request->who.word[i]);
         return HL_EXIT_USAGE;
     }
@@ -695,12 +701,8 @@ static int report_all(struct request *request) {
                  "FILE", "OWN KiB");
     if (request->all)
         code = report_huge(request);
-    for (size_t i = 0; i < request->who.n; i++) {
-        if (hl_is_number(request->who.word[i]))
-            report_pid(request, hl_parse_pid(request->who.word[i]));
-        else
-            report_named(request, request->who.word[i]);
-    }
+    for (size_t i = 0; i < request->who.n; i++)
+        report_pid(request, hl_parse_pid(request->who.word[i]));
     if (request->json)
         hl_print_json(json_pack("{s:O}", "processes", request->processes));
     json_decref(request->processes);
@@ -711,15 +713,14 @@ int hl_show_status(int argc, char **argv) {
     static const struct hl_command command = {
         "status",
         "Shows which parts of a process are on huge pages now, as the kernel counts them.\v"
-        "NAME is a process's name or the base name of its executable.  Exit status: 0 when something of an "
-        "object is on huge pages, 1 when nothing is.",
+        "Exit status: 0 when something of an object is on huge pages, 1 when nothing is.",
         command_flags, false};
     struct request request = {0};
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         return HL_EXIT_USAGE;
     int code = HL_EXIT_USAGE;
     if (request.all == (request.who.n > 0))
-        hl_warn("status: give PIDs or NAMEs, or --all");
+        hl_warn("status: give PIDs, or --all");
     else
         code = report_all(&request);
     free(request.who.word);

@@ -277,12 +277,29 @@ static void count_sample(void *data, const struct hl_sample *sample) {
 
 /* --- the window --- */
 
+/* Adds the threads that PID has now to the *N of *TIDS. */
+static void add_threads(pid_t **tids, size_t *n, pid_t pid) {
+    char *path = hl_xasprintf("/proc/%d/task", pid);
+    DIR *folder = opendir(path);
+    free(path);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t tid = hl_parse_pid(entry->d_name);
+        if (tid == 0)
+            continue;
+        if (*n % 64 == 0)
+            *tids = hl_xrealloc(*tids, (*n + 64) * sizeof **tids);
+        (*tids)[(*n)++] = tid;
+    }
+    if (folder != NULL)
+        closedir(folder);
+}
+
 /* Samples the present threads of the watched processes. */
 static int sample_threads(struct watch *watch, struct hl_sampler **sampler, unsigned hz) {
     struct hl_sampler_request request = {.hz = hz};
     pid_t *thread = NULL;
     for (size_t i = 0; i < watch->n; i++)
-        hl_add_threads(&thread, &request.n_threads, watch->process[i].pid);
+        add_threads(&thread, &request.n_threads, watch->process[i].pid);
     request.thread = thread;
     watch->survey->of_threads = true;
     watch->survey->hz = hz;

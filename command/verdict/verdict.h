@@ -10,6 +10,18 @@
 #include "command/image/store.h"
 #include "elf/reason.h"
 
+/* Where the text of an object of a process is. */
+enum hl_now {
+    HL_NOW_UNKNOWN, /* no process was asked */
+    HL_NOW_SMALL,   /* on small pages of its file */
+    HL_NOW_CACHED,  /* on huge pages of its file, in the page cache */
+    HL_NOW_MOVED,   /* copied at startup, by the preloader or the patched linker */
+    HL_NOW_COPIED,  /* on a copy that attach made for the process */
+    HL_NOW_MAPPED, /* on a store's image that was mapped over it: at the exec stop, at startup or by attach */
+    HL_NOW_EXECUTED, /* the image was executed, or mapped by the dynamic linker, in the place of the file */
+    HL_NOWS
+};
+
 struct hl_verdict {
     char *path;
     char *store;   /* the one that the options name, or NULL */

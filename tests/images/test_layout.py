@@ -882,7 +882,7 @@ def test_foreign(tmp_path):
     head += struct.pack(f"{order}HHIQQQIHHHHHH", 2, 22, 1, 0x400000, 64, 0, 0, 64, 56, 1, 64, 0, 0)
     load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 0x600000, 0x600000, 0x1000)
     (tmp_path / "foreign").write_bytes((head + load).ljust(0x600000, b"\0"))
-    refuse(tmp_path / "foreign", tmp_path / "out", "is for machines of another byte order")
+    refuse(tmp_path / "foreign", tmp_path / "out", "is no ELF file of this byte order")
 
 
 def test_no_program(tmp_path):
@@ -891,7 +891,7 @@ def test_no_program(tmp_path):
     out = tmp_path / "out"
     refuse(tmp_path / "script", out, "is a script")
     refuse(tmp_path / "empty", out, "is empty")
-    refuse(tmp_path, out, "is a directory")
+    refuse(tmp_path, out, "is no regular file")
     refuse("/dev/null", out, "is no regular file")
     refuse(tmp_path / "none", out, "No such file")
 

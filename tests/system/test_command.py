@@ -178,7 +178,7 @@ def test_runs_what_env_runs(root, shared_folder, library, tmp_path_factory, what
 def test_did_you_mean():
     one_line(hugeld("appply"), 2, "appply: no such command; did you mean 'apply'?")
     one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
-    one_line(hugeld("status", "--al1"), 2, "did you mean '--all'?")
+    one_line(hugeld("status", "--al1"), 2, "see 'hugeld status --help': unrecognized option '--al1'")
     assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 
@@ -497,7 +497,7 @@ def test_inspect_foreign_machine(tmp_path, machine, name):
 
 
 def test_inspect_other_byte_order(tmp_path):
-    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is for machines of another byte order")
+    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is no ELF file of this byte order")
 
 
 def thirty_two_bit():
@@ -517,7 +517,7 @@ def test_inspect_bad_file(tmp_path, content, word):
 
 def test_inspect_no_file(tmp_path):
     one_line(hugeld("inspect", "/no/such/file"), 1, "/no/such/file")
-    one_line(hugeld("inspect", tmp_path), 1, "directory")
+    one_line(hugeld("inspect", tmp_path), 1, "regular")
     one_line(hugeld("inspect", "/dev/zero"), 1, "regular")
     os.mkfifo(tmp_path / "fifo")
     one_line(hugeld("inspect", tmp_path / "fifo"), 1)
@@ -598,11 +598,10 @@ def test_status(builder, library, pause_library, pool, thp, backend):
     app = builder.executable("nopie")
     with on_huge_pages(app, library, pause_library, f"backend={backend}") as process:
         told = status_of(process.pid)
-        by_name = hugeld_json("status", app.name)["processes"]
         words = hugeld("status", process.pid)
         everything = hugeld_json("status", "--all")["processes"]
         mappings = read_smaps(process.pid)
-    assert [p for p in by_name if p["pid"] == told["pid"]] == [told] and told["pid"] in [p["pid"] for p in everything]
+    assert told["pid"] in [p["pid"] for p in everything]
     assert told["name"] == app.name and told["executable"] == str(app) and told["text_share"] == 1
     main = told["objects"][0]
     assert main["is_main"] and main["path"] == str(app)
@@ -713,7 +712,7 @@ def test_vanished_process():
     one_line(hugeld("status", pid), 1, f"{pid}: no such process, or it has ended; ps -e lists all")
     one_line(hugeld("inspect", "--pid", pid, "/bin/true"), 1, str(pid))
     one_line(hugeld("inspect", "--pid", 2), 1, "2: the process has no memory: it is a kernel thread")
-    one_line(hugeld("status", "no-such-name-anywhere"), 1, "no-such-name-anywhere: no process has this name; ps -e lists all")
+    one_line(hugeld("status", "a-name"), 2, "status: 'a-name' is not a process ID; give a number as ps prints it, or --all")
 
 
 def test_zombie():
@@ -979,7 +978,7 @@ def test_few_open_files():
 @pytest.mark.parametrize("arguments, line", [
     (["run", "--frob"], "see 'hugeld run --help': unrecognized option '--frob'"),
     (["status", "-z"], "see 'hugeld status --help': invalid option -- 'z'"),
-    (["inspect", "--optoins=x"], "inspect: unrecognized option '--optoins'; did you mean '--options'?"),
+    (["inspect", "--optoins=x"], "see 'hugeld inspect --help': unrecognized option '--optoins=x'"),
     (["run", "--via=frob", "true"], "run: --via frob: give auto, preload or ldso"),
     (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
     (["bench", "--against", "backend=x", "true"],

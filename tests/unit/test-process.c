@@ -53,7 +53,7 @@ static void test_status(void **state) {
     assert_true(all.user == 1 && all.effective_user == 2 && all.file_user == 4 && all.file_group == 8);
     assert_true(all.locked_kib == 40 && all.pending == 1 && all.shared_pending == 0x10000 &&
                 all.caught == 0x400);
-    assert_true(all.filter_mode == 2 && all.thp_enabled == 0 && all.has_shadow_stack && all.switches == 15);
+    assert_true(all.filter_mode == 2 && all.thp_enabled == 0 && all.has_shadow_stack);
     assert_int_equal(hl_read_task_status(&none, folder, "none"), -ESRCH);
     assert_true(none.state == 'X' && none.tracer == 0 && none.user == (uid_t)-1 && none.caught == UINT64_MAX);
     assert_true(none.filter_mode == 1 && none.thp_enabled == 1 && !none.has_shadow_stack);

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Lists processes. */
+#include "command/base/common.h"
+#include "command/proc/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+pid_t hl_next_process(DIR **proc) {
+    struct dirent *entry;
+    pid_t pid = 0;
+    if (*proc == NULL)
+        *proc = opendir("/proc");
+    while (*proc != NULL && pid == 0 && (errno = 0, entry = readdir(*proc)) != NULL)
+        pid = hl_parse_pid(entry->d_name);
+    if (*proc != NULL && pid == 0) {
+        int error = errno;
+        closedir(*proc);
+        *proc = NULL;
+        errno = error;
+    }
+    return pid;
+}
+
+static bool is_among(const struct hl_pids *pids, pid_t pid) {
+    for (size_t i = 0; i < pids->n; i++)
+        if (pids->pid[i] == pid)
+            return true;
+    return false;
+}
+
+void hl_add_pid(struct hl_pids *pids, pid_t pid) {
+    if (is_among(pids, pid))
+        return;
+    pids->pid = hl_xrealloc(pids->pid, (pids->n + 1) * sizeof pid);
+    pids->pid[pids->n++] = pid;
+}
+
+void hl_add_children(struct hl_pids *pids) {
+    for (size_t before = 0; before < pids->n;) {
+        DIR *proc = NULL;
+        before = pids->n;
+        for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
+            struct hl_usage usage;
+            if (pid != getpid() && hl_read_usage(pid, &usage) == 0 && is_among(pids, usage.parent))
+                hl_add_pid(pids, pid);
+        }
+    }
+}
