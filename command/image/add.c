@@ -210,6 +210,8 @@ static bool check_room(struct job *job) {
     uint64_t needed;
     struct hl_status status;
     struct hl_placement placement;
+    if (store->folder < 0 && !(job->flags & HL_ADD_DRY))
+        return fail_for_now(job, "no-store", hl_xasprintf("there is no store in this container"));
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     hl_read_status(&status, &hl_system_roots);
@@ -396,7 +398,7 @@ static bool is_recorded(const struct job *job, bool removes_old) {
 
 /* Records in the store that the file is kept in place, instead of an image that it may have there. */
 static bool record(struct job *job) {
-    if ((job->flags & HL_ADD_DRY) || is_recorded(job, true)) {
+    if ((job->flags & HL_ADD_DRY) || job->store->folder < 0 || is_recorded(job, true)) {
         job->outcome->result = HL_SHARE_MADE;
         return true;
     }

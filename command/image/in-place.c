@@ -795,8 +795,8 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
         /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
-        bool acts = !place->is_mapped || work.joined_prot != PROT_NONE;
-        if (acts && (sentence = explain_pressure(placer, i == 0)) != NULL)
+        bool waits = place->is_mapped ? work.joined_prot != PROT_NONE : !placer->is_at_boot;
+        if (waits && (sentence = explain_pressure(placer, i == 0)) != NULL)
             place->obstacle = "pressure";
         else if ((sentence = explain_mappers(&work)) != NULL)
             place->obstacle = "unknown";

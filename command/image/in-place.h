@@ -27,6 +27,7 @@ struct hl_placer {
     /* Set by the caller.  only_joins: cached pages are joined, and no file is read anew.  only_looks: nothing is made huge, and the
        answer is the expected result. */
     bool only_joins, only_looks;
+    bool is_at_boot; /* pressure does not matter for files that no process maps */
     double
         pause_us; /* that the last collapse took for each process that mapped the chunk; 0: there was none */
     bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */

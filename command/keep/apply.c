@@ -57,16 +57,13 @@ bool hl_begin_apply(struct hl_apply *apply) {
     apply->has_store = result == 0;
     if (result == 0 && !wants && !apply->is_dry)
         result = hl_lock_store(&apply->store, true);
-    if (result == -EPERM && geteuid() == 0) {
-        apply->cannot_mount = true;
-        return true;
-    }
-    if (result != 0 && !(is_missing(result) && !wants)) {
+    apply->cannot_mount = result == -EPERM && geteuid() == 0;
+    if (result != 0 && !apply->cannot_mount && !(is_missing(result) && !wants)) {
         json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));
         apply->failed = true;
         return false;
     }
-    if (!apply->has_store && apply->is_dry) { /* the one that would be made */
+    if (!apply->has_store && (apply->is_dry || apply->cannot_mount)) { /* the one that would be made */
         apply->store =
             (struct hl_store){.path = hl_xasprintf("%s", apply->store_path), .folder = -1, .lock = -1};
         apply->store.owner = hl_find_store_owner();
@@ -136,7 +133,8 @@ static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
     case HL_RESULT_REFUSED:
     case HL_RESULT_NOTHING:
         *(record->result == HL_RESULT_REFUSED ? &apply->refused : &apply->nothing) += 1;
-        apply->failed |= wanted->is_named;
+        /* A list for many machines may name a file that gains nothing on some. */
+        apply->failed |= wanted->is_named && record->result == HL_RESULT_REFUSED;
         if (wanted->is_named)
             note(apply, wanted->path, wanted->entry, hl_result_name(record->result), NULL, 0, record->reason,
                  record->sentence);
@@ -343,12 +341,6 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line key;
     struct hl_file_state state;
     find_key(&key, &state, &wanted->status);
-    if (apply->cannot_mount) {
-        apply->pending++;
-        note(apply, wanted->path, wanted->entry, "pending", NULL, 0, "no-store",
-             "there is no store in this container");
-        return;
-    }
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
     bool is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way;
     bool is_made = is_same && record->result == HL_RESULT_MADE;
@@ -523,7 +515,7 @@ void hl_print_applied(struct hl_apply *apply, int code, json_t *more) {
 /* --- the command --- */
 
 struct request {
-    bool dry_run, json, any_disk;
+    bool dry_run, json, any_disk, boot;
     const char *list, *store, *metrics, *every;
 };
 
@@ -533,6 +525,8 @@ static const struct hl_flag command_flags[] = {
     {"metrics", 0, "FILE.prom", "Write gauges for Prometheus", HL_STRING(struct request, metrics)},
     {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)",
      HL_STRING(struct request, every)},
+    {"boot", 0, NULL, "Put files that nothing maps in place whatever the machine does",
+     HL_SWITCH(struct request, boot)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
     {"store", 0, "FOLDER", "This store, not the machine's (root) or your own",
      HL_STRING(struct request, store)},
@@ -578,6 +572,7 @@ static int apply_once(const struct request *request) {
     struct hl_apply apply = {.is_dry = request->dry_run,
                              .json = request->json,
                              .any_disk = request->any_disk,
+                             .placer.is_at_boot = request->boot,
                              .list = request->list,
                              .configuration = hl_find_configuration(geteuid() == 0)};
     apply.store_path = request->store != NULL ? hl_xasprintf("%s", request->store) : hl_default_store();
