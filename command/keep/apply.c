@@ -152,12 +152,6 @@ static double find_uptime(void) {
     return (double)now.tv_sec;
 }
 
-static void find_key(struct hl_line *key, struct hl_file_state *state, const struct stat *status) {
-    *state = (struct hl_file_state){status->st_dev, status->st_ino, (uint64_t)status->st_size,
-                                    (uint64_t)status->st_ctim.tv_sec, (uint64_t)status->st_ctim.tv_nsec};
-    hl_set_image_key(key, state);
-}
-
 /* Removes the item KEY of PATH.  0, or a negated errno, which was noted. */
 static int remove_item(struct hl_apply *apply, const struct hl_store_item *item) {
     uint64_t bytes = item->is_in_place ? 0 : item->huge_pages * apply->store.geometry.huge_page_bytes;
@@ -210,14 +204,14 @@ static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *want
     return is;
 }
 
-/* Whether the image of the file with STATE is there, may be used, and is huge; small pages are joined above the memory margin, else
+/* Whether the image of the file is there, may be used, and is huge; small pages are joined above the memory margin, else
    they stay. */
-static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted,
-                           const struct hl_file_state *state) {
+static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line path;
     uint64_t pages, small = 0;
     struct hl_file_state found = {0};
-    long image = hl_open_image_in_store(apply->store.folder, apply->store.owner, state, &path, &found);
+    long image =
+        hl_open_image_in_store(apply->store.folder, apply->store.owner, &wanted->state, &path, &found);
     if (image < 0 || !is_still_public(apply, wanted)) {
         if (image >= 0)
             close((int)image);
@@ -225,7 +219,7 @@ static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wante
     }
     struct hl_line key;
     struct stat folder;
-    hl_set_image_key(&key, state);
+    hl_set_image_key(&key, &wanted->state);
     bool is_open = !apply->store.for_all ||
                    (fstatat(apply->store.folder, key.at, &folder, 0) == 0 && (folder.st_mode & S_IXOTH) != 0);
     if (is_open && hl_prove_huge(&apply->store.geometry, (int)image, false, &pages, &small) == 0 &&
@@ -251,8 +245,8 @@ static bool is_still_in_place(const struct hl_apply *apply, const struct hl_want
 }
 
 static bool is_still_made(struct hl_apply *apply, const struct hl_wanted *wanted,
-                          const struct hl_record *record, const struct hl_file_state *state) {
-    return record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted, state);
+                          const struct hl_record *record) {
+    return record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted);
 }
 
 static enum hl_result judge(const struct hl_add_outcome *outcome) {
@@ -339,8 +333,7 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
 
 static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line key;
-    struct hl_file_state state;
-    find_key(&key, &state, &wanted->status);
+    hl_set_image_key(&key, &wanted->state);
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
     bool is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way;
     bool is_made = is_same && record->result == HL_RESULT_MADE;
@@ -349,7 +342,7 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;
-    bool is_whole = is_made && is_still_made(apply, wanted, record, &state);
+    bool is_whole = is_made && is_still_made(apply, wanted, record);
     if ((is_vain && !is_due && !(is_made && !is_whole)) || (is_whole && !is_vain) ||
         (is_same && record->result == HL_RESULT_NOTHING && !(wanted->is_named && apply->retries)))
         count_result(apply, wanted, record);
@@ -443,18 +436,23 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
 
 /* --- the run --- */
 
+char *hl_explain_entry(const struct hl_entry *entry) {
+    const char *problem = entry->problem;
+    if (problem == NULL && entry->is_unit && !hl_knows_unit(entry->text))
+        problem = "systemd knows no such unit";
+    return problem != NULL ? hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, problem)
+                           : NULL;
+}
+
 void hl_apply_lists(struct hl_apply *apply) {
     hl_find_wanted(&apply->wanted, &apply->lists, apply->only, apply->store.for_all);
     for (size_t i = 0; i < apply->lists.n; i++) {
         const struct hl_entry *entry = &apply->lists.entry[i];
         if (apply->only != NULL && apply->only != entry)
             continue;
-        if (entry->problem != NULL)
-            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text,
-                                                entry->problem));
-        if (entry->is_unit && !hl_knows_unit(entry->text))
-            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source,
-                                                entry->line, entry->text));
+        char *problem = hl_explain_entry(entry);
+        if (problem != NULL)
+            hl_note_problem(apply, problem);
     }
     prune(apply);
     for (size_t i = 0; i < apply->wanted.n; i++)

@@ -25,7 +25,7 @@ struct request {
     char *configuration;
     int folder;       /* enabled.d */
     bool made_folder; /* and nobody else has */
-    int code;   /* of the command */
+    int code;         /* of the command */
     bool changed;
     json_t *entries;
 };
