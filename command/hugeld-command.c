@@ -22,41 +22,51 @@ static const struct command {
     const char *name;
     int (*function)(int argc, char **argv);
 } commands[] = {
-    {"run", hl_run_program},         {"inspect", hl_inspect_files},    {"status", hl_show_status},
-    {"doctor", hl_examine_machine},  {"perf-map", hl_map_functions},   {"bench", hl_measure_program},
-    {"image", hl_make_image},        {"survey", hl_survey_programs},   {"attach", hl_attach_processes},
-    {"detach", hl_detach_processes}, {"enable", hl_enable_programs},   {"disable", hl_disable_programs},
-    {"apply", hl_apply},             {"list", hl_list_enabled},        {"reset", hl_reset_machine},
+    {"run", hl_run_program},
+    {"inspect", hl_inspect_files},
+    {"status", hl_show_status},
+    {"doctor", hl_examine_machine},
+    {"perf-map", hl_map_functions},
+    {"bench", hl_measure_program},
+    {"image", hl_make_image},
+    {"survey", hl_survey_programs},
+    {"attach", hl_attach_processes},
+    {"detach", hl_detach_processes},
+    {"enable", hl_enable_programs},
+    {"disable", hl_disable_programs},
+    {"apply", hl_apply},
+    {"list", hl_list_enabled},
+    {"reset", hl_reset_machine},
 };
 
 /* Fewer may not be enough for a store, an image and the files that a process has mapped; most functions could not tell then whether
    a file could not be opened or does not exist. */
 #define FILES_MIN 64
 
-static const char doc[] =
-    "Moves the code and data of unmodified programs onto huge pages at startup.\n"
-    "\v"
-    "How do I use it?\n"
-    "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
-    "  doctor                        test this machine, with a fix for each problem\n"
-    "  image FILE OUT                write a copy of a file, laid out for huge pages\n"
-    "  enable FILE|UNIT...           keep its text on huge pages for all processes\n"
-    "  disable FILE|UNIT...          stop keeping it\n"
-    "  apply                         do what the lists of enabled files say\n"
-    "  list                          show what is enabled, and who has it\n"
-    "  reset                         give back everything that hugeld holds\n"
-    "  attach PID...                 move the text of running processes\n"
-    "  detach PID...                 move it back\n"
-    "Did it work?\n"
-    "  status PID|NAME|--all         show which parts are on huge pages now\n"
-    "  inspect FILE...               show the plan, and why the rest stays\n"
-    "Is it worth it?\n"
-    "  survey                        find running programs that could gain\n"
-    "  bench PROGRAM ARGS            measure runs with and without huge pages\n"
-    "  perf-map PID                  name the moved functions of a process for perf\n"
-    "\n"
-    "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use, 3 something is pending; run: "
-    "the program's, 126 it cannot be run, 127 it was not found.";
+static const char doc[] = "Moves the code and data of unmodified programs onto huge pages at startup.\n"
+                          "\v"
+                          "How do I use it?\n"
+                          "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
+                          "  doctor                        test this machine, with a fix for each problem\n"
+                          "  image FILE OUT                write a copy of a file, laid out for huge pages\n"
+                          "  enable FILE|UNIT...           keep its text on huge pages for all processes\n"
+                          "  disable FILE|UNIT...          stop keeping it\n"
+                          "  apply                         do what the lists of enabled files say\n"
+                          "  list                          show what is enabled, and who has it\n"
+                          "  reset                         give back everything that hugeld holds\n"
+                          "  attach PID...                 move the text of running processes\n"
+                          "  detach PID...                 move it back\n"
+                          "Did it work?\n"
+                          "  status PID|NAME|--all         show which parts are on huge pages now\n"
+                          "  inspect FILE...               show the plan, and why the rest stays\n"
+                          "Is it worth it?\n"
+                          "  survey                        find running programs that could gain\n"
+                          "  bench PROGRAM ARGS            measure runs with and without huge pages\n"
+                          "  perf-map PID                  name the moved functions of a process for perf\n"
+                          "\n"
+                          "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 "
+                          "wrong use, 3 something is pending; run: "
+                          "the program's, 126 it cannot be run, 127 it was not found.";
 
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
     int *command_index = state->input;

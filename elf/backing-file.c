@@ -169,7 +169,7 @@ static uint64_t mapped_device(uint64_t device) {
 }
 
 long hl_open_object_file(const struct hl_object *object) {
-    return hl_open(object->is_main ? "/proc/self/exe" : object->path,
+    return hl_open(object->is_main && !object->is_argument ? "/proc/self/exe" : object->path,
                    O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 

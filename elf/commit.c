@@ -446,7 +446,7 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     int result = hl_look_at_object(context, work);
     if (result == 0 && is_shared)
         result = hl_check_object(context, work);
-    if (result == 0 && !are_as_mapped(work))
+    if (result == 0 && hl_is_just_executed(context, &work->object) && !are_as_mapped(work))
         result = HL_REASON_MAPPING_CHANGED;
     if (result != 0) {
         free_scratch(work);

@@ -60,6 +60,7 @@ struct hl_object {
     const char *path;   /* its name in the dynamic linker; the executable's is the file it runs */
     const char *soname; /* DT_SONAME, or NULL */
     bool is_main;       /* the executable */
+    bool is_argument;   /* the executable, started as "ld.so PROGRAM": /proc/self/exe is ld.so */
     bool text_relocations;
     bool is_new;    /* the dynamic linker has just mapped it from FILE: no thread sees it or runs it yet */
     bool has_holes; /* and nothing of its own is between its segments (a program that has an address) */

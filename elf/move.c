@@ -207,6 +207,7 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
     work->object.soname = object->soname;
     work->object.is_main = object->is_main;
     int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &context->config->geometry);
+    work->object.is_argument = object->is_argument;
     work->object.text_relocations = object->text_relocations;
     work->object.is_new = object->is_new;
     work->object.has_holes = object->has_holes;

@@ -102,7 +102,8 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
     object->alignment = UINT64_MAX;
     object->dynamic = 0;
     object->relro_start = object->relro_end = 0;
-    object->text_relocations = object->is_new = object->has_holes = object->is_image = false;
+    object->is_argument = object->text_relocations = object->is_new = object->has_holes = object->is_image =
+        false;
     object->no_image = HL_MOVED;
     object->file = -1;
     for (size_t i = 0; i < phnum; i++) {

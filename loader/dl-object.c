@@ -83,6 +83,7 @@ bool hl_is_linked_selected(const struct hl_context *context, struct hl_object *o
                            const struct link_map *map, const char *executable) {
     uint64_t strtab, soname_offset;
     object->is_main = executable != NULL;
+    object->is_argument = object->is_main && getauxval(AT_BASE) == 0;
     object->path = executable != NULL ? executable : map->l_name;
     object->load_bias = map->l_addr;
     object->text_relocations = object->is_new = object->has_holes = object->is_image = false;

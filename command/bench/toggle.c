@@ -223,12 +223,23 @@ static int tell(const struct toggle *toggle, bool json) {
     return strcmp(verdict, "faster") == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
+/* Whether the process can be read and measured.  0, or a negated errno. */
+static int check_process(pid_t pid, clockid_t *clock) {
+    struct hl_process process;
+    int result = hl_open_process(&process, pid);
+    if (result == 0) {
+        result = hl_read_process_map(&process);
+        hl_close_process(&process);
+    }
+    return result != 0 ? result : -clock_getcpuclockid(pid, clock);
+}
+
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json) {
     struct toggle toggle = {.settings = settings, .pid = pid};
     struct sigaction action = {.sa_handler = note_interruption}, inherited;
-    int error = kill(pid, 0) != 0 && errno == ESRCH ? ESRCH : clock_getcpuclockid(pid, &toggle.clock);
+    int error = check_process(pid, &toggle.clock);
     if (error != 0) {
-        hl_say_unreadable(pid, -error);
+        hl_say_unreadable(pid, error);
         return HL_EXIT_NO;
     }
     if (settings->metric == NULL && !find_counters(&toggle.counters)) {

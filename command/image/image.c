@@ -10,6 +10,7 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "elf/kernel.h"
+#include "command/file/program.h"
 #include "command/file/remedy.h"
 #include "elf/reason.h"
 
@@ -309,7 +310,9 @@ int hl_make_image(int argc, char **argv) {
         hl_warn("image: names a program or library and the file to write; see 'hugeld image --help'");
         return HL_EXIT_USAGE;
     }
-    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, request.file);
+    char *path = hl_find_named_file(request.file);
+    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
+    free(path);
     if (problem != HL_ELF_FINE) {
         hl_warn("%s: %s", request.file, hl_elf_problem_sentence(problem));
         return HL_EXIT_NO;

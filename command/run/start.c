@@ -158,11 +158,15 @@ static bool is_preloadable(const struct hl_elf_file *file, const struct hl_optio
                           is_usable(file, options)));
 }
 
-/* For a program that is not bare: whether libhugeld.so may find an image of the executable, and it is one of the objects. */
+/* For a program that is not bare: whether libhugeld.so may find an image of the executable, which "ld.so PROGRAM" names, and it is
+   one of the objects. */
 static bool may_preload_main(struct start *start) {
     struct hl_program *program = &start->program;
-    return start->is_known && selects_main(start, program->executable) &&
-           is_preloadable(&program->file, &start->options);
+    bool is_argument = !program->is_script && hl_is_linker_called(program);
+    if (is_argument)
+        program = hl_follow_launchers(program, start->request->program)->program;
+    return (start->is_known || is_argument) && hl_read_program(program) &&
+           selects_main(start, program->executable) && is_preloadable(&program->file, &start->options);
 }
 
 /* --- the variables --- */

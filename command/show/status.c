@@ -24,6 +24,7 @@
 #include "elf/plan.h"
 #include "command/proc/process.h"
 #include "elf/reason.h"
+#include "command/image/in-place.h"
 #include "command/image/store.h"
 #include "command/trace/tracee.h"
 #include "command/verdict/verdict.h"
@@ -458,12 +459,15 @@ static bool has_patched_linker(const struct hl_process *process) {
    HL_MOVED: the lines of hugeld in the process say it. */
 static enum hl_reason find_small_reason(const struct hl_process *process, const struct hl_object *object,
                                         const struct hl_options *options, const struct tally *tally) {
+    struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     const struct hl_verdict *verdict = &tally->verdict;
     bool preloaded = is_preloaded(process);
     if (verdict->obstacle != HL_MOVED)
         return verdict->obstacle;
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
-        return HL_REASON_PLACE_LOST;
+        return hl_has_huge_text(tally->loaded->file, &geometry) ? HL_REASON_OUTSIDE_PLACE
+                                                                : HL_REASON_PLACE_LOST;
     if (!preloaded && !has_patched_linker(process))
         return verdict->is_gone ? HL_REASON_FILE_GONE : verdict->reason;
     if (process->executable != NULL && !hl_acts_in(options, process->executable))

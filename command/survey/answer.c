@@ -90,7 +90,7 @@ static void print_head(void) {
         free(row);
         row = longer;
     }
-    hl_print("%s%6s %-7s %s", row, "PLAN %", "WAY", "PROGRAM");
+    hl_print("%s%6s %-8s %s", row, "PLAN %", "WAY", "PROGRAM");
     free(row);
 }
 
@@ -103,7 +103,7 @@ static void print_row(const struct hl_surveyed *program) {
         free(row);
         row = longer;
     }
-    hl_print("%s%6.0f %-7s %s", row, 100 * advice->share,
+    hl_print("%s%6.0f %-8s %s", row, 100 * advice->share,
              advice->already_huge ? "(huge)" : hl_way_name(advice->way), program->path);
     free(row);
 }

@@ -15,10 +15,13 @@
 #include "command/image/layout.h"
 #include "command/file/libraries.h"
 #include "elf/plan.h"
+#include "elf/pool.h"
+#include "elf/thp.h"
 #include "command/file/program.h"
 #include "command/image/store.h"
 #include "command/trace/tracee.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +31,7 @@
 /* The next way has to cover this much more to replace a milder one. */
 #define CLEARLY_MORE 1.25
 
-static const char *const way_names[HL_WAYS] = {"nothing", "place", "image", "preload", "ldso"};
+static const char *const way_names[HL_WAYS] = {"nothing", "in-place", "image", "preload", "ldso"};
 static const char *const now_names[HL_NOWS] = {"unknown", "small",  "cached",  "moved",
                                                "copied",  "mapped", "executed"};
 static const char *const now_sentences[HL_NOWS] = {
@@ -66,10 +69,29 @@ struct judging {
     bool is_known;                 /* it is known that the kernel puts it there */
 };
 
+/* Why a process started from here gets no private copy of anything: no THP, and an empty pool (as doctor has it); or HL_MOVED. */
+static enum hl_reason find_lack(const struct judging *judging) {
+    const struct hl_geometry *geometry = &judging->file_plan.geometry;
+    struct hl_status status;
+    struct hl_placement placement;
+    struct hl_pool pool;
+    hl_read_status(&status, &hl_system_roots);
+    if (hl_check_thp_policy(&hl_system_roots, geometry, &status) == 0)
+        return HL_MOVED;
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    int reason = hl_read_pool(&pool, &hl_system_roots, geometry, &placement);
+    if (reason != 0)
+        return (enum hl_reason)reason;
+    return hl_pool_available(&pool, 0) > 0 ? HL_MOVED : HL_REASON_POOL_SHORT;
+}
+
 /* A private copy, wherever the kernel puts the object. */
 static void consider_copy(struct judging *judging) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_starts starts;
+    verdict->lack = find_lack(judging);
+    if (verdict->lack != HL_MOVED)
+        return;
     hl_measure_starts(&starts, &judging->file_plan, judging->options);
     bool is_known = judging->is_known;
     verdict->covered[HL_WAY_PRELOAD] =
@@ -208,6 +230,8 @@ static enum hl_reason find_reason(const struct hl_verdict *verdict, const struct
             return image == HL_REASON_IMAGE_INELIGIBLE || image == HL_REASON_STORE_FOREIGN
                        ? image
                        : verdict->plain_reason;
+        if (verdict->lack != HL_MOVED && file_plan->plan.text_covered_bytes > 0)
+            return verdict->lack;
         return image == HL_REASON_SPARSE_TEXT ? image : find_reason_of_plan(file_plan);
     default:
         return image == HL_REASON_STORE_FOREIGN ? image : HL_REASON_NO_COPY;
@@ -248,6 +272,10 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     verdict->reason = find_reason(verdict, &judging.file_plan);
+    if (is_main && access(path, X_OK) != 0 && errno == EACCES) {
+        verdict->best = HL_WAY_NOTHING;
+        verdict->reason = HL_REASON_NOT_EXECUTABLE;
+    }
 }
 
 /* The bytes of text of FILE at PATH.  Only its headers are read: reading the padding to judge an image would cache it in small
@@ -301,6 +329,8 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
     const struct hl_target *target = hl_follow_launchers(program, argv);
     struct hl_program *last = target->program;
     struct hl_verdict library;
+    struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     *verdict = (struct hl_verdict){0};
     if (!hl_read_program(last) || hl_is_privileged(last)) {
         enum hl_reason reason = hl_check_preload(last);
@@ -309,8 +339,9 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
     if (is_start_unknown(target))
         return HL_REASON_LAUNCHER;
     hl_judge_file(verdict, last->executable, &last->file, true, options);
-    /* The library does not find the image of a program that "ld.so PROGRAM" runs: /proc/self/exe is the linker. */
-    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program))
+    /* A program that "ld.so PROGRAM" runs has no exec stop: the library maps its image, if that fits its address. */
+    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program) &&
+        hl_gets_any_address(&last->file, &geometry))
         return HL_REASON_NO_COPY;
     bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
     if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {

@@ -25,6 +25,7 @@ struct hl_verdict {
     bool has_image;              /* a store has an image of the file, whether or not it is best */
     bool is_gone;                /* the file that a process has loaded is not found by its path from here */
     enum hl_reason plain_reason; /* why nothing can be preloaded; or HL_MOVED */
+    enum hl_reason lack;         /* why this machine has no huge pages for private copies; or HL_MOVED */
     enum hl_reason reason;       /* why its text is on small pages where it is started as it is */
     enum hl_reason
         image_reason; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
@@ -78,7 +79,7 @@ enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 /* The mildest way such that no other covers clearly more; COVERED may be in any unit. */
 enum hl_way hl_choose_way(const double covered[HL_WAYS]);
 
-/* "place", "image", "preload", "ldso", "nothing"; static. */
+/* "in-place", "image", "preload", "ldso", "nothing"; static. */
 const char *hl_way_name(enum hl_way way);
 
 /* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller

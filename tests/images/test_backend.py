@@ -327,6 +327,24 @@ def test_another_file_of_the_same_name(images, builder, own, moved, tmp_path):
     assert not kinds and NO_IMAGE in result.stderr, result.stderr
 
 
+LINKER = "/lib64/ld-linux-x86-64.so.2"
+
+
+@pytest.mark.skipif(not os.path.exists(LINKER), reason=f"{LINKER} is not there")
+def test_as_an_argument_of_the_linker(images, builder, own, moved):
+    """/proc/self/exe is ld.so then, and the program is found by its name: no image of another file that the name leads to."""
+    app = own(builder.executable("nopie"))
+    images.add(app)
+    _, kinds = moved([LINKER, app])
+    assert kinds == set(READ_ONLY)
+    result = helpers.run([helpers.HUGELD, "run", "-o", f"verbose=2,store={images.folder}", "--", LINKER, app])
+    assert re.search(r": text \d+ pages image", result.stderr) and result.stdout == helpers.run([app]).stdout, result
+    other = app.with_name("other")
+    shutil.copy(app, other)
+    _, kinds = moved([LINKER, "--argv0", app, other])
+    assert not kinds
+
+
 def test_on_overlayfs(images, builder, own, moved, tmp_path):
     """On overlayfs the file's numbers in maps are not those of stat: its image is found all the same, and the lower file's
     image is not its own."""

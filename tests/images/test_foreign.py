@@ -6,7 +6,6 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 
 import pytest
 
@@ -128,15 +127,7 @@ def test_preloader(inside, fixed):
     assert f"hugeld: fixed: text stays: {FOREIGN}; {REMEDY}\n" in result.stderr
 
 
-def test_status_and_inspect(inside, fixed):
-    process = inside(fixed, "wait", "x", how=helpers.start, stdin=subprocess.PIPE)
-    try:
-        while "break" not in (line := process.stdout.readline()):
-            assert line, process.stderr.read()
-        told = inside("/run/bin/hugeld", "status", process.pid)
-        assert f"not on an image, because {FOREIGN}" in told.stdout, told
-    finally:
-        helpers.end_process(process)
+def test_inspect(inside, fixed):
     [file] = json.loads(inside("/run/bin/hugeld", "inspect", "--json", fixed).stdout)["files"]
     assert (file["image"]["reason"], file["image"]["sentence"], file["image"]["remedy"]) == ("store-foreign", FOREIGN, REMEDY)
 

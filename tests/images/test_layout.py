@@ -391,7 +391,7 @@ def test_little_text_is_not_recommended(builder, tmp_path, images):
     source.write_text('.text\n.fill 0x84000, 1, 0x90\n.section .rodata\n.fill 0x280000, 1, 1\n')
     library = builder.compile(tmp_path / "little.so", source, "-shared", "-nostdlib")
     [file] = helpers.hugeld_json("inspect", "-o", images.options(), library)["files"]
-    assert file["text_bytes"] == 0x84000 and file["verdict"]["way"] in ("nothing", "place"), file
+    assert file["text_bytes"] == 0x84000 and file["verdict"]["way"] in ("nothing", "in-place"), file
 
 
 HEADERS_ROOM = b"\x2e" * helpers.PAGE

@@ -5,6 +5,7 @@ the others say.  Each row is a program and its reason in elf/reason.def."""
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import pytest
 
 import helpers
 from helpers import hugeld
+from stores import make_images
 
 FILL = '__asm__(".text\\n.fill {} << 10, 1, 0x90\\n");\n#include <unistd.h>\nint main(void) {{ char c; return read(0, &c, 1) != 0; }}\n'
 
@@ -53,8 +55,39 @@ def privileged(place, mode):
     return app
 
 
-def by_linker(place):
-    return ["/lib64/ld-linux-x86-64.so.2", build(place, "linked")]
+def by_linker(place, *flags):
+    return ["/lib64/ld-linux-x86-64.so.2", build(place, "linked", 6144, *flags)]
+
+
+def with_mode(place, mode, owner=0):
+    app = build(place, "other")
+    os.chown(app, owner, owner)
+    app.chmod(mode)
+    return app
+
+
+def on_mount(place, *words):
+    """A program on a file system that is mounted with WORDS."""
+    folder, parts = place / "mounted", place / "parts"
+    for one in (folder, parts, parts / "lower", parts / "upper", parts / "work"):
+        one.mkdir()
+    app = build(place if "tmpfs" in words else parts / "lower", "mounted-program")
+    layers = f"lowerdir={parts}/lower,upperdir={parts}/upper,workdir={parts}/work"
+    result = helpers.run(["mount", *(layers if word == "LAYERS" else word for word in words), "none", folder])
+    if result.returncode != 0:
+        pytest.skip(f"no such mount here: {result.stderr}")
+    if app.parent == place:
+        shutil.copy(app, folder)
+    return folder / app.name
+
+
+def with_musl(place):
+    if not shutil.which("musl-gcc"):
+        pytest.skip("musl-gcc is not installed (musl-tools)")
+    source, app = place / "musl.c", place / "musl"
+    source.write_text(FILL.format(6144))
+    subprocess.run(["musl-gcc", "-w", "-o", app, source], check=True)
+    return app
 
 
 # How the program is made in a folder (a path, or the words with which it is started), and the reason that all name.
@@ -82,6 +115,13 @@ WALK = {
     "env with options": (lambda at: ["/usr/bin/env", "-u", "X", "true"], "launcher"),
     "a launcher": (lambda at: ["/usr/bin/nice", build(at, "of-nice")], "too-small"),
     "the dynamic linker's path": (by_linker, "no-copy"),
+    "the dynamic linker's path, no PIE": (lambda at: by_linker(at, "-no-pie"), "no-image"),
+    "musl": (with_musl, "no-image"),
+    "no x": (lambda at: with_mode(at, 0o644), "not-executable"),
+    "another user's file": (lambda at: with_mode(at, 0o755, 65534), "no-image"),
+    "on noexec": (lambda at: on_mount(at, "-t", "tmpfs", "-o", "noexec,mode=0755"), "not-executable"),
+    "on overlay": (lambda at: on_mount(at, "-t", "overlay", "-o", "LAYERS"), "no-copy"),
+    "text huge already": (lambda at: on_mount(at, "-t", "tmpfs", "-o", "huge=always,mode=0755"), "no-copy"),
     "the dynamic linker with an option": (lambda at: ["/lib64/ld-linux-x86-64.so.2", "--argv0", "x", build(at, "named")], "no-copy"),
     "the dynamic linker alone": (lambda at: ["/lib64/ld-linux-x86-64.so.2", "--help"], "launcher"),
     "no ELF file": (lambda at: written(at, "other", b"neither\n"), "launcher"),
@@ -89,13 +129,15 @@ WALK = {
     "a folder that others may write": (lambda at: open_to_all(at), "no-copy"),
     "the same, static": (lambda at: open_to_all(at, "-static"), "image-ineligible"),
     "text in a library": (lambda at: with_library(at), "text-in-library"),
+    "in place": (lambda at: build(at, "in-place", 6144, "-no-pie", "-Wl,-z,max-page-size=0x200000"), "in-place"),
     "an image": (lambda at: build(at, "imaged"), "not-started"),
     "the file changed after its image": (lambda at: build(at, "outdated"), "no-image"),
 }
 OPEN = {"a folder that others may write", "the same, static"}  # no matter to the store of the tests
 IMAGED = {"an image", "the file changed after its image"}
 # They end before their first instruction.
-CANNOT_RUN = {"for another machine", "32-bit", "no ELF file", "an empty file"}
+CANNOT_RUN = {"for another machine", "32-bit", "no ELF file", "an empty file", "no x", "on noexec"}
+REFUSED = {"no x": "make it an executable file (chmod +x)", "on noexec": "mount its file system without noexec"}
 
 
 def open_to_all(place, *flags):
@@ -120,6 +162,8 @@ def place(root):
     folder = pathlib.Path(tempfile.mkdtemp(prefix="walk-", dir="/var/tmp"))
     folder.chmod(0o755)
     yield folder
+    if (folder / "mounted").is_mount():
+        subprocess.run(["umount", "-l", folder / "mounted"], check=True)
     shutil.rmtree(folder)
 
 
@@ -129,6 +173,14 @@ def inspected(file, options):
         [answer] = json.loads(hugeld("inspect", "--json", "-o", options, file).stdout)["files"]
         return answer["verdict"]["reason"]
     return None
+
+
+def put_in_place(file, store):
+    os.utime(file, (1, 1))
+    result = make_images(store, file, way="in-place")
+    if "keeps files on small pages" in result.stderr:
+        pytest.skip("this file system and kernel have no large folios")
+    assert result.returncode == 0, result
 
 
 def said_by_status(file, options):
@@ -149,6 +201,8 @@ def test_walk(place, images, own_store, row):
     options = "sparse_text=off" + ("" if row in OPEN else f",store={own_store}")
     if row in IMAGED:
         images.add(file)
+    if row == "in place":
+        put_in_place(file, own_store)
     if row.startswith("the file changed"):
         file.write_bytes(file.read_bytes() + b"\0")
 
@@ -159,7 +213,11 @@ def test_walk(place, images, own_store, row):
     if len(words) == 1 and "script" not in row:
         assert of_file == expected
     sentence = helpers.reasons()[reason]
-    if row != "an image":  # with which run starts it
+    if row in REFUSED:
+        for words in (["run", "-o", options, "--", file], ["bench", "-o", options, "--", file]):
+            result = hugeld(*words)
+            assert (result.returncode, result.stderr) == (126, f"hugeld: {file}: Permission denied; {REFUSED[row]}\n"), result
+    elif row != "an image":  # with which run starts it
         run = helpers.run([helpers.HUGELD, "run", "-o", f"verbose=1,{options}", "--", *words], stdin=subprocess.DEVNULL)
         assert f"hugeld: {words[0]}: started as it is: {sentence}" in run.stderr, run
         bench = hugeld("bench", "-i", "-n", 6, "-o", options, "--", *words, env=helpers.environment(ASAN_OPTIONS="detect_leaks=0"))
@@ -167,4 +225,63 @@ def test_walk(place, images, own_store, row):
         assert f"nothing moved: {words[0]}: started as it is: {sentence}" in bench.stderr or row == "for another machine", bench
     if len(words) == 1 and "script" not in row and row not in CANNOT_RUN:
         status = said_by_status(file, options)
+        if row == "in place":  # the process may not have touched its text yet
+            assert "now: on huge pages in the page cache" in status or helpers.reasons()["outside-place"] in status, status
+            return
         assert f"now: on small pages: {helpers.reasons()[expected]}" in status, status
+
+
+def test_machine_without_huge_pages(place, pool, thp, tmp_path):
+    """No store, no THP and an empty pool: doctor names what inspect, run and status give as the reason."""
+    pool(0)
+    never, setting = tmp_path / "enabled", "/sys/kernel/mm/transparent_hugepage/enabled"
+    never.write_text("always madvise [never]\n")
+    there = ["unshare", "-m", "sh", "-c", f'mount --bind {never} {setting} && exec "$@"', "sh"]
+    file = open_to_all(place)
+
+    def asked(*words):
+        return helpers.run([*there, helpers.HUGELD, *words])
+
+    doctor = asked("doctor", "--json")
+    machine = json.loads(doctor.stdout)
+    assert doctor.returncode == 1 and machine["usable"] == {"hugetlb": False, "thp": False}, machine
+    assert [store["exists"] for store in machine["stores"]] == [False]
+    assert machine["thp_reason"] == "thp-never"
+    assert {one["name"] for one in machine["findings"] if one["state"] == "warn"} >= {"pool", "thp"}
+    sentence = helpers.reasons()["pool-short"]  # as libhugeld.so names it
+    [answer] = json.loads(asked("inspect", "--json", file).stdout)["files"]
+    assert (answer["verdict"]["way"], answer["verdict"]["reason"]) == ("nothing", "pool-short"), answer["verdict"]
+    for words in ([], ["--copy"]):
+        run = helpers.run([*there, helpers.HUGELD, "run", *words, "-o", "verbose=1", "--", file], stdin=subprocess.DEVNULL)
+        assert sentence in run.stderr, run
+    process = helpers.start([file], stdin=subprocess.PIPE)
+    try:
+        helpers.wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe") == str(file))
+        status = asked("status", process.pid)
+        assert status.returncode == 1 and f"now: on small pages: {sentence}" in status.stdout, status
+    finally:
+        helpers.end_process(process)
+
+
+def test_refusals_do_not_contradict(tmp_path):
+    """What a line advises is no command that another refuses, and each finds a program by its name as run does."""
+    named = hugeld("image", "env", tmp_path / "image")
+    assert "check the name" not in named.stderr and (named.returncode == 0) == (tmp_path / "image").exists(), named
+    assert json.loads(hugeld("inspect", "--json", "env").stdout)["files"][0]["path"] == shutil.which("env")
+    for words in (["image", "no-such-program", tmp_path / "none"], ["inspect", "no-such-program"], ["run", "no-such-program"],
+                  ["bench", "--", "no-such-program"]):
+        assert "No such file or directory; check the name and PATH" in hugeld(*words).stderr, words
+    assert hugeld("doctor", "--", "env").stderr == "hugeld: doctor: env is one too many; give none\n"
+    strict = hugeld("run", "-o", "strict=on", "-p", "nosuch.so", "--", "/usr/bin/env")
+    assert strict.returncode == 127 and "nosuch.so: no object that is loaded at startup has this name" in strict.stderr, strict
+    assert hugeld("run").stderr == "hugeld: run: no program given; try 'hugeld run -- PROGRAM'\n"
+    for words in (["share", "-j", "unit", "foo"], ["run", "--share", "true"], ["help"], ["run", "--vai=ldso", "true"]):
+        refused = hugeld(*words)
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "--help'" in refused.stderr, refused
+
+
+def test_remedies_name_commands_that_exist():
+    """Each 'hugeld COMMAND' in reason.def is one."""
+    commands = re.findall(r"^  (\w[\w-]*) ", hugeld("--help").stdout, re.M)
+    named = re.findall(r"(?<!run )(?<!ask )(?<!preload )hugeld ([a-z-]+)", " ".join(re.findall(r'"[^"]*"\)', (helpers.ROOT / "elf/reason.def").read_text())))
+    assert {"run", "enable", "inspect", "apply"} <= set(named) <= set(commands), set(named) - set(commands)

@@ -126,7 +126,7 @@ def program(request, shared_folder):
 
 
 def by_run(program, ldso, installed, folder):
-    return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", program.patterns, "-o", "verbose=2", "--", *program.prefix,
+    return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", program.patterns, "-o", "backend=hugetlb,verbose=2", "--", *program.prefix,
             *program.argv]
 
 
@@ -163,7 +163,7 @@ def test_way(way, program, readable_ldso, installed, pause_library, empty_librar
     with helpers.paused([*program.prefix, *program.argv], helpers.preload(empty_library, pause_library), name) as process:
         plain = program.work(process)
     assert plain[0] == 0, plain
-    env = helpers.preload(pause_library, patterns=program.patterns, options="verbose=2")
+    env = helpers.preload(pause_library, patterns=program.patterns, options="backend=hugetlb,verbose=2")
     command = way(program, readable_ldso, installed, tmp_path)
     with helpers.paused(command, env, readable_ldso.name if way is by_command else name) as process:
         mappings = read_smaps(process.pid)

@@ -23,7 +23,7 @@ def test_abstraction(tmp_path):
         pytest.skip("apparmor is not installed")
     result = parse(tmp_path, f'  include "{ABSTRACTION}"')
     assert result.returncode == 0, result
-    by_hand = parse(tmp_path, "  /run/hugeld/ r,\n  /run/hugeld/** mr,")
+    by_hand = parse(tmp_path, "  /run/hugeld/ r,\n  /run/hugeld/** mr,\n  /usr/{,local/}lib/{,*-linux-gnu*/}hugeld/ld.so mrix,")
     assert [line for line in result.stdout.splitlines() if "hugeld/" in line] == \
         [line for line in by_hand.stdout.splitlines() if "hugeld/" in line] != [], result.stdout
     assert parse(tmp_path, "  /run/hugeld/** nonsense,").returncode != 0

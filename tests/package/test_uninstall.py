@@ -27,10 +27,10 @@ int main(void) {
     return big_sum(1) == 0;
 }
 """
-# Every file with its contents, every mount, and every process that maps an image.
+# Every file with its contents but the administrator's lists, and every mount.
 SNAPSHOT = """
 snapshot() {
-    find / -xdev \\( -path /hugeld -o -path /proc -o -path /tmp \\) -prune -o -type l -printf '%M %U %p %l\\n' \\
+    find / -xdev \\( -path /hugeld -o -path /etc/hugeld -o -path /proc -o -path /tmp \\) -prune -o -type l -printf '%M %U %p %l\\n' \\
         -o -printf '%M %U %p\\n' -type f -exec sha256sum '{}' + > /tmp/files
     sort /tmp/files
     cut -d ' ' -f 2-3 /proc/self/mounts
@@ -123,5 +123,6 @@ make -C /hugeld install > /dev/null; snapshot
     check_round(*first)
     assert again == installed != clean, sorted(set(again) ^ set(installed))
     check_round(held, given_back, ended)
+    assert any("/etc/hugeld" in line for line in given_back), given_back  # the lists stay, and it says so
     assert after == clean, sorted(set(after) ^ set(clean))
     assert "enabled" not in debian.do("cat /etc/hugeld/hugeld.conf")

@@ -398,7 +398,7 @@ def test_append_to_what_node_writes(pool, library, clean_tmp, tmp_path):
     if node is None:
         pytest.skip("node is not installed as one large executable")
     pool(256)
-    env = helpers.preload(library, options="perf_map=on,exe=node*")
+    env = helpers.preload(library, options="backend=hugetlb,perf_map=on,exe=node*")
     process = helpers.start([node, "--perf-basic-prof", "-e", NODE], env, cwd=tmp_path)  # V8 leaves a log
     try:
         assert process.stdout.readline() == "ready\n"

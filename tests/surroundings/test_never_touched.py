@@ -127,6 +127,6 @@ def test_node_with_its_own_large_pages(library, pool, thp):
     pool(128)
     argv = [node, "--use-largepages=on", "-e", "console.log([1, 2, 3].map(x => x * x).join())"]
     plain = helpers.run(argv)
-    moved = helpers.run_preloaded(argv, options="verbose=2", library=library)
+    moved = helpers.run_preloaded(argv, options="backend=hugetlb,verbose=2", library=library)
     assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout)
     assert "hugeld: node: text" in moved.stderr and "stays" not in moved.stderr

@@ -41,7 +41,7 @@ def test_no_signal_comes_of_a_line(builder, confine, docker_filter, tmp_path, wo
             return puts("none") < 0;
         }""")
     program = builder.compile(tmp_path / "pending", tmp_path / "pending.c")
-    command = [helpers.COMMAND, *words, program] if words else [program]
+    command = [helpers.HUGELD, *words, program] if words else [program]
     env = helpers.environment() if words else helpers.preload(helpers.LIBRARY, options="verbose=2")
     deaf, prefix = become_deaf(kind, tmp_path)
     prefix += confine(docker_filter) if is_filtered else []

@@ -91,7 +91,7 @@ def test_hot_text(calls, who):
     assert found["hot_bytes"] > 0.1 * MIB and found["hot_bytes"] < found["likely_hot_bytes"] <= found["text_bytes"]
     if who != "all":  # with few samples it may be any part of that
         assert found["likely_hot_bytes"] > 4 * MIB and len(found["objects"][0]["chunks"]) >= 8
-        assert found["advice"]["way"] in ("place", "image") and found["advice"]["hot_share"] > 0.8
+        assert found["advice"]["way"] in ("in-place", "image") and found["advice"]["hot_share"] > 0.8
 
 
 @pytest.mark.check_all

@@ -80,7 +80,7 @@ def test_advice(calls):
     with running([calls, FOREVER]):
         _, found = look(calls, "--program", calls)
     advice = found["advice"]
-    assert advice["way"] == file["verdict"]["way"] in ("place", "image") and advice["hot_share"] > 0.8
+    assert advice["way"] == file["verdict"]["way"] in ("in-place", "image") and advice["hot_share"] > 0.8
     assert advice["pages"] == file["verdict"]["pages"] > 0
     assert advice["command"] == f"hugeld enable {calls}" and advice["reason"] is None
 
@@ -101,7 +101,7 @@ def test_static_program(roots_folder):
     static = build_calls(roots_folder / "static", "-static", "-Wl,-z,max-page-size=4096")
     with running([static, FOREVER]):
         _, found = look(static, "--program", static)
-    assert found["advice"]["way"] in ("place", "image") and found["advice"]["command"] == f"hugeld enable {static}"
+    assert found["advice"]["way"] in ("in-place", "image") and found["advice"]["command"] == f"hugeld enable {static}"
 
 
 @pytest.mark.check_all

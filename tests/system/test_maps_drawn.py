@@ -82,7 +82,7 @@ def test_status_says_when_the_pool_was_short(builder, library, pause_library, po
     with helpers.paused([app], env, app.name) as process:
         cells, legend = read_map(helpers.hugeld("status", process.pid).stdout)
     assert not set(cells.values()) & set("HTF")
-    assert "could be on huge pages" in legend[cells[0x400000]][0][1]
+    assert "start it with verbose=1, which says why" in legend[cells[0x400000]][0][1]
 
 
 def test_inspect_draws_the_plan(builder):
@@ -132,7 +132,7 @@ def test_status_and_inspect_give_the_same_reasons(builder, pause_library):
     of_status, of_inspect = (read_map(text)[1] for text in told)
     small = [{line for mark, lines in legend.items() if mark.islower() for line in lines} for legend in (of_status, of_inspect)]
     assert small[1] <= small[0], told
-    assert all(words.startswith("could be on huge pages") for _, words in small[0] - small[1]), told  # the plan
+    assert all(words.endswith("use hugeld run --copy") for _, words in small[0] - small[1]), told  # the plan
 
 
 PARTLY = """
