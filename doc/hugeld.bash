@@ -33,7 +33,7 @@ _hugeld() {
     image) options='--huge-page --help' ;;
     enable) options='--json --way --help' ;;
     disable) options='--json --help' ;;
-    apply) options='--any-disk --dry-run --every --json --list --metrics --store --help' ;;
+    apply) options='--any-disk --boot --dry-run --every --json --list --metrics --store --help' ;;
     list) options='--check --json --list --store --help' ;;
     reset) options='--detach --json --help' ;;
     attach) options='--json --children --dry-run --memory --store --help' ;;

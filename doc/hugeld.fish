@@ -69,5 +69,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from apply' -l metrics -r -F -d 'W
 complete -c hugeld -n '__fish_seen_subcommand_from apply' -l every -x -d 'Again after that time'
 complete -c hugeld -n '__fish_seen_subcommand_from apply list' -l list -r -F -d 'This list'
 complete -c hugeld -n '__fish_seen_subcommand_from apply' -l any-disk -d 'Files on other mounts, too'
+complete -c hugeld -n '__fish_seen_subcommand_from apply' -l boot -d 'Put unmapped files in place on a busy machine, too'
 complete -c hugeld -n '__fish_seen_subcommand_from list' -s c -l check -d 'Compare the bytes'
 complete -c hugeld -n '__fish_seen_subcommand_from reset' -l detach -d 'Move processes back, too'

@@ -55,7 +55,7 @@ _hugeld() {
     apply)
         _arguments -S $help $json '(-n --dry-run)'{-n,--dry-run}'[change nothing]' '--metrics=[write gauges]:file:_files' \
             '--every=[again after that time]:time:' '--list=[this list]:file:_files' '--store=[another store]:folder:_files -/' \
-            '--any-disk[files on other mounts, too]'
+            '--any-disk[files on other mounts, too]' '--boot[put unmapped files in place on a busy machine, too]'
         ;;
     list)
         _arguments -S $help $json '(-c --check)'{-c,--check}'[compare the bytes]' '--list=[this list]:file:_files' \

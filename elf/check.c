@@ -163,12 +163,12 @@ bool hl_is_just_executed(const struct hl_context *context, const struct hl_objec
     bool is_one_piece = true;
     for (unsigned i = 1; i < object->n_segments; i++)
         is_one_piece = is_one_piece && object->segment[i - 1].end_page == object->segment[i].first_page;
-    return object->is_main && context->is_executed && !context->others_ran && !context->has_started && is_one_piece;
+    return object->is_main && context->is_executed && !context->others_ran && !context->has_started &&
+           is_one_piece;
 }
 
 int hl_check_object(struct hl_context *context, struct hl_work *work) {
-    bool is_certain =
-        hl_holds_its_place(&work->object) || hl_is_just_executed(context, &work->object);
+    bool is_certain = hl_holds_its_place(&work->object) || hl_is_just_executed(context, &work->object);
     int result = is_certain ? 0 : hl_look_at_object(context, work);
     if (result == 0 && context->probed.pagemap < 0)
         context->probed.pagemap = hl_open_pagemap();

@@ -95,13 +95,13 @@ struct hl_context {
     struct hl_probed probed;
     struct hl_work *work;
     size_t n_work;
-    size_t n_room;            /* the room for works, */
-    struct hl_area work_area; /* here if it is not the caller's */
+    size_t n_room;               /* the room for works, */
+    struct hl_area work_area;    /* here if it is not the caller's */
     long to_close[HL_CLOSE_MAX]; /* descriptors that hl_end closes */
     unsigned n_to_close;
-    struct hl_line path;      /* kept here for a moment: the stack may be a small one */
-    uint64_t matched;         /* bit N: some object matches the Nth pattern; only 64 are looked at */
-    unsigned n_small;         /* objects without a whole huge page that a wildcard selected at startup */
+    struct hl_line path; /* kept here for a moment: the stack may be a small one */
+    uint64_t matched;    /* bit N: some object matches the Nth pattern; only 64 are looked at */
+    unsigned n_small;    /* objects without a whole huge page that a wildcard selected at startup */
     bool
         is_busy; /* the linker's: work is in progress, or was in the parent when another thread forked this process */
     bool is_executed; /* the kernel has mapped the executable from /proc/self/exe */

@@ -25,11 +25,11 @@ void hl_join_image(const struct hl_context *context, struct hl_work *work);
 /* The stores in which images are looked for, in this order. */
 struct hl_stores {
     struct {
-        long folder;     /* open; or a negated errno, why it is not used */
-        uint64_t owner;  /* the user who may have written to it, beside root */
+        long folder;    /* open; or a negated errno, why it is not used */
+        uint64_t owner; /* the user who may have written to it, beside root */
         struct hl_file_state state;
-    } store[2];          /* the one named by store=, and the system's, */
-    bool is_second_open; /* which hl_open_image opens only if the first has no image */
+    } store[2];           /* the one named by store=, and the system's, */
+    bool is_second_open;  /* which hl_open_image opens only if the first has no image */
     uint64_t image_bytes; /* the size of the image that it has opened */
 };
 

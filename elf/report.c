@@ -106,7 +106,8 @@ static void add_range(struct hl_line *line, uint64_t start, uint64_t end, uint32
 /* What stays because something could not be read, or is not there, may stay because no file can be opened at all. */
 static enum hl_reason explain(enum hl_reason reason) {
     if (reason != HL_REASON_THP_NEVER && reason != HL_REASON_NO_PROC && reason != HL_REASON_NO_HUGETLB &&
-        reason != HL_REASON_RESTRICTED && reason != HL_REASON_MEMORY_UNKNOWN && reason != HL_REASON_MEM_DENIED)
+        reason != HL_REASON_RESTRICTED && reason != HL_REASON_MEMORY_UNKNOWN &&
+        reason != HL_REASON_MEM_DENIED)
         return reason;
     long file = hl_open("/proc/self/status", O_RDONLY | O_CLOEXEC);
     if (!hl_is_error(file))

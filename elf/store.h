@@ -57,7 +57,7 @@ long hl_open_store_at(const char *path, uint64_t owner, struct hl_file_state *st
 /* Opens the image of a file with STATE in the open STORE; only OWNER and root can have written to it.  FOUND is the image's state;
    before, its device is that of a store, which is on tmpfs, or 0.  A descriptor for reading that the caller closes; or a negated
    errno as above: -ENOENT if there is none.  PATH is room that the caller lends. */
-long hl_open_image_in_store(int store, uint64_t owner, const struct hl_file_state *state, struct hl_line *path,
-                            struct hl_file_state *found);
+long hl_open_image_in_store(int store, uint64_t owner, const struct hl_file_state *state,
+                            struct hl_line *path, struct hl_file_state *found);
 
 #endif

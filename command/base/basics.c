@@ -167,7 +167,8 @@ char *hl_find_part(const char *name, const char *built, int mode) {
     char folder[PATH_MAX], *found = NULL;
     find_own_folder(folder);
     char *places[] = {hl_xasprintf("%s/%s", folder, built != NULL ? built : name),
-                      hl_xasprintf("%s/../lib/hugeld/%s", folder, name), hl_xasprintf("%s/%s", HL_LIBDIR, name)};
+                      hl_xasprintf("%s/../lib/hugeld/%s", folder, name),
+                      hl_xasprintf("%s/%s", HL_LIBDIR, name)};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         if (found == NULL && access(places[i], mode) == 0)
             found = realpath(places[i], NULL);

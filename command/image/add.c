@@ -210,6 +210,8 @@ static bool check_room(struct job *job) {
     uint64_t needed;
     struct hl_status status;
     struct hl_placement placement;
+    if (store->folder < 0 && !(job->flags & HL_ADD_DRY))
+        return fail_for_now(job, "no-store", hl_xasprintf("there is no store in this container"));
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     hl_read_status(&status, &hl_system_roots);
@@ -396,7 +398,7 @@ static bool is_recorded(const struct job *job, bool removes_old) {
 
 /* Records in the store that the file is kept in place, instead of an image that it may have there. */
 static bool record(struct job *job) {
-    if ((job->flags & HL_ADD_DRY) || is_recorded(job, true)) {
+    if ((job->flags & HL_ADD_DRY) || job->store->folder < 0 || is_recorded(job, true)) {
         job->outcome->result = HL_SHARE_MADE;
         return true;
     }
@@ -450,7 +452,6 @@ static bool put_in_place(struct job *job, struct hl_place *place) {
 
 /* Tries the mildest way.  True: the file is in place, or must be in place or nowhere; the result is in OUTCOME. */
 static bool add_in_place(struct job *job) {
-    struct hl_add_outcome *outcome = job->outcome;
     struct hl_place place;
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0, done = forced;
     if (job->flags & HL_ADD_IMAGE)
@@ -469,8 +470,7 @@ static bool add_in_place(struct job *job) {
             hl_free_place(&place);
         return forced;
     }
-    outcome->text_in_place_bytes = place.n_chunks * place.chunk_bytes;
-    if (forced || hl_is_place_enough(outcome->text_in_place_bytes, place.text_bytes))
+    if (forced || hl_is_place_enough(place.n_chunks * place.chunk_bytes, place.text_bytes))
         done = put_in_place(job, &place);
     hl_free_place(&place);
     return done;
@@ -517,27 +517,23 @@ static bool is_present(const struct job *job) {
     return image >= 0;
 }
 
-/* Notes how much of the text the image brings onto huge pages, by the way of starting that brings most.  False: none, by either
-   way. */
+/* Notes how much of the text the image brings onto huge pages, by the way of starting that brings most.  False: none. */
 static bool note_reach(struct job *job) {
     struct hl_add_outcome *outcome = job->outcome;
     struct hl_reach reach;
     if (hl_find_reach(&reach, job->file, &job->store->geometry) != 0)
         return true; /* the plan says what is wrong */
     bool is_library = strcmp(hl_elf_type(job->file), "dso") == 0;
-    uint64_t mapped = reach.mapped_bytes, executed = is_library ? mapped : reach.executed_bytes;
-    outcome->is_to_be_executed = executed > mapped;
     outcome->text_bytes = reach.text_bytes;
-    outcome->text_huge_bytes = executed > mapped ? executed : mapped;
-    outcome->text_other_bytes = executed > mapped ? mapped : executed;
+    outcome->text_huge_bytes =
+        !is_library && reach.executed_bytes > reach.mapped_bytes ? reach.executed_bytes : reach.mapped_bytes;
     return outcome->text_huge_bytes > 0;
 }
 
-void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
-                  const struct hl_elf_file *file, unsigned flags) {
+static void add_file(struct hl_add_outcome *outcome, const struct hl_store *store,
+                     const struct hl_elf_file *file, unsigned flags) {
     struct job job = {.outcome = outcome, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(outcome, 0, sizeof *outcome);
-    outcome->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
     /* First, so that a later change of its mode shows: whether all users can read it is checked after this. */
     int result = hl_read_file_state(&job.state, file->fd);
     if (result != 0) {
@@ -572,25 +568,18 @@ void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
         hl_free_image(&job.image);
 }
 
-void hl_note_no_object(struct hl_add_outcome *outcome, enum hl_elf_problem problem, unsigned flags) {
-    const char *sentence = hl_elf_problem_sentence(problem);
-    bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
-    memset(outcome, 0, sizeof *outcome);
-    outcome->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
-    outcome->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
-    outcome->sentence = hl_xasprintf("%s", sentence);
-}
-
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags) {
     struct hl_elf_file file;
     enum hl_elf_problem problem = hl_open_elf_soon(&file, path, true);
     if (problem == HL_ELF_FINE) {
-        hl_add_image(outcome, store, &file, flags);
+        add_file(outcome, store, &file, flags);
         hl_close_elf(&file);
         return;
     }
-    hl_note_no_object(outcome, problem, flags);
+    bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
+    *outcome = (struct hl_add_outcome){.result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED};
+    outcome->sentence = hl_xasprintf("%s", hl_elf_problem_sentence(problem));
 }
 
 void hl_free_add_outcome(struct hl_add_outcome *outcome) {

@@ -80,8 +80,6 @@
 #define PRESSURE_MAX 5.0
 /* For this long the disks are watched for waiting processes. */
 #define WATCH_MS 300
-/* The finding that a file system has no large folios is valid for this long. */
-#define CANNOT_MS 3600000
 /* The inode number of the first user namespace (include/uapi/linux/nsfs.h). */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
 
@@ -91,7 +89,6 @@ enum { UNTRIED, CAN, CANNOT };
 struct hl_superblock {
     dev_t device;
     int reads_anew; /* UNTRIED, CAN, CANNOT */
-    double since;   /* CANNOT since then (hl_now_ms) */
 };
 
 /* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
@@ -225,13 +222,13 @@ static unsigned char *list_cached(const struct work *work) {
     return state;
 }
 
-static bool is_cached(const struct work *work) {
+static size_t count_cached(const struct work *work) {
     unsigned char *state = list_cached(work);
-    bool all = true;
+    size_t n = 0;
     for (size_t i = 0; i < work->pages; i++)
-        all &= state[i] & 1;
+        n += state[i] & 1;
     free(state);
-    return all;
+    return n;
 }
 
 /* Whether one entry maps all of the window. */
@@ -243,7 +240,7 @@ static bool is_mapped_huge(const struct work *work) {
 
 /* Finds whether CHUNK is huge, by touching one page of it. */
 static bool look_at(const struct work *work, struct hl_chunk *chunk) {
-    chunk->is_huge = map_chunk(work, chunk) && is_cached(work) &&
+    chunk->is_huge = map_chunk(work, chunk) && count_cached(work) == work->pages &&
                      madvise(work->window, work->page_bytes, MADV_POPULATE_READ) == 0 && is_mapped_huge(work);
     return chunk->is_huge;
 }
@@ -607,25 +604,19 @@ static void read_chunk(const struct work *work, const struct hl_chunk *chunk) {
 /* Why a chunk did not become huge. */
 enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM };
 
-static const char *const sentences[] = {
-    [NONE] = NULL,
-    [IN_USE] = "processes map the file, and this kernel makes its text huge only while none does; reboot, or "
-               "ask for an image: "
-               "way=image",
-    [TOO_MANY] = "so many processes map the file that they would all wait for more than 2 ms; wait until "
-                 "there are fewer, or ask "
-                 "for an image: way=image",
-    [NO_PAGE] =
-        "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory",
-    [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld enable --way=image",
+static const struct {
+    const char *word; /* of what only the moment forbids */
+    const char *sentence;
+} obstacles[] = {
+    [IN_USE] = {"in-use", "processes map the file, and this kernel makes its text huge only while none does; "
+                          "reboot, or ask for an image: way=image"},
+    [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
+                            "wait until there are fewer, or ask for an image: way=image"},
+    [NO_PAGE] = {"no-huge-page", "the kernel had no huge page for it; free or compact memory: echo 1 > "
+                                 "/proc/sys/vm/compact_memory"},
+    [FILE_SYSTEM] = {NULL,
+                     "its file system keeps files on small pages; make an image: hugeld enable --way=image"},
 };
-
-/* What only the moment forbids, in one word. */
-static const char *const words[] = {[NONE] = NULL,
-                                    [IN_USE] = "in-use",
-                                    [TOO_MANY] = "in-use",
-                                    [NO_PAGE] = "no-huge-page",
-                                    [FILE_SYSTEM] = NULL};
 
 /* Whether the file system of the open FILE has large folios, by its kind and the kernel's version: what a file system can do is found
    by trying, but that cannot be tried while processes map the file. */
@@ -665,14 +656,9 @@ static enum obstacle try_collapse(struct hl_placer *placer, struct work *work, s
 
 /* Drops the cached pages of CHUNK.  False: some stayed, because a process uses them. */
 static bool drop(const struct work *work, const struct hl_chunk *chunk) {
-    bool is_empty = true;
     fdatasync(work->file);
     posix_fadvise(work->file, (off_t)chunk->offset, (off_t)work->place->chunk_bytes, POSIX_FADV_DONTNEED);
-    unsigned char *state = list_cached(work);
-    for (size_t i = 0; i < work->pages; i++)
-        is_empty &= !(state[i] & 1);
-    free(state);
-    return is_empty;
+    return count_cached(work) == 0;
 }
 
 /* Drops the cached pages of CHUNK and reads it again.  It is cached afterwards, huge or not, if it can be read. */
@@ -689,8 +675,6 @@ static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) 
 /* The first chunk of a SUPERBLOCK for which there was a huge page decides whether the file system has large folios at all. */
 static enum obstacle try_reading(const struct work *work, struct hl_superblock *superblock,
                                  struct hl_chunk *chunk) {
-    if (superblock->reads_anew == CANNOT && hl_now_ms() - superblock->since > CANNOT_MS)
-        superblock->reads_anew = UNTRIED;
     if (superblock->reads_anew == CANNOT)
         return FILE_SYSTEM;
     enum obstacle obstacle = read_anew(work, chunk);
@@ -698,7 +682,6 @@ static enum obstacle try_reading(const struct work *work, struct hl_superblock *
         obstacle = read_anew(work, chunk);
         if (obstacle == NO_PAGE) {
             superblock->reads_anew = CANNOT;
-            superblock->since = hl_now_ms();
             return FILE_SYSTEM;
         }
     }
@@ -722,7 +705,9 @@ static enum obstacle make_huge(struct hl_placer *placer, struct work *work, stru
     return try_reading(work, superblock, chunk);
 }
 
-const char *hl_explain_isolated(void) {
+/* Says that processors are isolated; NULL: none are.  To join pages, the kernel waits for all processors, and would wait endlessly for
+   one that never enters the kernel. */
+static const char *explain_isolated(void) {
     for (size_t i = 0; i < HL_ISOLATED_LISTS; i++) {
         char text[4096];
         long bytes = hl_read_file(hl_isolated_lists[i], text, sizeof text);
@@ -744,7 +729,7 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) 
     if (!is_real_root())
         return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
                             "processes map the file; run it there");
-    const char *isolated = hl_explain_isolated();
+    const char *isolated = explain_isolated();
     if (isolated != NULL)
         return hl_xasprintf("%s; make an image: hugeld enable --way=image", isolated);
     char *sentence = hl_explain_unsteady(file->fd, true);
@@ -784,22 +769,20 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     work.joined_prot = find_joined_prot(&work);
     if (placer->only_joins && work.joined_prot == PROT_NONE) {
         end_work(&work);
-        return hl_xasprintf("%s", sentences[IN_USE]);
+        return hl_xasprintf("%s", obstacles[IN_USE].sentence);
     }
     struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
     if ((sentence = explain_memory(bytes)) != NULL)
         place->obstacle = "memory";
-    else if ((sentence = explain_mappers(&work)) != NULL)
-        place->obstacle = "unknown";
     for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
         if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
-        /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
-        bool acts = !place->is_mapped || work.joined_prot != PROT_NONE;
-        if (acts && (sentence = explain_pressure(placer, i == 0)) != NULL)
-            place->obstacle = "pressure";
-        else if ((sentence = explain_mappers(&work)) != NULL)
+        if ((sentence = explain_mappers(&work)) != NULL)
             place->obstacle = "unknown";
+        /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
+        bool waits = place->is_mapped ? work.joined_prot != PROT_NONE : !placer->is_at_boot;
+        if (sentence == NULL && waits && (sentence = explain_pressure(placer, i == 0)) != NULL)
+            place->obstacle = "pressure";
         enum obstacle found =
             sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
         place->chunk[i].is_huge |= sentence == NULL && placer->only_looks && found == NONE;
@@ -811,6 +794,6 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     end_work(&work);
     if (sentence != NULL || obstacle == NONE)
         return sentence;
-    place->obstacle = words[obstacle];
-    return hl_xasprintf("%s", sentences[obstacle]);
+    place->obstacle = obstacles[obstacle].word;
+    return hl_xasprintf("%s", obstacles[obstacle].sentence);
 }

@@ -22,13 +22,13 @@ struct hl_place {
     const char *obstacle; /* after the same: what only the moment forbids, in one word; NULL: nothing does */
 };
 
-/* Findings of one command, or of the service, about this machine; zero at first. */
+/* Findings of one command about this machine; zero at first. */
 struct hl_placer {
-    /* Set by the caller.  only_joins: cached pages are joined, and no file is read anew.  only_looks: nothing is made huge, and the
-       answer is the expected result. */
-    bool only_joins, only_looks;
-    double
-        pause_us; /* that the last collapse took for each process that mapped the chunk; 0: there was none */
+    /* Set by the caller. */
+    bool only_joins; /* cached pages are joined, and no file is read anew */
+    bool only_looks; /* nothing is made huge, and the answer is the expected result */
+    bool is_at_boot; /* pressure does not matter for files that no process maps */
+    double pause_us; /* of the last collapse, for each process that mapped the chunk; 0: there was none */
     bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
     size_t n_superblocks;
     struct hl_superblock *superblock; /* hl_free_placer frees them */
@@ -52,10 +52,6 @@ uint64_t hl_huge_text_bytes(const struct hl_place *place);
 
 /* Whether PLACE_BYTES of the text in place are enough to do without an image, which reaches more but takes memory. */
 bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
-
-/* Says that processors are isolated (hl_isolated_lists); NULL: none are.  To join pages, the kernel waits for all processors, and
-   would wait endlessly for one that never enters the kernel. */
-const char *hl_explain_isolated(void);
 
 /* Why this user cannot put FILE, which lies at PATH, in place, regardless of the moment: the reason and the remedy, which the caller
    frees; NULL if the user can. */

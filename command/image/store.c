@@ -190,17 +190,11 @@ static int find_store(struct hl_store *store, const char *path) {
     return result;
 }
 
-int hl_find_store_again(struct hl_store *store, const char *path, int *said) {
-    int result = find_store(store, path);
-    if (result != 0 && result != -ENOENT && result != *said)
-        say_unusable(path, result);
-    *said = result;
-    return result;
-}
-
 int hl_find_store(struct hl_store *store, const char *path) {
-    int said = 0;
-    return hl_find_store_again(store, path, &said);
+    int result = find_store(store, path);
+    if (result != 0 && result != -ENOENT)
+        say_unusable(path, result);
+    return result;
 }
 
 /* --- making one --- */
@@ -394,8 +388,7 @@ uint64_t hl_store_room(const struct hl_store *store) {
 
 /* --- removing --- */
 
-/* Removes the folder NAME of FOLDER and everything in it, if DEEP also the folders in it. */
-static int remove_tree(int folder, const char *name, bool deep) {
+int hl_remove_tree(int folder, const char *name, bool deep) {
     DIR *entries = hl_open_list(folder, name);
     int result = 0;
     if (entries == NULL)
@@ -406,7 +399,7 @@ static int remove_tree(int folder, const char *name, bool deep) {
         if (unlinkat(dirfd(entries), entry->d_name, 0) != 0) {
             int error = errno;
             int below = deep && (error == EISDIR || error == EPERM)
-                            ? remove_tree(dirfd(entries), entry->d_name, false)
+                            ? hl_remove_tree(dirfd(entries), entry->d_name, false)
                             : -error;
             result = result != 0 ? result : below;
         }
@@ -428,8 +421,8 @@ static char *read_link(int folder, const char *name) {
 }
 
 void hl_remove_leftovers(const struct hl_store *store) {
-    remove_tree(store->folder, HL_NEW_FOLDER, true);
-    remove_tree(store->folder, HL_OLD_FOLDER, true);
+    hl_remove_tree(store->folder, HL_NEW_FOLDER, true);
+    hl_remove_tree(store->folder, HL_OLD_FOLDER, true);
 }
 
 int hl_publish_folder(const struct hl_store *store, const char *key) {
@@ -439,13 +432,13 @@ int hl_publish_folder(const struct hl_store *store, const char *key) {
     if ((errno != EEXIST && errno != ENOTEMPTY) ||
         renameat2(folder, HL_NEW_FOLDER, folder, key, RENAME_EXCHANGE) != 0)
         return -errno;
-    return remove_tree(folder, HL_NEW_FOLDER, true);
+    return hl_remove_tree(folder, HL_NEW_FOLDER, true);
 }
 
 int hl_remove_store_item(const struct hl_store *store, const char *key) {
     if (renameat(store->folder, key, store->folder, HL_OLD_FOLDER) != 0)
         return -errno;
-    return remove_tree(store->folder, HL_OLD_FOLDER, true);
+    return hl_remove_tree(store->folder, HL_OLD_FOLDER, true);
 }
 
 /* Makes the MARKS in the folder .new. */

@@ -64,10 +64,6 @@ uint64_t hl_find_store_owner(void);
 /* Opens the store at PATH, which may be NULL.  0; -ENOENT if there is none, without a message; or another negated errno. */
 int hl_find_store(struct hl_store *store, const char *path);
 
-/* The same, for a caller that asks repeatedly: the error is not reported if it equals *SAID, which is 0 at first and becomes the
-   result. */
-int hl_find_store_again(struct hl_store *store, const char *path, int *said);
-
 /* Opens the store in the same way, after making it if there is none, and locks it.  The system's store gets a mount of its own, of
    the SIZE as mount(8) takes it, NULL: of the default size, or as it is.  WAITS: for ten seconds, while another process changes it;
    otherwise the result is -EWOULDBLOCK then, without a message. */
@@ -165,6 +161,9 @@ bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options 
 /* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
 bool hl_is_kept_in_place(int file, const struct hl_options *options);
 
+/* Removes the folder NAME of FOLDER and everything in it, if DEEP also the folders in it.  0, or a negated errno. */
+int hl_remove_tree(int folder, const char *name, bool deep);
+
 /* Removes the image KEY.  0, -ENOENT if another process did, or another negated errno; prints nothing. */
 int hl_remove_store_item(const struct hl_store *store, const char *key);
 
@@ -195,30 +194,21 @@ struct hl_add_outcome {
     enum hl_share_result result;
     char *path; /* the file's own, without symbolic links; NULL if unknown */
     struct hl_line key;
-    bool is_in_place, is_for_place;       /* the latter: HL_ADD_IN_PLACE was set */
+    bool is_in_place;
     uint64_t huge_pages;                  /* of the image, or of the file in place */
-    uint64_t text_bytes, text_huge_bytes, /* of the text, and of the text on huge pages */
-        text_in_place_bytes;              /* of the text that could be on huge pages in place */
-    bool is_to_be_executed;               /* text_huge_bytes are reached by executing the image itself */
-    uint64_t text_other_bytes;            /* the same by the other way, mapping or executing it: no more than
-                                             text_huge_bytes */
+    uint64_t text_bytes, text_huge_bytes; /* of the text, and of the text on huge pages */
     const char *reason;                   /* of reason.def, or why it is pending, in one word; or NULL */
     bool is_pending;                      /* it failed, and may succeed later although the file is the same */
     char *sentence;     /* why not, and the remedy, also if only a part of the file is in place; or NULL */
     char *not_in_place; /* why it is an image although it could be in place; or NULL */
 };
 
-/* Puts the open FILE on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's text,
+/* Puts the file at PATH on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's text,
    or makes its image in STORE, as FLAGS (HL_ADD_*) say.  If the store has the image of the same file from before its ctime changed,
    and the bytes are the same, the image gets the new key and nothing is copied.  Prints nothing: the result is OUTCOME, which
    hl_free_add_outcome frees. */
-void hl_add_image(struct hl_add_outcome *outcome, const struct hl_store *store,
-                  const struct hl_elf_file *file, unsigned flags);
-/* The same for the file at PATH. */
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags);
-/* Sets OUTCOME as hl_add_path does if hl_open_elf_soon finds PROBLEM; errno is still hl_open_elf_soon's. */
-void hl_note_no_object(struct hl_add_outcome *outcome, enum hl_elf_problem problem, unsigned flags);
 void hl_free_add_outcome(struct hl_add_outcome *outcome);
 
 /* How thoroughly an image is checked. */

@@ -57,16 +57,13 @@ bool hl_begin_apply(struct hl_apply *apply) {
     apply->has_store = result == 0;
     if (result == 0 && !wants && !apply->is_dry)
         result = hl_lock_store(&apply->store, true);
-    if (result == -EPERM && geteuid() == 0) {
-        apply->cannot_mount = true;
-        return true;
-    }
-    if (result != 0 && !(is_missing(result) && !wants)) {
+    apply->cannot_mount = result == -EPERM && geteuid() == 0;
+    if (result != 0 && !apply->cannot_mount && !(is_missing(result) && !wants)) {
         json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));
         apply->failed = true;
         return false;
     }
-    if (!apply->has_store && apply->is_dry) { /* the one that would be made */
+    if (!apply->has_store && (apply->is_dry || apply->cannot_mount)) { /* the one that would be made */
         apply->store =
             (struct hl_store){.path = hl_xasprintf("%s", apply->store_path), .folder = -1, .lock = -1};
         apply->store.owner = hl_find_store_owner();
@@ -136,7 +133,8 @@ static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
     case HL_RESULT_REFUSED:
     case HL_RESULT_NOTHING:
         *(record->result == HL_RESULT_REFUSED ? &apply->refused : &apply->nothing) += 1;
-        apply->failed |= wanted->is_named;
+        /* A list for many machines may name a file that gains nothing on some. */
+        apply->failed |= wanted->is_named && record->result == HL_RESULT_REFUSED;
         if (wanted->is_named)
             note(apply, wanted->path, wanted->entry, hl_result_name(record->result), NULL, 0, record->reason,
                  record->sentence);
@@ -152,12 +150,6 @@ static double find_uptime(void) {
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now); /* no one sets this clock */
     return (double)now.tv_sec;
-}
-
-static void find_key(struct hl_line *key, struct hl_file_state *state, const struct stat *status) {
-    *state = (struct hl_file_state){status->st_dev, status->st_ino, (uint64_t)status->st_size,
-                                    (uint64_t)status->st_ctim.tv_sec, (uint64_t)status->st_ctim.tv_nsec};
-    hl_set_image_key(key, state);
 }
 
 /* Removes the item KEY of PATH.  0, or a negated errno, which was noted. */
@@ -212,14 +204,14 @@ static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *want
     return is;
 }
 
-/* Whether the image of the file with STATE is there, may be used, and is huge; small pages are joined above the memory margin, else
+/* Whether the image of the file is there, may be used, and is huge; small pages are joined above the memory margin, else
    they stay. */
-static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted,
-                           const struct hl_file_state *state) {
+static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line path;
     uint64_t pages, small = 0;
     struct hl_file_state found = {0};
-    long image = hl_open_image_in_store(apply->store.folder, apply->store.owner, state, &path, &found);
+    long image =
+        hl_open_image_in_store(apply->store.folder, apply->store.owner, &wanted->state, &path, &found);
     if (image < 0 || !is_still_public(apply, wanted)) {
         if (image >= 0)
             close((int)image);
@@ -227,7 +219,7 @@ static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wante
     }
     struct hl_line key;
     struct stat folder;
-    hl_set_image_key(&key, state);
+    hl_set_image_key(&key, &wanted->state);
     bool is_open = !apply->store.for_all ||
                    (fstatat(apply->store.folder, key.at, &folder, 0) == 0 && (folder.st_mode & S_IXOTH) != 0);
     if (is_open && hl_prove_huge(&apply->store.geometry, (int)image, false, &pages, &small) == 0 &&
@@ -253,8 +245,8 @@ static bool is_still_in_place(const struct hl_apply *apply, const struct hl_want
 }
 
 static bool is_still_made(struct hl_apply *apply, const struct hl_wanted *wanted,
-                          const struct hl_record *record, const struct hl_file_state *state) {
-    return record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted, state);
+                          const struct hl_record *record) {
+    return record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted);
 }
 
 static enum hl_result judge(const struct hl_add_outcome *outcome) {
@@ -341,14 +333,7 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
 
 static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line key;
-    struct hl_file_state state;
-    find_key(&key, &state, &wanted->status);
-    if (apply->cannot_mount) {
-        apply->pending++;
-        note(apply, wanted->path, wanted->entry, "pending", NULL, 0, "no-store",
-             "there is no store in this container");
-        return;
-    }
+    hl_set_image_key(&key, &wanted->state);
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
     bool is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way;
     bool is_made = is_same && record->result == HL_RESULT_MADE;
@@ -357,7 +342,7 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;
-    bool is_whole = is_made && is_still_made(apply, wanted, record, &state);
+    bool is_whole = is_made && is_still_made(apply, wanted, record);
     if ((is_vain && !is_due && !(is_made && !is_whole)) || (is_whole && !is_vain) ||
         (is_same && record->result == HL_RESULT_NOTHING && !(wanted->is_named && apply->retries)))
         count_result(apply, wanted, record);
@@ -451,18 +436,23 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
 
 /* --- the run --- */
 
+char *hl_explain_entry(const struct hl_entry *entry) {
+    const char *problem = entry->problem;
+    if (problem == NULL && entry->is_unit && !hl_knows_unit(entry->text))
+        problem = "systemd knows no such unit";
+    return problem != NULL ? hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, problem)
+                           : NULL;
+}
+
 void hl_apply_lists(struct hl_apply *apply) {
     hl_find_wanted(&apply->wanted, &apply->lists, apply->only, apply->store.for_all);
     for (size_t i = 0; i < apply->lists.n; i++) {
         const struct hl_entry *entry = &apply->lists.entry[i];
         if (apply->only != NULL && apply->only != entry)
             continue;
-        if (entry->problem != NULL)
-            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text,
-                                                entry->problem));
-        if (entry->is_unit && !hl_knows_unit(entry->text))
-            hl_note_problem(apply, hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source,
-                                                entry->line, entry->text));
+        char *problem = hl_explain_entry(entry);
+        if (problem != NULL)
+            hl_note_problem(apply, problem);
     }
     prune(apply);
     for (size_t i = 0; i < apply->wanted.n; i++)
@@ -523,7 +513,7 @@ void hl_print_applied(struct hl_apply *apply, int code, json_t *more) {
 /* --- the command --- */
 
 struct request {
-    bool dry_run, json, any_disk;
+    bool dry_run, json, any_disk, boot;
     const char *list, *store, *metrics, *every;
 };
 
@@ -533,6 +523,8 @@ static const struct hl_flag command_flags[] = {
     {"metrics", 0, "FILE.prom", "Write gauges for Prometheus", HL_STRING(struct request, metrics)},
     {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)",
      HL_STRING(struct request, every)},
+    {"boot", 0, NULL, "Put files that nothing maps in place whatever the machine does",
+     HL_SWITCH(struct request, boot)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
     {"store", 0, "FOLDER", "This store, not the machine's (root) or your own",
      HL_STRING(struct request, store)},
@@ -578,6 +570,7 @@ static int apply_once(const struct request *request) {
     struct hl_apply apply = {.is_dry = request->dry_run,
                              .json = request->json,
                              .any_disk = request->any_disk,
+                             .placer.is_at_boot = request->boot,
                              .list = request->list,
                              .configuration = hl_find_configuration(geteuid() == 0)};
     apply.store_path = request->store != NULL ? hl_xasprintf("%s", request->store) : hl_default_store();

@@ -23,8 +23,9 @@ struct request {
     struct hl_list names;
     /* while it works */
     char *configuration;
-    int folder; /* enabled.d */
-    int code;   /* of the command */
+    int folder;       /* enabled.d */
+    bool made_folder; /* and nobody else has */
+    int code;         /* of the command */
     bool changed;
     json_t *entries;
 };
@@ -130,7 +131,8 @@ static int apply_entry(struct request *request, const char *text, json_t **files
             hl_apply_lists(&apply);
         if (apply.only != NULL && apply.made + apply.in_place + apply.present + apply.pending == 0 &&
             !apply.failed) {
-            hl_warn("%s: nothing of it can be on huge pages", text);
+            if (apply.wanted.n == 0 || !apply.wanted.file[0].is_named) /* else each file says why */
+                hl_warn("%s: nothing of it can be on huge pages", text);
             apply.failed = true;
         }
     }
@@ -312,7 +314,8 @@ static int lock_lists(struct request *request) {
         if (mkdir(folder, geteuid() == 0 ? 0755 : 0700) == 0 && geteuid() == 0)
             chmod(folder, 0755); /* umask(2) */
     }
-    if (!request->disables && mkdir(folder, 0755) == 0)
+    request->made_folder = !request->disables && mkdir(folder, 0755) == 0;
+    if (request->made_folder)
         chmod(folder, 0755);
     request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
     int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
@@ -383,10 +386,18 @@ static int lock_and_act(struct request *request, const char *name) {
     } else {
         request->code = HL_EXIT_NO;
     }
-    if (lock >= 0)
+    if (lock >= 0) {
+        unlinkat(request->folder, ".lock", 0); /* whoever waits for it makes it anew */
         close(lock);
+    }
     if (request->folder >= 0)
         close(request->folder);
+    if (request->made_folder && !request->changed) {
+        char *folder = hl_xasprintf("%s/enabled.d", request->configuration);
+        if (rmdir(folder) == 0)
+            rmdir(request->configuration); /* fails if it has settings */
+        free(folder);
+    }
     return request->code;
 }
 

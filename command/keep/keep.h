@@ -45,6 +45,9 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
 /* Writes the records, closes the store and frees everything but FILES and PROBLEMS.  The exit code. */
 int hl_end_apply(struct hl_apply *apply);
 
+/* What is wrong with ENTRY, and in which line of which list; NULL: nothing.  The caller frees it. */
+char *hl_explain_entry(const struct hl_entry *entry);
+
 /* Notes a problem of the whole run, and says it; takes TEXT over. */
 void hl_note_problem(struct hl_apply *apply, char *text);
 
@@ -82,6 +85,8 @@ struct hl_use {
 bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out);
 
 /* --- units (unit.c) --- */
+
+#define HL_UNIT_LINKS "/run/hugeld-units" /* to the images of units that are being started */
 
 /* Finds the files that UNIT executes: those that the user has NAMED, else that of its ExecStart=, behind launchers, or of its main
    process.  False, after a message. */

@@ -192,7 +192,8 @@ static void free_entry(struct hl_entry *entry) {
     free(entry->problem);
 }
 
-char *hl_parse_entry(struct hl_lists *lists, const char *line, const char *source, unsigned number) {
+/* Adds the entry or mask of LINE.  NULL, or the problem with it, which the caller frees. */
+static char *parse_entry(struct hl_lists *lists, const char *line, const char *source, unsigned number) {
     const char *rest = line;
     char *first = cut_word(&rest), *problem = NULL, *word;
     if (first[0] == '!') {
@@ -249,7 +250,7 @@ static void drop_masked(struct hl_lists *lists) {
 void hl_read_lists(struct hl_lists *lists, const char *configuration, const char *list) {
     *lists = (struct hl_lists){.is_whole = true};
     if (list != NULL) {
-        lists->is_whole = read_lines(lists, list, false, hl_parse_entry);
+        lists->is_whole = read_lines(lists, list, false, parse_entry);
         drop_masked(lists);
         return;
     }
@@ -267,7 +268,7 @@ void hl_read_lists(struct hl_lists *lists, const char *configuration, const char
     for (int i = 0; i < n; i++) {
         char *path = hl_xasprintf("%s/%s", lists->folder, names[i]->d_name);
         if (names[i]->d_name[0] != '.' && hl_ends_in(names[i]->d_name, ".list"))
-            lists->is_whole &= read_lines(lists, path, false, hl_parse_entry);
+            lists->is_whole &= read_lines(lists, path, false, parse_entry);
         free(path);
         free(names[i]);
     }
@@ -335,6 +336,17 @@ static void note_missing(struct finding *finding, char *problem, bool unread) {
         free(problem);
 }
 
+/* Notes why PATH could not be opened, which is ERROR. */
+static void note_unopened(struct finding *finding, const char *path, int error) {
+    note_missing(
+        finding,
+        error == EREMOTE
+            ? hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path)
+        : error == EPERM ? hl_xasprintf("%s " HL_LOCAL_EXPOSED, path)
+                         : hl_xasprintf("%s: it cannot be read: %s", path, strerror(error)),
+        true);
+}
+
 static void add_file(struct finding *finding, int file, const char *found_at, const struct stat *status,
                      bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
@@ -346,7 +358,10 @@ static void add_file(struct finding *finding, int file, const char *found_at, co
     }
     if (wanted->n % 256 == 0)
         wanted->file = hl_xrealloc(wanted->file, (wanted->n + 256) * sizeof *wanted->file);
-    wanted->file[wanted->n++] = (struct hl_wanted){path, finding->entry, is_named, *status};
+    wanted->file[wanted->n++] =
+        (struct hl_wanted){path, finding->entry, is_named,
+                           .state = {status->st_dev, status->st_ino, (uint64_t)status->st_size,
+                                     (uint64_t)status->st_ctim.tv_sec, (uint64_t)status->st_ctim.tv_nsec}};
     finding->found++;
 }
 
@@ -357,15 +372,8 @@ static void add_folder(struct finding *finding, const char *path, bool is_inside
     const struct dirent *name;
     DIR *folder = hl_open_folder(&finding->local, path, !is_inside);
     if (folder == NULL) {
-        if (errno == EREMOTE)
-            note_missing(
-                finding,
-                hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path),
-                true);
-        else if (errno == EPERM && !is_inside)
-            note_missing(finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, path), true);
-        else if (errno != EPERM && errno != ENOENT)
-            note_missing(finding, hl_xasprintf("%s: it cannot be read: %s", path, strerror(errno)), true);
+        if (errno != ENOENT && (errno != EPERM || !is_inside))
+            note_unopened(finding, path, errno);
         return;
     }
     while ((name = hl_read_folder(&finding->local, folder)) != NULL) {
@@ -374,7 +382,7 @@ static void add_folder(struct finding *finding, const char *path, bool is_inside
         free(inner);
     }
     if (errno != 0)
-        note_missing(finding, hl_xasprintf("%s: it cannot be read: %s", path, strerror(errno)), true);
+        note_unopened(finding, path, errno);
     closedir(folder);
 }
 
@@ -398,14 +406,8 @@ static void add_path(struct finding *finding, const char *path, bool is_named, b
         if (folder != NULL && !is_link)
             add_folder(finding, folder, is_inside);
         free(folder);
-    } else if (file == -EREMOTE) {
-        note_missing(
-            finding,
-            hl_xasprintf("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path), true);
-    } else if (file == -EPERM) {
-        note_missing(finding, hl_xasprintf("%s " HL_LOCAL_EXPOSED, path), true);
     } else if (file < 0 && file != -ENOENT && file != -ENOTDIR) {
-        note_missing(finding, hl_xasprintf("%s: it cannot be read: %s", path, strerror(-file)), true);
+        note_unopened(finding, path, -file);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "command/base/basics.h"
 
 #include <sys/stat.h>
+#include "elf/store.h"
 
 /* The most names that are looked at for one entry. */
 #define HL_NAMES_MAX 65536
@@ -45,8 +46,8 @@ struct hl_lists {
 struct hl_wanted {
     char *path; /* without symbolic links */
     struct hl_entry *entry;
-    bool is_named; /* by its own path, and not found by a glob or in a folder */
-    struct stat status;
+    bool is_named;              /* by its own path, and not found by a glob or in a folder */
+    struct hl_file_state state; /* of which its image has the key */
 };
 
 struct hl_wanted_files {
@@ -61,9 +62,6 @@ char *hl_find_configuration(bool is_root);
    LISTS->problems, in words for the user.  hl_free_lists frees it. */
 void hl_read_lists(struct hl_lists *lists, const char *configuration, const char *list);
 void hl_free_lists(struct hl_lists *lists);
-
-/* Adds the entry of LINE, as it would stand in a list.  NULL, or the problem with it, which the caller frees. */
-char *hl_parse_entry(struct hl_lists *lists, const char *line, const char *source, unsigned number);
 
 /* Finds the files that the entries of LISTS mean now, or only those of the entry ONLY.  ONLY_ROOTS: folders and links that other
    users can change are left out.  The caller frees them by hl_free_wanted. */

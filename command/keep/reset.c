@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -37,8 +36,7 @@ struct look {
 };
 
 /* Whether the process executes images of the store, or, if it has our mounts, a copy that was made for it, or has leftovers of a killed
-   attach.  In a container or sandbox
-   with a store of its own, hugeld reset has to be run there.  No file of the process is opened: a FUSE may not answer. */
+   attach.  In a container or sandbox with a store of its own, hugeld reset has to be run there.  No file of the process is opened: a FUSE may not answer. */
 static bool maps_images(void *look_) {
     const struct look *look = look_;
     struct hl_process process = {0};
@@ -188,23 +186,6 @@ static bool unmount_store(bool says) {
     return result == 0;
 }
 
-static int remove_one(const char *path, const struct stat *stat, int type, struct FTW *place) {
-    (void)stat;
-    (void)type;
-    (void)place;
-    return remove(path);
-}
-
-/* Removes the folder PATH, which is hugeld's own, and everything in it. */
-static bool remove_folder(char *path) {
-    int result = nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
-    bool fine = result == 0 || errno == ENOENT;
-    if (!fine)
-        hl_warn("%s: it cannot be removed: %s", path, strerror(errno));
-    free(path);
-    return fine;
-}
-
 struct request {
     bool detaches, json;
 };
@@ -220,7 +201,12 @@ static int reset(const struct request *request) {
     bool fine = remove_images(&removed);
     if (is_root && fine) {
         fine = unmount_store(!request->json);
-        fine &= remove_folder(hl_xasprintf("/run/hugeld-units"));
+        int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, true);
+        if (result == -ENOTDIR && unlink(HL_UNIT_LINKS) == 0) /* a link, which is not followed */
+            result = 0;
+        if (result != 0 && result != -ENOENT)
+            hl_warn(HL_UNIT_LINKS ": it cannot be removed: %s", strerror(-result));
+        fine &= result == 0 || result == -ENOENT;
     }
     if (!request->json && !request->detaches)
         for (size_t i = 0; i < json_array_size(mapped); i++)

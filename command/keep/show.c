@@ -149,24 +149,21 @@ static bool is_of_interest(const struct shown *shown, bool is_named) {
     return is_named || shown->item != NULL || strcmp(shown->state, "pending") == 0;
 }
 
-/* Checks the image byte by byte. */
+/* Takes TEXT over. */
+static void add_problem(json_t *problems, char *text) {
+    json_array_append_new(problems, hl_json_text(text));
+    free(text);
+}
+
 static void check(struct shown *shown, const struct hl_store *store, json_t *problems) {
     enum hl_fault fault;
     if (shown->item == NULL)
         return;
     shown->problem = hl_check_store_item(store, shown->item, 0, &fault);
-    if (shown->problem == NULL)
-        return;
-    char *text = hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; hugeld apply", shown->path,
-                              shown->item->is_in_place ? "in place," : "its image", shown->item->key,
-                              shown->problem, store->path, shown->item->key);
-    json_array_append_new(problems, hl_json_text(text));
-    free(text);
-}
-
-static void add_problem(json_t *problems, char *text) {
-    json_array_append_new(problems, hl_json_text(text));
-    free(text);
+    if (shown->problem != NULL)
+        add_problem(problems, hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; hugeld apply", shown->path,
+                                           shown->item->is_in_place ? "in place," : "its image",
+                                           shown->item->key, shown->problem, store->path, shown->item->key));
 }
 
 json_t *hl_list_one(struct hl_apply *apply, bool checks) {
@@ -195,22 +192,15 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     }
     hl_find_wanted(&apply->wanted, &apply->lists, NULL, apply->has_store && apply->store.for_all);
     for (size_t i = 0; i < apply->lists.n; i++) {
-        const struct hl_entry *entry = &apply->lists.entry[i];
-        if (entry->problem != NULL)
-            add_problem(problems, hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text,
-                                               entry->problem));
-        if (entry->is_unit && !hl_knows_unit(entry->text))
-            add_problem(problems, hl_xasprintf("%s:%u: %s: systemd knows no such unit", entry->source,
-                                               entry->line, entry->text));
+        char *problem = hl_explain_entry(&apply->lists.entry[i]);
+        if (problem != NULL)
+            add_problem(problems, problem);
     }
     struct shown *shown = hl_xmalloc((apply->wanted.n + n_items + 1) * sizeof *shown);
     for (size_t i = 0; i < apply->wanted.n; i++) {
         const struct hl_wanted *wanted = &apply->wanted.file[i];
         struct hl_line key;
-        hl_set_image_key(&key, &(struct hl_file_state){wanted->status.st_dev, wanted->status.st_ino,
-                                                       (uint64_t)wanted->status.st_size,
-                                                       (uint64_t)wanted->status.st_ctim.tv_sec,
-                                                       (uint64_t)wanted->status.st_ctim.tv_nsec});
+        hl_set_image_key(&key, &wanted->state);
         shown[n] = (struct shown){.path = wanted->path,
                                   .entry = wanted->entry,
                                   .record = hl_find_record(&apply->records, wanted->path),
@@ -245,13 +235,8 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     free(use);
     free(shown);
     hl_free_store_items(items, n_items);
-    if (apply->has_store)
-        hl_close_store(&apply->store);
-    hl_free_wanted(&apply->wanted);
-    hl_free_lists(&apply->lists);
-    hl_free_records(&apply->records);
-    free(apply->configuration);
-    free(apply->store_path);
+    apply->is_dry = true; /* nothing is written */
+    hl_end_apply(apply);
     return list;
 }
 

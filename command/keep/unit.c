@@ -35,8 +35,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINKS "/run/hugeld-units"
-#define REMOVE "/bin/rm -rf " LINKS "/%%n"
+#define REMOVE "/bin/rm -rf " HL_UNIT_LINKS "/%%n"
 #define WAIT_SECONDS 5
 #define LINKS_MAX 99
 
@@ -262,7 +261,7 @@ static void print_drop_in(FILE *out, const struct hl_entry *entry, const char *s
         fprintf(out, " %s", entry->files.text[i]);
     fprintf(out, "\n");
     for (size_t i = 0; i < entry->files.n; i++)
-        fprintf(out, "BindReadOnlyPaths=-" LINKS "/%%n/%zu:%s\n", i, entry->files.text[i]);
+        fprintf(out, "BindReadOnlyPaths=-" HL_UNIT_LINKS "/%%n/%zu:%s\n", i, entry->files.text[i]);
     fprintf(out, "ExecStartPost=-+%s unit-end %%n", self);
     for (size_t i = 0; i < entry->files.n; i++)
         fprintf(out, " %s", entry->files.text[i]);
@@ -314,9 +313,10 @@ static int generate(const char *folder) {
 static int begin(const char *unit, char *const *files, int n) {
     struct hl_options options;
     int code = HL_EXIT_DONE;
-    char *folder = hl_xasprintf(LINKS "/%s", unit);
+    char *folder = hl_xasprintf(HL_UNIT_LINKS "/%s", unit);
     hl_default_options(&options);
-    if ((mkdir(LINKS, 0755) != 0 && errno != EEXIST) || (mkdir(folder, 0755) != 0 && errno != EEXIST)) {
+    if ((mkdir(HL_UNIT_LINKS, 0755) != 0 && errno != EEXIST) ||
+        (mkdir(folder, 0755) != 0 && errno != EEXIST)) {
         hl_warn("%s: %s", folder, strerror(errno));
         n = 0;
         code = HL_EXIT_NO;
@@ -360,7 +360,7 @@ static int end(const char *unit, char *const *files, int n) {
     const char *text = getenv("MAINPID");
     pid_t pid = text != NULL ? hl_parse_pid(text) : 0;
     const struct timespec pause = {0, 5000000};
-    char *folder = hl_xasprintf(LINKS "/%s", unit);
+    char *folder = hl_xasprintf(HL_UNIT_LINKS "/%s", unit);
     double limit = hl_now_ms() + WAIT_SECONDS * 1e3;
     for (int i = 0; i < n; i++) {
         char *link = hl_xasprintf("%s/%d", folder, i);

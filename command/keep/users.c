@@ -34,10 +34,7 @@ struct shared {
         uid_t user;
         pid_t process; /* of root, whose processes are left out one by one; else 0 */
     } left_out[LEFT_OUT_MAX];
-    struct {
-        unsigned processes, huge, in_units;
-        char unit[128];
-    } count[];
+    struct hl_use use[];
 };
 
 /* A file by which a region is found; ascending. */
@@ -95,17 +92,18 @@ static void read_regions(struct scan *scan, FILE *maps) {
     free(line);
 }
 
-/* The name of the unit of systemd that PID belongs to, in UNIT; "" if there is none. */
-static void read_unit(pid_t pid, char unit[128]) {
+/* Copies the name of the unit of systemd that PID belongs to to UNIT.  False: it belongs to none. */
+static bool read_unit(pid_t pid, char unit[128]) {
+    bool has_unit = false;
     char *path = hl_xasprintf("/proc/%d/cgroup", pid), groups[4096];
     long bytes = hl_read_file(path, groups, sizeof groups);
     free(path);
-    unit[0] = '\0';
-    if (bytes <= 0)
-        return;
-    for (char *part = strtok(groups, "/\n"); part != NULL; part = strtok(NULL, "/\n"))
-        if (hl_is_unit(part) && strlen(part) < 128 && strncmp(part, "user@", 5) != 0)
+    for (char *part = bytes > 0 ? strtok(groups, "/\n") : NULL; part != NULL; part = strtok(NULL, "/\n"))
+        if (hl_is_unit(part) && strlen(part) < 128 && strncmp(part, "user@", 5) != 0) {
             strcpy(unit, part);
+            has_unit = true;
+        }
+    return has_unit;
 }
 
 /* Whether any text of the file that is mapped at OF is on huge pages: 1, 0, or -1 if the kernel does not tell; -2: it has none. */
@@ -136,16 +134,11 @@ static void scan_process(struct scan *scan, pid_t pid) {
         int huge = scan->of[i].end > 0 ? find_huge(scan, &scan->of[i], pagemap) : -2;
         if (huge == -2)
             continue;
-        shared->count[i].processes++;
-        shared->count[i].huge += huge == 1;
+        shared->use[i].processes++;
+        shared->use[i].huge += huge == 1;
         shared->is_unknown |= huge == -1;
-        if (huge != 1) {
-            char unit[128];
-            read_unit(pid, unit);
-            shared->count[i].in_units += unit[0] != '\0';
-            if (unit[0] != '\0')
-                memcpy(shared->count[i].unit, unit, sizeof unit);
-        }
+        if (huge != 1)
+            shared->use[i].in_units += read_unit(pid, shared->use[i].unit);
     }
     if (pagemap >= 0)
         close(pagemap);
@@ -190,7 +183,7 @@ static bool await(pid_t child, const struct shared *shared) {
 }
 
 bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out) {
-    size_t bytes = sizeof(struct shared) + n * sizeof((struct shared *)0)->count[0];
+    size_t bytes = sizeof(struct shared) + n * sizeof *use;
     struct shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct scan *scan = hl_xmalloc(sizeof *scan);
     *left_out = 0;
@@ -198,6 +191,7 @@ bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out) {
         free(scan);
         return n == 0;
     }
+    memcpy(shared->use, use, n * sizeof *use);
     *scan = (struct scan){.shared = shared, .n = n};
     scan->name = hl_xmalloc(2 * n * sizeof *scan->name);
     scan->of = hl_xmalloc(n * sizeof *scan->of);
@@ -224,12 +218,7 @@ bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out) {
         }
     }
     signal(SIGCHLD, inherited);
-    for (size_t i = 0; i < n; i++) {
-        use[i].processes = shared->count[i].processes;
-        use[i].huge = shared->count[i].huge;
-        use[i].in_units = shared->count[i].in_units;
-        memcpy(use[i].unit, shared->count[i].unit, sizeof use[i].unit);
-    }
+    memcpy(use, shared->use, n * sizeof *use);
     *left_out = shared->n_left_out;
     bool is_known = !shared->is_unknown;
     free(scan->name);

@@ -255,10 +255,12 @@ def test_useless_attempts_are_not_repeated(world, what):
     else:
         world.path(APP).chmod(0o4755)
     world.lists("mine", path)
-    assert world.hugeld("apply").returncode == 1
+    status = 0 if what == "nothing" else 1  # a list for many machines may name what gains nothing on this one
+    first = world.hugeld("apply")
+    assert first.returncode == status and "not on huge pages" in first.stderr, first
     again = world.run("strace", "-f", "-o", "/run/trace", "/run/bin/hugeld", "apply", "--json")
     told = json.loads(again.stdout)
-    assert again.returncode == 1 and [file["result"] for file in told["files"]] == [what]
+    assert again.returncode == status and again.stderr == "" and [file["result"] for file in told["files"]] == [what]
     name = os.path.basename(path)
     assert not re.search(rf'open(at)?\(.*{name}", .*O_RDONLY', world.path("/run/trace").read_text().replace("O_RDONLY|O_NOFOLLOW|O_CLOEXEC|O_PATH", ""))
 

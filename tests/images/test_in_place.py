@@ -372,6 +372,37 @@ def test_pressure(place, resource):
     add(place, BIG)
 
 
+@pytest.mark.parametrize("resource", ["memory", "io"])
+def test_pressure_at_boot(place, resource):
+    """The boot unit waits for nothing but memory with a file that no process maps."""
+    if not os.path.exists("/proc/pressure"):
+        pytest.skip("this kernel has no pressure information")
+    add(place, BIG)  # or is skipped
+    place.hugeld("disable", BIG)
+    scatter(place.path(BIG))
+    place.lists("mine", BIG)
+    with waiting(place.path(f"/run/{resource}")):
+        assert place.hugeld("apply").returncode == 3 and huge_bytes(place) == 0
+        place.path(f"{SYSTEM}/.records").unlink()
+        result = place.hugeld("apply", "--boot")
+    assert result.returncode == 0 and "in place" in result.stdout and huge_bytes(place) == expected(place), result
+
+
+def test_no_store(place):
+    """Where none can be mounted, as in a container, files are put in place all the same, and only others are pending."""
+    add(place, BIG)  # or is skipped
+    place.hugeld("disable", BIG)
+    assert place.run("umount", SYSTEM).returncode == 0
+    shutil.rmtree(place.path(SYSTEM))
+    scatter(place.path(BIG))
+    place.lists("mine", BIG, APP)
+    result = place.hugeld("apply", "--json", strace=["-e", "inject=mount:error=EPERM"])
+    told = {file["path"]: file for file in json.loads(result.stdout)["files"]}
+    assert result.returncode == 3 and (told[BIG]["result"], told[BIG]["way"]) == ("made", "in-place"), result
+    assert (told[APP]["reason"], told[APP]["sentence"]) == ("no-store", "there is no store in this container")
+    assert huge_bytes(place) == expected(place)
+
+
 def test_pressure_that_is_over(place):
     """Pressure from reading the files before this one is no reason: nothing waits for the disk any more."""
     if not os.path.exists("/proc/pressure"):

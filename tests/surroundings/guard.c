@@ -10,7 +10,8 @@ static long result;
 
 /* No function of libc can be called yet. */
 static long install(char *at) {
-    long value = SYS_madvise, page = ((long)at + (4 << 20)) & -4096L, bytes = 4096, advice = 102 /* MADV_GUARD_INSTALL */;
+    long value = SYS_madvise, page = ((long)at + (4 << 20)) & -4096L, bytes = 4096,
+         advice = 102 /* MADV_GUARD_INSTALL */;
 #ifdef PROTECT
     value = SYS_mprotect;
     advice = 7;
@@ -18,7 +19,8 @@ static long install(char *at) {
 #ifdef __x86_64__
     __asm__ volatile("syscall" : "+a"(value) : "D"(page), "S"(bytes), "d"(advice) : "rcx", "r11", "memory");
 #else
-    register long x8 __asm__("x8") = value, x0 __asm__("x0") = page, x1 __asm__("x1") = bytes, x2 __asm__("x2") = advice;
+    register long x8 __asm__("x8") = value, x0 __asm__("x0") = page, x1 __asm__("x1") = bytes,
+                     x2 __asm__("x2") = advice;
     __asm__ volatile("svc #0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2) : "memory");
     value = x0;
 #endif

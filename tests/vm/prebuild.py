@@ -29,7 +29,6 @@ writable = load(HERE.parent / "writable" / "conftest.py", "writable_conftest")
 guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
 attach = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
 exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
-acted = load(HERE / "guest" / "test_vm_service.py", "acted")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at, first = writable.program, writable.early, guest.under, guest.stop_at, guest.first
 tool, confine = surroundings.tool, surroundings.confine
@@ -63,6 +62,5 @@ def test_build(builder, pause_library, empty_library, confine, program, early, u
     builder.exceptions()
     builder.tiny()
     builder.poke()
-    acted.build(builder)
     shutil.copytree(tmp_path_factory.getbasetemp(), os.environ["T_PREBUILT"], symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.c", "*.cc", "*.s", "*.ld", "*current"))

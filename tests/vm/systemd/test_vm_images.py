@@ -156,3 +156,48 @@ def test_other_root(unit, program):
         one.stop()
     finally:
         shutil.rmtree(root)
+
+
+def shown(unit, name):
+    return helpers.run(["systemctl", "show", "--value", "-p", name, unit]).stdout.strip()
+
+
+def test_units(service):
+    """A list that a playbook wrote: `hugeld apply` switches the timer on, and off with the last entry; the units make the image where all
+    see it and count its memory; the boot unit makes a lost store anew; and the generator gives the listed service its image."""
+    program, listed = pathlib.Path("/usr/local/bin/playbook"), pathlib.Path("/etc/hugeld/enabled.d/playbook.list")
+    shutil.copy(service, program)
+    program.chmod(0o755)
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    pathlib.Path("/run/systemd/system/playbook.service").write_text(f"[Service]\nExecStart={program}\nStandardOutput=null\n")
+    listed.write_text(f"playbook.service {program} way=image\n/bin/true\n")
+    try:
+        assert helpers.run(["systemctl", "daemon-reload"]).returncode == 0
+        assert str(LINKS / "%n/0").replace("%n", "playbook.service") in shown("playbook.service", "BindReadOnlyPaths")
+        assert "hugeld-boot.service" in shown("playbook.service", "After")
+        assert helpers.hugeld("apply").returncode == 0  # /bin/true gains nothing, which is no failure
+        for unit in "hugeld.timer", "hugeld-boot.service":
+            assert helpers.run(["systemctl", "is-enabled", unit]).stdout == "enabled\n"
+        assert shown("hugeld.timer", "ActiveState") == "active"
+        for unit in "hugeld.service", "hugeld-boot.service":
+            assert helpers.hugeld("reset").returncode == 0 and not pathlib.Path("/run/hugeld").exists()
+            for _ in range(3):
+                started = helpers.run(["systemctl", "start", unit], timeout=300)
+                assert started.returncode == 0, helpers.run(["journalctl", "-u", unit]).stdout
+            image_of(program)
+            [pages] = [f["huge_pages"] for s in helpers.hugeld_json("list")["stores"] for f in s["files"] if f["path"] == str(program)]
+            current = int(pathlib.Path("/sys/fs/cgroup/hugeld.slice/memory.current").read_text())
+            assert current >= pages * helpers.HUGE > 0
+        assert helpers.run(["systemctl", "start", "playbook.service"]).returncode == 0
+        helpers.wait_until(lambda: runs_from(int(shown("playbook.service", "MainPID"))) == image_of(program), what="the image")
+        listed.unlink()
+        assert helpers.hugeld("apply").returncode == 0
+        assert helpers.run(["systemctl", "is-enabled", "hugeld.timer"]).stdout == "disabled\n"
+        assert shown("hugeld.timer", "ActiveState") == "inactive"
+    finally:
+        listed.unlink(missing_ok=True)
+        helpers.run(["systemctl", "stop", "playbook.service", "hugeld.timer"])
+        pathlib.Path("/run/systemd/system/playbook.service").unlink()
+        helpers.run(["systemctl", "daemon-reload"])
+        helpers.hugeld("reset")
+        program.unlink()
