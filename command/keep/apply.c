@@ -359,12 +359,14 @@ static bool is_unmounted(const struct hl_store_item *item) {
     struct stat status = {0};
     char *path = hl_xasprintf("%s", item->origin);
     int result = -ENOENT;
-    for (char *end = path; result != 0 && end != NULL && path[0] != '\0';) {
+    for (bool goes_on = true; result != 0 && goes_on && path[0] != '\0';) {
         int file = hl_open_local_path(path, true, &status);
         result = file < 0 ? file : 0;
         if (file >= 0)
             close(file);
-        if (result != 0 && (end = strrchr(path, '/')) != NULL)
+        char *end = result != 0 ? strrchr(path, '/') : NULL;
+        goes_on = end != NULL;
+        if (goes_on)
             *end = '\0';
     }
     if (result != 0 && path[0] == '\0')
@@ -535,14 +537,14 @@ static const struct hl_flag command_flags[] = {
 
 /* Seconds in TEXT; 0: it is none. */
 static double parse_time(const char *text) {
-    char *unit;
-    double number = text[0] >= '0' && text[0] <= '9' ? strtod(text, &unit) : 0;
-    double seconds = number <= 0              ? 0
-                     : strcmp(unit, "") == 0  ? number
-                     : strcmp(unit, "s") == 0 ? number
-                     : strcmp(unit, "m") == 0 ? 60 * number
-                     : strcmp(unit, "h") == 0 ? 3600 * number
-                                              : 0;
+    char *unit = NULL;
+    if (text[0] < '0' || text[0] > '9')
+        return 0;
+    double number = strtod(text, &unit);
+    double seconds = strcmp(unit, "") == 0 || strcmp(unit, "s") == 0 ? number
+                     : strcmp(unit, "m") == 0                        ? 60 * number
+                     : strcmp(unit, "h") == 0                        ? 3600 * number
+                                                                     : 0;
     return seconds >= 1 && seconds <= DELAY_MAX ? seconds : 0;
 }
 
