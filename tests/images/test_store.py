@@ -292,6 +292,16 @@ def test_folder_that_may_not_answer(world):
         assert world.left() == []
 
 
+def test_unit_whose_program_may_not_answer(world):
+    """Its program lies on a FUSE whose server does not answer: that is said, and nothing waits for it."""
+    with serving(world) as server:
+        server.send_signal(signal.SIGSTOP)
+        run = world.systemctl("ExecStart={ path=/run/served/app ; argv[]=/run/served/app ; ignore_errors=no }")
+        result = world.run(*run, "timeout", "-s", "KILL", "20", "/run/bin/hugeld", "enable", "demo.service")
+        refused(result, "/run/served/app")
+        assert world.left() == []
+
+
 # --- rights to fill a store ---
 
 
