@@ -182,12 +182,17 @@ static char *find_running(const char *unit) {
     return found;
 }
 
-/* The file that is executed in the end if PATH is started: behind scripts, env and the like.  NULL: that is unknown; *SCRIPT is then
-   the interpreter, if there is one.  The caller frees both. */
+/* The file that is executed in the end if PATH is started: behind scripts, env and the like.  NULL: that is unknown, or its file system
+   may never answer (FUSE, NFS); *SCRIPT is then the interpreter, if there is one.  The caller frees both. */
 static char *find_executed(const char *path, char **script) {
-    struct hl_program program;
+    struct hl_program program = {0};
+    struct stat status;
     char *const argv[] = {(char *)path, NULL}, *found = NULL;
+    int file = hl_open_local_path(path, true, &status);
     *script = NULL;
+    if (file < 0)
+        return NULL;
+    close(file);
     if (hl_open_program(&program, path)) {
         const struct hl_target *target = hl_follow_launchers(&program, argv);
         const char *executable = target->program->executable;
