@@ -272,7 +272,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     verdict->reason = find_reason(verdict, &judging.file_plan);
-    if (is_main && access(path, X_OK) != 0 && errno == EACCES) {
+    if (is_main && faccessat(file->fd, "", X_OK, AT_EMPTY_PATH) != 0 && errno == EACCES) {
         verdict->best = HL_WAY_NOTHING;
         verdict->reason = HL_REASON_NOT_EXECUTABLE;
     }

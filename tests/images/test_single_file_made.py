@@ -22,7 +22,6 @@ TOOLS = cache_folder() / "single-file"
 TEXT = "what it carries, " * 1000
 SMALL = "no whole huge page lies inside"
 SCRIPT = "is a script"
-SPARSE = "its segments lie too far apart"  # postject puts its own far behind the others
 
 
 def make(*argv, **options):
@@ -111,13 +110,13 @@ def by_bun(folder):
     return [folder / "app"]
 
 
-# Its maker; the reason of `share add`, or None where it has an image; and whether it has text for a huge page.
+# Its maker; the reason of `hugeld apply`, or None where it has an image; and whether it has text for a huge page.
 MADE = {
     "makeself": (by_makeself, SCRIPT, False),
     "unzipsfx": (by_unzipsfx, SMALL, False),
     "sbcl": (by_sbcl, SMALL, False),
     "pyinstaller": (by_pyinstaller, REFUSED, False),
-    "node": (by_node, SPARSE, True),
+    "node": (by_node, REFUSED, True),
     "bun": (by_bun, None, True),  # in a segment
 }
 
