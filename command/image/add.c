@@ -203,6 +203,12 @@ static bool leaves_margin(struct job *job, uint64_t needed) {
                                      needed >> 20, HL_AVAILABLE_MIN));
 }
 
+/* Whether there is a store, or would be one after a dry run. */
+static bool check_store(struct job *job) {
+    return job->store->folder >= 0 || (job->flags & HL_ADD_DRY) != 0 ||
+           fail_for_now(job, "no-store", hl_xasprintf("there is no store in this container"));
+}
+
 /* Before anything is written, since processes are killed if the memory is missing. */
 static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
@@ -210,8 +216,8 @@ static bool check_room(struct job *job) {
     uint64_t needed;
     struct hl_status status;
     struct hl_placement placement;
-    if (store->folder < 0 && !(job->flags & HL_ADD_DRY))
-        return fail_for_now(job, "no-store", hl_xasprintf("there is no store in this container"));
+    if (!check_store(job))
+        return false;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     hl_read_status(&status, &hl_system_roots);
@@ -541,8 +547,9 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
         return;
     }
     hl_set_image_key(&outcome->key, &job.state);
-    /* Last, since it writes to the file's disk. */
-    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&job)) || !check_file(&job) ||
+    /* First, since the rest cannot be told in a container without rights; last, since it writes to the file's disk. */
+    if (((flags & HL_ADD_IMAGE) && !check_store(&job)) ||
+        ((flags & HL_ADD_IF_WORTH) && !has_enough_text(&job)) || !check_file(&job) ||
         !make_changes_show(&job))
         return;
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&job);
