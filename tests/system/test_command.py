@@ -50,7 +50,6 @@ def test_wrong_use(arguments):
     (["doctor", "true"], "doctor: true is one too many; give none"),
     (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
     (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload or ldso"),
-    (["run", "--loader=ldso", "true"], "--loader=ldso: the option is called --via now"),
     (["enable", "--way=sideways", "/bin/true"], "enable: --way sideways: give image or in-place"),
     (["image", "/bin/true", "out", "more"], "image: more is one too many; give one FILE and one OUT"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
