@@ -142,7 +142,7 @@ def test_already_huge_is_shown(calls, library, pool):
     with running([copy, FOREVER], env=env), running([calls, FOREVER]):
         for seconds in (2, 6, 18):
             lines = hugeld("survey", "--seconds", seconds, "--program", calls, "--program", copy).stdout.splitlines()
-            shown = [line for line in lines if line.endswith(f" (huge)  {copy}")]
+            shown = [line for line in lines if line.split()[-2:] == ["(huge)", str(copy)]]
             if shown and f"hugeld enable {calls}" in lines:
                 break
     assert len(shown) == 1 and f"hugeld enable {calls}" in lines, lines
