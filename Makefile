@@ -231,7 +231,7 @@ check-fuzz:
 
 check-vm:
 	@tools/install-packages build check vm ldso
-	@$(MAKE) -j2 all
+	@$(MAKE) -j2 all $B/hugeld-glibc
 	@glibc-patches/build -d $B/ldso
 	@tests/vm/run $(if $(SAMPLE),--sample) $(VM)
 

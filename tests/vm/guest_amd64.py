@@ -125,7 +125,7 @@ def make_root(folder):
         root.add(name)
     root.add_tree(TESTS.parent / "harness", at="/hugeld/harness", leave=("__pycache__",))
     root.add_tree(TESTS, at="/hugeld/tests", leave=("__pycache__", "real", "unit", "surroundings/test_*"))
-    for name in ("hugeld", "hugeld-command", "libhugeld.so"):
+    for name in ("hugeld", "hugeld-command", "hugeld-glibc", "libhugeld.so"):
         root.add(BUILD / name, at=f"/hugeld/build/{name}")
     if not (BUILD / "ldso" / "ld.so").exists():
         raise Unavailable("the patched linker is not built: make ldso")

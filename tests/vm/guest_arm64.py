@@ -167,7 +167,7 @@ def make_root(folder, tree, commands, huge_bytes, linker, chosen):
         add_program(root, tree, tree / path, f"/usr/bin/{name}")
     for name in ("libgcc_s.so.1", "libffi.so.8"):  # backtrace(3) and Python's ctypes load them
         add_program(root, tree, find_library(tree, name), f"/usr/lib/aarch64-linux-gnu/{name}")
-    for name in ("hugeld", "hugeld-command", "libhugeld.so"):
+    for name in ("hugeld", "hugeld-command", "hugeld-glibc", "libhugeld.so"):
         add_program(root, tree, BUILD / name, f"/hugeld/build/{name}")
     root.add(linker, at="/hugeld/build/ldso/ld.so", libraries=False)
     for source in sorted((TESTS / "unit").glob("test-*.c")):

@@ -122,10 +122,9 @@ def test_while_a_process_maps_it(big):
         assert mapping.huge_bytes() == 0
         result = helpers.hugeld("enable", BIG)
         with Mapping() as later:
-            assert later.huge_bytes() == listed()
             if result.returncode != 0:
-                assert "processes map the file" in result.stderr and listed() == 0
-                vmguest.absent("pages are not joined")
-            assert later.huge_bytes() == later.whole
+                assert "processes map the file" in result.stderr or "wait for more than" in result.stderr, result
+                vmguest.absent("pages are not joined, or too slowly")
+            assert later.huge_bytes() == listed() == later.whole
         assert re.search(r"in place, \d", result.stdout)
         assert mapping.huge_bytes() in range(mapping.whole + 1)  # at its next faults, or not
