@@ -64,6 +64,9 @@ def add_hugeld(root):
                 root.inside(at).symlink_to(os.readlink(path))
             elif path.is_file():
                 root.add(path, at=at, libraries=path.name != "ld.so")
+    link = root.inside("/usr/lib/x86_64-linux-gnu/hugeld/ld-hugeld.so")  # as the package hugeld-ldso has it
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to("/usr/local/lib/hugeld/ld.so")
     root.add("/etc/ld.so.conf")
     root.add_tree("/etc/ld.so.conf.d")
 
