@@ -123,7 +123,7 @@ static void visit_processes(bool detaches, json_t *mapped) {
 static bool remove_images(unsigned *removed) {
     struct hl_store store;
     struct hl_store_item *items;
-    size_t n;
+    size_t n = 0;
     char *path = hl_default_store();
     int result = path != NULL ? hl_find_store(&store, path) : -ENOENT;
     bool fine = result == 0 || result == -ENOENT;

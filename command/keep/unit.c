@@ -336,7 +336,7 @@ static int begin(const char *unit, char *const *files, int n) {
             reason = hl_xasprintf("it cannot be found or read");
         }
         unlink(link);
-        if (reason == NULL && symlink(image, link) != 0)
+        if (reason == NULL && image != NULL && symlink(image, link) != 0)
             reason = hl_xasprintf("%s: %s", link, strerror(errno));
         if (reason != NULL) {
             hl_warn("%s: not from an image: %s", files[i], reason);

@@ -100,7 +100,7 @@ static bool read_unit(pid_t pid, char unit[128]) {
     free(path);
     for (char *part = bytes > 0 ? strtok(groups, "/\n") : NULL; part != NULL; part = strtok(NULL, "/\n"))
         if (hl_is_unit(part) && strlen(part) < 128 && strncmp(part, "user@", 5) != 0) {
-            strcpy(unit, part);
+            memcpy(unit, part, strlen(part) + 1);
             has_unit = true;
         }
     return has_unit;

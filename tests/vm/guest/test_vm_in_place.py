@@ -125,6 +125,6 @@ def test_while_a_process_maps_it(big):
             if result.returncode != 0:
                 assert "processes map the file" in result.stderr or "wait for more than" in result.stderr, result
                 vmguest.absent("pages are not joined, or too slowly")
-            assert later.huge_bytes() == listed() == later.whole
+            assert later.huge_bytes() == listed() == later.whole, result
         assert re.search(r"in place, \d", result.stdout)
         assert mapping.huge_bytes() in range(mapping.whole + 1)  # at its next faults, or not
