@@ -72,9 +72,12 @@ struct hl_flag {
 /* FUNCTION gets the request, or its FIELD, and the value.  0, or EINVAL after one line on stderr. */
 #define HL_CALL(function) .kind = HL_FLAG_CALL, .call = (function)
 #define HL_CALL_ON(function, type, field) HL_CALL(function), .offset = offsetof(type, field)
+/* The last row of a command that takes options alone. */
+#define HL_NO_ARGUMENTS                                                                                      \
+    { NULL, 0, "", "none", .kind = HL_FLAG_NONE }
 
 struct hl_command {
-    const char *name; /* "share unit" */
+    const char *name; /* "apply" */
     const char *doc;  /* the text of --help before the options, and after a '\v' the text behind them */
     const struct hl_flag *flags;
     bool takes_options; /* --help ends with the rows of option.def */

@@ -60,7 +60,7 @@ struct request {
 
 static const struct hl_flag command_flags[] = {
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
-    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
+    HL_NO_ARGUMENTS,
 };
 
 /* Examines the stores that a process started from here looks into. */

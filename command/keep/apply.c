@@ -532,7 +532,7 @@ static const struct hl_flag command_flags[] = {
      HL_STRING(struct request, store)},
     {"any-disk", 0, NULL, "Accept files on mounts other than / and /usr",
      HL_SWITCH(struct request, any_disk)},
-    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
+    HL_NO_ARGUMENTS,
 };
 
 /* Seconds in TEXT; 0: it is none. */

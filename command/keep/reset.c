@@ -228,7 +228,7 @@ int hl_reset_machine(int argc, char **argv) {
         {"detach", 0, NULL, "Move running processes back to their own files, too",
          HL_SWITCH(struct request, detaches)},
         {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
-        {NULL, 0, "", "none", .kind = HL_FLAG_NONE}};
+        HL_NO_ARGUMENTS};
     static const struct hl_command command = {"reset",
                                               "Gives back everything that hugeld holds.\v"
                                               "It stops the timer until the next boot, removes all images, "

@@ -321,7 +321,7 @@ static const struct hl_flag command_flags[] = {
     {"check", 'c', NULL, "Compare the bytes of each image with its file", HL_SWITCH(struct request, checks)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
     {"store", 0, "FOLDER", "This store, not the machine's and your own", HL_STRING(struct request, store)},
-    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
+    HL_NO_ARGUMENTS,
 };
 
 static json_t *list_for(const struct request *request, bool is_root) {

@@ -38,7 +38,7 @@ static const struct hl_flag command_flags[] = {
     {"pid", 0, "PID", "Only this process, with ten times as many samples", HL_PID(struct request, pid)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a report", HL_STRING(struct request, report)},
-    {NULL, 0, "", "none", .kind = HL_FLAG_NONE},
+    HL_NO_ARGUMENTS,
 };
 
 /* --- the program --- */
