@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* loads HOW LIBRARY [N [OTHER]]: loads LIBRARY and calls use_features in it.
 
-   once, new (in a namespace of its own), thread, threads (N, each with a handle of its own, while others map,
+   once, new (in a namespace of its own), threads (N, each with a handle of its own, while others map,
    fork and send signals), coroutine (on a small stack that the program made), rounds (N times, each time unloading it), forks (forks N times while a thread loads and unloads
    it all the time; each child loads OTHER), pause (stops with SIGSTOP afterwards) */
 #define _GNU_SOURCE
@@ -164,11 +164,6 @@ int main(int argc, char **argv) {
             raise(SIGSTOP);
     } else if (strcmp(how, "new") == 0) {
         printf("%d %d\n", use(dlmopen(LM_ID_NEWLM, library, RTLD_NOW)), use(dlopen(library, RTLD_NOW)));
-    } else if (strcmp(how, "thread") == 0) {
-        if (pthread_create(&thread[0], NULL, use_in_thread, &result[0]) != 0)
-            return 1;
-        pthread_join(thread[0], NULL);
-        printf("%d\n", result[0]);
     } else if (strcmp(how, "coroutine") == 0) {
         use_in_coroutine();
         printf("%d\n", result_of_use);

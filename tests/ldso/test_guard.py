@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """glibc-patches/guard refuses an ld.so that does not belong to the installed libc.so.6, and says why."""
 
-import difflib
 import os
 import platform
 import re
@@ -13,7 +12,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 import helpers
-from linkers import PATCHES, WORK, run_script
+from linkers import PATCHES, run_script
 
 # In one worker: they build glibc in the same folders.
 pytestmark = pytest.mark.xdist_group("glibc")
@@ -154,35 +153,6 @@ def test_no_dynamic_linker(installed, tmp_path, file):
 def test_wrong_machine(installed):
     other = "/lib/ld-linux.so.2"  # of libc6-i386
     assert refusals(other) == ["is for EM_386 32, the installed ld.so for EM_X86_64 64"]
-
-
-# --- built ones ---
-
-
-def make_series(cached_tree, folder, file, old, new):
-    """FOLDER becomes a series of one patch that replaces OLD by NEW in FILE."""
-    before = (cached_tree / file).read_text()
-    assert before.count(old) == 1
-    after = before.replace(old, new)
-    diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{file}", f"b/{file}")
-    (folder / "0001-test.patch").write_text("".join(diff))
-    (folder / "series").write_text("0001-test.patch\n")
-    return folder
-
-
-@pytest.mark.check_all
-def test_patch_that_needs_fuzz(cached_tree, tmp_path):
-    """A series made for another source is refused, not bent into place."""
-    series = make_series(cached_tree, tmp_path, "elf/rtld.c", "process_envvars (struct dl_main_state *state)\n{\n",
-                         "process_envvars (struct dl_main_state *state)\n{\n  /* A line of ours.  */\n")
-    patch = series / "0001-test.patch"
-    text = patch.read_text()
-    last = text.rstrip("\n").rpartition("\n")[2]
-    assert last.startswith(" ")
-    patch.write_text(text.removesuffix(f"{last}\n") + "   char *something_else = NULL;\n")
-    done = run_script("build", "-s", series, "-d", WORK / "refused")
-    assert done.returncode == 1 and "0001-test.patch does not apply to glibc" in done.stderr
-    assert not (WORK / "refused/ld.so").exists()
 
 
 def test_no_series_applies(cached_tree, tmp_path):

@@ -73,14 +73,6 @@ def test_only_its_text(images, builder, linked, variant, way):
     assert proof.plans[moved.name].pages("text") >= 3
 
 
-def test_writable_data(images, features, loads, same, thp):
-    """Private data are the process's own memory, in transparent huge pages, and filled from the image."""
-    library = features(words=6 * 2**17)
-    images.add(library)
-    told = same([loads, "once", library], options="data=thp")
-    assert re.search(r"text 5 pages image, rodata \d+ pages? image, data \d+ pages? thp", told), told
-
-
 @pytest.mark.usefixtures("pool")
 def test_few_system_calls(images, builder, features, loads, linked, strace):
     """Without a store there is one open at the start and one for a dlopen.  With an image there are no calls to copy, and none to
@@ -155,20 +147,6 @@ def unused(images, linked, asks):
     return check
 
 
-def test_file_changed(images, own, unused):
-    """The file was overwritten in place, or replaced."""
-    _, library = own()
-    images.add(library)
-    with open(library, "r+b") as file:
-        file.seek(-1, os.SEEK_END)
-        file.write(b"\1")
-    unused(library, NO_IMAGE)
-    images.add(library)
-    shutil.copy(library, library.with_name("new"))
-    os.rename(library.with_name("new"), library)
-    unused(library, NO_IMAGE)
-
-
 # Name: how the image of a library is changed, by the place of a header (or None: the ELF header's), the offset in it and the
 # format.
 FIELDS = {
@@ -192,13 +170,6 @@ def test_other_headers(images, own, unused, field):
         [before] = struct.unpack("<" + kind, file.read(struct.calcsize(kind)))
         file.seek(header + place)
         file.write(struct.pack("<" + kind, before ^ (helpers.PAGE | helpers.HUGE if field in ("its p_offset", "its p_align") else 1)))
-    unused(library, MISMATCH)
-
-
-@pytest.mark.parametrize("bytes_left", [0, 63, 831, 3 << 20])
-def test_truncated(images, own, unused, bytes_left):
-    _, library = own()
-    os.truncate(images.add(library), bytes_left)
     unused(library, MISMATCH)
 
 

@@ -35,16 +35,6 @@ def test_library(linked, builder, pool, variant):
     linked.prove([app], {library.name: ("text",) if variant in ONLY_TEXT else ALL}, "libbig*", "backend=hugetlb")
 
 
-@pytest.mark.parametrize("way", [by_run, by_command])
-@pytest.mark.parametrize("variant", ["dso", "pie"])
-def test_thp(linked, builder, thp, variant, way):
-    if variant == "dso":
-        app, [moved] = builder.with_library(variant)
-    else:
-        app = moved = builder.executable(variant)
-    linked.prove([app], {moved.name: ALL}, "libbig*:app-*", "backend=thp", way, backend="thp")
-
-
 ADDRESS = 0x700000000000
 
 
@@ -116,23 +106,6 @@ def test_executable_and_libraries(linked, builder, pool):
     linked.prove([app], {libraries[0].name: ALL}, str(libraries[0].parent) + "/libbig.so*")
 
 
-@pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
-@pytest.mark.parametrize("variant", ["nopie", "pie"])
-def test_data_and_heap(linked, builder, pool, thp, variant, random):
-    """The heap, which without address-space randomisation begins in the last huge page of .bss, grows and shrinks.  That of
-    a PIE which `ld.so PROGRAM` maps is elsewhere, after ld.so: no line names it."""
-    pool(64)
-    app = builder.executable(variant, words=6 * 2**17)
-    plain = helpers.run([app])
-    for way in (by_run, by_command):
-        command = way(linked.ldso, "main", "data=thp,bss=thp,verbose=2", [app])
-        done = helpers.run([*([] if random else ["setarch", "-R"]), *command], linked.environment("main", "data=thp,bss=thp,verbose=2"))
-        assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
-        assert re.fullmatch(r"hugeld: app-\S+: text \d pages hugetlb, .*data \d pages? thp, bss \d pages? thp \(advised\)\n",
-                            done.stderr), done.stderr
-        assert "break grows and shrinks" in done.stdout
-
-
 def test_strict(linked, builder, pool):
     pool(0)
     app, _ = builder.with_library("dso")
@@ -151,18 +124,6 @@ def test_text_relocations(linked, builder, pool):
     done = linked.run([app], "libbig*", "verbose=2")
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
     assert done.stderr == "hugeld: libbig.so.1: text stays: it has text relocations\n"
-
-
-@pytest.mark.parametrize("patterns", ["main", "*", "app-*:!main", "nothing"])
-@pytest.mark.parametrize("options", ["verbose=3,data=hugetlb,bss=thp", "backend=huge,reserve_pages=x,verbose=3", "exe=other,verbose=3"])
-def test_same_lines_as_the_preloader(linked, builder, pool, thp, patterns, options):
-    """The lines about an executable at its own address are the same; those about other objects are not."""
-    pool(64)
-    app = builder.executable("nopie")
-    by_ldso = helpers.run([helpers.HUGELD, "run", "--ld-so", linked.ldso, "--", app], linked.environment(patterns, options))
-    said = [[line for line in done.stderr.splitlines() if "app-nopie: " in line or "LD_HUGEPAGES" in line]
-            for done in (helpers.run_preloaded([app], patterns, options), by_ldso)]
-    assert said[0] == said[1]
 
 
 @pytest.mark.parametrize("way", [by_run, by_command])

@@ -10,8 +10,7 @@ import subprocess
 import pytest
 
 import helpers
-import programs
-from linked import by_command, by_run
+from linked import by_command
 from linkers import LINKED
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -43,7 +42,7 @@ def test_linked(same, features, loads, link):
     assert same([loads, "once", features(link)], features(link)) == 1 or link == "execstack"
 
 
-@pytest.mark.parametrize("how, times", [("new", 2), ("thread", 1), ("threads", 1), ("coroutine", 1), ("rounds", 20)])
+@pytest.mark.parametrize("how, times", [("new", 2), ("threads", 1), ("coroutine", 1), ("rounds", 20)])
 def test_loaded(same, features, loads, how, times):
     """By dlopen and dlmopen, beside threads, on a stack that hardly has room for glibc's own work, again and again."""
     assert same([loads, how, features(), "20" if how == "rounds" else "8"]) == times
@@ -75,24 +74,6 @@ def test_forked_while_it_is_loaded(linked, builder, loads, thp, tmp_path):
     assert (done.returncode, done.stdout) == (0, ""), done
 
 
-# An array that runs before all constructors.
-FIRST = """
-#include <unistd.h>
-static void first(void) { if (write(2, "first\\n", 6) != 6) _exit(9); }
-__attribute__((section(".preinit_array"), used)) static void (*entry)(void) = first;
-"""
-
-
-@pytest.mark.parametrize("way", [by_run, by_command])
-def test_before_any_constructor(linked, builder, pool, way):
-    pool(64)
-    app = builder.once("first", lambda folder: builder.compile(folder / "first", builder.write("first.c", FIRST),
-                                                              builder.write("main.c", programs.MAIN), "-no-pie", "-fPIE", "-rdynamic",
-                                                              *builder.object()))
-    done = linked.run([app], "main", "backend=hugetlb,verbose=2,segments=text", way)
-    assert done.returncode == 3 and re.search(r"^hugeld: first: text \d pages hugetlb\nfirst$", done.stderr, re.M), done.stderr
-
-
 def test_auditor(linked, builder, loads, features, pool):
     """The auditor itself, in its own namespace, and the objects that it audits."""
     pool(64)
@@ -106,9 +87,8 @@ def test_auditor(linked, builder, loads, features, pool):
     assert plain.stderr in done.stderr and plain.stderr.startswith("audited 1")
 
 
-@pytest.mark.parametrize("way", [by_run, by_command])
 @pytest.mark.parametrize("opened", [False, True], ids=["needed", "opened"])
-def test_uprobe(linked, builder, features, loads, pool, probe, way, opened):
+def test_uprobe(linked, builder, features, loads, pool, probe, opened):
     """The uprobe is set on the file before it is loaded. Text is read from the file, which has no breakpoint: the object
     would lose the probe, so it stays, and the probe is hit as often as without hugeld."""
     pool(64)
@@ -119,7 +99,7 @@ def test_uprobe(linked, builder, features, loads, pool, probe, way, opened):
     plain = helpers.run(argv)
     hits = probe.hits()
     assert hits >= 2
-    done = linked.run(argv, "*", "backend=hugetlb,verbose=1", way)
+    done = linked.run(argv, "*", "backend=hugetlb,verbose=1")
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
     assert re.search(r"^hugeld: libbig.*: text stays: it was changed in memory", done.stderr, re.M), done.stderr
     assert probe.hits() == 2 * hits
