@@ -393,6 +393,18 @@ def test_lost_store(world):
     assert states(world) == {APP: "fresh"} and world.hugeld("list").returncode == 0
 
 
+@pytest.mark.parametrize("way", ["", " way=image"])
+def test_no_store_in_a_container(world, way):
+    """What needs an image waits for a store, also on the overlay of a container, whose files could have none anyway."""
+    world.path("/run/layer").mkdir()
+    shutil.copy(world.path(APP), world.path("/run/layer/app"))
+    world.lists("mine", f"{APP}{way}", f"/run/layer/app{way}")
+    told = answer(world, status=3, strace=["-e", "inject=mount:error=EPERM"])
+    assert told["pending"] == 2 and told["problems"] == []
+    assert {(file["result"], file["reason"], file["sentence"]) for file in told["files"]} == {
+        ("pending", "no-store", "there is no store in this container")}
+
+
 def test_nothing_is_enabled(world):
     """A missing store is no error."""
     for user in None, USER:
