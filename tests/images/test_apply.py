@@ -227,6 +227,22 @@ def delay(world):
     return float(world.path(f"{SYSTEM}/.records").read_text().split("\0")[0].split()[5])
 
 
+@pytest.mark.parametrize("spare, status", [(8, 3), (64, 0)])
+def test_memory_margin(world, spare, status):
+    """15 % of the memory without the pool, and the image's 16 MiB, are available afterwards, or there is no image."""
+    world.lists("mine", f"{APP} way=image")
+    path = world.path("/proc/meminfo")
+    lines = path.read_text().splitlines()
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    kept = (kib["MemTotal"] - kib["Hugetlb"]) * 15 // 100 + spare * 1024
+    world.path("/run/meminfo").write_text("".join(f"MemAvailable: {kept} kB\n" if line.startswith("MemAvailable:") else f"{line}\n"
+                                                  for line in lines))
+    assert world.run("mount", "--bind", "/run/meminfo", "/proc/meminfo").returncode == 0
+    told = answer(world, status=status)
+    assert [(file["result"], file["reason"]) for file in told["files"]] == [("made", None) if status == 0 else ("pending", "memory")]
+    assert status == 0 or "less than 15 % of the memory" in told["files"][0]["sentence"]
+
+
 def test_delay_doubles(world):
     """From five minutes to a day, by a clock that nobody sets."""
     world.settings(store_size="4M")
