@@ -376,14 +376,16 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
 
 uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
+    uint64_t records = store->geometry.huge_page_bytes; /* what was tried is always noted */
     if (store->folder < 0)
-        return hl_subtract(store->bytes_if_made, store->planned > 0 ? (uint64_t)store->planned : 0);
+        return hl_subtract(store->bytes_if_made,
+                           records + (store->planned > 0 ? (uint64_t)store->planned : 0));
     if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
     /* On a file system that others use, too, half of the space is left to them. */
     uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
     int64_t room = (int64_t)(hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize) - store->planned;
-    return room > 0 ? (uint64_t)room : 0;
+    return room > 0 ? hl_subtract((uint64_t)room, records) : 0;
 }
 
 /* --- removing --- */

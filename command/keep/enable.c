@@ -317,7 +317,7 @@ static int lock_lists(struct request *request) {
     request->made_folder = !request->disables && mkdir(folder, 0755) == 0;
     if (request->made_folder)
         chmod(folder, 0755);
-    request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
+    request->folder = hl_open_trusted(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY, geteuid());
     int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
     if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing it for ten seconds; try again later", folder);

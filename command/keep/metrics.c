@@ -93,28 +93,6 @@ static char *format_metrics(const json_t *list) {
     return text;
 }
 
-/* Always writes a new file.  FOLDER is root's, or this user's, and so are the links on the way to it. */
-static int write_in(int folder, const char *name, const char *text) {
-    char *fresh = hl_xasprintf("%s.new", name);
-    size_t bytes = strlen(text);
-    unlinkat(folder, fresh, 0);
-    int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-    int result = file < 0 ? -errno : 0;
-    if (result == 0)
-        fchmod(file, 0644); /* whatever the umask: node_exporter is another user */
-    ssize_t written = result == 0 ? write(file, text, bytes) : 0;
-    if (result == 0 && written != (ssize_t)bytes)
-        result = written < 0 ? -errno : -ENOSPC;
-    if (file >= 0)
-        close(file);
-    if (result == 0 && renameat(folder, fresh, folder, name) != 0)
-        result = -errno;
-    if (result != 0 && file >= 0)
-        unlinkat(folder, fresh, 0);
-    free(fresh);
-    return result;
-}
-
 int hl_write_metrics(const char *path, const json_t *list) {
     struct hl_local local = {.only_roots = geteuid() == 0};
     struct stat status;
@@ -125,8 +103,8 @@ int hl_write_metrics(const char *path, const json_t *list) {
     if (result == 0 && !hl_only_writable_by(&status, geteuid()))
         result = -ELOOP;
     char *text = format_metrics(list);
-    if (result == 0)
-        result = write_in(folder, slash != NULL ? slash + 1 : path, text);
+    if (result == 0) /* node_exporter is another user */
+        result = hl_replace_file(folder, slash != NULL ? slash + 1 : path, text, strlen(text), 0644);
     if (folder >= 0)
         close(folder);
     hl_close_local(&local);
