@@ -3,23 +3,12 @@
 #ifndef HL_ATTACHMENT_H
 #define HL_ATTACHMENT_H
 
-#include "elf/context.h"
-#include "elf/store.h"
 #include "command/image/in-place.h"
 #include "elf/options.h"
-#include "command/proc/process.h"
 #include "command/attach/leftovers.h"
+#include "command/attach/pieces.h"
 #include "command/trace/tracee.h"
 #include "command/verdict/verdict.h"
-
-#define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
-
-/* A range of a process and its new mapping: hl_attached_text.file, from offset on. */
-struct hl_piece_of_text {
-    uint64_t start, end, offset;
-    int prot;
-    uint64_t distance; /* from there to where the object has these bytes; 0: they are there */
-};
 
 /* An image that is made here, for all processes that run the same file at the same address modulo a huge page, with the same
    ranges to be moved. */

@@ -2,7 +2,6 @@
 /* The exec stop's machine: AArch64.  Running processes are not changed there: when a thread is stopped in a system call, the kernel
    has decided already whether that begins again, and ptrace(2) shows no more of the call. */
 #include "command/trace/machine.h"
-#include "command/trace/registers.h"
 #include "command/base/basics.h"
 
 #if defined __aarch64__
@@ -51,6 +50,17 @@ void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_reg
     frame->context.uc_mcontext.pstate = registers->pstate;
     memcpy(frame->context.uc_mcontext.__reserved, &head, sizeof head);
     memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
+}
+
+void hl_set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
+                 const uint64_t argument[6]) {
+    *r = tracee->registers;
+    r->pc = tracee->gadgets.call;
+    r->sp = tracee->stack;
+    for (unsigned i = 0; i < 6; i++)
+        r->regs[i] = argument[i];
+    r->regs[8] = (uint64_t)number;
+    r->regs[30] = tracee->gadgets.back;
 }
 
 long hl_get_result(const struct user_regs_struct *registers) { return (long)registers->regs[0]; }
