@@ -10,7 +10,6 @@
 #include "command/base/common.h"
 #include "elf/image.h"
 #include "command/image/find.h"
-#include "command/attach/thread.h"
 #include "command/attach/attachment.h"
 #include "elf/maps.h"
 #include "elf/plan.h"
@@ -536,14 +535,12 @@ static int read_process_for_main(struct hl_process *process) {
     if (result != 0)
         return result;
     result = hl_read_some_regions(&details, process, &main, 1);
-    for (size_t i = 0, j = 0; i < details.n_regions; i++) {
-        while (j < process->n_regions && process->region[j].start < details.region[i].start)
-            j++;
-        if (j == process->n_regions || process->region[j].start != details.region[i].start ||
-            process->region[j].end != details.region[i].end)
+    for (size_t i = 0; i < details.n_regions; i++) {
+        struct hl_region *same = (struct hl_region *)hl_find_region(process, details.region[i].start), old;
+        if (same == NULL || same->start != details.region[i].start || same->end != details.region[i].end)
             continue;
-        struct hl_region old = process->region[j];
-        process->region[j] = details.region[i];
+        old = *same;
+        *same = details.region[i];
         details.region[i] = old;
     }
     hl_close_process(&details);

@@ -8,7 +8,7 @@
 
    Only the first thread makes calls: the frame lies at the end of its stack (trace/tracee.c), which it could reach while another
    thread stands still. */
-#include "command/attach/thread.h"
+#include "command/attach/attachment.h"
 #include "command/base/common.h"
 
 #if defined __x86_64__

@@ -7,11 +7,8 @@
 #if defined __aarch64__
 
 #include <string.h>
-#include <sys/auxv.h>
 #include <ucontext.h>
 
-/* arch/arm64/include/uapi/asm/hwcap.h: HWCAP2_POE */
-#define HAS_OVERLAYS (UINT64_C(1) << 63)
 /* arch/arm64/include/uapi/asm/sigcontext.h: the record of vector registers, without which a frame is refused. */
 #define VECTORS_MAGIC 0x46508001
 
@@ -19,11 +16,6 @@
 const struct hl_code hl_call_code = {8, "\x01\0\0\xd4\xc0\x03\x5f\xd6"};
 /* mov x8, #139; svc #0: the vdso's */
 const struct hl_code hl_back_codes[HL_BACK_CODES] = {{8, "\x68\x11\x80\xd2\x01\0\0\xd4"}};
-
-/* Whether sigreturn writes POR_EL0 even if the frame has no record of it, as some kernels do (Linux 6.12 and later). */
-static bool has_overlays(void) { return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0; }
-
-int hl_check_exec_stop_machine(void) { return has_overlays() ? HL_REASON_EXEC_OVERLAYS : 0; }
 
 _Static_assert(sizeof(siginfo_t) == 128 && offsetof(struct hl_frame, context) == 128 &&
                    offsetof(ucontext_t, uc_sigmask) == 40 && offsetof(ucontext_t, uc_mcontext) == 176,

@@ -33,8 +33,6 @@
 #define FRAME_HAS_XSTATE 1
 #define FRAME_HAS_SS 6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
 
-int hl_check_exec_stop_machine(void) { return 0; }
-
 /* syscall; ret */
 const struct hl_code hl_call_code = {3, "\x0f\x05\xc3"};
 /* mov $__NR_rt_sigreturn, %rax (glibc, musl, Go) or %eax; syscall */
