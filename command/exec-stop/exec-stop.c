@@ -133,7 +133,7 @@ static bool stays_with(pid_t parent) {
 /* Until the program is executed both run at the same time, with one errno. */
 static int help(void *data) {
     struct hl_exec_stop *stop = data;
-    struct hl_exec_thread thread = {.pid = stop->pid};
+    struct hl_tracee thread = {.pid = stop->pid};
     if (!stays_with(stop->pid))
         return 0;
     close_copies();
