@@ -201,7 +201,7 @@ static int reset(const struct request *request) {
     bool fine = remove_images(&removed);
     if (is_root && fine) {
         fine = unmount_store(!request->json);
-        int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, true);
+        int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, 1);
         if (result == -ENOTDIR && unlink(HL_UNIT_LINKS) == 0) /* a link, which is not followed */
             result = 0;
         if (result != 0 && result != -ENOENT)
