@@ -286,7 +286,6 @@ static int run(struct request *request) {
         hl_free_attachment(&request->attachment[i]);
     free(request->attachment);
     hl_free_own_images(all);
-    hl_free_placer(&all->placer);
     free(request->pids.pid);
     return is_done ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -388,6 +388,17 @@ uint64_t hl_store_room(const struct hl_store *store) {
     return room > 0 ? hl_subtract((uint64_t)room, records) : 0;
 }
 
+bool hl_leaves_margin(uint64_t bytes) {
+    char meminfo[8192];
+    uint64_t total, pool = 0, available;
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) <= 0 ||
+        !hl_find_number(meminfo, "MemTotal:", &total) ||
+        !hl_find_number(meminfo, "MemAvailable:", &available))
+        return false;
+    hl_find_number(meminfo, "Hugetlb:", &pool);
+    return available >= hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN + bytes / 1024;
+}
+
 /* --- removing --- */
 
 int hl_remove_tree(int folder, const char *name, unsigned depth) {

@@ -309,8 +309,7 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     remove_old_items(apply, wanted->path, is_broken || is_other ? "" : key, false);
     const struct hl_record *planned = find_planned(apply, wanted->path, key);
     if (planned != NULL)
-        outcome =
-            (struct hl_add_outcome){.result = HL_SHARE_PRESENT, .is_in_place = planned->is_in_place};
+        outcome = (struct hl_add_outcome){.result = HL_SHARE_PRESENT, .is_in_place = planned->is_in_place};
     else
         hl_add_path(&outcome, &apply->store, wanted->path, flags);
     keep_outcome(record, &outcome, key, wanted->entry->way, was_tried);
@@ -485,7 +484,6 @@ int hl_end_apply(struct hl_apply *apply) {
     hl_free_wanted(&apply->wanted);
     hl_free_lists(&apply->lists);
     hl_free_records(&apply->records);
-    hl_free_placer(&apply->placer);
     free(apply->configuration);
     free(apply->store_path);
     return apply->failed ? HL_EXIT_NO : apply->pending > 0 ? HL_EXIT_PENDING : HL_EXIT_DONE;

@@ -70,6 +70,10 @@ struct hl_loaded {
    *LINE of *SIZE bytes, a buffer for getline(3).  False: there is no more line. */
 bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
 
+/* Finds the mapping of this process that begins at START: some file systems show another device and inode there than stat's.  The
+   name is part of *LINE, which the caller frees.  False: there is none of a file. */
+bool hl_find_own_region(struct hl_region *region, const void *start, char **line);
+
 /* Opens /proc/PID.  0, or a negated errno. */
 int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
