@@ -29,6 +29,13 @@ json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
 void hl_print_json(json_t *value);
 
+/* LINE with the members of the object FROM in the places of their names: "{path}: {own.thp_bytes:KiB}, {kind:-6}, {share:8%}".  Behind
+   the colon are a width as in printf(3), and what the member is: a share of 1 "%", bytes "KiB", an address "x", a number whose noun
+   gets a plural "s", or a text "()" that stands in parentheses, if it is not null.  So the text of a command has no other data than
+   its JSON.  The caller frees hl_format_fields'. */
+char *hl_format_fields(const json_t *from, const char *line);
+void hl_print_fields(const json_t *from, const char *line);
+
 /* For qsort(3) of doubles, ascending. */
 int hl_compare_doubles(const void *a, const void *b);
 
