@@ -259,7 +259,7 @@ def test_inspect(builder, store):
     assert (before["path"], before["bytes"], before["used"], before["reason"]) == (None, None, False, "no-image")
     assert before["needed_pages"] == before["pages"] + 2 and before["remedy"].endswith(f"hugeld enable {app}")
     image = store.add(app)
-    after = store.inspect(app, options="segments=text,sparse_text=off")
+    after = store.inspect(app, options="segments=text")
     assert after["image"]["path"] == image and after["image"]["used"] is True
     assert after["image"]["bytes"] == int(store.done("stat", "-c", "%s", image))
     assert after["image"]["reason"] is after["image"]["remedy"] is None
