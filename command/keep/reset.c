@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld reset: gives back everything that hugeld holds: the images, their store and the links for units.  What is enabled stays
    enabled; the timer is stopped until the next boot.  Only --detach touches processes.  It changes no file of a package. */
-#include "command/attach/leftovers.h"
+#include "command/inject/leftovers.h"
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/subprocess.h"

@@ -187,7 +187,7 @@ void hl_say_unreadable(pid_t pid, int result);
 /* The region that holds the address AT; NULL if there is none. */
 const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at);
 
-/* The beginning of the name of an image that was made for a process (attach/image.c): it has no path, but maps shows its name as
+/* The beginning of the name of an image that was made for a process (inject/attach-image.c): it has no path, but maps shows its name as
    one. */
 #define HL_OWN_IMAGE "hugeld:"
 bool hl_is_own_image(const struct hl_region *region);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* trace/tracee.c's machine: x86-64.
+/* inject/tracee.c's machine: x86-64.
 
    A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again, if it finds
    registers as it left them at a stop of its own making (never after a call of ours); so they are restored at such a stop.
-   Calls in trace/calls.c that end with EINTR get the result of calls that begin again unless a handler runs: the kernel does the
+   Calls in inject/calls.c that end with EINTR get the result of calls that begin again unless a handler runs: the kernel does the
    rest, whenever a signal comes. */
-#include "command/trace/machine.h"
+#include "command/inject/machine.h"
 #include "command/base/basics.h"
 
 #if defined __x86_64__

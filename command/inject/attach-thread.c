@@ -2,13 +2,13 @@
 /* Stops the first thread of a process, so that it can make calls.
 
    The program does not notice that a sleeping thread stands still.  It would notice that a call was interrupted, except for the
-   calls in trace/calls.c, so only a thread that sleeps in one of those is interrupted.  PTRACE_INTERRUPT knows no such condition,
+   calls in inject/calls.c, so only a thread that sleeps in one of those is interrupted.  PTRACE_INTERRUPT knows no such condition,
    so the thread's call is read again right before; in the microseconds between these two it may still begin another call.  A
    running thread begins calls all the time, so it is not interrupted.
 
-   Only the first thread makes calls: the frame lies at the end of its stack (trace/tracee.c), which it could reach while another
+   Only the first thread makes calls: the frame lies at the end of its stack (inject/tracee.c), which it could reach while another
    thread stands still. */
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "command/base/common.h"
 
 #if defined __x86_64__

@@ -5,7 +5,7 @@
 
 #include "elf/context.h"
 #include "elf/store.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
 

@@ -3,7 +3,7 @@
 #ifndef HL_TRACE_MACHINE_H
 #define HL_TRACE_MACHINE_H
 
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #include <signal.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
    It has one thread, no signal handlers, and registers and a stack as the kernel has just set them.  So it needs no other stack and
    no saved state beside these registers.  Before its first call a signal frame is written below its stack pointer, and each call
    begins at a system call instruction that is followed by a return, with that frame as its stack and sigreturn(2) as its return
-   address (see trace/tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
+   address (see inject/tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
    ends and the frame begins the program.
 
    On AArch64 the return address is in x30, and the vdso calls sigreturn, since glibc has no such code.  While a thread is stopped
@@ -17,8 +17,8 @@
 
    Signals are not blocked: a signal either ends or stops the process, as it would have without a tracer, or is ignored.  There
    is no single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a signal). */
-#include "command/trace/machine.h"
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/machine.h"
+#include "command/inject/exec-stop.h"
 #include "command/base/basics.h"
 #include "elf/sys.h"
 

@@ -13,7 +13,7 @@
    is killed, a zombie that only __WALL sees stays until the program ends.
 
    If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/base/basics.h"
 #include "command/file/remedy.h"
 #include "command/image/find.h"

@@ -16,7 +16,7 @@
 
    In the midst of this the program could not begin, so it is killed if its helper is; whatever fails is taken back. */
 #include "command/base/basics.h"
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -4,9 +4,9 @@
 #ifndef HL_EXEC_STOP_H
 #define HL_EXEC_STOP_H
 
-#include "command/attach/pieces.h"
+#include "command/inject/pieces.h"
 #include "command/file/program.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #include <sys/stat.h>
 

@@ -5,9 +5,9 @@
 
 #include "command/image/in-place.h"
 #include "elf/options.h"
-#include "command/attach/leftovers.h"
-#include "command/attach/pieces.h"
-#include "command/trace/tracee.h"
+#include "command/inject/leftovers.h"
+#include "command/inject/pieces.h"
+#include "command/inject/tracee.h"
 #include "command/verdict/verdict.h"
 
 /* An image that is made here, for all processes that run the same file at the same address modulo a huge page, with the same

@@ -10,7 +10,7 @@
    memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a read-only descriptor of a file on a read-only
    file system, or of a sealed file: none can change the text of the others. */
 #include "command/base/common.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"
 #include "command/image/store.h"

@@ -2,18 +2,18 @@
 /* Which text of a running process can be replaced, and by which file.
 
    Nothing here changes the process.  Planning takes most of the time of an attach, and the process runs meanwhile; so its mappings
-   are looked at once more while a thread of it stands still (attach/move.c).
+   are looked at once more while a thread of it stands still (inject/attach-move.c).
 
    The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files, which name the
    mapped files, whatever its paths mean; its own data decide about nothing but itself.  Above all, the new text must have the
-   same bytes as the old (attach/compare.c). */
+   same bytes as the old (inject/compare.c). */
 #include "command/base/common.h"
 #include "elf/image.h"
 #include "command/image/find.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/maps.h"
 #include "elf/plan.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #if defined __x86_64__
 

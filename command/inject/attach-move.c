@@ -16,7 +16,7 @@
    several tries, since nothing else is left to try. */
 #include "command/base/common.h"
 #include "elf/kernel.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
 

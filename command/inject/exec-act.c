@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Maps the image over a program at its exec stop.  Where the image does not fit, the program moves (exec-stop/move.c):
+/* Maps the image over a program at its exec stop.  Where the image does not fit, the program moves (inject/exec-move.c):
 
        open              the image, by its path
        mmap, MAP_FIXED   each piece over the kernel's mapping of the program's own file, text first: whether that may
@@ -10,9 +10,9 @@
    Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly, because
    the program has not run: a check before shows that only its file is mapped there.  Kernels before 6.12 can take the old text
    away and then find no memory for the new; then it is mapped from the program's own file. */
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/base/basics.h"
-#include "command/trace/machine.h"
+#include "command/inject/machine.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
 

@@ -3,8 +3,8 @@
 
    The comparison takes most of the time of an attach, so an image is not copied before.  The bytes are read in chunks. */
 #include "command/base/common.h"
-#include "command/attach/attachment.h"
-#include "command/trace/tracee.h"
+#include "command/inject/attachment.h"
+#include "command/inject/tracee.h"
 
 #if defined __x86_64__
 

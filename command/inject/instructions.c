@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Finds the instructions by which a thread makes calls for us. */
-#include "command/trace/machine.h"
+#include "command/inject/machine.h"
 
 #include <stdint.h>
 #include <string.h>

@@ -27,7 +27,7 @@
    ours.  So when a call is entered, its number, its arguments and the instruction are compared with the intended ones.  If the
    call is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so if the filter is
    not suspended, the call is left alone: the process gains no more by it than it could without us. */
-#include "command/trace/machine.h"
+#include "command/inject/machine.h"
 #include "command/base/basics.h"
 #include "elf/sys.h"
 
