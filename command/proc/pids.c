@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Lists processes. */
+/* Lists processes, and finds the files that they map. */
 #include "command/base/common.h"
 #include "command/proc/process.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 pid_t hl_next_process(DIR **proc) {
@@ -48,4 +50,31 @@ void hl_add_children(struct hl_pids *pids) {
                 hl_add_pid(pids, pid);
         }
     }
+}
+
+uint64_t hl_find_mapped_device(int file, uint64_t device) {
+    static struct { uint64_t device, shown; } known[16];
+    static size_t n;
+    for (size_t i = 0; i < n; i++)
+        if (known[i].device == device)
+            return known[i].shown;
+    struct hl_region region;
+    char *line = NULL;
+    size_t size = 0, page = (size_t)sysconf(_SC_PAGESIZE);
+    uint64_t shown = device;
+    void *at = mmap(NULL, page, PROT_READ, MAP_PRIVATE, file, 0);
+    FILE *maps = at != MAP_FAILED ? fopen("/proc/self/maps", "re") : NULL;
+    while (maps != NULL && hl_next_region(&region, maps, &line, &size))
+        if (region.start == (uint64_t)at)
+            shown = region.device;
+    if (maps != NULL)
+        fclose(maps);
+    free(line);
+    if (at != MAP_FAILED)
+        munmap(at, page);
+    if (n < sizeof known / sizeof known[0]) {
+        known[n].device = device;
+        known[n++].shown = shown;
+    }
+    return shown;
 }
