@@ -57,8 +57,8 @@ def make(file, state):
             pass
 
 
-def pages_per_folio(file):
-    """The mean number of pages for each folio of FILE, as it is in the page cache now; missing pages are read."""
+def read_frames(file):
+    """The page frames of FILE, in order, as it is in the page cache now; missing pages are read.  None: a page that went away."""
     with open(file, "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         mapping = mmap.mmap(opened.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -67,13 +67,26 @@ def pages_per_folio(file):
         mapping[offset]
     with open("/proc/self/pagemap", "rb") as pagemap:
         pagemap.seek(start // PAGE * 8)
-        entries = [entry for (entry,) in struct.iter_unpack("=Q", pagemap.read(-(-size // PAGE) * 8)) if entry & PRESENT]
+        entries = [entry for (entry,) in struct.iter_unpack("=Q", pagemap.read(-(-size // PAGE) * 8))]
+    return [entry & FRAME if entry & PRESENT else None for entry in entries]
+
+
+def measure_layout(file):
+    """(pages for each folio, the share of pages whose next page is the next frame, distinct frames of 2 MiB) of FILE, as
+    it is in the page cache now: a plain program is faster the more of its pages are adjacent, and the fewer the frames."""
+    frames = read_frames(file)
+    present = [frame for frame in frames if frame is not None]
     folios = 0
     with open("/proc/kpageflags", "rb") as flags:
-        for entry in entries:
-            flags.seek((entry & FRAME) * 8)
+        for frame in present:
+            flags.seek(frame * 8)
             folios += not struct.unpack("=Q", flags.read(8))[0] >> TAIL & 1
-    return len(entries) / max(folios, 1)
+    adjacent = sum(one is not None and other == one + 1 for one, other in zip(frames, frames[1:]))
+    return len(present) / max(folios, 1), adjacent / max(len(present) - 1, 1), len({frame * PAGE >> 21 for frame in present})
+
+
+def pages_per_folio(file):
+    return measure_layout(file)[0]
 
 
 def find_others(state, files):

@@ -36,6 +36,7 @@ int hl_open_trusted(int folder, const char *name, int flags, uint64_t owner);
 /* Replaces the file NAME of FOLDER, where no other user can write, by one with these BYTES of TEXT, and with MODE whatever the umask.
    It is renamed, so at each moment the old one or the new one is there, complete.  0; or a negated errno, and the old one stays. */
 int hl_replace_file(int folder, const char *name, const char *text, size_t bytes, mode_t mode);
+
 /* LINE with the members of the object FROM in the places of their names: "{path}: {own.thp_bytes:KiB}, {kind:-6}, {share:8%}".  Behind
    the colon are a width as in printf(3), and what the member is: a share of 1 "%", bytes "KiB", an address "x", a number whose noun
    gets a plural "s", or a text "()" that stands in parentheses, if it is not null.  So the text of a command has no other data than
