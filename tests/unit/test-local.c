@@ -58,8 +58,8 @@ static void test_explain_exposed(void **state) {
     close(file);
 }
 
-/* With few descriptors to spare: a relative link is resolved, or there are too many files; it is never taken for one that others
-   can change (EPERM). */
+/* With few descriptors to spare a relative link is resolved, or its error passes; it is never taken for one that others can change
+   (EPERM). */
 static void test_too_many_files(void **state) {
     char folder[] = "/tmp/test-pin-XXXXXX", link[64];
     struct stat status;
@@ -76,7 +76,7 @@ static void test_too_many_files(void **state) {
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &(struct rlimit){lowest + spare, limit.rlim_max}), 0);
         int result = hl_stat_local(&local, link, true, &status);
         hl_close_local(&local);
-        assert_true(result == 0 || result == -EMFILE);
+        assert_true(result == 0 || hl_is_passing_error(-result));
         refused += result != 0;
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
