@@ -231,13 +231,13 @@ static void find_abilities(struct request *request, const struct machine *machin
         {"hugetlb_memfd", kernel->hugetlb_memfd, WARN, "a memfd can hold huge pages",
          has_filter ? "whether a memfd can hold huge pages was not tried" : "no memfd can hold huge pages",
          has_filter ? "backend=hugetlb tries it under a filter of system calls (seccomp), too"
-                    : "boot Linux 4.14 or newer"},
+                    : "boot a kernel with CONFIG_HUGETLBFS and CONFIG_MEMFD_CREATE"},
         {"executable_memory", kernel->executable_memory, WARN, "written memory may become executable",
          "a policy forbids making written memory executable: no thp, and hugetlb only by memfd",
          "systemctl edit the unit: MemoryDenyWriteExecute=no"},
         {"userfaultfd", kernel->userfaultfd, WARN, "pages are filled without zeroing them first",
          "pages are zeroed before they are filled: starts are slower",
-         has_filter ? untried : "boot Linux 5.11 or newer"},
+         has_filter ? untried : "boot a kernel with CONFIG_USERFAULTFD"},
         {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
          "the program's bytes cannot be read by a system call",
          has_filter ? untried : "boot a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
@@ -321,7 +321,7 @@ static void find_multihit(struct request *request, const struct machine *machine
 
 static void find_map_count(struct request *request, const struct machine *machine) {
     uint64_t most = 0;
-    bool is_known = hl_read_setting("/proc/sys/vm/max_map_count", &most), is_low = most < MAP_COUNT_USUAL;
+    bool is_known = hl_read_number("/proc/sys/vm/max_map_count", &most), is_low = most < MAP_COUNT_USUAL;
     (void)machine;
     add_detail(request, "max_map_count", is_known ? json_integer((json_int_t)most) : json_null());
     if (is_known)
