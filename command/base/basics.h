@@ -87,6 +87,9 @@ unsigned hl_permille(uint64_t part, uint64_t whole);
    number. */
 bool hl_read_setting(const char *path, uint64_t *number);
 
+/* Whether the running kernel is Linux VERSION.PATCH_LEVEL or newer; true also if it does not say. */
+bool hl_is_kernel(unsigned version, unsigned patch_level);
+
 /* Lets this process open as many files as its hard limit allows, and returns that; 0: unknown. */
 size_t hl_raise_file_limit(void);
 
