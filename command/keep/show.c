@@ -30,11 +30,6 @@ struct shown {
 
 /* The device of the open FILE as maps shows it, which stat's differs from on some file systems. */
 static uint64_t find_device_in_maps(int file, uint64_t device) {
-    static struct { uint64_t device, shown; } known[16];
-    static size_t n;
-    for (size_t i = 0; i < n; i++)
-        if (known[i].device == device)
-            return known[i].shown;
     struct hl_region region;
     char *line = NULL;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -43,10 +38,6 @@ static uint64_t find_device_in_maps(int file, uint64_t device) {
     free(line);
     if (at != MAP_FAILED)
         munmap(at, page);
-    if (n < sizeof known / sizeof known[0]) {
-        known[n].device = device;
-        known[n++].shown = shown;
-    }
     return shown;
 }
 
