@@ -221,15 +221,11 @@ static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
     uint64_t needed;
-    struct hl_status status;
-    struct hl_placement placement;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
-    hl_read_status(&status, &hl_system_roots);
-    hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (needed > hl_store_room(store))
         return fail_for_room(job, "store-full", "the store", needed, hl_store_room(store), remedy);
-    int64_t there = (int64_t)hl_read_memory_headroom(&hl_system_roots, &placement) - store->planned;
+    int64_t there = (int64_t)hl_memory_room() - store->planned;
     if (there < 0 || needed > (uint64_t)there)
         return fail_for_room(job, "memory", "the machine or a memory limit", needed,
                              there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");

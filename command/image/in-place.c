@@ -38,7 +38,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <linux/capability.h>
 #include <math.h>
 #include <stdio.h>
@@ -47,7 +46,6 @@
 #include <sys/mman.h>
 #include <linux/magic.h>
 #include <sys/sysmacros.h>
-#include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -61,11 +59,10 @@
 /* If processes map the file, the rest after each collapse is REST times the collapse's own time, and at most REST_MAX_MS. */
 #define REST 20
 #define REST_MAX_MS 1000
-/* These processes are counted again after COUNTED_MS, or at once after a collapse that took longer than SLOW_MS. */
+/* These processes are counted again after COUNTED_MS. */
 #define COUNTED_MS 1000
 /* Counting them takes no longer than that. */
 #define COUNT_MS_MAX 2000.0
-#define SLOW_MS 10
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
 #define TRIES_TO_COUNT 2
@@ -86,12 +83,13 @@ struct work {
     int file;
     char *room, *window; /* a huge page of addresses, inside the larger room */
     int pagemap;
-    int joined_prot; /* the protection with which a mapping of the file can be collapsed, or PROT_NONE */
+    bool joins; /* the kernel joins pages of the file */
     uint64_t page_bytes;
-    size_t pages;      /* number of page_bytes (4 KiB, say) in a chunk */
-    bool has_read;     /* a chunk was read in a huge page */
-    double rested;     /* hl_now_ms: no collapse before that */
-    double next_count; /* the processes that map the file are known until then */
+    size_t pages;         /* number of page_bytes (4 KiB, say) in a chunk */
+    unsigned char *state; /* of each page, as mincore(2) tells */
+    bool has_read;        /* a chunk was read in a huge page */
+    double rested;        /* hl_now_ms: no collapse before that */
+    double next_count;    /* the processes that map the file are known until then */
 };
 
 void hl_free_place(struct hl_place *place) {
@@ -162,11 +160,13 @@ static int begin_work(struct work *work, struct hl_place *place, int file) {
         return -errno;
     work->window = (char *)hl_round_up((uint64_t)work->room, huge);
     work->pagemap = (int)hl_open_pagemap();
+    work->state = hl_xmalloc(work->pages);
     return 0;
 }
 
 static void end_work(struct work *work) {
     munmap(work->room, 2 * work->place->chunk_bytes);
+    free(work->state);
     if (work->pagemap >= 0)
         close(work->pagemap);
 }
@@ -184,20 +184,13 @@ static bool drop_window(const struct work *work) {
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == work->window;
 }
 
-/* Lists which pages of the mapped chunk are cached: the lowest bit of one byte for each; the caller frees the bytes. */
-static unsigned char *list_cached(const struct work *work) {
-    unsigned char *state = hl_xmalloc(work->pages);
-    if (mincore(work->window, work->place->chunk_bytes, state) != 0)
-        memset(state, 0, work->pages);
-    return state;
-}
-
+/* Counts the cached pages of the mapped chunk; the lowest bit of each byte of work->state is a page's. */
 static size_t count_cached(const struct work *work) {
-    unsigned char *state = list_cached(work);
     size_t n = 0;
+    if (mincore(work->window, work->place->chunk_bytes, work->state) != 0)
+        memset(work->state, 0, work->pages);
     for (size_t i = 0; i < work->pages; i++)
-        n += state[i] & 1;
-    free(state);
+        n += work->state[i] & 1;
     return n;
 }
 
@@ -226,20 +219,13 @@ static bool has_huge_page(const struct work *work) {
     return is_mapped_huge(work);
 }
 
-static bool is_first_user_namespace(void) {
-    struct stat space;
-    return stat("/proc/self/ns/user", &space) == 0 && space.st_ino == FIRST_USER_NAMESPACE;
-}
-
 /* Whether this is root outside of containers, with a /proc of all processes; without CAP_SYS_PTRACE some may be hidden (hidepid of
    proc(5)). */
 static bool is_real_root(void) {
-    return geteuid() == 0 && hl_has_capability(CAP_SYS_PTRACE) && is_first_user_namespace() &&
-           hl_is_outermost();
+    struct stat space;
+    return geteuid() == 0 && hl_has_capability(CAP_SYS_PTRACE) && hl_is_outermost() &&
+           stat("/proc/self/ns/user", &space) == 0 && space.st_ino == FIRST_USER_NAMESPACE;
 }
-
-/* Whether mincore tells this process the truth about the file of STAT. */
-static bool is_told(const struct stat *stat) { return stat->st_uid == geteuid() || is_real_root(); }
 
 /* Finds the chunks of FILE, and if LOOKS which of them are huge. */
 static int look(struct hl_place *place, const struct hl_elf_file *file, const struct hl_geometry *geometry,
@@ -258,7 +244,7 @@ static int look(struct hl_place *place, const struct hl_elf_file *file, const st
 
 int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,
                      const struct hl_geometry *geometry) {
-    bool told = is_told(&file->stat);
+    bool told = file->stat.st_uid == geteuid() || is_real_root(); /* the truth, by mincore(2) */
     int result = look(place, file, geometry, told);
     return result == 0 && !told ? -EPERM : result;
 }
@@ -284,14 +270,13 @@ static bool may_be_same(const struct hl_region *line, const struct hl_region *ow
 static bool read_entries(const struct work *work, const struct hl_chunk *chunk, uint64_t *entry) {
     if (work->pagemap < 0 || !map_chunk(work, chunk, PROT_READ))
         return false;
-    unsigned char *state = list_cached(work);
+    count_cached(work);
     for (size_t i = 0, end; i < work->pages; i = end + 1) {
-        for (end = i; end < work->pages && (state[end] & 1); end++)
+        for (end = i; end < work->pages && (work->state[end] & 1); end++)
             ;
         if (end > i)
             madvise(work->window + i * work->page_bytes, (end - i) * work->page_bytes, MADV_POPULATE_READ);
     }
-    free(state);
     size_t bytes = work->pages * sizeof *entry;
     return pread(work->pagemap, entry, bytes,
                  (off_t)((uint64_t)work->window / work->page_bytes * sizeof *entry)) == (ssize_t)bytes;
@@ -334,26 +319,14 @@ struct count {
     unsigned mappers[];
 };
 
-/* Adds the process with these MAPS to each chunk that it maps. */
-static void count_process(struct count *count, FILE *maps) {
+/* Counts the mappings of each chunk in the maps of all processes.  False: they cannot be known, or not in time: any user can have
+   processes with any number of mappings. */
+static bool count_in_maps(void *count_) {
+    struct count *count = count_;
     const struct hl_place *place = count->place;
-    bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen);
+    struct hl_region line;
     char *text = NULL;
     size_t size = 0;
-    struct hl_region line;
-    while (hl_next_region(&line, maps, &text, &size))
-        for (size_t i = 0; i < place->n_chunks && may_be_same(&line, count->own); i++)
-            seen[i] |= hl_overlap(line.offset, line.offset + (line.end - line.start), place->chunk[i].offset,
-                                  place->chunk[i].offset + place->chunk_bytes) > 0;
-    for (size_t i = 0; i < place->n_chunks; i++)
-        count->mappers[i] += seen[i];
-    free(text);
-    free(seen);
-}
-
-/* Counts the processes that map each chunk, from their maps.  False: they cannot be known, or not in time: any user can have processes
-   with any number of mappings. */
-static bool count_in_maps(void *count) {
     bool is_whole = true;
     DIR *proc = NULL;
     for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
@@ -363,15 +336,19 @@ static bool count_in_maps(void *count) {
         FILE *maps = fopen(path, "re");
         is_whole &= maps != NULL || errno == ENOENT || errno == ESRCH;
         free(path);
-        if (maps != NULL) {
-            count_process(count, maps);
+        while (maps != NULL && hl_next_region(&line, maps, &text, &size))
+            for (size_t i = 0; i < place->n_chunks && may_be_same(&line, count->own); i++)
+                count->mappers[i] +=
+                    hl_overlap(line.offset, line.offset + (line.end - line.start), place->chunk[i].offset,
+                               place->chunk[i].offset + place->chunk_bytes) > 0;
+        if (maps != NULL)
             fclose(maps);
-        }
     }
+    free(text);
     return is_whole;
 }
 
-/* Finds whether others map the file, and how many map each chunk where that can be joined nevertheless.  False: it cannot be known. */
+/* Finds whether others map the file, and how many mappings each chunk has where that can be joined nevertheless.  False: it cannot be known. */
 static bool count_mappers(struct work *work) {
     struct hl_place *place = work->place;
     struct hl_region own;
@@ -380,7 +357,7 @@ static bool count_mappers(struct work *work) {
     for (size_t i = 0; i < place->n_chunks && mapped == 0; i++)
         mapped = is_mapped_by_others(work, &place->chunk[i]);
     place->is_mapped = mapped != 0;
-    if (mapped <= 0 || work->joined_prot == PROT_NONE)
+    if (mapped <= 0 || !work->joins)
         return mapped >= 0;
     size_t bytes = sizeof(struct count) + place->n_chunks * sizeof(unsigned);
     struct count *count = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -400,17 +377,14 @@ static bool count_mappers(struct work *work) {
     return is_known && found; /* some process maps it */
 }
 
-/* Counts them unless that was done just now.  NULL, or why it is impossible. */
-static char *explain_mappers(struct work *work) {
+/* Counts them unless that was done just now.  False: it is impossible. */
+static bool count_again(struct work *work) {
     if (hl_now_ms() < work->next_count)
-        return NULL;
+        return true;
     double used = hl_processor_ms();
     bool is_known = count_mappers(work);
     work->next_count = hl_now_ms() + fmax(COUNTED_MS, REST * (hl_processor_ms() - used));
-    return is_known ? NULL
-                    : hl_xasprintf(
-                          "it cannot be known which processes map the file, or to look takes too long; run "
-                          "hugeld as root with all capabilities");
+    return is_known;
 }
 
 /* --- pressure --- */
@@ -426,51 +400,35 @@ static bool read_pressure(const char *what, double *percent, uint64_t *microseco
     return known;
 }
 
-/* Whether a process has waited for the disks since WAITED, for more than a moment.  The average of ten seconds still includes our own
-   reading of the previous file. */
-static bool is_waited_for(uint64_t waited) {
-    const struct timespec pause = {0, WATCH_MS * 1000000L};
-    double percent, began = hl_now_ms();
-    uint64_t now;
-    nanosleep(&pause, NULL);
+/* Whether programs wait for memory or the disks, if the kernel tells.  Our own reading is I/O, too: the pressure on disks counts only
+   WITH_IO, and as the average of ten seconds still includes the previous file, if a process waits for more than a moment of the next
+   WATCH_MS. */
+static bool is_busy(bool with_io) {
+    double percent = 0;
+    uint64_t waited, now = 0;
+    if (read_pressure("memory", &percent, &waited) && percent > PRESSURE_MAX)
+        return true;
+    if (!with_io || !read_pressure("io", &percent, &waited) || percent <= PRESSURE_MAX)
+        return false;
+    double began = hl_now_ms();
+    nanosleep(&(struct timespec){0, WATCH_MS * 1000000L}, NULL);
     double most = (hl_now_ms() - began) * 1000 * PRESSURE_MAX / 100;
     return !read_pressure("io", &percent, &now) || (double)(now - waited) > most;
 }
 
-/* The shortage of the machine; NULL: none, or it is not known.  Our own reading is I/O, too, so the pressure on disks counts only
-   WITH_IO. */
-static char *explain_pressure(struct hl_placer *placer, bool with_io) {
-    static const char *const resources[] = {"memory", "io"};
-    for (unsigned i = 0; i < 1u + with_io; i++) {
-        double percent = 0;
-        uint64_t waited = 0;
-        placer->is_pressure_unknown |= !read_pressure(resources[i], &percent, &waited);
-        if (percent > PRESSURE_MAX && (i == 0 || is_waited_for(waited)))
-            return hl_xasprintf(
-                "programs have waited for %s in %.0f %% of the last ten seconds; try again later",
-                i == 0 ? "memory" : "disks", percent);
-    }
-    return NULL;
-}
-
 /* --- the two ways --- */
 
-/* The protection with which the kernel joins pages of the file.  It is tried with less than a huge page, in which nothing can be
-   joined, but the kernel checks the mapping first.  Older kernels want it to be executable.  Such mappings are refused on noexec,
-   and IMA logs them. */
-static int find_joined_prot(const struct work *work) {
-    static const int prots[] = {PROT_READ, PROT_READ | PROT_EXEC};
-    for (unsigned i = 0; i < 2; i++)
-        if (map_chunk(work, &work->place->chunk[0], prots[i]) &&
-            madvise(work->window, work->page_bytes, MADV_COLLAPSE) == 0)
-            return prots[i];
-    return PROT_NONE;
+/* Whether the kernel joins pages of the file.  It is tried with less than a huge page, in which nothing can be joined, but the kernel
+   checks the mapping first.  Older kernels want it to be executable. */
+static bool can_join(const struct work *work) {
+    return map_chunk(work, &work->place->chunk[0], PROT_READ | PROT_EXEC) &&
+           madvise(work->window, work->page_bytes, MADV_COLLAPSE) == 0;
 }
 
 /* Joins the pages of CHUNK, if it can, when the processes that the last one stalled have had their rest. */
 static void collapse(struct hl_placer *placer, struct work *work, const struct hl_chunk *chunk) {
     int result = -EAGAIN;
-    if (!map_chunk(work, chunk, work->joined_prot))
+    if (!map_chunk(work, chunk, PROT_READ | PROT_EXEC))
         return;
     for (unsigned try = 0; try < TRIES_TO_COLLAPSE && (result == -EAGAIN || result == -EBUSY); try++) {
         double left = work->rested - hl_now_ms();
@@ -479,8 +437,6 @@ static void collapse(struct hl_placer *placer, struct work *work, const struct h
         double began = hl_now_ms();
         result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
         double now = hl_now_ms();
-        if (now - began > SLOW_MS)
-            work->next_count = 0; /* more processes map it than were counted */
         if (chunk->mappers > 0)
             placer->pause_us = (now - began) * 1e3 / chunk->mappers;
         work->rested = chunk->mappers > 0 ? now + fmin(REST_MAX_MS, REST * (now - began)) : now;
@@ -488,7 +444,7 @@ static void collapse(struct hl_placer *placer, struct work *work, const struct h
 }
 
 /* Why a chunk did not become huge. */
-enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM };
+enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM, MEMORY, UNKNOWN, BUSY };
 
 static const struct {
     const char *word; /* of what only the moment forbids */
@@ -502,32 +458,29 @@ static const struct {
                                  "/proc/sys/vm/compact_memory"},
     [FILE_SYSTEM] = {NULL,
                      "its file system keeps files on small pages; make an image: hugeld enable --way=image"},
+    [MEMORY] = {"memory",
+                "the machine or a memory limit has no room for it; free memory, or raise the limit"},
+    [UNKNOWN] = {"unknown", "it cannot be known which processes map the file, or to look takes too long; run "
+                            "hugeld as root with all capabilities"},
+    [BUSY] = {"pressure", "programs have waited for memory or disks in more than 5 % of the last ten seconds "
+                          "(/proc/pressure); try again later"},
 };
 
-/* Whether the file system of the open FILE has large folios, by its kind and the kernel's version: what a file system can do is found
-   by trying, but that cannot be tried while processes map the file. */
+/* Whether the file system of the open FILE has large folios. */
 static bool may_read_huge(int file) {
-    static const struct {
-        unsigned type, version, patch_level;
-    } known[] = {{EXT4_SUPER_MAGIC, 6, 16}, {XFS_SUPER_MAGIC, 6, 1}};
-    struct utsname name;
     struct statfs fs;
-    unsigned version = 0, patch_level = 0;
-    if (fstatfs(file, &fs) != 0 || uname(&name) != 0 ||
-        sscanf(name.release, "%u.%u", &version, &patch_level) != 2)
+    if (fstatfs(file, &fs) != 0)
         return false;
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if ((unsigned)fs.f_type == known[i].type)
-            return version > known[i].version ||
-                   (version == known[i].version && patch_level >= known[i].patch_level);
-    return false;
+    return fs.f_type == EXT4_SUPER_MAGIC  ? hl_is_kernel(6, 16)
+           : fs.f_type == XFS_SUPER_MAGIC ? hl_is_kernel(6, 1)
+                                          : false;
 }
 
 /* NONE if the kernel can join the pages of CHUNK and not too many processes would wait for it. */
 static enum obstacle check_joined(const struct hl_placer *placer, const struct work *work,
                                   const struct hl_chunk *chunk) {
     double each = placer->pause_us > 0 ? placer->pause_us : MICROSECONDS_PER_MAPPER;
-    if (work->joined_prot == PROT_NONE)
+    if (!work->joins)
         return IN_USE;
     return chunk->mappers * each > PAUSE_BUDGET_MICROSECONDS ? TOO_MANY : NONE;
 }
@@ -560,7 +513,7 @@ static enum obstacle make_huge(struct hl_placer *placer, struct work *work, stru
     if (obstacle == NONE || placer->only_joins)
         return obstacle;
     bool can_read = may_read_huge(work->file);
-    if (!can_read && work->joined_prot == PROT_NONE)
+    if (!can_read && !work->joins)
         return FILE_SYSTEM;
     if (work->place->is_mapped || !can_read)
         return obstacle;
@@ -568,7 +521,7 @@ static enum obstacle make_huge(struct hl_placer *placer, struct work *work, stru
         return NONE;
     obstacle = read_anew(work, chunk);
     /* If there was a huge page, this file cannot have any: ext4 with encryption or a journal of data. */
-    if (obstacle == NO_PAGE && work->joined_prot == PROT_NONE && !work->has_read && has_huge_page(work)) {
+    if (obstacle == NO_PAGE && !work->joins && !work->has_read && has_huge_page(work)) {
         obstacle = read_anew(work, chunk);
         obstacle = obstacle == NO_PAGE ? FILE_SYSTEM : obstacle;
     }
@@ -576,17 +529,16 @@ static enum obstacle make_huge(struct hl_placer *placer, struct work *work, stru
     return obstacle;
 }
 
-/* Says that processors are isolated; NULL: none are.  To join pages, the kernel waits for all processors, and would wait endlessly for
-   one that never enters the kernel. */
-static const char *explain_isolated(void) {
+/* Whether processors are isolated.  To join pages, the kernel waits for all processors, and would wait endlessly for one that never
+   enters the kernel. */
+static bool has_isolated(void) {
+    char text[4096];
+    bool has = false;
     for (size_t i = 0; i < HL_ISOLATED_LISTS; i++) {
-        char text[4096];
         long bytes = hl_read_file(hl_isolated_lists[i], text, sizeof text);
-        if (bytes == -EFBIG || (bytes > 0 && text[0] >= '0' && text[0] <= '9'))
-            return "processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would wait for "
-                   "these";
+        has |= bytes == -EFBIG || (bytes > 0 && text[0] >= '0' && text[0] <= '9');
     }
-    return NULL;
+    return has;
 }
 
 char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) {
@@ -600,28 +552,16 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) 
     if (!is_real_root())
         return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
                             "processes map the file; run it there");
-    const char *isolated = explain_isolated();
-    if (isolated != NULL)
-        return hl_xasprintf("%s; make an image: hugeld enable --way=image", isolated);
+    if (has_isolated())
+        return hl_xasprintf(
+            "processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would wait "
+            "for these; make an image: hugeld enable --way=image");
     char *sentence = hl_explain_unsteady(file->fd, true);
     char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false, NULL) : NULL;
     if (problem != NULL)
         sentence = hl_xasprintf("%s; keep the file where only root can write", problem);
     free(problem);
     return sentence;
-}
-
-/* Whether the machine has no memory for BYTES more, in the margin or in this process's limit. */
-static char *explain_memory(uint64_t bytes) {
-    struct hl_status status;
-    struct hl_placement placement;
-    hl_read_status(&status, &hl_system_roots);
-    hl_read_placement(&placement, &status, HL_NUMA_ANY);
-    bool has_room = bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
-    return has_room
-               ? NULL
-               : hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the "
-                              "limit");
 }
 
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
@@ -637,32 +577,23 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         return sentence;
     if (begin_work(&work, place, file->fd) != 0)
         return hl_xasprintf("there is no room for a mapping; raise RLIMIT_AS");
-    work.joined_prot = find_joined_prot(&work);
-    if (placer->only_joins && work.joined_prot == PROT_NONE) {
-        end_work(&work);
-        return hl_xasprintf("%s", obstacles[IN_USE].sentence);
-    }
-    if ((sentence = explain_memory(bytes)) != NULL)
-        place->obstacle = "memory";
-    for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
+    work.joins = can_join(&work);
+    if (bytes > hl_memory_room())
+        obstacle = MEMORY;
+    for (size_t i = 0; i < place->n_chunks && obstacle < MEMORY; i++) {
         if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
-        if ((sentence = explain_mappers(&work)) != NULL)
-            place->obstacle = "unknown";
         /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
-        bool waits = place->is_mapped ? work.joined_prot != PROT_NONE : !placer->is_at_boot;
-        if (sentence == NULL && waits && (sentence = explain_pressure(placer, i == 0)) != NULL)
-            place->obstacle = "pressure";
-        enum obstacle found = sentence == NULL ? make_huge(placer, &work, &place->chunk[i]) : NONE;
-        place->chunk[i].is_huge |= sentence == NULL && placer->only_looks && found == NONE;
-        obstacle = obstacle == NONE || found == FILE_SYSTEM ? found : obstacle;
+        bool is_known = count_again(&work), waits = place->is_mapped ? work.joins : !placer->is_at_boot;
+        enum obstacle found = !is_known                  ? UNKNOWN
+                              : waits && is_busy(i == 0) ? BUSY
+                                                         : make_huge(placer, &work, &place->chunk[i]);
+        place->chunk[i].is_huge |= placer->only_looks && found == NONE;
+        obstacle = obstacle == NONE || found >= FILE_SYSTEM ? found : obstacle;
     }
-    /* Pages that were read while a process began to map them stay as that process found them. */
-    if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work) && place->is_mapped)
-        obstacle = IN_USE;
     end_work(&work);
-    if (sentence != NULL || obstacle == NONE)
-        return sentence;
+    if (obstacle == NONE)
+        return NULL;
     place->obstacle = obstacles[obstacle].word;
     return hl_xasprintf("%s", obstacles[obstacle].sentence);
 }

@@ -7,9 +7,9 @@
 
 /* A huge page of a file that all processes map as a whole. */
 struct hl_chunk {
-    uint64_t offset; /* in the file */
-    bool is_huge;    /* one entry mapped it when it was looked at */
-    unsigned mappers;
+    uint64_t offset;  /* in the file */
+    bool is_huge;     /* one entry mapped it when it was looked at */
+    unsigned mappers; /* mappings of it in all processes */
 };
 
 struct hl_place {
@@ -17,8 +17,7 @@ struct hl_place {
     size_t n_chunks;
     struct hl_chunk *chunk; /* ascending; hl_free_place frees them */
     uint64_t chunk_bytes;
-    bool is_mapped; /* some process maps the file; known after hl_make_huge_in_place, unless the placer only
-                       joins and cannot */
+    bool is_mapped;       /* some process maps the file; known after hl_make_huge_in_place */
     const char *obstacle; /* after the same: what only the moment forbids, in one word; NULL: nothing does */
 };
 
@@ -29,7 +28,6 @@ struct hl_placer {
     bool only_looks; /* nothing is made huge, and the answer is the expected result */
     bool is_at_boot; /* pressure does not matter for files that no process maps */
     double pause_us; /* of the last collapse, for each process that mapped the chunk; 0: there was none */
-    bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
 };
 
 /* Finds the parts of FILE's text that can be on huge pages of the page cache, and which of these are on them now.  Reads nothing

@@ -10,6 +10,7 @@
 #include "command/base/lock.h"
 #include "command/proc/process.h"
 #include "elf/kernel.h"
+#include "elf/memory-limit.h"
 #include "elf/status.h"
 #include "elf/sys.h"
 
@@ -397,6 +398,14 @@ bool hl_leaves_margin(uint64_t bytes) {
         return false;
     hl_find_number(meminfo, "Hugetlb:", &pool);
     return available >= hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN + bytes / 1024;
+}
+
+uint64_t hl_memory_room(void) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    return hl_read_memory_headroom(&hl_system_roots, &placement);
 }
 
 /* --- removing --- */

@@ -84,6 +84,9 @@ void hl_remove_leftovers(const struct hl_store *store);
    BYTES.  False also if /proc/meminfo cannot be read. */
 bool hl_leaves_margin(uint64_t bytes);
 
+/* Bytes of memory that this process may take, by the machine's margin and its own limits. */
+uint64_t hl_memory_room(void);
+
 /* Bytes that may still be added; UINT64_MAX if nothing limits it.  In a folder of a file system that others use, too, half of it is
    left to them. */
 uint64_t hl_store_room(const struct hl_store *store);

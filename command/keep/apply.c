@@ -463,10 +463,6 @@ void hl_apply_lists(struct hl_apply *apply) {
     for (size_t i = 0; i < apply->wanted.n; i++)
         apply_file(apply, &apply->wanted.file[i]);
     hl_hide_progress();
-    if (apply->in_place > 0 && apply->placer.is_pressure_unknown)
-        hl_warn("this kernel does not say whether programs wait for memory or disks, so files were put in "
-                "place without "
-                "regard to that; boot with psi=1");
 }
 
 int hl_end_apply(struct hl_apply *apply) {

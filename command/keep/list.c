@@ -277,25 +277,7 @@ struct finding {
     struct hl_local local;
     struct hl_entry *entry;
     size_t found;
-    char *folder, *real; /* of the last file: as it was named, and without symbolic links */
 };
-
-/* The path without symbolic links of the open FILE, which was found at PATH. */
-static char *find_real_path(struct finding *finding, int file, const char *path) {
-    size_t length = (size_t)(strrchr(path, '/') - path);
-    bool is_plain = !finding->local.followed && path[length + 1] != '\0';
-    if (is_plain && finding->folder != NULL && strlen(finding->folder) == length &&
-        strncmp(path, finding->folder, length) == 0)
-        return hl_xasprintf("%s%s", finding->real, path + length);
-    char *found = hl_find_file_path(file);
-    if (is_plain && found != NULL && strrchr(found, '/') != NULL) {
-        free(finding->folder);
-        free(finding->real);
-        finding->folder = hl_xasprintf("%.*s", (int)length, path);
-        finding->real = hl_xasprintf("%.*s", (int)(strrchr(found, '/') - found), found);
-    }
-    return found;
-}
 
 /* Whether a mask is PATH, a pattern of it, or a folder above it. */
 static bool is_excluded(const struct hl_lists *lists, const char *path) {
@@ -326,10 +308,9 @@ static void note_unopened(struct finding *finding, const char *path, int error) 
         true);
 }
 
-static void add_file(struct finding *finding, int file, const char *found_at, const struct stat *status,
-                     bool is_named) {
+static void add_file(struct finding *finding, int file, const struct stat *status, bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
-    char *path = find_real_path(finding, file, found_at);
+    char *path = hl_find_file_path(file);
     if (path == NULL || is_excluded(finding->lists, path)) {
         finding->found += path != NULL;
         free(path);
@@ -370,7 +351,7 @@ static void add_path(struct finding *finding, const char *path, bool is_named, b
     struct stat status;
     int file = hl_open_local(&finding->local, path, !is_inside, &status);
     if (file >= 0 && S_ISREG(status.st_mode))
-        add_file(finding, file, path, &status, is_named);
+        add_file(finding, file, &status, is_named);
     else if (file >= 0 && is_named && !S_ISDIR(status.st_mode))
         note_missing(finding, hl_xasprintf("%s: it is no regular file and no folder", path), false);
     bool is_folder = file >= 0 && S_ISDIR(status.st_mode);
@@ -463,8 +444,6 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
         }
         hl_close_local(&finding.local);
         free(finding.local.exposed);
-        free(finding.folder);
-        free(finding.real);
     }
     if (wanted->n > 0)
         qsort(wanted->file, wanted->n, sizeof *wanted->file, compare_files);

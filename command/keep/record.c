@@ -35,8 +35,8 @@ static bool read_record(FILE *in, struct hl_record *record) {
         is_whole &= getdelim(&text[i], &(size_t){0}, '\0', in) > 0;
     *record = (struct hl_record){.path = text[1], .key = text[2], .reason = text[3], .sentence = text[4]};
     is_whole = is_whole && record->path[0] == '/' &&
-               sscanf(text[0], "%u %u %u %u %lf %lf", &result, &is_in_place, &record->asked,
-                      &record->unnamed, &record->tried, &record->delay) == 6 &&
+               sscanf(text[0], "%u %u %u %u %lf %lf", &result, &is_in_place, &record->asked, &record->unnamed,
+                      &record->tried, &record->delay) == 6 &&
                result < HL_RESULTS;
     record->result = result;
     record->is_in_place = is_in_place != 0;
