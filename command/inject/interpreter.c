@@ -9,7 +9,7 @@
    Each call is valid by itself: between two of them the program could begin, with the one linker or the other.  Debuggers would take
    the symbols of the linker that the program names, so the patched one gets its own path for its link map (.hugeld.path). */
 #include "command/base/basics.h"
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/file/section.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
@@ -27,7 +27,7 @@ int hl_plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program,
     Elf64_Shdr name;
     plan->maps_linker = plan->has_linker = true;
     plan->image_path = hl_xasprintf("%s", path);
-    if (strlen(path) >= HL_EXEC_DATA_BYTES || hl_read_file_state(&plan->file, program->fd) != 0 ||
+    if (strlen(path) >= HL_TRACEE_DATA_BYTES || hl_read_file_state(&plan->file, program->fd) != 0 ||
         hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
         return HL_REASON_SOURCE_UNREADABLE;
     plan->image_stat = linker.stat;
@@ -45,36 +45,33 @@ int hl_plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program,
     return result == 0 && !found ? HL_REASON_ATTACH_INSTRUCTIONS : result;
 }
 
-static int map(const struct hl_exec_thread *thread, uint64_t *at, uint64_t bytes, int prot, unsigned flags,
-               int file, uint64_t offset) {
-    const uint64_t argument[] = {*at, bytes, (uint64_t)prot, MAP_PRIVATE | flags, (uint64_t)file, offset};
-    int result = hl_call_in_exec_thread(thread, (long *)at, SYS_mmap, argument);
-    return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping((long)*at) : result;
-}
-
-static void unmap(const struct hl_exec_thread *thread, uint64_t start, uint64_t end) {
-    long done;
-    hl_call_in_exec_thread(thread, &done, SYS_munmap, (const uint64_t[6]){start, end - start});
+static int map_zeros(struct hl_tracee *thread, uint64_t *at, uint64_t bytes, int prot, unsigned flags) {
+    int result = hl_call(thread, (long *)at, SYS_mmap, *at, bytes, (uint64_t)prot,
+                         MAP_PRIVATE | MAP_ANONYMOUS | flags, (uint64_t)-1, 0);
+    return result == HL_REASON_ATTACH_CALL ? HL_REASON_NO_MEMORY : result;
 }
 
 /* EXTRA: as the kernel has protected the other linker's text (PROT_BTI). */
-static int map_segment(const struct hl_exec_thread *thread, const struct hl_segment *segment, uint64_t base,
+static int map_segment(struct hl_tracee *thread, const struct hl_segment *segment, uint64_t base,
                        uint64_t page_bytes, int file, int extra) {
     static const char zeros[PAGE_BYTES_MAX];
-    uint64_t start = base + segment->first_page, file_end = base + segment->file_end,
-             zeros_page = hl_round_up(file_end, page_bytes), end = base + segment->end_page;
-    int prot = (segment->flags & PF_R ? PROT_READ : 0) | (segment->flags & PF_W ? PROT_WRITE : 0) |
-               (segment->flags & PF_X ? PROT_EXEC | extra : 0);
-    int result = map(thread, &start, zeros_page - start, prot, MAP_FIXED, file, segment->offset);
+    uint64_t file_end = base + segment->file_end, zeros_page = hl_round_up(file_end, page_bytes),
+             end = base + segment->end_page;
+    struct hl_piece_of_text piece = {base + segment->first_page, zeros_page, segment->offset,
+                                     (segment->flags & PF_R ? PROT_READ : 0) |
+                                         (segment->flags & PF_W ? PROT_WRITE : 0) |
+                                         (segment->flags & PF_X ? PROT_EXEC | extra : 0),
+                                     0};
+    int result = hl_map_piece(thread, &piece, piece.start, MAP_FIXED, file);
     if (result == 0 && segment->end > segment->file_end && zeros_page > file_end)
         result = hl_write_exec_thread(thread, file_end, zeros, zeros_page - file_end);
     if (result == 0 && end > zeros_page)
-        result = map(thread, &zeros_page, end - zeros_page, prot, MAP_FIXED | MAP_ANONYMOUS, -1, 0);
+        result = map_zeros(thread, &zeros_page, end - zeros_page, piece.prot, MAP_FIXED);
     return result;
 }
 
 /* Makes the program begin with the patched linker at BASE, and our calls. */
-static int begin_there(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
+static int begin_there(const struct hl_exec_plan *plan, struct hl_tracee *thread,
                        const struct hl_process *process, uint64_t base) {
     const char *path = plan->image_path;
     int result = plan->linker_path_at == 0
@@ -95,7 +92,7 @@ static int begin_there(const struct hl_exec_plan *plan, struct hl_exec_thread *t
 }
 
 /* Unmaps the linker that begins with the region FIRST: the mappings of its file, and its zeros right behind them. */
-static void unmap_other(const struct hl_exec_thread *thread, const struct hl_process *process,
+static void unmap_other(struct hl_tracee *thread, const struct hl_process *process,
                         const struct hl_region *first) {
     uint64_t end = 0;
     for (const struct hl_region *region = first; region < process->region + process->n_regions; region++) {
@@ -103,12 +100,12 @@ static void unmap_other(const struct hl_exec_thread *thread, const struct hl_pro
         if (!is_zeros && (region->inode != first->inode || region->device != first->device))
             continue;
         end = region->end;
-        unmap(thread, region->start, region->end);
+        hl_unmap_in_tracee(thread, region->start, region->end);
     }
 }
 
-int hl_map_linker(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
-                  const struct hl_process *process, int file) {
+int hl_map_linker(const struct hl_exec_plan *plan, struct hl_tracee *thread, const struct hl_process *process,
+                  int file) {
     const struct hl_object *object = &plan->object;
     uint64_t base = 0, bytes = object->segment[object->n_segments - 1].end_page;
     uint64_t text = thread->gadgets.call; /* in the other linker, on every machine */
@@ -117,7 +114,7 @@ int hl_map_linker(const struct hl_exec_plan *plan, struct hl_exec_thread *thread
     if (result == 0 && HL_PROT_BTI != 0)
         result = hl_read_branch_protection_in(hl_open_process_file(process, "smaps"), text, text + 1, &extra);
     if (result == 0)
-        result = map(thread, &base, bytes, PROT_NONE, MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        result = map_zeros(thread, &base, bytes, PROT_NONE, MAP_NORESERVE);
     if (result != 0)
         return result;
     for (unsigned i = 0; i < object->n_segments && result == 0; i++)
@@ -127,6 +124,6 @@ int hl_map_linker(const struct hl_exec_plan *plan, struct hl_exec_thread *thread
     if (result == 0)
         unmap_other(thread, process, first);
     else
-        unmap(thread, base, base + bytes);
+        hl_unmap_in_tracee(thread, base, base + bytes);
     return result;
 }
