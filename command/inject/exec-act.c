@@ -253,9 +253,9 @@ static int check(struct act *act) {
         return result;
     /* The kernel may have executed another file in its place (a rename, binfmt_misc, the shell for a script without "#!"). */
     result = hl_check_executable(&act->opened, &act->plan->file);
-    if (result == 0)
+    if (result == 0 && !act->plan->maps_linker)
         result = place(act, vector.entry);
-    act->moves = !is_congruent(act);
+    act->moves = act->plan->maps_linker || !is_congruent(act);
     act->vdso = vector.owner[HL_EXEC_VDSO];
     /* A program that is not the planned one has to wait for its helper, too. */
     int placed = read_mappings(act, &vector);
@@ -265,6 +265,8 @@ static int check(struct act *act) {
         result = placed;
     if (result == 0 && vector.secure != 0)
         result = HL_REASON_PRIVILEGED;
+    if (act->plan->maps_linker)
+        return result;
     if (result == 0)
         result = keep_branch_protection(act);
     if (result != 0)
@@ -407,7 +409,9 @@ static int change(struct act *act) {
     int result = open_in_program(act, act->plan->image_path, &act->file);
     if (result == 0)
         result = check_opened(act);
-    if (result == 0 && act->moves)
+    if (result == 0 && act->plan->maps_linker)
+        result = hl_map_linker(act->plan, act->thread, &act->process, act->file);
+    else if (result == 0 && act->moves)
         result = hl_move_at_exec_stop(act->plan, act->thread, &act->process, act->file);
     else if (result == 0)
         result = map_over(act);

@@ -262,6 +262,18 @@ static int move_rest(const struct move *move) {
     return result != 0 ? result : freed;
 }
 
+int hl_set_linker_base(const struct hl_exec_plan *plan, struct hl_tracee *thread,
+                       const struct hl_process *process, uint64_t base) {
+    struct move move = {.plan = plan, .thread = thread, .process = process, .program = {0, UINT64_MAX}};
+    int result = plan_vector(&move);
+    for (size_t i = 0; i + 1 < move.vector_bytes / sizeof *move.vector; i += 2)
+        if (move.vector[i] == AT_BASE)
+            move.vector[i + 1] = base;
+    if (result == 0)
+        result = plan_map(&move);
+    return result == 0 ? change_addresses(&move) : result;
+}
+
 int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread,
                          const struct hl_process *process, int file) {
     struct move move = {.plan = plan, .thread = thread, .process = process, .file = file};

@@ -107,8 +107,7 @@ static bool find_codes_in_image(struct hl_exec_plan *plan) {
     return false;
 }
 
-/* Searches the text of the dynamic linker at PATH, which runs first. */
-static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
+bool hl_find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
     struct hl_elf_file linker;
     bool found = false;
     if (hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
@@ -125,7 +124,7 @@ static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
 
 static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file) {
     char *path = hl_read_interpreter(file);
-    bool found = (path != NULL && find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
+    bool found = (path != NULL && hl_find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
     free(path);
     return found ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
 }
@@ -252,7 +251,8 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
 }
 
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
-                      const struct hl_program *program, const struct hl_options *options) {
+                      const struct hl_program *program, const struct hl_options *options,
+                      const char *linker) {
     memset(plan, 0, sizeof *plan);
     plan->image = -1;
     plan->status = *status;
@@ -260,7 +260,8 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    int result = plan_file(plan, &program->file, options);
+    int result = linker != NULL ? hl_plan_linker(plan, &program->file, linker)
+                                : plan_file(plan, &program->file, options);
     if (result == 0) /* only after it is known that there is an image, since this is reported then */
         result = hl_check_exec_stop_machine();
     plan->object.soname = NULL; /* it points into the program's file */

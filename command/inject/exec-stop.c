@@ -89,15 +89,16 @@ static char *count_pages(const char *kind, uint64_t pages) {
                : hl_xasprintf("%s %llu page%s image, ", kind, (unsigned long long)pages, hl_plural(pages));
 }
 
-/* Prints the same lines as libhugeld.so. */
+/* Prints the same lines as libhugeld.so.  The patched linker prints its own. */
 static void tell(const struct hl_exec_plan *plan, int result) {
     char *text = count_pages("text", plan->text_pages), *rodata = count_pages("rodata", plan->rodata_pages);
     bool refuses = result != 0 && plan->is_strict;
-    if (result == 0 && plan->verbose >= 2)
+    if (result == 0 && plan->verbose >= 2 && !plan->maps_linker)
         hl_warn("%s: %s%sat the exec stop from %s", hl_base_name(plan->executable), text, rodata,
                 plan->image_path);
     else if (result != 0 && (refuses || plan->verbose >= 1))
-        hl_warn("%s: not on its image: %s; %s", plan->executable,
+        hl_warn("%s: %s: %s; %s", plan->executable,
+                plan->maps_linker ? "without the patched linker" : "not on its image",
                 result > 0 ? hl_reason_sentence((enum hl_reason)result) : strerror(-result),
                 refuses ? "strict=on, so it does not run; run it without strict=on"
                         : "it runs on small pages");
@@ -257,20 +258,22 @@ static bool is_refusal(int result) {
 }
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
-                         const struct hl_options *options) {
+                         const struct hl_options *options, const char *linker) {
     struct hl_exec_stop *new = hl_xmalloc(sizeof *new);
     struct hl_status status;
     *stop = NULL;
     hl_read_first_status(&status, &hl_system_roots);
     int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
-    int result = hl_plan_exec_stop(&new->plan, &status, program, options);
+    int result = hl_plan_exec_stop(&new->plan, &status, program, options, linker);
     if (result == 0)
         result = started == 0 ? await_helper(new) : started;
     if (result == 0) {
         *stop = new;
         return NULL;
     }
-    char *reason = new->plan.image >= 0 || is_refusal(result) ? explain(result, program->executable) : NULL;
+    char *reason = new->plan.image >= 0 || linker != NULL || is_refusal(result)
+                       ? explain(result, program->executable)
+                       : NULL;
     if (started == 0)
         hl_cancel_exec_stop(new);
     else

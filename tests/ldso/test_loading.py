@@ -113,7 +113,7 @@ def test_before_any_constructor(linked, builder, pool, way, what):
     assert re.search(rf"^hugeld: {moved}: text \d pages hugetlb\nfirst$", done.stderr, re.M), done.stderr
 
 
-@pytest.mark.parametrize("patterns", ["main", "*", "app-*:!main", "", "nothing"])
+@pytest.mark.parametrize("patterns", ["main", "*", "app-*:!main", "nothing"])
 @pytest.mark.parametrize("options", ["verbose=2", "verbose=3,data=hugetlb,bss=thp", "backend=huge,reserve_pages=x,verbose=3",
                                      "verbose=1,reserve_pages=1000000", "exe=other,verbose=3"])
 def test_same_lines_as_the_preloader(linked, builder, pool, thp, root, ldso, installed, patterns, options):

@@ -12,20 +12,11 @@ import pytest
 
 import helpers
 from hugepages import free_pages
-from linkers import NOBODY
+from linkers import NOBODY, change_build_id
 
 HERE = pathlib.Path(__file__).resolve().parent
 # $1 the other libc, $2 the place of libc; then the command
 BESIDE = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-
-
-def change_build_id(source, target):
-    notes = subprocess.run(["readelf", "-n", source], check=True, capture_output=True, text=True).stdout
-    build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
-    content = source.read_bytes()
-    assert content.count(build_id) == 1
-    target.write_bytes(content.replace(build_id, bytes(255 - b for b in build_id)))
-    target.chmod(0o755)
 
 
 @pytest.fixture(scope="module")

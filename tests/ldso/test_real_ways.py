@@ -126,7 +126,7 @@ def program(request, shared_folder):
 
 
 def by_run(program, ldso, installed, folder):
-    return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", program.patterns, "-o", "backend=hugetlb,verbose=2", "--", *program.prefix,
+    return [*program.prefix, helpers.HUGELD, "run", "--ld-so", ldso, "-p", program.patterns, "-o", "backend=hugetlb,verbose=2", "--",
             *program.argv]
 
 
