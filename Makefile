@@ -130,7 +130,7 @@ $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/tlb base/basics base/common)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics base/local file/elf-file proc/process proc/objects proc/status)
 $B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/objects proc/status image/eligible)
-$B/tests/test-local: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
+$B/tests/test-local: override LDFLAGS += -Wl,--wrap=fdopendir
 
 $(units): $B/%: % $(CONFIG)
 	@mkdir -p $(@D)

@@ -17,6 +17,7 @@
 #include "command/base/common.h"
 #include "elf/kernel.h"
 #include "command/inject/attachment.h"
+#include "elf/line.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
 
@@ -328,7 +329,7 @@ static int check_scratch(const struct mover *m, const struct hl_process *now) {
 
 static uint64_t read_map_count_limit(void) {
     uint64_t limit;
-    return hl_read_setting("/proc/sys/vm/max_map_count", &limit) ? limit : 65530; /* the kernel's default */
+    return hl_read_number("/proc/sys/vm/max_map_count", &limit) ? limit : 65530; /* the kernel's default */
 }
 
 /* The last look, at everything that could have changed since the process was planned. */

@@ -27,7 +27,7 @@ struct hl_attach_request {
     bool is_detach, dry_run;
     uint64_t memory_bytes;   /* the most memory for copies; 0: an eighth of what is free */
     bool joins;              /* first join it in the page cache of its own file, which detach does not undo */
-    struct hl_placer placer; /* hl_free_placer */
+    struct hl_placer placer;
     size_t n_own;
     struct hl_own_image *own;
 };
