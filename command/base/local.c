@@ -181,10 +181,11 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
     const char *name = find_name(local, path);
     unsigned links = 0;
     size_t length = strlen(path);
+    *status = (struct stat){0};
     local->followed = false;
     if (length == 0 || length >= PATH_MAX)
         return length == 0 ? -ENOENT : -ENAMETOOLONG;
-    strcpy(left, name != NULL ? name : path);
+    snprintf(left, sizeof left, "%s", name != NULL ? name : path);
     int folder = name != NULL ? local->folder_file
                               : hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
     while (folder >= 0 && *(at += strspn(at, "/")) != '\0') {
