@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -208,15 +207,6 @@ bool hl_ends_in(const char *text, const char *end) {
 
 unsigned hl_permille(uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : (unsigned)((long double)part * 1000 / (long double)whole);
-}
-
-bool hl_read_setting(const char *path, uint64_t *number) {
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    bool found = fscanf(file, "%" SCNu64, number) == 1;
-    fclose(file);
-    return found;
 }
 
 static double read_clock(clockid_t clock) {

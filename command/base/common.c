@@ -128,6 +128,54 @@ const char *const hl_isolated_lists[HL_ISOLATED_LISTS] = {"/sys/devices/system/c
                                                           "/sys/devices/system/cpu/nohz_full",
                                                           "/sys/fs/cgroup/cpuset.cpus.isolated"};
 
+/* VALUE in words, by UNIT (hl_format_fields); the caller frees it. */
+static char *format_value(const json_t *value, const char *unit) {
+    uint64_t number = (uint64_t)json_integer_value(value);
+    const char *text = json_string_value(value);
+    unsigned millionths = (unsigned)(json_number_value(value) * 1e6 + 0.5);
+    if (unit[0] == '%')
+        return hl_xasprintf("%u.%u %%", millionths / 10000, millionths / 1000 % 10);
+    if (unit[0] == 'K')
+        return hl_xasprintf("%" PRIu64 " KiB", number / 1024 + (number % 1024 != 0));
+    if (unit[0] == 's')
+        return hl_xasprintf("%s", hl_plural(number));
+    if (unit[0] == '(')
+        return text != NULL ? hl_xasprintf(" (%s)", text) : hl_xasprintf("%s", "");
+    if (unit[0] == 'x' && text != NULL)
+        return hl_xasprintf("0x%012llx", strtoull(text, NULL, 16));
+    return text != NULL ? hl_xasprintf("%s", text) : hl_xasprintf("%" PRIu64, number);
+}
+
+char *hl_format_fields(const json_t *from, const char *line) {
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    while (to != NULL && *line != '\0') {
+        if (*line != '{') {
+            fputc(*line++, to);
+            continue;
+        }
+        const json_t *value = from;
+        do {
+            size_t length = strcspn(++line, ".:}");
+            value = json_object_getn(value, line, length);
+            line += length;
+        } while (*line == '.');
+        int width = *line == ':' ? (int)strtol(line + 1, (char **)&line, 10) : 0;
+        char *field = format_value(value, line);
+        fprintf(to, "%*s", width, field);
+        free(field);
+        line += strcspn(line, "}") + 1;
+    }
+    return to != NULL && fclose(to) == 0 ? text : hl_xasprintf("%s", "");
+}
+
+void hl_print_fields(const json_t *from, const char *line) {
+    char *text = hl_format_fields(from, line);
+    hl_print("%s", text);
+    free(text);
+}
+
 void hl_print_json(json_t *value) {
     if (value == NULL ||
         json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII) != 0)

@@ -410,7 +410,7 @@ uint64_t hl_memory_room(void) {
 
 /* --- removing --- */
 
-int hl_remove_tree(int folder, const char *name, bool deep) {
+int hl_remove_tree(int folder, const char *name, unsigned depth) {
     DIR *entries = hl_open_list(folder, name);
     int result = 0;
     if (entries == NULL)
@@ -420,8 +420,8 @@ int hl_remove_tree(int folder, const char *name, bool deep) {
             continue;
         if (unlinkat(dirfd(entries), entry->d_name, 0) != 0) {
             int error = errno;
-            int below = deep && (error == EISDIR || error == EPERM)
-                            ? hl_remove_tree(dirfd(entries), entry->d_name, false)
+            int below = depth > 0 && (error == EISDIR || error == EPERM)
+                            ? hl_remove_tree(dirfd(entries), entry->d_name, depth - 1)
                             : -error;
             result = result != 0 ? result : below;
         }
@@ -443,8 +443,8 @@ static char *read_link(int folder, const char *name) {
 }
 
 void hl_remove_leftovers(const struct hl_store *store) {
-    hl_remove_tree(store->folder, HL_NEW_FOLDER, true);
-    hl_remove_tree(store->folder, HL_OLD_FOLDER, true);
+    hl_remove_tree(store->folder, HL_NEW_FOLDER, 1);
+    hl_remove_tree(store->folder, HL_OLD_FOLDER, 1);
 }
 
 int hl_publish_folder(const struct hl_store *store, const char *key) {
@@ -454,13 +454,13 @@ int hl_publish_folder(const struct hl_store *store, const char *key) {
     if ((errno != EEXIST && errno != ENOTEMPTY) ||
         renameat2(folder, HL_NEW_FOLDER, folder, key, RENAME_EXCHANGE) != 0)
         return -errno;
-    return hl_remove_tree(folder, HL_NEW_FOLDER, true);
+    return hl_remove_tree(folder, HL_NEW_FOLDER, 1);
 }
 
 int hl_remove_store_item(const struct hl_store *store, const char *key) {
     if (renameat(store->folder, key, store->folder, HL_OLD_FOLDER) != 0)
         return -errno;
-    return hl_remove_tree(store->folder, HL_OLD_FOLDER, true);
+    return hl_remove_tree(store->folder, HL_OLD_FOLDER, 1);
 }
 
 /* Makes the MARKS in the folder .new. */

@@ -171,8 +171,8 @@ bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options 
 /* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
 bool hl_is_kept_in_place(int file, const struct hl_options *options);
 
-/* Removes the folder NAME of FOLDER and everything in it, if DEEP also the folders in it.  0, or a negated errno. */
-int hl_remove_tree(int folder, const char *name, bool deep);
+/* Removes the folder NAME of FOLDER and everything in it, also folders down to DEPTH below it.  0, or a negated errno. */
+int hl_remove_tree(int folder, const char *name, unsigned depth);
 
 /* Removes the image KEY.  0, -ENOENT if another process did, or another negated errno; prints nothing. */
 int hl_remove_store_item(const struct hl_store *store, const char *key);

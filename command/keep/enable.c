@@ -277,6 +277,22 @@ static void disable_word(struct request *request, const char *text) {
     free(mask);
 }
 
+/* Disables UNIT, or if no list has it, the listed instances that enable found for it. */
+static void disable_unit(struct request *request, const char *unit) {
+    struct hl_lists lists;
+    struct hl_texts instances = {0};
+    hl_read_lists(&lists, request->configuration, NULL);
+    for (size_t i = 0; i < lists.n && !is_listed(request, unit); i++)
+        if (lists.entry[i].is_unit && hl_is_instance(lists.entry[i].text, unit))
+            hl_add_to_texts(&instances, lists.entry[i].text);
+    for (size_t i = 0; i < instances.n; i++)
+        disable_word(request, instances.text[i]);
+    if (instances.n == 0)
+        disable_word(request, unit);
+    hl_free_texts(&instances);
+    hl_free_lists(&lists);
+}
+
 /* --- the commands --- */
 
 /* Makes and opens enabled.d, unless it is only to be read, and locks it.  A descriptor of the lock, or a negated errno, after a
@@ -308,14 +324,18 @@ static void act_on_names(struct request *request) {
     for (size_t i = 0; i < request->names.n; i++) {
         const char *name = request->names.word[i];
         struct hl_texts files = {0};
-        if (hl_is_unit(name) && !request->disables) {
+        if (hl_is_unit(name) && request->disables) {
+            disable_unit(request, name);
+            continue;
+        }
+        if (hl_is_unit(name)) {
             while (i + 1 < request->names.n && request->names.word[i + 1][0] == '/')
                 hl_add_to_texts(&files, request->names.word[++i]);
             enable_unit(request, name, &files);
             hl_free_texts(&files);
             continue;
         }
-        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(request, name);
+        char *word = find_word(request, name);
         if (word == NULL) {
             note_entry(request, name, false, HL_EXIT_NO, json_array());
         } else if (request->disables) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld reset: gives back everything that hugeld holds: the images, their store and the links for units.  What is enabled stays
    enabled; the timer is stopped until the next boot.  Only --detach touches processes.  It changes no file of a package. */
-#include "command/attach/leftovers.h"
+#include "command/inject/leftovers.h"
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/subprocess.h"
@@ -183,7 +183,7 @@ static int reset(const struct request *request) {
     bool fine = remove_images(&removed);
     if (is_root && fine) {
         fine = unmount_store(!request->json);
-        int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, true);
+        int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, 1);
         if (result == -ENOTDIR && unlink(HL_UNIT_LINKS) == 0) /* a link, which is not followed */
             result = 0;
         if (result != 0 && result != -ENOENT)

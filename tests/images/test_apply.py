@@ -14,7 +14,7 @@ import time
 import pytest
 
 import helpers
-from worlds import APP, SYSTEM, USER
+from worlds import APP, OTHER, SYSTEM, USER
 
 
 def done(result, status=0):
@@ -606,6 +606,41 @@ def test_a_process_that_does_not_answer(world):
             assert "1 users' processes were not read" in world.hugeld("list").stdout
     finally:
         helpers.end_process(blocked)
+
+
+@pytest.mark.parametrize("who", ["user", "root"])
+def test_fuse_behind_a_mapping(world, builder, who):
+    """A process that runs an enabled file keeps its memory map locked by a FUSE that does not answer: list and apply end, the other
+    processes of that user, or of root this process alone, are left out, and everyone else's are counted."""
+    if not os.path.exists("/dev/fuse") or helpers.run(["pkg-config", "fuse3"]).returncode != 0:
+        pytest.skip("needs FUSE and libfuse3-dev")
+    world.settings(metrics="/run/metrics/hugeld.prom")
+    world.path("/run/metrics").mkdir()
+    world.enable(APP)
+    [image] = world.list()
+    flags = helpers.run(["pkg-config", "--cflags", "--libs", "fuse3"]).stdout.split()
+    stall = builder.once("stall", lambda folder: builder.compile(folder / "stall", pathlib.Path(__file__).with_name("stall.c"), "-pthread", *flags))
+    shutil.copy(stall, world.path("/run/bin/stall"))
+    world.path("/run/stalled").mkdir()
+    user = USER if who == "user" else 0
+    with world.mapped(image["image"], user or OTHER), world.mapped(image["image"], user and OTHER):
+        assert world.list()[0]["processes"] == 2
+        server = helpers.start(world.command("/run/bin/stall", "/run/stalled", APP, user))
+        try:
+            line = server.stdout.readline()
+            assert line, server.stderr.read()
+            wchan = pathlib.Path(f"/proc/{int(line)}/wchan")
+            helpers.wait_until(lambda: "folio" in wchan.read_text() or "page" in wchan.read_text(), what="the locked page")
+            result = world.hugeld("list", "--json")
+            told = json.loads(result.stdout)["stores"][0]
+            # Those of the user that were read before count.
+            assert told["users_left_out"] == 1 and told["files"][0]["processes"] in ((1, 2) if who == "user" else (2,)), told
+            assert world.hugeld("apply").returncode == 0
+            assert "hugeld_users_left_out 1\n" in world.path("/run/metrics/hugeld.prom").read_text()
+        finally:
+            world.run("umount", "-l", "/run/stalled")
+            helpers.end_process(server)
+    assert world.list()[0]["processes"] == 0
 
 
 def test_list_of_a_user(world):
