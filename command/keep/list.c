@@ -89,16 +89,6 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool is_setting
 
 /* --- settings --- */
 
-/* "64M", "2G", "1000000" or "25%", as mount(8) takes it. */
-static bool is_size(const char *text) {
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    bool has_unit = *end != '\0' && strchr("kKmMgG%", *end) != NULL;
-    return text[0] >= '0' && text[0] <= '9' && errno == 0 && number > 0 && end[has_unit] == '\0' &&
-           (*end == '%' ? number <= 100 : number <= UINT64_MAX >> 30);
-}
-
 static char *parse_setting(struct hl_lists *lists, const char *line) {
     struct hl_settings *settings = &lists->settings;
     const char *equals = strchr(line, '=');
@@ -111,7 +101,7 @@ static char *parse_setting(struct hl_lists *lists, const char *line) {
     snprintf(name, sizeof name, "%.*s", (int)length, line);
     const char *value = equals + 1 + strspn(equals + 1, " \t");
     if (strcmp(name, "store_size") == 0) {
-        if (!is_size(value))
+        if (hl_store_bytes(value) == 0)
             return hl_xasprintf(
                 "store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%");
         hl_replace_text(&settings->store_size, value);
