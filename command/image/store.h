@@ -42,7 +42,7 @@ struct hl_store {
         bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
 
-/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size. */
+/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size.  0: it is no size. */
 uint64_t hl_store_bytes(const char *size);
 
 /* Whether the system's store was mounted, and something other than `hugeld reset` has unmounted it. */
