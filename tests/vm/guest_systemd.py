@@ -124,7 +124,7 @@ def add_debians_mariadb(root):
     if not os.path.exists("/lib/systemd/system/mariadb.service"):
         raise Unavailable("MariaDB is not installed (mariadb-server)")
     root.add("/lib/systemd/system/mariadb.service")
-    root.add_command("bash", "mariadbd", "my_print_defaults", "galera_recovery", "mktemp", "id", "grep", "egrep", "logger", "mysql")
+    root.add_command("bash", "mariadbd", "my_print_defaults", "galera_recovery", "mktemp", "id", "chmod", "grep", "egrep", "logger", "mysql")
     for name in ("charsets", "english"):
         root.add_tree(f"/usr/share/mysql/{name}")
     root.add("/usr/share/mysql/debian-start.inc.sh")
@@ -169,7 +169,7 @@ def make_image(folder):
         root.add(ROOT / name, at=f"/hugeld/{name}")
     run(["/sbin/mke2fs", "-q", "-t", "ext4", folder / SECOND, "32M"])
     guest_amd64.make_xfs(folder)
-    return root.make_image(folder / "root.ext4")
+    return root.make_image(folder / "root.ext4", free_mib=256)
 
 
 def guest(name, *suites, tests):
