@@ -14,7 +14,6 @@
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 struct request {
@@ -311,17 +310,6 @@ static void disable_unit(struct request *request, const char *unit) {
 
 /* --- the commands --- */
 
-/* Before Linux 6.12 a user's folder on tmpfs has no huge pages. */
-static bool has_own_images(void) {
-    struct utsname name;
-    unsigned version, patch_level;
-    if (uname(&name) != 0 || sscanf(name.release, "%u.%u", &version, &patch_level) != 2 || version > 6 ||
-        (version == 6 && patch_level >= 12))
-        return true;
-    hl_warn("enable: before Linux 6.12 only root's store has huge pages; run it as root");
-    return false;
-}
-
 /* Makes and opens enabled.d, and locks it.  A descriptor of the lock, or a negated errno, after a message. */
 static int lock_lists(struct request *request) {
     char *folder = hl_xasprintf("%s/enabled.d", request->configuration);
@@ -333,7 +321,7 @@ static int lock_lists(struct request *request) {
     request->made_folder = !request->disables && mkdir(folder, 0755) == 0;
     if (request->made_folder)
         chmod(folder, 0755);
-    request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
+    request->folder = hl_open_trusted(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY, geteuid());
     int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
     if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing it for ten seconds; try again later", folder);
@@ -393,8 +381,10 @@ static int lock_and_act(struct request *request, const char *name) {
             hl_warn("%s: %s: units are the machine's; run it as root", name, request->names.word[i]);
             return HL_EXIT_NO;
         }
-    if (!request->disables && geteuid() != 0 && !has_own_images())
+    if (!request->disables && geteuid() != 0 && !hl_is_kernel(6, 12)) {
+        hl_warn("enable: before Linux 6.12 only root's store has huge pages; run it as root");
         return HL_EXIT_NO;
+    }
     int lock = lock_lists(request);
     if (lock >= 0 || (request->disables && lock == -ENOENT)) {
         act_on_names(request);
