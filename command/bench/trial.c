@@ -97,6 +97,8 @@ char **hl_list_run_words(const struct hl_run *run, char **argv, int gate) {
         hl_add_to_list(&words, hl_xasprintf("--ld-so=%s", run->linker));
     if (run->copies)
         hl_add_to_list(&words, "--copy");
+    if (run->children)
+        hl_add_to_list(&words, "--children");
     if (gate >= 0)
         hl_add_to_list(&words, hl_xasprintf("--gate=%d", gate));
     hl_add_to_list(&words, "--");
