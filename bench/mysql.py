@@ -123,7 +123,7 @@ def make_template(parent):
     """A folder with the data of a server that was shut down."""
     template = parent / "template"
     template.mkdir()
-    subprocess.run(inside("/usr/sbin/mysqld", "--initialize-insecure", *server_words(template, PORT)), check=True, capture_output=True)
+    subprocess.run(inside("/usr/sbin/mysqld", *server_words(template, PORT), "--initialize-insecure"), check=True, capture_output=True)
     server = start_server(make_way("template", "/usr/sbin/mysqld"), template, PORT)
     try:
         if not ask(template, "CREATE DATABASE sbtest"):

@@ -1,51 +1,54 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: images for the measurement alone.
 
-   They lie in a folder of their own in /dev/shm, or in XDG_RUNTIME_DIR.  A child removes it when this process ends, however it ends:
-   the child waits for the end of a pipe that no program inherits. */
+   They lie in a folder of their own in /dev/shm, or in XDG_RUNTIME_DIR.  A child makes it, and removes it when this process ends,
+   however it ends: the child waits for the end of a socket that no program inherits. */
 #include "command/bench/own-store.h"
 #include "command/image/store.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Waits for the end of the pipe ALIVE, then removes the store at PATH. */
-_Noreturn static void wait_and_remove(int alive, const char *path) {
+/* Makes a folder, tells PARENT its path, and removes it when PARENT's other end is closed. */
+_Noreturn static void keep_folder(int parent) {
+    const char *parents[] = {"/dev/shm", getenv("XDG_RUNTIME_DIR")};
     char byte;
-    setsid(); /* a signal from the terminal is not for this process */
-    while (read(alive, &byte, 1) < 0 && errno == EINTR)
-        ;
-    hl_remove_tree(AT_FDCWD, path, 2);
+    setsid(); /* what ends the parent's group, or comes from the terminal, is not for this process */
+    for (size_t i = 0; i < 2 && parents[i] != NULL; i++) {
+        char *path = hl_xasprintf("%s/hugeld-bench-XXXXXX", parents[i]);
+        if (mkdtemp(path) == NULL)
+            continue;
+        if (write(parent, path, strlen(path) + 1) > 0)
+            while (read(parent, &byte, 1) < 0 && errno == EINTR)
+                ;
+        hl_remove_tree(AT_FDCWD, path, 2);
+        break;
+    }
     _exit(HL_EXIT_DONE);
 }
 
-/* The path of a new folder, which is gone when OWN is; NULL and errno.  The caller frees it. */
+/* The path of a new folder, which is gone when OWN is; NULL: there is none.  The caller frees it. */
 static char *make_folder(struct hl_own_store *own) {
-    const char *parents[] = {"/dev/shm", getenv("XDG_RUNTIME_DIR")};
-    char *path = NULL;
-    int alive[2];
-    for (size_t i = 0; i < 2 && path == NULL && parents[i] != NULL; i++) {
-        path = hl_xasprintf("%s/hugeld-bench-XXXXXX", parents[i]);
-        if (mkdtemp(path) == NULL) {
-            free(path);
-            path = NULL;
-        }
-    }
-    if (path == NULL || pipe2(alive, O_CLOEXEC) != 0)
-        return path;
+    char path[PATH_MAX] = "";
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+        return NULL;
     own->remover = fork();
     if (own->remover == 0) {
-        close(alive[1]);
-        wait_and_remove(alive[0], path);
+        close(ends[0]);
+        keep_folder(ends[1]);
     }
-    close(alive[0]);
-    own->alive = alive[1];
-    return path;
+    close(ends[1]);
+    own->alive = ends[0];
+    while (read(own->alive, path, sizeof path - 1) < 0 && errno == EINTR)
+        ;
+    return path[0] != '\0' ? hl_xasprintf("%s", path) : NULL;
 }
 
 void hl_remove_own_store(struct hl_own_store *own) {
@@ -56,39 +59,39 @@ void hl_remove_own_store(struct hl_own_store *own) {
         ;
 }
 
-/* Whether `hugeld run` would use an image of OBJECT, of the process of EXECUTABLE.  *IS_MADE: there is one, or it is in place. */
-static bool is_served(const struct hl_subject *subject, const json_t *object, const char *executable,
-                      const struct hl_options *options, bool *is_made) {
-    const char *path = json_string_value(json_object_get(object, "path"));
+/* Whether `hugeld run` would use an image of OBJECT, of a process of EXECUTABLE. */
+static bool is_served(const struct hl_subject *subject, const json_t *object, const char *executable) {
+    const char *path = json_string_value(json_object_get(object, "path")), *own = subject->program.executable;
+    const struct hl_object main = {.path = path, .is_main = true};
     json_int_t text = json_integer_value(json_object_get(object, "text_bytes")),
                huge = json_integer_value(json_object_get(object, "text_huge_bytes"));
     bool is_main = json_is_true(json_object_get(object, "is_main"));
-    const struct hl_object names = {.path = path, .is_main = is_main};
-    const char *own = subject->program.executable;
-    if (path == NULL || 4 * huge >= 3 * text || (is_main && (own == NULL || strcmp(own, executable) != 0)) ||
-        (is_main && hl_select_object(hl_find_patterns(subject->run.patterns), &names) == HL_NOT_SELECTED))
-        return false;
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    *is_made = file >= 0 && hl_find_made(file, options) != HL_WAY_NOTHING;
-    if (file >= 0)
-        close(file);
-    return true;
+    bool is_own = own != NULL && executable != NULL && strcmp(own, executable) == 0 &&
+                  hl_select_object(hl_find_patterns(subject->run.patterns), &main) != HL_NOT_SELECTED;
+    return path != NULL && 4 * huge < 3 * text && (!is_main || is_own);
 }
 
-/* Adds the paths of the objects in MAPS that would be served to PATHS.  Whether one of them lacks an image. */
+static bool lacks_image(const char *path, const struct hl_options *options) {
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool lacks = file >= 0 && hl_find_made(file, options) == HL_WAY_NOTHING;
+    if (file >= 0)
+        close(file);
+    return lacks;
+}
+
+/* Sets PATHS to those of the objects in MAPS that would be served.  Whether one of them lacks an image. */
 static bool find_files(const struct hl_subject *subject, const json_t *maps, const struct hl_options *options,
                        json_t *paths) {
     size_t i, j;
-    const json_t *map, *object;
-    bool lacks = false, is_made;
+    json_t *map, *object;
+    bool lacks = false;
     json_array_foreach((json_t *)maps, i, map)
         json_array_foreach(json_object_get(map, "objects"), j, object) {
-        const char *executable = json_string_value(json_object_get(map, "executable"));
-        if (executable == NULL || !is_served(subject, object, executable, options, &is_made))
+        json_t *path = json_object_get(object, "path");
+        if (!is_served(subject, object, json_string_value(json_object_get(map, "executable"))))
             continue;
-        lacks |= !is_made;
-        json_object_set(paths, json_string_value(json_object_get(object, "path")),
-                        json_object_get(object, "path"));
+        lacks |= lacks_image(json_string_value(path), options);
+        json_object_set(paths, json_string_value(path), path);
     }
     return lacks;
 }
