@@ -229,26 +229,38 @@ class Tally:
     unknown: int = 0  # frames in moved text without a name in the plain view, too
     other: collections.Counter = dataclasses.field(default_factory=collections.Counter)
 
-    def add(self, wanted, seen):
+    def add(self, path, wanted, seen):
+        """One frame in the text of PATH.  A linker that folds equal functions leaves several names at one address, and perf
+        prefers another one of them when it reads a map than when it reads the file."""
         if not wanted.known:
             self.unknown += 1
             return
         self.plain += 1
-        if (wanted.name, wanted.offset) == (seen.name, seen.offset):
+        starts = symbol_values(path)
+        names_agree = wanted.name == seen.name or starts.get(wanted.name, -1) == starts.get(seen.name, -2)
+        if names_agree and wanted.offset == seen.offset:
             self.same += 1
         else:
             self.other[wanted.name, seen.name] += 1
 
 
 @functools.cache
+def symbols(path):
+    """(value, type, name) of each symbol that PATH defines."""
+    listings = (helpers.run(["nm", *options, "--defined-only", path]).stdout for options in (["-D"], []))
+    return [match for text in listings for match in re.findall(r"^([0-9a-f]+) (\w) ([^@\n]+)", text, re.MULTILINE)]
+
+
+@functools.cache
+def symbol_values(path):
+    return {name: int(value, 16) for value, _, name in symbols(path)}
+
+
+@functools.cache
 def data_names(path):
     """Names of variables.  Chains by frame pointers where there are none lead anywhere, and perf names variables that
     lie in executable segments too."""
-    names = set()
-    for options in (["-D"], []):
-        listing = helpers.run(["nm", *options, "--defined-only", path]).stdout
-        names.update(re.findall(r" [BbDdGgRrSsuVv] ([^@\n]+)", listing))
-    return names
+    return {name for _, kind, name in symbols(path) if kind in "BbDdGgRrSsuVv"}
 
 
 def find(placed, frame):
@@ -267,7 +279,7 @@ def compare(plain, moved, placed, map_):
                 # perf prints an address in a map as it is, one in a file as the offset in it; a newer one as it is, too.
                 assert a.address in (b.address, b.address - part.start + part.offset)
                 if a.name not in data_names(part.path):
-                    (callers if i else leaves).add(a, b)
+                    (callers if i else leaves).add(part.path, a, b)
     return leaves, callers
 
 

@@ -58,10 +58,11 @@ def text_pages(pid):
 
 
 def run_container(folder, way, wanted):
-    """Its output, after its text was on as many pages as one of WANTED."""
+    """Its output, after its text was on as many pages as one of WANTED.  runc's own warnings, about cgroups that it removes
+    too early, go to a file."""
     folder.mkdir()
     write_bundle(folder, way)
-    argv = ["runc", "--root", folder / "state", "run", "--pid-file", folder / "pid", "hugeld-test"]
+    argv = ["runc", "--root", folder / "state", "--log", folder / "log", "run", "--pid-file", folder / "pid", "hugeld-test"]
     process = helpers.start(argv, cwd=folder, stdin=subprocess.PIPE)
     try:
         helpers.wait_until(lambda: (folder / "pid").exists() or process.poll() is not None, what="the container")
