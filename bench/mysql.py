@@ -22,7 +22,7 @@ from servers import Server, in_generations, server_pages
 from workloads import STORE, data_folder, image_of, share
 
 CHROOT = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hugeld/suites/sid"
-MADE_BY = "tests/ldso/suite sid -- tools/install-packages bench-mysql"
+MADE_BY = "run tests/ldso/suite sid -- tools/install-packages bench-mysql"
 PROGRAM = CHROOT / "usr/sbin/mysqld"
 TESTS = {"oltp_point_select": "point selects", "oltp_read_only": "read-only transactions"}
 TABLES, ROWS, CLIENTS = 4, 100000, 8

@@ -145,8 +145,9 @@ static int check_pages(const struct hl_bench *bench, enum hl_side side, struct h
         trial->value[HL_PAGES] = (double)bench->unsaid_pages;
     if (side == HL_PLAIN || trial->value[HL_PAGES] > 0)
         return 0;
-    char *line = bench->lack != NULL ? hl_xasprintf("%s", bench->lack) : choose_line(trial);
-    hl_warn("nothing to measure, nothing moved: %s", line);
+    char *line = choose_line(trial);
+    const char *lack = bench->lack != NULL ? bench->lack : "";
+    hl_warn("nothing to measure, nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
     free(line);
     return HL_EXIT_NO;
 }

@@ -5,6 +5,7 @@
    however it ends: the child waits for the end of a socket that no program inherits. */
 #include "command/bench/own-store.h"
 #include "command/image/store.h"
+#include "command/verdict/verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -71,71 +72,76 @@ static bool is_served(const struct hl_subject *subject, const json_t *object, co
     return path != NULL && 4 * huge < 3 * text && (!is_main || is_own);
 }
 
-static bool lacks_image(const char *path, const struct hl_options *options) {
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool lacks = file >= 0 && hl_find_made(file, options) == HL_WAY_NOTHING;
-    if (file >= 0)
-        close(file);
+/* Adds the file at PATH to FILES if hugeld can share it.  Whether it lacks an image. */
+static bool add_file(json_t *files, const char *path, bool is_main, const struct hl_options *options) {
+    struct hl_elf_file file;
+    struct hl_verdict verdict;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    hl_judge_file(&verdict, path, &file, is_main, options);
+    bool is_shared = hl_shared_way(&verdict) != HL_WAY_NOTHING, lacks = is_shared && !verdict.is_made;
+    if (is_shared)
+        json_object_set_new(files, path, json_true());
+    hl_free_verdict(&verdict);
+    hl_close_elf(&file);
     return lacks;
 }
 
-/* Sets PATHS to those of the objects in MAPS that would be served.  Whether one of them lacks an image. */
+/* Sets FILES to the paths of the objects in MAPS that would be served.  Whether one of them lacks an image. */
 static bool find_files(const struct hl_subject *subject, const json_t *maps, const struct hl_options *options,
-                       json_t *paths) {
+                       json_t *files) {
     size_t i, j;
     json_t *map, *object;
     bool lacks = false;
     json_array_foreach((json_t *)maps, i, map)
         json_array_foreach(json_object_get(map, "objects"), j, object) {
-        json_t *path = json_object_get(object, "path");
-        if (!is_served(subject, object, json_string_value(json_object_get(map, "executable"))))
-            continue;
-        lacks |= lacks_image(json_string_value(path), options);
-        json_object_set(paths, json_string_value(path), path);
+        const char *path = json_string_value(json_object_get(object, "path"));
+        if (is_served(subject, object, json_string_value(json_object_get(map, "executable"))))
+            lacks |= add_file(files, path, json_is_true(json_object_get(object, "is_main")), options);
     }
     return lacks;
 }
 
-/* Makes the images of PATHS in STORE.  NULL, or why one could not be made. */
-static char *add_images(const struct hl_store *store, json_t *paths, json_t *files) {
+/* Makes the images of FILES in STORE, and adds their paths to MADE.  NULL, or why one could not be made. */
+static char *add_images(const struct hl_store *store, json_t *files, json_t *made) {
     const char *path;
-    json_t *text;
+    json_t *unused;
     char *reason = NULL;
-    json_object_foreach(paths, path, text) {
+    json_object_foreach(files, path, unused) {
         struct hl_add_outcome outcome;
         hl_add_path(&outcome, store, path, HL_ADD_ANY_DISK | HL_ADD_IF_WORTH | HL_ADD_IMAGE);
         if (outcome.result == HL_SHARE_MADE)
-            json_array_append(files, text);
+            json_array_append_new(made, hl_json_text(path));
         if (outcome.result == HL_SHARE_FAILED && reason == NULL)
-            reason = hl_xasprintf("%s has no image, and none could be made: %s", path, outcome.sentence);
+            reason = hl_xasprintf("no image could be made of %s: %s", path, outcome.sentence);
         hl_free_add_outcome(&outcome);
     }
     return reason;
 }
 
 char *hl_make_own_images(struct hl_own_store *own, struct hl_subject *subject, const json_t *maps,
-                         json_t *files) {
+                         json_t *made) {
     struct hl_options options;
     struct hl_store store;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), subject->run.options), *reason = NULL,
          *path = NULL;
-    json_t *paths = json_object();
+    json_t *files = json_object();
     hl_default_options(&options);
     hl_parse_options(&options, text, NULL);
     hl_read_program(&subject->program);
-    if (hl_shares_only(&subject->run, &options, text) && find_files(subject, maps, &options, paths))
+    if (hl_shares_only(&subject->run, &options, text) && find_files(subject, maps, &options, files))
         path = make_folder(own);
     if (path != NULL && hl_make_store(&store, path, NULL, true) == 0) {
-        reason = add_images(&store, paths, files);
+        reason = add_images(&store, files, made);
         hl_close_store(&store);
     }
-    if (json_array_size(files) > 0) {
+    if (json_array_size(made) > 0) {
         char *option = hl_xasprintf("store=%s", path), *both = hl_join_options(subject->run.options, option);
         free(option);
         free(subject->run.options);
         subject->run.options = both;
     }
-    json_decref(paths);
+    json_decref(files);
     free(path);
     free(text);
     return reason;

@@ -266,14 +266,15 @@ def test_bench_nothing_moves(bench, pool):
 def test_bench_makes_an_image(tmp_path):
     """Where run would find none, one is made for the measurement, by which run's options start the program; nothing stays."""
     path, before = os.path.realpath(sys.executable), sorted(os.listdir("/dev/shm"))
-    result = hugeld("bench", "--json", "-n", 6, "--", path, "-S", "-c", "0")
+    script = "for i in range(4000000): pass"  # it ends after it was traced
+    result = hugeld("bench", "--json", "-n", 6, "--", path, "-S", "-c", script)
     assert result.returncode in (0, 1) and result.stdout, result.stderr
     answer = json.loads(result.stdout)
     assert answer["own_images"] == [path] and "on huge pages of images: " in answer["sentence"] and answer["options"] is None
     [main] = [o for m in answer["maps"]["huge"] for o in m["objects"] if o["is_main"]]
     assert "image" in [r["backend"] for r in main["ranges"]]
     if answer["verdict"] == "faster":
-        assert answer["next"] == f"hugeld enable {path} && hugeld run -- {path} -S -c 0"
+        assert answer["next"] == f"hugeld enable {path} && hugeld run -- {path} -S -c '{script}'"
     helpers.wait_until(lambda: sorted(os.listdir("/dev/shm")) == before)
 
 
