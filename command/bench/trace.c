@@ -6,7 +6,7 @@
 #include "command/bench/trace.h"
 #include "elf/kernel.h"
 #include "command/proc/process.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #include <errno.h>
 #include <signal.h>

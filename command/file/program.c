@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Looks at a program's file before it is started.
 
-   In some programs a preloaded library never runs, and one kind (AddressSanitizer) refuses to start with any; `run` warns about
-   them and `doctor` counts no pages for them.
+   In some programs a preloaded library never runs, and one kind (AddressSanitizer) refuses to start with any; `run` and `inspect`
+   give that as the reason.
 
    It is opened once, and all decisions use that descriptor, so that they are about one file, even if another one is put at its path
    meanwhile.  The kernel looks at the path once more, to execute it. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Sections of an ELF file, read by libelf. */
+/* Sections of an ELF file. */
 #ifndef HL_SECTION_H
 #define HL_SECTION_H
 

@@ -77,6 +77,16 @@ void hl_close_store(struct hl_store *store);
 /* Removes the leftovers of a killed process.  The store is locked, as for every change of it. */
 void hl_remove_leftovers(const struct hl_store *store);
 
+/* Percent of the memory that stay available after an image was made, or its small pages were joined. */
+#define HL_AVAILABLE_MIN 15
+
+/* Whether HL_AVAILABLE_MIN percent of the machine's memory, without the pool of huge pages, would stay available after taking
+   BYTES.  False also if /proc/meminfo cannot be read. */
+bool hl_leaves_margin(uint64_t bytes);
+
+/* Bytes of memory that this process may take, by the machine's margin and its own limits. */
+uint64_t hl_memory_room(void);
+
 /* Bytes that may still be added; UINT64_MAX if nothing limits it.  In a folder of a file system that others use, too, half of it is
    left to them. */
 uint64_t hl_store_room(const struct hl_store *store);

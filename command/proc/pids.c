@@ -60,15 +60,9 @@ uint64_t hl_find_mapped_device(int file, uint64_t device) {
             return known[i].shown;
     struct hl_region region;
     char *line = NULL;
-    size_t size = 0, page = (size_t)sysconf(_SC_PAGESIZE);
-    uint64_t shown = device;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
     void *at = mmap(NULL, page, PROT_READ, MAP_PRIVATE, file, 0);
-    FILE *maps = at != MAP_FAILED ? fopen("/proc/self/maps", "re") : NULL;
-    while (maps != NULL && hl_next_region(&region, maps, &line, &size))
-        if (region.start == (uint64_t)at)
-            shown = region.device;
-    if (maps != NULL)
-        fclose(maps);
+    uint64_t shown = at != MAP_FAILED && hl_find_own_region(&region, at, &line) ? region.device : device;
     free(line);
     if (at != MAP_FAILED)
         munmap(at, page);

@@ -198,7 +198,7 @@ def test_walk(place, images, own_store, row):
     made = make(place)
     words = made if isinstance(made, list) else [made]
     file = pathlib.Path(words[-1])
-    options = "sparse_text=off" + ("" if row in OPEN else f",store={own_store}")
+    options = "" if row in OPEN else f"store={own_store}"
     if row in IMAGED:
         images.add(file)
     if row == "in place":

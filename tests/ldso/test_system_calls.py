@@ -18,7 +18,7 @@ WAYS = {
 }
 
 
-OPTIONS = "segments=text,sparse_text=off,backend=hugetlb"
+OPTIONS = "segments=text,backend=hugetlb"
 
 
 def count_calls(argv, out, **variables):

@@ -132,7 +132,7 @@ def huge():
     def prove(pid, kinds=("text",), backend="hugetlb"):
         image = read_image(pid)
         executable = image.objects[0]
-        [plan] = read_plans(pid, [executable.path], f"backend={backend},segments=text,sparse_text=off").values()
+        [plan] = read_plans(pid, [executable.path], f"backend={backend},segments=text").values()
         spans = [s for s in plan.spans if s.kind in kinds]
         assert not kinds or spans, plan.json
         for span in spans:
