@@ -54,7 +54,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench' -s i -l ignore-failure
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -s n -l pairs -x -d 'Runs of each side'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l pid -x -a '(__fish_complete_pids)' -d 'Measure a process'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l at-once -d 'Both sides at the same time'
-complete -c hugeld -n '__fish_seen_subcommand_from bench' -l precision -x -d 'How narrow an interval'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l report -r -F -d 'Write a report'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey service' -l seconds -x -d 'How long'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'
