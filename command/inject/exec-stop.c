@@ -123,10 +123,8 @@ static void close_copies(void) {
     HL_CALL(__NR_close_range, STDERR_FILENO + 1, UINT_MAX, 0, 0, 0, 0);
 }
 
-/* Makes the helper end with its PARENT; false: PARENT has ended already, and the helper would keep its pipes open.  In a group
-   of its own the helper is not stopped with the program, which it has to let go on. */
+/* Makes the helper end with its PARENT; false: PARENT has ended already, and the helper would keep its pipes open. */
 static bool stays_with(pid_t parent) {
-    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0, 0);
     HL_CALL(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0);
     return HL_CALL(__NR_getppid, 0, 0, 0, 0, 0, 0) == parent;
 }
@@ -135,11 +133,11 @@ static bool stays_with(pid_t parent) {
 static int help(void *data) {
     struct hl_exec_stop *stop = data;
     struct hl_tracee thread = {.pid = stop->pid};
-    if (!stays_with(stop->pid))
+    if (!stays_with(stop->pid) || !seize(stop))
         return 0;
+    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0,
+            0); /* else it is stopped with the program, which it has to let go on */
     close_copies();
-    if (!seize(stop))
-        return 0;
     stay_beside(stop->processor);
     int result = hl_await_exec_stop(&thread);
     if (result == 0)
@@ -264,7 +262,7 @@ char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *pr
     struct hl_exec_stop *new = hl_xmalloc(sizeof *new);
     struct hl_status status;
     *stop = NULL;
-    hl_read_status(&status, &hl_system_roots);
+    hl_read_first_status(&status, &hl_system_roots);
     int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
     int result = hl_plan_exec_stop(&new->plan, &status, program, options, linker);
     if (result == 0)

@@ -91,6 +91,8 @@ int hl_set_exec_start(struct hl_tracee *thread, uint64_t start);
 int hl_bind_exec_thread(struct hl_tracee *thread, bool is_bound);
 /* Ends it with CODE, before it has run an instruction. */
 void hl_end_exec_thread(struct hl_tracee *thread, int code);
+/* Has it make a call whose result does not matter, without a stop, after it was let go; or now, if those are too many already. */
+void hl_call_later(struct hl_tracee *thread, long number, uint64_t a, uint64_t b);
 /* Lets the process go.  Its program begins as soon as CHILD, this process, has ended. */
 void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child);
 

@@ -3,7 +3,7 @@
 
    "ld.so PROGRAM" is the simple way, but then /proc/self/exe and comm are ld.so's: interpreters don't find their libraries,
    compilers don't find their other halves, and a script is no ELF file.  So the exec stop maps it in the place of the other one
-   (inject/interpreter.c). */
+   (inject/exec-interpreter.c). */
 #include "command/run/ldso.h"
 #include "command/base/basics.h"
 #include "command/file/elf-file.h"

@@ -43,6 +43,7 @@ RUN = {
 SET_UP = ["make demo", "make check"]
 
 ELSEWHERE = {
+    "hugeld run --children -- make -j8": "tests/images/test_children.py",
     "make demo": "test_as_a_new_user, before more than make is installed",
     "make check": "test_plain_check.py",
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",

@@ -45,28 +45,26 @@ int hl_plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program,
     return result == 0 && !found ? HL_REASON_ATTACH_INSTRUCTIONS : result;
 }
 
-static int map_zeros(struct hl_tracee *thread, uint64_t *at, uint64_t bytes, int prot, unsigned flags) {
-    int result = hl_call(thread, (long *)at, SYS_mmap, *at, bytes, (uint64_t)prot,
-                         MAP_PRIVATE | MAP_ANONYMOUS | flags, (uint64_t)-1, 0);
-    return result == HL_REASON_ATTACH_CALL ? HL_REASON_NO_MEMORY : result;
+static int map(struct hl_tracee *thread, uint64_t *at, uint64_t bytes, int prot, unsigned flags, int file,
+               uint64_t offset) {
+    int result = hl_call(thread, (long *)at, SYS_mmap, *at, bytes, (uint64_t)prot, MAP_PRIVATE | flags,
+                         (uint64_t)file, offset);
+    return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping((long)*at) : result;
 }
 
 /* EXTRA: as the kernel has protected the other linker's text (PROT_BTI). */
 static int map_segment(struct hl_tracee *thread, const struct hl_segment *segment, uint64_t base,
                        uint64_t page_bytes, int file, int extra) {
     static const char zeros[PAGE_BYTES_MAX];
-    uint64_t file_end = base + segment->file_end, zeros_page = hl_round_up(file_end, page_bytes),
-             end = base + segment->end_page;
-    struct hl_piece_of_text piece = {base + segment->first_page, zeros_page, segment->offset,
-                                     (segment->flags & PF_R ? PROT_READ : 0) |
-                                         (segment->flags & PF_W ? PROT_WRITE : 0) |
-                                         (segment->flags & PF_X ? PROT_EXEC | extra : 0),
-                                     0};
-    int result = hl_map_piece(thread, &piece, piece.start, MAP_FIXED, file);
+    uint64_t start = base + segment->first_page, file_end = base + segment->file_end,
+             zeros_page = hl_round_up(file_end, page_bytes), end = base + segment->end_page;
+    int prot = (segment->flags & PF_R ? PROT_READ : 0) | (segment->flags & PF_W ? PROT_WRITE : 0) |
+               (segment->flags & PF_X ? PROT_EXEC | extra : 0);
+    int result = map(thread, &start, zeros_page - start, prot, MAP_FIXED, file, segment->offset);
     if (result == 0 && segment->end > segment->file_end && zeros_page > file_end)
         result = hl_write_exec_thread(thread, file_end, zeros, zeros_page - file_end);
     if (result == 0 && end > zeros_page)
-        result = map_zeros(thread, &zeros_page, end - zeros_page, piece.prot, MAP_FIXED);
+        result = map(thread, &zeros_page, end - zeros_page, prot, MAP_FIXED | MAP_ANONYMOUS, -1, 0);
     return result;
 }
 
@@ -100,7 +98,7 @@ static void unmap_other(struct hl_tracee *thread, const struct hl_process *proce
         if (!is_zeros && (region->inode != first->inode || region->device != first->device))
             continue;
         end = region->end;
-        hl_unmap_in_tracee(thread, region->start, region->end);
+        hl_call_later(thread, SYS_munmap, region->start, region->end - region->start);
     }
 }
 
@@ -114,7 +112,7 @@ int hl_map_linker(const struct hl_exec_plan *plan, struct hl_tracee *thread, con
     if (result == 0 && HL_PROT_BTI != 0)
         result = hl_read_branch_protection_in(hl_open_process_file(process, "smaps"), text, text + 1, &extra);
     if (result == 0)
-        result = map_zeros(thread, &base, bytes, PROT_NONE, MAP_NORESERVE);
+        result = map(thread, &base, bytes, PROT_NONE, MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (result != 0)
         return result;
     for (unsigned i = 0; i < object->n_segments && result == 0; i++)
