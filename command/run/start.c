@@ -46,7 +46,8 @@ struct start {
     bool is_preloaded;         /* libhugeld.so is in LD_PRELOAD */
     bool is_as_it_is;          /* nothing of it is shared, and nothing else may be used */
     bool has_told;             /* a line has said why it has no image */
-    enum hl_reason reason;     /* why it runs on small pages; or HL_MOVED */
+    enum hl_reason reason; /* why it, or with --children what it starts, runs on small pages; or HL_MOVED */
+    char *pie;             /* with --children: an executable that has an image in vain; or NULL */
 };
 
 static bool is_bare(const struct start *start) { return start->is_in_place || start->stop != NULL; }
@@ -110,6 +111,8 @@ static void set_preload(const char *library) {
 static void choose_preload(struct start *start) {
     char *library = hl_find_library();
     start->reason = hl_check_preload(&start->program);
+    if (start->reason == HL_REASON_STATIC && start->request->run.children)
+        start->reason = HL_MOVED; /* it passes the variables on */
     if (start->reason == HL_MOVED)
         start->reason = check_library(library);
     start->is_preloaded = start->reason == HL_MOVED;
@@ -188,12 +191,12 @@ static char *name_own_store(const struct hl_options *options, const char *text) 
     return both;
 }
 
-/* Sets the variables that libhugeld.so reads, and that the program's children inherit. */
-static void set_variables(const struct start *start, bool shares_only) {
+/* Sets the variables that libhugeld.so reads, and that the program's children inherit; MORE options, or NULL, come last. */
+static void set_variables(const struct start *start, const char *more) {
     const struct hl_run *run = &start->request->run;
     char *named = name_own_store(&start->options, start->text);
-    if (shares_only) {
-        char *both = hl_join_options(named != NULL ? named : start->text, "backend=image");
+    if (more != NULL) {
+        char *both = hl_join_options(named != NULL ? named : start->text, more);
         free(named);
         named = both;
     }
@@ -245,12 +248,30 @@ static bool can_never_move(struct start *start) {
     return starts.pages_max == 0;
 }
 
+/* --children: libhugeld.so is preloaded into all that the program starts, and maps images there.  The program itself begins on its
+   own without it, which serves a PIE as well.  strict=on is about this start: of any build, small programs are a part. */
+static void choose_for_children(struct start *start) {
+    const unsigned serving = HL_FIT_LIBRARY | HL_FIT_EXECUTABLE;
+    unsigned fits = hl_find_fits(start->patterns, &start->options, serving | HL_FIT_PIE, &start->pie);
+    choose_bare(start);
+    if (fits & serving)
+        choose_preload(start);
+    else
+        start->reason = start->pie != NULL ? HL_REASON_CHILD_PLACE : HL_REASON_NO_CHILD_IMAGE;
+    if (start->is_preloaded)
+        set_variables(start, "backend=image,strict=off");
+}
+
 static void choose(struct start *start) {
     const struct hl_run *run = &start->request->run;
+    if (run->children) {
+        choose_for_children(start);
+        return;
+    }
     bool shares_only = start->acts && hl_shares_only(run, &start->options, start->text);
     bool names_others = hl_selects_other_objects(start->patterns);
-    bool takes_others =
-        names_others && (!shares_only || hl_has_image_of_library(start->patterns, &start->options));
+    bool takes_others = names_others && (!shares_only || hl_find_fits(start->patterns, &start->options,
+                                                                      HL_FIT_LIBRARY, NULL) != 0);
 
     choose_bare(start);
     /* Without hugeld's code in it a program needs no variables either.  libhugeld.so ends a strict one if the named objects stay on
@@ -261,7 +282,7 @@ static void choose(struct start *start) {
     start->is_as_it_is = !is_bare(start) && shares_only && !needs_library && !may_preload_main(start);
     if (start->is_as_it_is)
         return;
-    set_variables(start, shares_only);
+    set_variables(start, shares_only ? "backend=image" : NULL);
     if (is_bare(start))
         preload_for_others(start);
     else if (run->via == HL_VIA_LDSO && !hl_is_privileged(&start->program))
@@ -305,8 +326,28 @@ static bool explain_in_child(const struct start *start) {
     return child > 0 && status == 0;
 }
 
+/* The same as tell, with --children. */
+static int tell_of_children(const struct start *start) {
+    bool is_refused = start->options.strict != 0 && start->reason != HL_MOVED;
+    enum hl_reason reason = start->reason;
+    if (reason == HL_MOVED && start->pie != NULL && start->wants_lines)
+        reason = HL_REASON_CHILD_PLACE;
+    if (reason == HL_MOVED)
+        return 0;
+    char *why = hl_explain_reason(reason, start->pie != NULL ? start->pie : start->program.path);
+    hl_warn("%s: %s%s%s", start->name,
+            is_refused                  ? ""
+            : start->reason == HL_MOVED ? "some of what it starts stays as it is: "
+                                        : "what it starts stays as it is: ",
+            why, is_refused ? "; " HL_STRICT_SENTENCE : "");
+    free(why);
+    return is_refused ? HL_EXIT_NOT_FOUND : 0;
+}
+
 /* Prints at most one line about a program that does not run as it should; returns the exit code. */
 static int tell(const struct start *start) {
+    if (start->request->run.children)
+        return tell_of_children(start);
     bool names_others = hl_selects_other_objects(start->patterns), verbose = start->options.verbose >= 1;
     bool is_fine = start->reason == HL_MOVED && !start->is_as_it_is;
     if (start->reason != HL_MOVED && start->acts) {

@@ -70,6 +70,7 @@ class Linked:
             plain = process.finish()
         free = free_pages()
         with self.paused(argv, patterns, options, way, **changes) as process:
+            assert f" {os.path.realpath(self.ldso)}\n" in open(f"/proc/{process.pid}/maps").read()  # and no preloader instead
             image = without_linker(read_image(process.pid))
             paths = [o.path for o in image.objects if o.name in moved]
             plans = read_plans(process.pid, paths, options)

@@ -59,32 +59,25 @@ def linkers(result):
 
 
 @pytest.mark.parametrize("user", [[], NOBODY], ids=["root", "nobody"])
-def test_in_the_others_place(folder, tells, user, root):
-    """Nothing tells the program but /proc/self/maps, in which the other linker is not any more."""
+def test_in_the_others_place(folder, tells, builder, pool, user, root):
+    """Nothing tells the program but /proc/self/maps, in which the other linker is not any more; there is no namespace; of a script the
+    interpreter is the program; the executable is moved."""
+    pool(64)
     plain = helpers.run([*user, tells, "one"], helpers.environment(HL_TELLS="kept"))
     done = run(folder, "-l", "ldso", "--", tells, "one", prefix=user, HL_TELLS="kept")
     assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr) == (3, "")
     assert without_linkers(done) == without_linkers(plain) and "base is the linker's" in done.stdout
     assert linkers(done) == {str(folder / "ldso/ld.so")}
-
-
-@pytest.mark.parametrize("user", [[], NOBODY], ids=["root", "nobody"])
-def test_moves(folder, builder, pool, root, user):
-    """The executable is moved; a script's interpreter is the program; there is no namespace."""
-    pool(64)
-    app = shutil.copy(builder.executable("nopie"), folder)
-    plain = helpers.run([app])
-    done = run(folder, "-l", "ldso", "-o", "verbose=2", "--", app, prefix=user)
-    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
-    assert done.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     script = builder.write("names.sh", "#!/bin/sh\nreadlink /proc/$$/exe /proc/$$/ns/mnt /proc/$$/ns/user\ncat /proc/$$/comm\nid\n"
                            "grep -c ldso/ld.so /proc/$$/maps >&2\n")
     script.chmod(0o755)
     script = shutil.copy(script, folder)
     plain = helpers.run([*user, script])
     done = run(folder, "-l", "ldso", "--", script, prefix=user)
-    assert (done.returncode, done.stdout, plain.stderr) == (0, plain.stdout, "0\n")
-    assert int(done.stderr) > 1
+    assert (done.returncode, done.stdout, plain.stderr) == (0, plain.stdout, "0\n") and int(done.stderr) > 1
+    app = shutil.copy(builder.executable("nopie"), folder)
+    done = run(folder, "-l", "ldso", "-o", "verbose=2", "--", app, prefix=user)
+    assert (done.returncode, done.stderr) == (3, "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n")
 
 
 def paused(folder, pause_library, program, *prefix):
