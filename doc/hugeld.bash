@@ -27,7 +27,7 @@ _hugeld() {
     doctor) options='--json --help' ;;
     perf-map) options='--append --children --demangle --output --help' ;;
     bench)
-        options='--against --at-once --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
+        options='--at-once --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;
     survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
@@ -45,14 +45,14 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
         done
     fi
     case $prev in
-    -o | --options | --against) _hugeld_options ;;
+    -o | --options) _hugeld_options ;;
     -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;

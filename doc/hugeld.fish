@@ -52,7 +52,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s O -l output -r -
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -s i -l ignore-failure -d 'Any exit status'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -s n -l pairs -x -d 'Runs of each side'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l pid -x -a '(__fish_complete_pids)' -d 'Measure a process'
-complete -c hugeld -n '__fish_seen_subcommand_from bench' -l against -x -a '(__hugeld_options)' -d 'Compare with'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l at-once -d 'Both sides at the same time'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l precision -x -d 'How narrow an interval'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l report -r -F -d 'Write a report'

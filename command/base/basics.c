@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -115,6 +116,13 @@ void hl_free_texts(struct hl_texts *texts) {
         free(texts->text[i]);
     free(texts->text);
     *texts = (struct hl_texts){0};
+}
+
+bool hl_is_kernel(unsigned version, unsigned patch_level) {
+    struct utsname name;
+    unsigned running = 0, running_level = 0;
+    bool is_known = uname(&name) == 0 && sscanf(name.release, "%u.%u", &running, &running_level) == 2;
+    return !is_known || running > version || (running == version && running_level >= patch_level);
 }
 
 size_t hl_raise_file_limit(void) {

@@ -83,6 +83,9 @@ static inline const char *hl_plural(uint64_t n) { return n == 1 ? "" : "s"; }
 /* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
 unsigned hl_permille(uint64_t part, uint64_t whole);
 
+/* Whether the running kernel is Linux VERSION.PATCH_LEVEL or newer; true also if it does not say. */
+bool hl_is_kernel(unsigned version, unsigned patch_level);
+
 /* Lets this process open as many files as its hard limit allows, and returns that; 0: unknown. */
 size_t hl_raise_file_limit(void);
 

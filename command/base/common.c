@@ -3,10 +3,12 @@
 #include "command/base/common.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Levenshtein's distance, of short words. */
 size_t hl_count_edits(const char *a, const char *b) {
@@ -76,6 +78,37 @@ json_t *hl_json_hex(uint64_t number) { return json_sprintf("0x%" PRIx64, number)
 json_t *hl_json_share(uint64_t part, uint64_t whole) {
     uint64_t millionths = whole == 0 ? 0 : (uint64_t)((long double)part * 1e6L / (long double)whole);
     return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
+}
+
+int hl_open_trusted(int folder, const char *name, int flags, uint64_t owner) {
+    struct stat stat;
+    int file = openat(folder, name, flags | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return -errno;
+    int result = fstat(file, &stat) != 0                            ? -errno
+                 : !(flags & O_DIRECTORY) && !S_ISREG(stat.st_mode) ? -EINVAL
+                 : !hl_only_writable_by(&stat, owner)               ? -EPERM
+                                                                    : 0;
+    if (result == 0)
+        return file;
+    close(file);
+    return result;
+}
+
+int hl_replace_file(int folder, const char *name, const char *text, size_t bytes, mode_t mode) {
+    char *fresh = hl_xasprintf("%s.new", name);
+    unlinkat(folder, fresh, 0); /* the leftover of a killed process */
+    int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    ssize_t written = file >= 0 && fchmod(file, mode) == 0 ? write(file, text, bytes) : -1;
+    int result = written < 0 ? -errno : written != (ssize_t)bytes ? -ENOSPC : 0;
+    if (result == 0 && (fsync(file) != 0 || renameat(folder, fresh, folder, name) != 0))
+        result = -errno;
+    if (file >= 0)
+        close(file);
+    if (result != 0)
+        unlinkat(folder, fresh, 0);
+    free(fresh);
+    return result;
 }
 
 int hl_compare_doubles(const void *a, const void *b) {

@@ -144,6 +144,30 @@ static error_t store(const struct reading *reading, const struct hl_flag *flag, 
     }
 }
 
+/* The value of FLAG, which stands AT a field, as text; NULL: it was not given.  The caller frees it. */
+static char *write_value(const struct hl_flag *flag, const void *at) {
+    const char *text = NULL;
+    if (flag->kind == HL_FLAG_STRING)
+        text = *(const char *const *)at;
+    else if (flag->kind == HL_FLAG_OPTIONS)
+        text = *(char *const *)at;
+    for (const struct hl_choice *choice = flag->choices; choice != NULL && choice->name != NULL; choice++)
+        if (choice->value == *(const unsigned *)at && choice != flag->choices) /* the first is the default */
+            text = choice->name;
+    return text != NULL ? hl_xasprintf("--%s=%s", flag->name, text) : NULL;
+}
+
+void hl_list_flags(struct hl_list *words, const struct hl_flag *flags, const void *request) {
+    for (; flags->name != NULL; flags++) {
+        const void *at = (const char *)request + flags->offset;
+        char *word = flags->kind != HL_FLAG_SWITCH ? write_value(flags, at)
+                     : *(const bool *)at           ? hl_xasprintf("--%s", flags->name)
+                                                   : NULL;
+        if (word != NULL)
+            hl_add_to_list(words, word);
+    }
+}
+
 /* --- the command line --- */
 
 /* The rows of option.def. */

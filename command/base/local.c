@@ -153,15 +153,9 @@ static int follow(int file, char *left, const char *rest) {
     return 0;
 }
 
-static bool is_noted(const struct hl_local *local, int file) {
-    return local->folder != NULL && file == local->folder_file;
-}
-
 /* Takes the open FILE over, which is the folder of PATH. */
 static void note_folder(struct hl_local *local, const char *path, int file) {
     const char *name = strrchr(path, '/');
-    if (is_noted(local, file))
-        return;
     forget_folder(local);
     local->folder = hl_xasprintf("%.*s", name != NULL ? (int)(name - path) : 0, path);
     local->folder_file = file;
@@ -175,19 +169,19 @@ static const char *find_name(const struct hl_local *local, const char *path) {
     return is_inside && name[1] != '\0' ? name + 1 : NULL;
 }
 
-/* Opens PATH from its first part on, or from the folder that was looked into last. */
+/* From the folder that was looked into last, if PATH is in it; else from the first part of PATH on. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+    const char *known = find_name(local, path);
     char left[2 * PATH_MAX], *at = left;
-    const char *name = find_name(local, path);
     unsigned links = 0;
     size_t length = strlen(path);
     *status = (struct stat){0};
     local->followed = false;
     if (length == 0 || length >= PATH_MAX)
         return length == 0 ? -ENOENT : -ENAMETOOLONG;
-    snprintf(left, sizeof left, "%s", name != NULL ? name : path);
-    int folder = name != NULL ? local->folder_file
-                              : hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
+    snprintf(left, sizeof left, "%s", known != NULL ? known : path);
+    int folder = known != NULL ? local->folder_file
+                               : hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
     while (folder >= 0 && *(at += strspn(at, "/")) != '\0') {
         char *end = at + strcspn(at, "/"), *next = end + strspn(end, "/");
         bool is_last = *next == '\0';
@@ -204,11 +198,12 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
             at = left;
             part = error != 0       ? error
                    : left[0] == '/' ? hl_open_local_part(local, AT_FDCWD, "/", status)
-                                    : duplicate(folder);
+                                    : folder;
         }
-        if (part >= 0 && is_last && links == 0 && path[length - 1] != '/')
+        bool stays = part == folder || (known != NULL && folder == local->folder_file);
+        if (!stays && part >= 0 && is_last && links == 0 && path[length - 1] != '/')
             note_folder(local, path, folder);
-        else if (!is_noted(local, folder))
+        else if (!stays)
             close(folder);
         folder = part;
     }

@@ -285,15 +285,15 @@ static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *
             result == HL_RESULT_MADE && !outcome->is_in_place ? outcome->not_in_place : outcome->sentence);
 }
 
-/* Whether a dry run would have made the same file already, by another of its names. */
-static bool is_planned(const struct hl_apply *apply, const char *path, const char *key) {
-    bool is = false;
-    for (size_t i = 0; i < apply->records.n && apply->is_dry && !is; i++) {
+/* What a dry run would have made already of the same file, by another of its names; NULL: nothing. */
+static const struct hl_record *find_planned(const struct hl_apply *apply, const char *path, const char *key) {
+    for (size_t i = 0; i < apply->records.n && apply->is_dry; i++) {
         const struct hl_record *record = &apply->records.record[i];
-        is = record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 &&
-             strcmp(record->path, path) != 0;
+        if (record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 &&
+            strcmp(record->path, path) != 0)
+            return record;
     }
-    return is;
+    return NULL;
 }
 
 /* Tries to put the file on huge pages, and notes the result. */
@@ -305,10 +305,13 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     hl_show_progress(1000, "%u images, %" PRIu64 " huge pages; %.60s", apply->made, apply->huge_pages,
                      hl_base_name(wanted->path));
     /* An item of the same version goes if something is wrong with it, or if another way is asked for now. */
-    remove_old_items(apply, wanted->path, is_broken || record->asked != wanted->entry->way ? "" : key, false);
-    hl_add_path(&outcome, &apply->store, wanted->path, flags);
-    if (outcome.result == HL_SHARE_MADE && is_planned(apply, wanted->path, key))
-        outcome.result = HL_SHARE_PRESENT;
+    bool is_other = record->key[0] != '\0' && record->asked != wanted->entry->way;
+    remove_old_items(apply, wanted->path, is_broken || is_other ? "" : key, false);
+    const struct hl_record *planned = find_planned(apply, wanted->path, key);
+    if (planned != NULL)
+        outcome = (struct hl_add_outcome){.result = HL_SHARE_PRESENT, .is_in_place = planned->is_in_place};
+    else
+        hl_add_path(&outcome, &apply->store, wanted->path, flags);
     keep_outcome(record, &outcome, key, wanted->entry->way, was_tried);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
@@ -460,10 +463,6 @@ void hl_apply_lists(struct hl_apply *apply) {
     for (size_t i = 0; i < apply->wanted.n; i++)
         apply_file(apply, &apply->wanted.file[i]);
     hl_hide_progress();
-    if (apply->in_place > 0 && apply->placer.is_pressure_unknown)
-        hl_warn("this kernel does not say whether programs wait for memory or disks, so files were put in "
-                "place without "
-                "regard to that; boot with psi=1");
 }
 
 int hl_end_apply(struct hl_apply *apply) {
@@ -481,7 +480,6 @@ int hl_end_apply(struct hl_apply *apply) {
     hl_free_wanted(&apply->wanted);
     hl_free_lists(&apply->lists);
     hl_free_records(&apply->records);
-    hl_free_placer(&apply->placer);
     free(apply->configuration);
     free(apply->store_path);
     return apply->failed ? HL_EXIT_NO : apply->pending > 0 ? HL_EXIT_PENDING : HL_EXIT_DONE;

@@ -14,7 +14,6 @@
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 struct request {
@@ -293,18 +292,23 @@ static void disable_word(struct request *request, const char *text) {
     free(mask);
 }
 
-/* --- the commands --- */
-
-/* Before Linux 6.12 a user's folder on tmpfs has no huge pages. */
-static bool has_own_images(void) {
-    struct utsname name;
-    unsigned version, patch_level;
-    if (uname(&name) != 0 || sscanf(name.release, "%u.%u", &version, &patch_level) != 2 || version > 6 ||
-        (version == 6 && patch_level >= 12))
-        return true;
-    hl_warn("enable: before Linux 6.12 only root's store has huge pages; run it as root");
-    return false;
+/* Disables UNIT, or if no list has it, the listed instances that enable found for it. */
+static void disable_unit(struct request *request, const char *unit) {
+    struct hl_lists lists;
+    struct hl_texts instances = {0};
+    hl_read_lists(&lists, request->configuration, NULL);
+    for (size_t i = 0; i < lists.n && !is_listed(request, unit); i++)
+        if (lists.entry[i].is_unit && hl_is_instance(lists.entry[i].text, unit))
+            hl_add_to_texts(&instances, lists.entry[i].text);
+    for (size_t i = 0; i < instances.n; i++)
+        disable_word(request, instances.text[i]);
+    if (instances.n == 0)
+        disable_word(request, unit);
+    hl_free_texts(&instances);
+    hl_free_lists(&lists);
 }
+
+/* --- the commands --- */
 
 /* Makes and opens enabled.d, and locks it.  A descriptor of the lock, or a negated errno, after a message. */
 static int lock_lists(struct request *request) {
@@ -317,7 +321,7 @@ static int lock_lists(struct request *request) {
     request->made_folder = !request->disables && mkdir(folder, 0755) == 0;
     if (request->made_folder)
         chmod(folder, 0755);
-    request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
+    request->folder = hl_open_trusted(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY, geteuid());
     int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
     if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing it for ten seconds; try again later", folder);
@@ -332,14 +336,18 @@ static void act_on_names(struct request *request) {
     for (size_t i = 0; i < request->names.n; i++) {
         const char *name = request->names.word[i];
         struct hl_texts files = {0};
-        if (hl_is_unit(name) && !request->disables) {
+        if (hl_is_unit(name) && request->disables) {
+            disable_unit(request, name);
+            continue;
+        }
+        if (hl_is_unit(name)) {
             while (i + 1 < request->names.n && request->names.word[i + 1][0] == '/')
                 hl_add_to_texts(&files, request->names.word[++i]);
             enable_unit(request, name, &files);
             hl_free_texts(&files);
             continue;
         }
-        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(request, name);
+        char *word = find_word(request, name);
         if (word == NULL) {
             note_entry(request, name, false, HL_EXIT_NO, json_array());
         } else if (request->disables) {
@@ -373,8 +381,10 @@ static int lock_and_act(struct request *request, const char *name) {
             hl_warn("%s: %s: units are the machine's; run it as root", name, request->names.word[i]);
             return HL_EXIT_NO;
         }
-    if (!request->disables && geteuid() != 0 && !has_own_images())
+    if (!request->disables && geteuid() != 0 && !hl_is_kernel(6, 12)) {
+        hl_warn("enable: before Linux 6.12 only root's store has huge pages; run it as root");
         return HL_EXIT_NO;
+    }
     int lock = lock_lists(request);
     if (lock >= 0 || (request->disables && lock == -ENOENT)) {
         act_on_names(request);

@@ -92,6 +92,10 @@ bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out);
    process.  False, after a message. */
 bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct hl_texts *files);
 
+/* Whether UNIT is an instance of the template OF, or of the one that the unit OF groups: postgresql@15-main.service of
+   postgresql.service. */
+bool hl_is_instance(const char *unit, const char *of);
+
 /* The instances that stand for UNIT: of a template, and those that a oneshot such as postgresql.service only groups. */
 void hl_list_instances(const char *unit, struct hl_texts *units);
 

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #define BYTES_MAX (1 << 20)
-#define NEW_LIST ".local.list.new"
 
 bool hl_is_unit(const char *name) { return strchr(name, '/') == NULL && hl_ends_in(name, ".service"); }
 
@@ -30,22 +29,6 @@ char *hl_find_configuration(bool is_root) {
 static void note_problem(struct hl_lists *lists, char *text) {
     hl_add_to_texts(&lists->problems, text);
     free(text);
-}
-
-int hl_open_trusted(const char *path, int flags) {
-    struct stat stat;
-    int file = open(path, flags | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0)
-        return -errno;
-    int result = fstat(file, &stat) != 0                              ? -errno
-                 : !(flags & O_DIRECTORY) && !S_ISREG(stat.st_mode)   ? -EINVAL
-                 : !(flags & O_DIRECTORY) && stat.st_size > BYTES_MAX ? -EFBIG
-                 : !hl_only_writable_by(&stat, geteuid())             ? -EPERM
-                                                                      : 0;
-    if (result == 0)
-        return file;
-    close(file);
-    return result;
 }
 
 static char *explain_open(const char *path, int error) {
@@ -67,9 +50,14 @@ static char *explain_open(const char *path, int error) {
 static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_missing,
                        char *(*parse)(struct hl_lists *lists, const char *line, const char *source,
                                       unsigned number)) {
-    int file = hl_open_trusted(path, O_RDONLY);
+    struct stat stat;
+    int file = hl_open_trusted(AT_FDCWD, path, O_RDONLY, geteuid());
     if (file == -ENOENT && may_be_missing)
         return true;
+    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_size > BYTES_MAX) {
+        close(file);
+        file = -EFBIG;
+    }
     FILE *stream = file >= 0 ? fdopen(file, "r") : NULL;
     if (stream == NULL) {
         note_problem(lists, explain_open(path, file < 0 ? -file : errno));
@@ -114,15 +102,6 @@ static bool is_size(const char *text) {
            (*end == '%' ? number <= 100 : number <= UINT64_MAX >> 30);
 }
 
-static const char *const setting_names[] = {"store_size", "any_disk", "metrics"};
-
-static char *explain_unknown(const char *name) {
-    for (size_t i = 0; i < sizeof setting_names / sizeof setting_names[0]; i++)
-        if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, setting_names[i]))
-            return hl_xasprintf("%s: there is no such setting; did you mean %s?", name, setting_names[i]);
-    return hl_xasprintf("%s: there is no such setting; hugeld(1) names them all", name);
-}
-
 static void replace(char **text, const char *by) {
     free(*text);
     *text = hl_xasprintf("%s", by);
@@ -156,7 +135,7 @@ static char *parse_setting(struct hl_lists *lists, const char *line, const char 
             return hl_xasprintf("metrics: write the absolute path of a file NAME.prom");
         replace(&settings->metrics, value);
     } else {
-        return explain_unknown(name);
+        return hl_xasprintf("%s: there is no such setting; hugeld(1) names them all", name);
     }
     return NULL;
 }
@@ -258,7 +237,7 @@ void hl_read_lists(struct hl_lists *lists, const char *configuration, const char
     lists->is_whole = read_lines(lists, settings, true, parse_setting);
     free(settings);
     lists->folder = hl_xasprintf("%s/enabled.d", configuration);
-    int folder = hl_open_trusted(lists->folder, O_RDONLY | O_DIRECTORY);
+    int folder = hl_open_trusted(AT_FDCWD, lists->folder, O_RDONLY | O_DIRECTORY, geteuid());
     struct dirent **names = NULL;
     int n = folder >= 0 ? scandirat(folder, ".", &names, NULL, alphasort) : folder == -ENOENT ? 0 : -1;
     if (n < 0) {
@@ -298,25 +277,7 @@ struct finding {
     struct hl_local local;
     struct hl_entry *entry;
     size_t found;
-    char *folder, *real; /* of the last file: as it was named, and without symbolic links */
 };
-
-/* The path without symbolic links of the open FILE, which was found at PATH. */
-static char *find_real_path(struct finding *finding, int file, const char *path) {
-    size_t length = (size_t)(strrchr(path, '/') - path);
-    bool is_plain = !finding->local.followed && path[length + 1] != '\0';
-    if (is_plain && finding->folder != NULL && strlen(finding->folder) == length &&
-        strncmp(path, finding->folder, length) == 0)
-        return hl_xasprintf("%s%s", finding->real, path + length);
-    char *found = hl_find_file_path(file);
-    if (is_plain && found != NULL && strrchr(found, '/') != NULL) {
-        free(finding->folder);
-        free(finding->real);
-        finding->folder = hl_xasprintf("%.*s", (int)length, path);
-        finding->real = hl_xasprintf("%.*s", (int)(strrchr(found, '/') - found), found);
-    }
-    return found;
-}
 
 /* Whether a mask is PATH, a pattern of it, or a folder above it. */
 static bool is_excluded(const struct hl_lists *lists, const char *path) {
@@ -347,10 +308,9 @@ static void note_unopened(struct finding *finding, const char *path, int error) 
         true);
 }
 
-static void add_file(struct finding *finding, int file, const char *found_at, const struct stat *status,
-                     bool is_named) {
+static void add_file(struct finding *finding, int file, const struct stat *status, bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
-    char *path = find_real_path(finding, file, found_at);
+    char *path = hl_find_file_path(file);
     if (path == NULL || is_excluded(finding->lists, path)) {
         finding->found += path != NULL;
         free(path);
@@ -391,7 +351,7 @@ static void add_path(struct finding *finding, const char *path, bool is_named, b
     struct stat status;
     int file = hl_open_local(&finding->local, path, !is_inside, &status);
     if (file >= 0 && S_ISREG(status.st_mode))
-        add_file(finding, file, path, &status, is_named);
+        add_file(finding, file, &status, is_named);
     else if (file >= 0 && is_named && !S_ISDIR(status.st_mode))
         note_missing(finding, hl_xasprintf("%s: it is no regular file and no folder", path), false);
     bool is_folder = file >= 0 && S_ISDIR(status.st_mode);
@@ -484,8 +444,6 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
         }
         hl_close_local(&finding.local);
         free(finding.local.exposed);
-        free(finding.folder);
-        free(finding.real);
     }
     if (wanted->n > 0)
         qsort(wanted->file, wanted->n, sizeof *wanted->file, compare_files);
@@ -538,68 +496,49 @@ char *hl_quote_path(const char *path, bool is_path) {
 static bool is_same_entry(const char *line, const char *wanted) {
     const char *rest = line, *other = wanted;
     char *a = cut_word(&rest), *b = cut_word(&other);
-    if (a != NULL && strchr(a, '\n') != NULL)
-        *strchr(a, '\n') = '\0';
     bool same = a != NULL && b != NULL && strcmp(a, b) == 0;
     free(a);
     free(b);
     return same;
 }
 
-/* Copies OLD, which may be NULL, to NEW, with ADDED and without REMOVED.  The number of lines that are left, or a negated errno. */
-static long copy_lines(FILE *old, FILE *new_file, const char *added, const char *removed, bool *changed) {
-    char *line = NULL;
-    size_t size = 0;
-    long lines = 0;
+int hl_change_list(int folder, const char *added, const char *removed, bool *changed) {
+    struct stat stat = {.st_mode = 0644};
+    char *line = NULL, *text = NULL;
+    size_t size = 0, bytes = 0;
     bool is_there = false;
+    *changed = false;
+    int file = hl_open_trusted(folder, HL_LOCAL_LIST, O_RDONLY | O_NOFOLLOW, geteuid());
+    if (file < 0 && file != -ENOENT)
+        return file;
+    FILE *old = file >= 0 && fstat(file, &stat) == 0 ? fdopen(file, "r") : NULL,
+         *out = open_memstream(&text, &bytes);
+    if (out == NULL || (file >= 0 && old == NULL))
+        return -ENOMEM;
     while (old != NULL && getline(&line, &size, old) >= 0) {
-        size_t length = strcspn(line, "\n");
-        bool is_added = added != NULL && strlen(added) == length && strncmp(line, added, length) == 0;
+        line[strcspn(line, "\n")] = '\0';
+        bool is_added = added != NULL && strcmp(line, added) == 0;
         bool goes = (removed != NULL && is_same_entry(line, removed)) ||
                     (added != NULL && !is_added && is_same_entry(line, added));
         is_there |= is_added;
         *changed |= goes;
-        if (!goes) {
-            fprintf(new_file, "%.*s\n", (int)length, line);
-            lines++;
-        }
+        if (!goes)
+            fprintf(out, "%s\n", line);
     }
-    long result = old != NULL && ferror(old) ? -errno : lines;
-    free(line);
+    int result = old != NULL && ferror(old) ? -errno : 0;
     if (added != NULL && !is_there) {
-        fprintf(new_file, "%s\n", added);
+        fprintf(out, "%s\n", added);
         *changed = true;
-        result += result >= 0;
     }
-    return result;
-}
-
-int hl_change_list(int folder, const char *added, const char *removed, bool *changed) {
-    struct stat stat = {.st_mode = 0644};
-    *changed = false;
-    int file = openat(folder, HL_LOCAL_LIST, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0 && errno != ENOENT)
-        return -errno;
-    if (file >= 0 &&
-        (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || !hl_only_writable_by(&stat, geteuid()))) {
-        close(file);
-        return -EPERM;
-    }
-    FILE *old = file >= 0 ? fdopen(file, "r") : NULL;
-    unlinkat(folder, NEW_LIST, 0); /* the leftover of a killed process */
-    int fresh = openat(folder, NEW_LIST, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    FILE *new_file = fresh >= 0 && fchmod(fresh, stat.st_mode & 0777) == 0 ? fdopen(fresh, "w") : NULL;
-    long lines = new_file != NULL ? copy_lines(old, new_file, added, removed, changed) : -errno;
-    int result = lines < 0 ? (int)lines : fflush(new_file) != 0 || fsync(fileno(new_file)) != 0 ? -errno : 0;
-    if (new_file != NULL)
-        fclose(new_file);
     if (old != NULL)
         fclose(old);
-    if (result == 0 && *changed && lines > 0 && renameat(folder, NEW_LIST, folder, HL_LOCAL_LIST) != 0)
+    if (fclose(out) != 0 && result == 0)
+        result = -ENOMEM;
+    if (result == 0 && *changed && bytes > 0)
+        result = hl_replace_file(folder, HL_LOCAL_LIST, text, bytes, stat.st_mode & 0777);
+    else if (result == 0 && *changed && unlinkat(folder, HL_LOCAL_LIST, 0) != 0)
         result = -errno;
-    if (result == 0 && *changed && lines == 0 && unlinkat(folder, HL_LOCAL_LIST, 0) != 0)
-        result = -errno;
-    if (result != 0 || !*changed || lines == 0)
-        unlinkat(folder, NEW_LIST, 0);
+    free(line);
+    free(text);
     return result;
 }

@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -28,40 +27,12 @@ struct shown {
     struct hl_use use;
 };
 
-/* The device of the open FILE as maps shows it, which stat's differs from on some file systems. */
-static uint64_t find_device_in_maps(int file, uint64_t device) {
-    static struct { uint64_t device, shown; } known[16];
-    static size_t n;
-    for (size_t i = 0; i < n; i++)
-        if (known[i].device == device)
-            return known[i].shown;
-    struct hl_region region;
-    char *line = NULL;
-    size_t size = 0, page = (size_t)sysconf(_SC_PAGESIZE);
-    uint64_t shown = device;
-    void *at = mmap(NULL, page, PROT_READ, MAP_PRIVATE, file, 0);
-    FILE *maps = at != MAP_FAILED ? fopen("/proc/self/maps", "re") : NULL;
-    while (maps != NULL && hl_next_region(&region, maps, &line, &size))
-        if (region.start == (uint64_t)at)
-            shown = region.device;
-    if (maps != NULL)
-        fclose(maps);
-    free(line);
-    if (at != MAP_FAILED)
-        munmap(at, page);
-    if (n < sizeof known / sizeof known[0]) {
-        known[n].device = device;
-        known[n++].shown = shown;
-    }
-    return shown;
-}
-
 /* Finds how SHOWN's file is mapped, and how much of its image is huge just now. */
 static void look_at(struct shown *shown, const struct hl_store *store) {
     struct hl_elf_file file;
     struct hl_store_item *item = shown->item;
     if (hl_open_elf_soon(&file, shown->path, true) == HL_ELF_FINE) {
-        shown->use.device = find_device_in_maps(file.fd, file.stat.st_dev);
+        shown->use.device = hl_find_mapped_device(file.fd, file.stat.st_dev);
         shown->use.inode = file.stat.st_ino;
         hl_close_elf(&file);
     }
@@ -74,7 +45,7 @@ static void look_at(struct shown *shown, const struct hl_store *store) {
     free(path);
     if (image < 0)
         return;
-    shown->use.image_device = find_device_in_maps(image, item->device);
+    shown->use.image_device = hl_find_mapped_device(image, item->device);
     shown->use.image_inode = item->inode;
     if (hl_prove_huge(&store->geometry, image, false, &pages, &small) == 0 && small > 0 && pages > 0)
         item->text_huge_bytes -= item->text_huge_bytes * small / pages;

@@ -89,6 +89,17 @@ bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *s
     return false;
 }
 
+bool hl_find_own_region(struct hl_region *region, const void *start, char **line) {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    size_t size = 0;
+    bool found = false;
+    while (maps != NULL && !found && hl_next_region(region, maps, line, &size))
+        found = region->start == (uint64_t)start && region->inode != 0;
+    if (maps != NULL)
+        fclose(maps);
+    return found;
+}
+
 /* "AnonHugePages:      2048 kB" */
 static void parse_field(struct hl_region *region, const char *line) {
     static const struct {

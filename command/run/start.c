@@ -8,7 +8,7 @@
    A program of which nothing is shared is started as it is.  If someone wants to know why, a child says it: judging a file takes
    libraries and time that this process does not have. */
 #include "command/run/start.h"
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/file/file-plan.h"
 #include "command/file/launcher.h"
 #include "command/file/remedy.h"

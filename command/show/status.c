@@ -11,7 +11,7 @@
 
    The exit code is 0 if text, read-only data or initialised data of an object is on huge pages in a process. */
 #include "command/command.h"
-#include "command/attach/leftovers.h"
+#include "command/inject/leftovers.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/file/remedy.h"
@@ -26,7 +26,7 @@
 #include "elf/reason.h"
 #include "command/image/in-place.h"
 #include "command/image/store.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 #include "command/verdict/verdict.h"
 
 #include <errno.h>

@@ -389,21 +389,3 @@ def test_doctor_without_a_store(store):
     store.done("rmdir", store.path)
     told, said = examine(store)
     assert not told["exists"] and told["type"] is None and said["state"] == "ok" and said["remedy"] is None
-
-
-# --- bench ---
-
-
-def test_bench_compares_an_image_with_a_copy(builder, store, pool):
-    pool(64)
-    app = builder.executable("nopie")
-    store.add(app)
-    result = store.hugeld("bench", "--json", "-n", "6", "-o", store.options("segments=text"), "--against", "backend=hugetlb", "-i",
-                          "--", app)
-    told = json.loads(result.stdout)
-    assert set(told["runs"]["plain"]["pages"]) == {6} == set(told["runs"]["huge"]["pages"])
-    backends = {side: {r["backend"] for m in told["maps"][side] for o in m["objects"] for r in o["ranges"]} - {None}
-                for side in ("plain", "huge")}
-    assert "image" in backends["huge"] and "hugetlb" not in backends["huge"]
-    assert "hugetlb" in backends["plain"] and "image" not in backends["plain"]
-    assert told["against"] == "backend=hugetlb" and "with backend=hugetlb" in told["sentence"] or "too short" in told["sentence"]

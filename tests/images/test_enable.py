@@ -137,10 +137,27 @@ def test_units(world):
     assert listed(world) == [f"named.service {APP}", f"script.service {server} way=image"]
 
 
+def test_instances(world):
+    """disable of the unit by whose name instances were enabled disables these, in whichever list they are, and no others."""
+    other = "postgresqlx@1.service"
+    for name in "postgresql.service", "postgresql@.service":
+        world.lists("package", f"postgresql@2.service {APP}")
+        for unit in "postgresql@1.service", other:
+            done(world.run(HUGELD, "enable", unit, APP))
+        done(world.run(HUGELD, "disable", name))
+        assert listed(world) == [f"{other} {APP}", "!postgresql@2.service"]
+        done(world.run(HUGELD, "disable", other))
+        done(world.run(HUGELD, "enable", "postgresql@2.service", APP))
+        assert listed(world) == []
+
+
 def test_generator(world):
     """The drop-ins are what stands in the lists, and nothing hostile."""
     world.lists("some", f"large.service {APP} /run/programs/second", "odd.service /run/programs/a%n",
                 "glob.service /run/programs/*", "../../evil.service /bin/true", f"a@b.service {APP}")
+    unit = world.path("/etc/systemd/system/large.service")
+    unit.parent.mkdir(parents=True)
+    unit.write_text(f"[Service]\nExecStart={APP}\n")
     world.path("/run/out").mkdir()
     assert world.hugeld("unit-generate", "/run/out").returncode == 0
     assert sorted(os.listdir(world.path("/run/out"))) == ["a@b.service.d", "large.service.d"]
@@ -148,6 +165,25 @@ def test_generator(world):
     assert f"ExecStartPre=-+/run/bin/hugeld-command unit-begin %n {APP} /run/programs/second\n" in text
     assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{APP}\n" in text and "After=hugeld-boot.service\n" in text
     assert text.count("Exec") == 4
+
+
+EARLY = {
+    "not found": {}, "unit": {"large@.service": "DefaultDependencies=no"}, "instance": {"large@.service": "", "large@1.service": "DefaultDependencies = false"},
+    "drop-in": {"large@.service": "", "large@.service.d/x.conf": "DefaultDependencies=0"}, "yes": {"large@.service": "DefaultDependencies=on"},
+}
+
+
+@pytest.mark.parametrize("what", EARLY)
+def test_units_that_start_early(world, what):
+    """The local file systems may need such a unit, so it does not wait for the unit that waits for them."""
+    world.lists("some", f"large@1.service {APP}")
+    for name, line in EARLY[what].items():
+        path = world.path(f"/etc/systemd/system/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"[Unit]\n{line}\n")
+    world.path("/run/out").mkdir()
+    done(world.hugeld("unit-generate", "/run/out"))
+    assert ("After=" in world.path("/run/out/large@1.service.d/hugeld.conf").read_text()) == (what == "yes")
 
 
 def test_unit_links(world):

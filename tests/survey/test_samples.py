@@ -16,7 +16,7 @@ import pytest
 
 import helpers
 from helpers import hugeld, one_line
-from pagecache import on_small_pages
+from pagecache import make, measure_layout, on_small_pages
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, QUIET, look, running, survey, ticks
 
@@ -92,6 +92,23 @@ def test_hot_text(calls, who):
     if who != "all":  # with few samples it may be any part of that
         assert found["likely_hot_bytes"] > 4 * MIB and len(found["objects"][0]["chunks"]) >= 8
         assert found["advice"]["way"] in ("in-place", "image") and found["advice"]["hot_share"] > 0.8
+
+
+def test_frames(roots_folder, calls, root):
+    """A file's pages lie in as many frames as its own mapping shows; the answer says in words whether that is much."""
+    program = roots_folder / "in-frames"
+    shutil.copy(calls, program)
+    make(program, "scattered")
+    with running([program, FOREVER]) as [process]:
+        _, found = look(program, "--pid", process.pid, samples=1000)
+        text = hugeld("survey", "--seconds", "1", "--pid", process.pid).stdout
+    _, _, frames = measure_layout(program)
+    few = {key: found[key] for key in ("frames", "likely_hot_bytes", "many")}
+    assert 0.5 * frames < found["frames"] < 1.1 * frames + 600, few  # with those of libc's first 2 MiB, and without the headers'
+    scattered = found["frames"] >= 500
+    assert found["many"] == {(1, 1): "both", (1, 0): "pages", (0, 1): "frames", (0, 0): None}[
+        found["likely_hot_bytes"] >= 1000 * 4096, scattered], few
+    assert ("scattered over" if scattered else "which lie together in") in text and " frames of 2 MiB of memory\n" in text
 
 
 @pytest.mark.check_all
@@ -212,7 +229,7 @@ def test_without_privileges(calls, library, root):
         refused = helpers.run([*NOBODY, command, "survey", "--seconds", "1", "--pid", str(other.pid)])
         everybody = survey("--all-users", prefix=NOBODY, command=command)
         there = sum(has_program(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
-    assert answer["sampling"]["of_threads"] is True and answer["sampling"]["hz"] == 97
+    assert answer["sampling"]["of_threads"] is True and answer["sampling"]["hz"] == 97 and found["frames"] is None
     assert found["processes"] == 1 and found["pid"] == process.pid
     assert result.stderr == "" and ("run hugeld as root" in result.stdout or "no program" in result.stdout)
     one_line(refused, 1, "another user's process; run hugeld as its owner or as root")
@@ -272,7 +289,7 @@ def test_isolated_processors(calls, tmp_path, root):
 
 
 def test_text(calls, uneven):
-    """The report shows where in a program its samples are; for a small one, one line."""
+    """The text shows where in a program its samples are; for a small one, one line."""
     with running([calls, FOREVER]) as [process]:
         for seconds in (2, 6, 18):
             result = hugeld("survey", "--seconds", seconds, "--pid", process.pid)

@@ -980,8 +980,6 @@ def test_few_open_files():
     (["inspect", "--optoins=x"], "see 'hugeld inspect --help': unrecognized option '--optoins=x'"),
     (["run", "--via=frob", "true"], "run: --via frob: give auto, preload or ldso"),
     (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
-    (["bench", "--against", "backend=x", "true"],
-     "bench: --against backend=x: no such value; 'hugeld bench --help' lists names and values"),
     (["--frob"], "--frob: no such option; 'hugeld --help' lists commands, which have options of their own"),
     (["-j", "status"], "-j: no such option; 'hugeld --help' lists commands, which have options of their own"),
     (["bench", "--commands", "3"], "see 'hugeld bench --help': unrecognized option '--commands'"),

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* trace/tracee.c's machine: x86-64.
+/* inject/tracee.c's machine: x86-64.
 
    A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again, if it finds
    registers as it left them at a stop of its own making (never after a call of ours); so they are restored at such a stop.
-   Calls in trace/calls.c that end with EINTR get the result of calls that begin again unless a handler runs: the kernel does the
+   Calls in inject/calls.c that end with EINTR get the result of calls that begin again unless a handler runs: the kernel does the
    rest, whenever a signal comes. */
-#include "command/trace/machine.h"
-#include "command/trace/registers.h"
+#include "command/inject/machine.h"
 #include "command/base/basics.h"
 
 #if defined __x86_64__
@@ -34,8 +33,6 @@
 #define FRAME_HAS_XSTATE 1
 #define FRAME_HAS_SS 6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
 
-int hl_check_exec_stop_machine(void) { return 0; }
-
 /* syscall; ret */
 const struct hl_code hl_call_code = {3, "\x0f\x05\xc3"};
 /* mov $__NR_rt_sigreturn, %rax (glibc, musl, Go) or %eax; syscall */
@@ -55,10 +52,10 @@ void hl_put_rest_back(struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     if (tracee->rest == 0 || hl_open_memory(tracee) != 0)
         return;
-    if (hl_read_registers(tracee->tid, &registers) == 0) {
+    if (hl_read_registers(tracee->pid, &registers) == 0) {
         struct hl_call now = call_of(&registers);
         if ((int64_t)registers.rax == -HL_RESTART_BLOCK &&
-            memcmp(now.argument, tracee->call.argument, sizeof now.argument) == 0)
+            memcmp(now.argument, tracee->interrupted.argument, sizeof now.argument) == 0)
             hl_write_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES);
     }
     hl_close_memory(tracee);
@@ -94,15 +91,14 @@ static size_t frame_xsave_bytes(uint64_t features) {
 
 /* Converts the registers that ptrace shows to those of a signal frame. */
 static int read_xsave(struct hl_tracee *tracee) {
-    struct hl_tracee_state *state = tracee->state;
     uint64_t features, used;
-    state->vectors = hl_xmalloc(XSAVE_MAX + sizeof(uint32_t));
-    struct iovec data = {state->vectors, XSAVE_MAX};
-    int result = hl_trace(tracee->tid, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
+    tracee->vectors = hl_xmalloc(XSAVE_MAX + sizeof(uint32_t));
+    struct iovec data = {tracee->vectors, XSAVE_MAX};
+    int result = hl_trace(tracee->pid, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
     if (result != 0)
         return result;
-    memcpy(&features, state->vectors + XSAVE_SOFTWARE_AT, sizeof features);
-    memcpy(&used, state->vectors + XSAVE_HEADER_AT, sizeof used);
+    memcpy(&features, tracee->vectors + XSAVE_SOFTWARE_AT, sizeof features);
+    memcpy(&used, tracee->vectors + XSAVE_HEADER_AT, sizeof used);
     if (used & AMX_FEATURES)
         return HL_REASON_ATTACH_AMX;
     features &= ~AMX_FEATURES;
@@ -115,9 +111,9 @@ static int read_xsave(struct hl_tracee *tracee) {
         uint32_t bytes, padding[7];
     } software = {FRAME_MAGIC1, (uint32_t)(bytes + sizeof(uint32_t)), features, (uint32_t)bytes, {0}};
     const uint32_t end = FRAME_MAGIC2;
-    memcpy(state->vectors + XSAVE_SOFTWARE_AT, &software, sizeof software);
-    memcpy(state->vectors + bytes, &end, sizeof end);
-    state->vector_bytes = bytes + sizeof end;
+    memcpy(tracee->vectors + XSAVE_SOFTWARE_AT, &software, sizeof software);
+    memcpy(tracee->vectors + bytes, &end, sizeof end);
+    tracee->vector_bytes = bytes + sizeof end;
     return 0;
 }
 
@@ -158,14 +154,14 @@ bool hl_runs_32_bit(const struct user_regs_struct *registers) { return registers
 
 /* A thread that has just been woken may be in a critical section of rseq(2), which would not survive that it runs elsewhere meanwhile. */
 int hl_read_frame_state(struct hl_tracee *tracee) {
-    return is_in_system_call(&tracee->state->registers) ? read_xsave(tracee) : HL_REASON_ATTACH_UNFIT;
+    return is_in_system_call(&tracee->registers) ? read_xsave(tracee) : HL_REASON_ATTACH_UNFIT;
 }
 
 /* The vector registers lie behind the rest. */
 #define HEAD_BYTES hl_round_up(sizeof(struct hl_frame), 64)
 
 size_t hl_get_frame_bytes(const struct hl_tracee *tracee) {
-    return HEAD_BYTES + hl_round_up(tracee->state->vector_bytes, 64);
+    return HEAD_BYTES + hl_round_up(tracee->vector_bytes, 64);
 }
 
 void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
@@ -199,27 +195,36 @@ void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_reg
 }
 
 void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
-    struct user_regs_struct r = tracee->state->registers;
+    struct user_regs_struct r = tracee->registers;
     if (r.orig_rax == SYS_restart_syscall)
-        r.orig_rax = (uint64_t)hl_find_restarted(tracee->tid, r.rip);
+        r.orig_rax = (uint64_t)hl_find_restarted(tracee->pid, r.rip);
     if (r.orig_rax == SYS_restart_syscall && (int64_t)r.rax == -HL_RESTART_BLOCK)
         r.rax = (uint64_t)-EINTR; /* the number of that call is unknown */
     else
         rewind_call(&r);
     struct hl_frame head;
-    hl_begin_frame(&head, tracee->gadgets.back, &r, tracee->state->mask);
+    hl_begin_frame(&head, tracee->gadgets.back, &r, tracee->mask);
     head.flags |= FRAME_HAS_XSTATE;
     head.xsave = at + HEAD_BYTES;
     memcpy(frame, &head, sizeof head);
-    memcpy(frame + HEAD_BYTES, tracee->state->vectors, tracee->state->vector_bytes);
+    memcpy(frame + HEAD_BYTES, tracee->vectors, tracee->vector_bytes);
 }
 
 /* --- calls --- */
 
 void hl_set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
                  const uint64_t argument[6]) {
-    *r = tracee->state->registers;
-    hl_set_call_registers(r, &tracee->gadgets, tracee->state->stack, number, argument);
+    *r = tracee->registers;
+    r->rip = tracee->gadgets.call;
+    r->rsp = tracee->stack;
+    r->rax = (uint64_t)number;
+    r->orig_rax = (uint64_t)-1;
+    r->rdi = argument[0];
+    r->rsi = argument[1];
+    r->rdx = argument[2];
+    r->r10 = argument[3];
+    r->r8 = argument[4];
+    r->r9 = argument[5];
     r->eflags &= ~UINT64_C(0x500); /* neither single steps nor a direction backwards */
 }
 
@@ -232,10 +237,10 @@ bool hl_is_call(const struct __ptrace_syscall_info *info, const struct user_regs
 
 void hl_cancel_call(const struct hl_tracee *tracee) {
     struct user_regs_struct r;
-    if (hl_read_registers(tracee->tid, &r) != 0)
+    if (hl_read_registers(tracee->pid, &r) != 0)
         return;
     r.orig_rax = (uint64_t)-1;
-    hl_write_registers(tracee->tid, &r);
+    hl_write_registers(tracee->pid, &r);
 }
 
 long hl_get_result(const struct user_regs_struct *registers) { return (long)registers->rax; }
@@ -244,16 +249,15 @@ long hl_get_result(const struct user_regs_struct *registers) { return (long)regi
 
 /* The mask goes first: without us the frame still restores the rest. */
 int hl_put_back(struct hl_tracee *tracee) {
-    struct hl_tracee_state *state = tracee->state;
-    hl_trace(tracee->tid, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
-    let_begin_again(&state->registers);
-    return hl_write_registers(tracee->tid, &state->registers);
+    hl_trace(tracee->pid, PTRACE_SETSIGMASK, sizeof tracee->mask, (uintptr_t)&tracee->mask);
+    let_begin_again(&tracee->registers);
+    return hl_write_registers(tracee->pid, &tracee->registers);
 }
 
 void hl_let_begin_again(const struct hl_tracee *tracee) {
     struct user_regs_struct registers;
-    if (hl_read_registers(tracee->tid, &registers) == 0 && let_begin_again(&registers))
-        hl_write_registers(tracee->tid, &registers);
+    if (hl_read_registers(tracee->pid, &registers) == 0 && let_begin_again(&registers))
+        hl_write_registers(tracee->pid, &registers);
 }
 
 #endif

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The exec stop's machine: AArch64.  Running processes are not changed there: when a thread is stopped in a system call, the kernel
    has decided already whether that begins again, and ptrace(2) shows no more of the call. */
-#include "command/trace/machine.h"
-#include "command/trace/registers.h"
+#include "command/inject/machine.h"
 #include "command/base/basics.h"
 
 #if defined __aarch64__
 
 #include <string.h>
-#include <sys/auxv.h>
 #include <ucontext.h>
 
-/* arch/arm64/include/uapi/asm/hwcap.h: HWCAP2_POE */
-#define HAS_OVERLAYS (UINT64_C(1) << 63)
 /* arch/arm64/include/uapi/asm/sigcontext.h: the record of vector registers, without which a frame is refused. */
 #define VECTORS_MAGIC 0x46508001
 
@@ -20,11 +16,6 @@
 const struct hl_code hl_call_code = {8, "\x01\0\0\xd4\xc0\x03\x5f\xd6"};
 /* mov x8, #139; svc #0: the vdso's */
 const struct hl_code hl_back_codes[HL_BACK_CODES] = {{8, "\x68\x11\x80\xd2\x01\0\0\xd4"}};
-
-/* Whether sigreturn writes POR_EL0 even if the frame has no record of it, as some kernels do (Linux 6.12 and later). */
-static bool has_overlays(void) { return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0; }
-
-int hl_check_exec_stop_machine(void) { return has_overlays() ? HL_REASON_EXEC_OVERLAYS : 0; }
 
 _Static_assert(sizeof(siginfo_t) == 128 && offsetof(struct hl_frame, context) == 128 &&
                    offsetof(ucontext_t, uc_sigmask) == 40 && offsetof(ucontext_t, uc_mcontext) == 176,
@@ -51,6 +42,17 @@ void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_reg
     frame->context.uc_mcontext.pstate = registers->pstate;
     memcpy(frame->context.uc_mcontext.__reserved, &head, sizeof head);
     memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
+}
+
+void hl_set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
+                 const uint64_t argument[6]) {
+    *r = tracee->registers;
+    r->pc = tracee->gadgets.call;
+    r->sp = tracee->stack;
+    for (unsigned i = 0; i < 6; i++)
+        r->regs[i] = argument[i];
+    r->regs[8] = (uint64_t)number;
+    r->regs[30] = tracee->gadgets.back;
 }
 
 long hl_get_result(const struct user_regs_struct *registers) { return (long)registers->regs[0]; }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Plans the work at the exec stop: before the program is executed, from its file, so that little is left to do while it waits. */
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/base/basics.h"
 #include "elf/image.h"
 #include "command/image/find.h"
 #include "elf/plan.h"
-#include "command/trace/machine.h"
+#include "command/inject/machine.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,42 +23,12 @@
    Go's runtime first. */
 #define WINDOW_BYTES ((size_t)32 << 10)
 
-/* 16 bytes, wherever they lie, compared at once on every machine. */
-typedef uint8_t lanes __attribute__((vector_size(16)));
-typedef uint64_t halves __attribute__((vector_size(16)));
-
-/* The first SYSCALL instruction, or bytes that look like one, in [at, end); END: there are none. */
-static const char *find_syscall(const char *at, const char *end) {
-    lanes first, second;
-    for (; end - at > (ptrdiff_t)sizeof first; at += sizeof first) {
-        memcpy(&first, at, sizeof first);
-        memcpy(&second, at + 1, sizeof second);
-        halves found = (halves)((first == 0x0f) & (second == 0x05));
-        if ((found[0] | found[1]) != 0)
-            break;
-    }
-    while (end - at >= 2 && memcmp(at, "\x0f\x05", 2) != 0)
-        at++;
-    return end - at >= 2 ? at : end;
-}
-
-/* memmem(3) for instructions with SYSCALL in them, in a tenth of its time: text has few of these. */
-static const char *find_code(const char *text, size_t bytes, const struct hl_code *code) {
-    size_t before = (size_t)(find_syscall(code->at, code->at + code->n) - code->at);
-    const char *end = text + bytes;
-    for (const char *at = find_syscall(text, end); at != end; at = find_syscall(at + 1, end))
-        if ((size_t)(at - text) >= before && (size_t)(end - at) >= code->n - before &&
-            memcmp(at - before, code->at, code->n) == 0)
-            return at - before;
-    return NULL;
-}
-
 /* Finds the instructions that call sigreturn in [from, from + WINDOW_BYTES) of TEXT; *CODE is their bytes. */
 static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_code **code) {
     size_t n = bytes - from < WINDOW_BYTES + HL_CODE_BYTES ? bytes - from : WINDOW_BYTES + HL_CODE_BYTES;
     const char *found = NULL;
     for (size_t i = 0; i < HL_BACK_CODES && found == NULL; i++)
-        found = find_code(text + from, n, *code = &hl_back_codes[i]);
+        found = hl_find_code(text + from, n, *code = &hl_back_codes[i]);
     return found;
 }
 
@@ -76,9 +46,9 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
     if (back == NULL)
         return false;
     size_t at = (size_t)(back - text), from = at > WINDOW_BYTES ? at - WINDOW_BYTES : 0;
-    const char *call = find_code(text + from, bytes - from, &hl_call_code);
+    const char *call = hl_find_code(text + from, bytes - from, &hl_call_code);
     if (call == NULL)
-        call = find_code(text, bytes, &hl_call_code);
+        call = hl_find_code(text, bytes, &hl_call_code);
     if (call == NULL)
         return false;
     plan->back = (struct hl_exec_code){address + at, owner, code};
@@ -88,14 +58,6 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
 
 #elif defined __aarch64__
 
-/* Finds CODE in TEXT, which begins where an instruction may. */
-static const char *find_code(const char *text, size_t bytes, const struct hl_code *code) {
-    for (size_t i = 0; i + code->n <= bytes; i += 4)
-        if (memcmp(text + i, code->at, code->n) == 0)
-            return text + i;
-    return NULL;
-}
-
 /* Finds it in the vdso, which is the same in every process and the only place that has it. */
 static bool find_back(struct hl_exec_plan *plan) {
     const char *vdso = (const char *)getauxval(AT_SYSINFO_EHDR);
@@ -104,7 +66,7 @@ static bool find_back(struct hl_exec_plan *plan) {
         const Elf64_Phdr *ph = (const Elf64_Phdr *)(vdso + header->e_phoff) + i;
         if (ph->p_type != PT_LOAD || !(ph->p_flags & PF_X))
             continue;
-        const char *found = find_code(vdso + ph->p_offset, ph->p_filesz, &hl_back_codes[0]);
+        const char *found = hl_find_code(vdso + ph->p_offset, ph->p_filesz, &hl_back_codes[0]);
         if (found == NULL)
             continue;
         plan->back = (struct hl_exec_code){(uint64_t)(found - vdso), HL_EXEC_VDSO, &hl_back_codes[0]};
@@ -115,7 +77,7 @@ static bool find_back(struct hl_exec_plan *plan) {
 
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
-    const char *call = address % 4 == 0 ? find_code(text, bytes, &hl_call_code) : NULL;
+    const char *call = address % 4 == 0 ? hl_find_code(text, bytes, &hl_call_code) : NULL;
     if (call == NULL || !find_back(plan))
         return false;
     plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &hl_call_code};
@@ -181,39 +143,14 @@ static bool has_zeros(const struct hl_exec_plan *plan, const struct hl_span *spa
     return false;
 }
 
-/* The layout of the image. */
-struct source {
-    uint64_t base;                  /* the address of its first byte */
-    struct hl_address_range header; /* the huge page with the headers; empty: the image has it only once */
-    uint64_t header_offset;         /* of the second copy, with the headers as the file has them */
-};
-
-/* Adds [start, end), which the image has at OFFSET, to the *N pieces of LIST. */
-static void add_part(struct hl_piece_of_text *list, unsigned *n, uint64_t start, uint64_t end,
-                     uint64_t offset, uint32_t flags) {
-    if (start < end)
-        list[(*n)++] = (struct hl_piece_of_text){
-            start, end, offset, (flags & PF_R ? PROT_READ : 0) | (flags & PF_X ? PROT_EXEC : 0), 0};
-}
-
-/* Adds [start, end); the part in the huge page with the headers comes from the second copy. */
-static void add_parts(struct hl_piece_of_text *list, unsigned *n, const struct source *source, uint64_t start,
-                      uint64_t end, uint32_t flags) {
-    uint64_t from = source->header.start > start ? source->header.start : start;
-    uint64_t to = source->header.end < end ? source->header.end : end;
-    if (from >= to)
-        from = to = start;
-    add_part(list, n, start, from, start - source->base, flags);
-    add_part(list, n, from, to, source->header_offset + (from - source->header.start), flags);
-    add_part(list, n, to, end, to - source->base, flags);
-}
-
 /* Adds text.  The huge page with the headers is to be mapped twice. */
-static void add_text(struct hl_exec_plan *plan, const struct source *source, const struct hl_span *span) {
+static void add_text(struct hl_exec_plan *plan, const struct hl_image_source *source,
+                     const struct hl_span *span) {
     struct hl_piece_of_text part[3];
     unsigned n = 0;
-    add_part(plan->piece, &plan->n_pieces, span->start, span->end, span->start - source->base, span->flags);
-    add_parts(part, &n, source, span->start, span->end, span->flags);
+    hl_add_piece(plan->piece, &plan->n_pieces, span->start, span->end, span->start - source->base,
+                 span->flags);
+    hl_add_image_pieces(part, &n, source, span->start, span->end, span->flags);
     for (unsigned i = 0; i < n; i++)
         if (part[i].offset != part[i].start - source->base)
             plan->header = part[i];
@@ -221,19 +158,19 @@ static void add_text(struct hl_exec_plan *plan, const struct source *source, con
 
 /* Adds the rest of SEGMENT that is in no piece. */
 static void add_rest(struct hl_exec_plan *plan, const struct hl_segment *segment,
-                     const struct source *source) {
+                     const struct hl_image_source *source) {
     uint64_t at = segment->first_page, end = segment->end_page;
     for (unsigned i = 0; i < plan->n_pieces && at < end; i++) {
         const struct hl_piece_of_text *piece = &plan->piece[i];
-        add_parts(plan->rest, &plan->n_rest, source, at, piece->start < end ? piece->start : end,
-                  segment->flags);
+        hl_add_image_pieces(plan->rest, &plan->n_rest, source, at, piece->start < end ? piece->start : end,
+                            segment->flags);
         at = piece->end > at ? piece->end : at;
     }
-    add_parts(plan->rest, &plan->n_rest, source, at, end, segment->flags);
+    hl_add_image_pieces(plan->rest, &plan->n_rest, source, at, end, segment->flags);
 }
 
 /* In a position-independent program that moves, all headers have to be the file's, and everything read-only a file's. */
-static void plan_move(struct hl_exec_plan *plan, const struct source *source) {
+static void plan_move(struct hl_exec_plan *plan, const struct hl_image_source *source) {
     plan->may_move = plan->is_position_independent && source->header_offset != 0;
     for (unsigned i = 0; i < plan->object.n_segments && plan->may_move; i++) {
         const struct hl_segment *segment = &plan->object.segment[i];
@@ -249,14 +186,8 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
     struct hl_options all = hl_options_for_image(options);
     struct hl_plan spans;
     uint64_t huge = plan->geometry.huge_page_bytes;
-    struct source source = {.base = hl_find_image_base(&plan->object, &plan->geometry)};
-    for (unsigned i = 0; i < plan->object.n_segments; i++)
-        if (plan->object.segment[i].offset == 0) {
-            uint64_t header = plan->object.segment[i].first_page, start = hl_round_down(header, huge);
-            source.header_offset = hl_find_header_page(plan->image, file, header, &plan->geometry);
-            if (source.header_offset != 0)
-                source.header = (struct hl_address_range){start, start + huge};
-        }
+    struct hl_image_source source;
+    hl_find_image_source(&source, &plan->object, file, plan->image, &plan->geometry);
     int result = hl_plan_object(&spans, &plan->object, &all, &plan->geometry);
     for (unsigned i = 0; i < spans.n_spans && result == 0; i++) {
         const struct hl_span *span = &spans.span[i];
@@ -267,7 +198,7 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
         if (span->flags & PF_X)
             add_text(plan, &source, span);
         else
-            add_parts(plan->piece, &plan->n_pieces, &source, span->start, span->end, span->flags);
+            hl_add_image_pieces(plan->piece, &plan->n_pieces, &source, span->start, span->end, span->flags);
         *(span->kind == HL_TEXT ? &plan->text_pages : &plan->rodata_pages) += hl_span_bytes(span) / huge;
     }
     if (result == 0 && plan->n_pieces == 0)
@@ -299,7 +230,7 @@ static int open_image(struct hl_exec_plan *plan, const struct hl_elf_file *file,
         return (int)-image;
     plan->image = (int)image;
     plan->image_path = hl_find_file_path(plan->image);
-    if (plan->image_path == NULL || strlen(plan->image_path) >= HL_EXEC_DATA_BYTES ||
+    if (plan->image_path == NULL || strlen(plan->image_path) >= HL_TRACEE_DATA_BYTES ||
         fstat(plan->image, &plan->image_stat) != 0)
         return HL_REASON_NO_IMAGE;
     result = hl_check_image(&plan->object, plan->image, &plan->geometry);

@@ -4,10 +4,10 @@
 
    Nothing of the program's may be taken for ours.  No program maps a file without permissions from an offset far behind its end,
    nor holds a descriptor with a position far behind the end of its file.  The two sockets have nothing of the kind: a journal beside
-   the frame names these (trace/tracee.c). */
-#include "command/attach/leftovers.h"
+   the frame names these (inject/tracee.c). */
+#include "command/inject/leftovers.h"
 #include "command/base/common.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #if defined __x86_64__
 

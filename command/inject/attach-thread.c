@@ -2,13 +2,13 @@
 /* Stops the first thread of a process, so that it can make calls.
 
    The program does not notice that a sleeping thread stands still.  It would notice that a call was interrupted, except for the
-   calls in trace/calls.c, so only a thread that sleeps in one of those is interrupted.  PTRACE_INTERRUPT knows no such condition,
+   calls in inject/calls.c, so only a thread that sleeps in one of those is interrupted.  PTRACE_INTERRUPT knows no such condition,
    so the thread's call is read again right before; in the microseconds between these two it may still begin another call.  A
    running thread begins calls all the time, so it is not interrupted.
 
-   Only the first thread makes calls: the frame lies at the end of its stack (trace/tracee.c), which it could reach while another
+   Only the first thread makes calls: the frame lies at the end of its stack (inject/tracee.c), which it could reach while another
    thread stands still. */
-#include "command/attach/thread.h"
+#include "command/inject/attachment.h"
 #include "command/base/common.h"
 
 #if defined __x86_64__
@@ -45,20 +45,6 @@ static bool read_of_thread(char *text, size_t bytes, const struct hl_process *pr
     return n > 0;
 }
 
-/* Its state; 'X' if it has ended. */
-static char read_state(const struct hl_process *process) {
-    char text[1024], state;
-    read_of_thread(text, sizeof text, process, "stat");
-    const char *at = strrchr(text, ')'); /* a name may hold newlines and parentheses */
-    return at != NULL && sscanf(at, ") %c", &state) == 1 ? state : 'X';
-}
-
-static bool read_has_filter(const struct hl_process *process) {
-    struct hl_task_status status;
-    hl_read_thread_status(&status, process->pid, process->pid);
-    return status.filter_mode != 0;
-}
-
 /* Whether the thread may be waiting for a supervisor (seccomp's user notification) instead of in the call itself. */
 static bool awaits_supervisor(const struct hl_process *process) {
     char text[128];
@@ -68,7 +54,7 @@ static bool awaits_supervisor(const struct hl_process *process) {
 
 /* Whether the thread sleeps in a call that begins again, by its text: "running", or "CALL ARGUMENTS SP PC", or "-1 SP PC" for one that
    waits outside of a call. */
-static bool sleeps_invisibly(struct sight *sight, const struct hl_process *process) {
+static bool sleeps_invisibly(struct sight *sight, const struct hl_process *process, bool has_filter) {
     struct hl_call *call = &sight->call;
     uint64_t pc, *a = call->argument;
     int n = sscanf(sight->text, "%ld %lx %lx %lx %lx %lx %lx %*x %lx", &call->number, &a[0], &a[1], &a[2],
@@ -79,20 +65,24 @@ static bool sleeps_invisibly(struct sight *sight, const struct hl_process *proce
     if (is_continued)
         call->number = hl_find_restarted(process->pid, pc);
     enum hl_again again = hl_find_again_of(call, process);
-    if (again != HL_AGAIN_UNKNOWN && read_has_filter(process) &&
+    if (again != HL_AGAIN_UNKNOWN && has_filter &&
         ((again == HL_AGAIN_CONTINUED && !is_continued) || awaits_supervisor(process)))
         return false;
     return again != HL_AGAIN_UNKNOWN;
 }
 
 static void look(struct sight *sight, const struct hl_process *process) {
-    char state = read_state(process);
-    if (state == 'Z' || state == 'X' || !read_of_thread(sight->text, sizeof sight->text, process, "syscall"))
+    struct hl_task_status status;
+    hl_read_thread_status(&status, process->pid, process->pid);
+    if (status.state == 'Z' || status.state == 'X' ||
+        !read_of_thread(sight->text, sizeof sight->text, process, "syscall"))
         sight->unfit = -ESRCH;
-    else if (state == 'T')
+    else if (status.state == 'T')
         sight->unfit = HL_REASON_ATTACH_STOPPED;
     else /* else it has just been woken, or waits for a disk */
-        sight->unfit = state == 'S' && sleeps_invisibly(sight, process) ? 0 : HL_REASON_ATTACH_UNFIT;
+        sight->unfit = status.state == 'S' && sleeps_invisibly(sight, process, status.filter_mode != 0)
+                           ? 0
+                           : HL_REASON_ATTACH_UNFIT;
 }
 
 static void pause_between_looks(void) { nanosleep(&(struct timespec){0, PAUSE_NS}, NULL); }

@@ -8,7 +8,7 @@
    interrupted.
 
    tests/attach tries calls that may be interrupted, and calls that must not. */
-#include "command/trace/calls.h"
+#include "command/inject/tracee.h"
 #include "command/base/basics.h"
 
 #if defined __x86_64__

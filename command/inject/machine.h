@@ -3,7 +3,7 @@
 #ifndef HL_TRACE_MACHINE_H
 #define HL_TRACE_MACHINE_H
 
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #include <signal.h>
 #include <stddef.h>
@@ -13,19 +13,14 @@
 
 #if defined __x86_64__
 #define HL_BACK_CODES 2
-#define HL_CODE_UNIT 1     /* where instructions may begin */
 #define HL_SYSCALL_BYTES 2 /* bytes of the system call alone in hl_call_code */
 #else
 #define HL_BACK_CODES 1
-#define HL_CODE_UNIT 4
 #define HL_SYSCALL_BYTES 4
 #endif
 
 /* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
 #define HL_NO_ALTERNATE_STACK 7
-
-/* The number of signals that a thread raises itself, and that are not blocked. */
-#define HL_SYNCHRONOUS 6
 
 /* The kernel's internal results of calls that begin again (include/linux/errno.h). */
 enum { HL_RESTART_SYS = 512, HL_RESTART_NOINTR = 513, HL_RESTART_NOHAND = 514, HL_RESTART_BLOCK = 516 };
@@ -36,18 +31,6 @@ struct hl_code {
     const char *at;
 };
 #define HL_CODE_BYTES 16
-
-struct hl_tracee_state {
-    struct user_regs_struct registers; /* as they were at the stop */
-    uint64_t mask;                     /* the signal mask */
-    uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
-    uint64_t low, high;                /* the part of the stack that was taken for it */
-    bool suspends;                     /* no filter sees its calls */
-    siginfo_t held[HL_SYNCHRONOUS];    /* signals to be sent again, in the order in which they came */
-    unsigned n_held;
-    size_t vector_bytes; /* of its vector registers, as a signal frame has them */
-    char *vectors;
-};
 
 /* --- tracee.c's --- */
 
@@ -62,6 +45,13 @@ int hl_check_transfer(ssize_t done, size_t bytes);
 /* Opens TRACEE's present memory for hl_write_tracee; and closes it, if it is open. */
 int hl_open_memory(struct hl_tracee *tracee);
 void hl_close_memory(struct hl_tracee *tracee);
+
+/* --- instructions.c's --- */
+
+/* The first CODE, which has a system call in it, in the BYTES at TEXT, which begin where an instruction may; NULL: there is none. */
+const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code);
+/* Whether PROCESS, which has its mappings, has CODE at AT, in memory that it cannot write to. */
+bool hl_has_code(const struct hl_process *process, uint64_t at, const struct hl_code *code);
 
 /* --- the machine's --- */
 
@@ -82,7 +72,7 @@ int hl_read_frame_state(struct hl_tracee *tracee);
 size_t hl_get_frame_bytes(const struct hl_tracee *tracee);
 void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at);
 
-/* Sets R to registers with which TRACEE makes the call NUMBER. */
+/* Sets R to registers with which TRACEE makes the call NUMBER; on AArch64 it returns to the gadgets' back. */
 void hl_set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
                  const uint64_t argument[6]);
 /* Whether INFO, of a thread that enters a call, shows the call that WANTED makes. */

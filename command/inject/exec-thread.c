@@ -4,7 +4,7 @@
    It has one thread, no signal handlers, and registers and a stack as the kernel has just set them.  So it needs no other stack and
    no saved state beside these registers.  Before its first call a signal frame is written below its stack pointer, and each call
    begins at a system call instruction that is followed by a return, with that frame as its stack and sigreturn(2) as its return
-   address (see trace/tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
+   address (see inject/tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
    ends and the frame begins the program.
 
    On AArch64 the return address is in x30, and the vdso calls sigreturn, since glibc has no such code.  While a thread is stopped
@@ -17,9 +17,8 @@
 
    Signals are not blocked: a signal either ends or stops the process, as it would have without a tracer, or is ignored.  There
    is no single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a signal). */
-#include "command/trace/machine.h"
-#include "command/trace/registers.h"
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/machine.h"
+#include "command/inject/exec-stop.h"
 #include "command/base/basics.h"
 #include "elf/sys.h"
 
@@ -71,11 +70,11 @@ static int run_to_call(pid_t pid) {
 }
 
 /* The process is running, so the first stop is waited for without a resumption. */
-int hl_await_exec_stop(struct hl_exec_thread *thread) {
+int hl_await_exec_stop(struct hl_tracee *thread) {
     return await_stop(thread->pid, PTRACE_CONT, SIGTRAP | PTRACE_EVENT_EXEC << 8);
 }
 
-int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes) {
+int hl_write_exec_thread(struct hl_tracee *thread, uint64_t at, const void *from, size_t bytes) {
     struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)at, bytes};
     return hl_check_transfer(process_vm_writev(thread->pid, &local, 1, &remote, 1, 0), bytes);
 }
@@ -87,7 +86,7 @@ int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->rip; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->rsp; }
 
-int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back) {
     return hl_write_exec_thread(thread, thread->stack + offsetof(struct hl_frame, back), &back, sizeof back);
 }
 
@@ -99,7 +98,7 @@ static uint64_t get_start(const struct user_regs_struct *registers) { return reg
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
 
 /* The return address is in x30 for every call. */
-int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back) {
     (void)thread, (void)back;
     return 0;
 }
@@ -110,47 +109,23 @@ int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
 
 /* --- calls --- */
 
-int hl_arm_exec_thread(struct hl_exec_thread *thread) {
-    struct user_regs_struct registers;
-    struct hl_frame frame;
-    uint64_t mask = 0;
-    int result = run_to_call(thread->pid); /* the end of execve(2) */
-    if (result == 0)
-        result = hl_read_registers(thread->pid, &registers);
-    if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
-        result = -errno;
-    if (result == 0 && hl_runs_32_bit(&registers))
-        result = HL_REASON_ATTACH_32_BIT;
-    if (result != 0)
-        return result;
-    thread->registers = registers;
-    thread->start = get_start(&registers);
-    thread->arguments = get_stack(&registers);
-    hl_begin_frame(&frame, thread->gadgets.back, &registers, mask);
-    thread->stack = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
-    thread->data = thread->stack - HL_EXEC_DATA_BYTES;
-    result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
-    thread->is_armed = result == 0;
-    return result;
-}
-
-int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
+int hl_set_exec_start(struct hl_tracee *thread, uint64_t start) {
     return hl_write_exec_thread(thread, thread->stack + START_OFFSET, &start, sizeof start);
 }
 
-int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
+int hl_bind_exec_thread(struct hl_tracee *thread, bool is_bound) {
     return hl_trace(thread->pid, PTRACE_SETOPTIONS, 0, OPTIONS | (is_bound ? PTRACE_O_EXITKILL : 0));
 }
 
 /* Makes this call the next action of the thread; it runs none of its own instructions before. */
-static int set_call(const struct hl_exec_thread *thread, long number, const uint64_t argument[6]) {
-    struct user_regs_struct registers = thread->registers;
-    hl_set_call_registers(&registers, &thread->gadgets, thread->stack, number, argument);
+static int set_call(struct hl_tracee *thread, long number, const uint64_t argument[6]) {
+    struct user_regs_struct registers;
+    hl_set_call(thread, &registers, number, argument);
     return hl_write_registers(thread->pid, &registers);
 }
 
-int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
-                           const uint64_t argument[6]) {
+static int call_at_exec_stop(struct hl_tracee *thread, long *result, long number,
+                             const uint64_t argument[6]) {
     struct user_regs_struct registers;
     int error = set_call(thread, number, argument);
     for (int i = 0; i < 2 && error == 0; i++) /* the entry, and the exit */
@@ -158,13 +133,38 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
     if (error == 0)
         error = hl_read_registers(thread->pid, &registers);
     *result = error == 0 ? hl_get_result(&registers) : -1;
-    return error != 0 ? error : hl_is_error(*result) ? HL_REASON_ATTACH_CALL : 0;
+    return error;
 }
 
-void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {
-    const uint64_t argument[6] = {(uint64_t)code};
+int hl_arm_exec_thread(struct hl_tracee *thread) {
+    struct hl_frame frame;
+    uint64_t mask = 0;
+    int result = run_to_call(thread->pid); /* the end of execve(2) */
+    if (result == 0)
+        result = hl_read_registers(thread->pid, &thread->registers);
+    if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
+        result = -errno;
+    if (result == 0 && hl_runs_32_bit(&thread->registers))
+        result = HL_REASON_ATTACH_32_BIT;
+    if (result != 0)
+        return result;
+    thread->start = get_start(&thread->registers);
+    thread->arguments = get_stack(&thread->registers);
+    hl_begin_frame(&frame, thread->gadgets.back, &thread->registers, mask);
+    thread->stack = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
+    thread->data = thread->stack - HL_TRACEE_DATA_BYTES;
+    result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
+    if (result == 0) {
+        thread->call = call_at_exec_stop;
+        thread->stage = HL_TRACEE_ARMED;
+    }
+    return result;
+}
+
+void hl_end_exec_thread(struct hl_tracee *thread, int code) {
     long result;
-    if (!thread->is_armed || hl_call_in_exec_thread(thread, &result, SYS_exit_group, argument) != -ESRCH)
+    if (thread->stage != HL_TRACEE_ARMED ||
+        hl_call(thread, &result, SYS_exit_group, (uint64_t)code, 0, 0, 0, 0, 0) != -ESRCH)
         kill(thread->pid, SIGKILL);
 }
 
@@ -186,10 +186,10 @@ static void unblock_child_signal(pid_t pid) {
     ptrace(PTRACE_SETSIGMASK, pid, sizeof mask, &mask);
 }
 
-void hl_detach_exec_thread(const struct hl_exec_thread *thread, pid_t child) {
+void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child) {
     const uint64_t argument[6] = {(uint64_t)child, 0, __WALL, 0, 0, 0};
-    char zeros[HL_EXEC_DATA_BYTES] = {0};
-    if (thread->is_armed) {
+    char zeros[HL_TRACEE_DATA_BYTES] = {0};
+    if (thread->stage == HL_TRACEE_ARMED) {
         hl_write_exec_thread(thread, thread->data, zeros, sizeof zeros);
         set_call(thread, SYS_wait4, argument);
         unblock_child_signal(thread->pid);

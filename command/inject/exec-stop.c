@@ -13,7 +13,7 @@
    is killed, a zombie that only __WALL sees stays until the program ends.
 
    If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/base/basics.h"
 #include "command/file/remedy.h"
 #include "command/image/find.h"
@@ -133,7 +133,7 @@ static bool stays_with(pid_t parent) {
 /* Until the program is executed both run at the same time, with one errno. */
 static int help(void *data) {
     struct hl_exec_stop *stop = data;
-    struct hl_exec_thread thread = {.pid = stop->pid};
+    struct hl_tracee thread = {.pid = stop->pid};
     if (!stays_with(stop->pid))
         return 0;
     close_copies();

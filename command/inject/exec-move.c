@@ -16,7 +16,7 @@
 
    In the midst of this the program could not begin, so it is killed if its helper is; whatever fails is taken back. */
 #include "command/base/basics.h"
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -37,7 +37,7 @@
 
 struct move {
     const struct hl_exec_plan *plan; /* at the old place */
-    struct hl_exec_thread *thread;
+    struct hl_tracee *thread;
     const struct hl_process *process;
     int file;                        /* the process's descriptor of the image */
     struct hl_address_range program; /* the program's segments */
@@ -121,29 +121,13 @@ static int plan_vector(struct move *move) {
     return result;
 }
 
-/* Fields of proc(5)'s stat, which are numbers from the fourth on. */
-enum { CODE = 26, STACK = 28, DATA = 45, BREAK = 47, ARGUMENTS, ENVIRONMENT = 50, FIELDS = 52 };
-
-static int read_fields(const struct move *move, uint64_t field[FIELDS]) {
-    char text[2048];
-    int file = hl_open_process_file(move->process, "stat");
-    ssize_t bytes = file >= 0 ? read(file, text, sizeof text - 1) : -1;
-    if (file >= 0)
-        close(file);
-    text[bytes > 0 ? bytes : 0] = '\0';
-    char *at = strrchr(text, ')');
-    if (at == NULL || strlen(at) < 4)
-        return HL_REASON_NO_PROC;
-    at += 3; /* behind the state, which is field 3 */
-    for (unsigned i = 4; i < FIELDS; i++)
-        field[i] = strtoull(at, &at, 10);
-    return 0;
-}
+/* Fields of proc(5)'s stat. */
+enum { CODE = 26, STACK = 28, DATA = 45, BREAK = 47, ARGUMENTS, ENVIRONMENT = 50 };
 
 /* Plans the new addresses that the kernel keeps for the process. */
 static int plan_map(struct move *move) {
-    uint64_t field[FIELDS];
-    int result = read_fields(move, field);
+    uint64_t field[HL_STAT_FIELDS];
+    int result = hl_read_stat_fields(move->process, field);
     if (result != 0)
         return result;
     if (field[CODE] < move->program.start || field[CODE] >= move->program.end)
@@ -167,16 +151,6 @@ static int plan_map(struct move *move) {
 
 /* --- the steps --- */
 
-static int call(const struct move *move, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
-                uint64_t d, uint64_t e, uint64_t f) {
-    return hl_call_in_exec_thread(move->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
-}
-
-static void unmap(const struct move *move, uint64_t start, uint64_t end) {
-    long unmapped;
-    call(move, &unmapped, SYS_munmap, start, end - start, 0, 0, 0, 0);
-}
-
 bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region) {
     for (unsigned i = 0; i < object->n_segments; i++)
         if (hl_overlap(region->start, region->end, object->segment[i].first_page,
@@ -192,28 +166,21 @@ static void unmap_old_place(const struct move *move) {
         const struct hl_region *region = &move->process->region[i];
         if (!hl_is_between_segments(&move->plan->object, region))
             continue;
-        if (region->start > start)
-            unmap(move, start, region->start);
+        hl_unmap_in_tracee(move->thread, start, region->start);
         start = region->end;
     }
-    unmap(move, start, move->program.end);
-}
-
-static int map_anew(const struct move *move, const struct hl_piece_of_text *piece) {
-    long mapped;
-    int result =
-        call(move, &mapped, SYS_mmap, piece->start + move->distance, piece->end - piece->start,
-             (uint64_t)piece->prot, MAP_PRIVATE | MAP_FIXED_NOREPLACE, (uint64_t)move->file, piece->offset);
-    return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
+    hl_unmap_in_tracee(move->thread, start, move->program.end);
 }
 
 static int map_all_anew(const struct move *move) {
     const struct hl_exec_plan *plan = move->plan;
     int result = 0;
     for (unsigned i = 0; i < plan->n_pieces && result == 0; i++)
-        result = map_anew(move, &plan->piece[i]);
+        result = hl_map_piece(move->thread, &plan->piece[i], plan->piece[i].start + move->distance,
+                              MAP_FIXED_NOREPLACE, move->file);
     for (unsigned i = 0; i < plan->n_rest && result == 0; i++)
-        result = map_anew(move, &plan->rest[i]);
+        result = hl_map_piece(move->thread, &plan->rest[i], plan->rest[i].start + move->distance,
+                              MAP_FIXED_NOREPLACE, move->file);
     if (result == 0)
         result = hl_map_header_at_exec_stop(plan, move->thread, move->distance, move->file);
     return result;
@@ -229,7 +196,8 @@ static int move_region(const struct move *move, const struct hl_region *region, 
     uint64_t from = region->start + (is_back ? move->distance : 0);
     uint64_t to = region->start + (is_back ? 0 : move->distance), bytes = region->end - region->start;
     long moved;
-    return call(move, &moved, SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0);
+    return hl_call(move->thread, &moved, SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to,
+                   0);
 }
 
 /* Moves the first N regions, to the new place or back. */
@@ -256,8 +224,8 @@ static int change_addresses(const struct move *move) {
     if (result == 0)
         result = hl_write_exec_thread(move->thread, move->thread->data, &move->map, sizeof move->map);
     if (result == 0)
-        result = call(move, &done, SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, move->thread->data, sizeof move->map,
-                      0, 0);
+        result = hl_call(move->thread, &done, SYS_prctl, PR_SET_MM, PR_SET_MM_MAP, move->thread->data,
+                         sizeof move->map, 0, 0);
     if (result != 0)
         set_addresses(move, move->old_vector, 0);
     return result;
@@ -289,7 +257,7 @@ static int move_rest(const struct move *move) {
     return result != 0 ? result : freed;
 }
 
-int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
+int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread,
                          const struct hl_process *process, int file) {
     struct move move = {.plan = plan, .thread = thread, .process = process, .file = file};
     int result = find_place(&move);
@@ -308,7 +276,7 @@ int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread 
     if (result != 0 && is_there)
         move_codes(&move, -move.distance);
     if (result != 0)
-        unmap(&move, move.all.start + move.distance, move.all.end + move.distance);
+        hl_unmap_in_tracee(thread, move.all.start + move.distance, move.all.end + move.distance);
     else
         unmap_old_place(&move);
     return result;

@@ -4,13 +4,11 @@
 #ifndef HL_EXEC_STOP_H
 #define HL_EXEC_STOP_H
 
-#include "elf/store.h"
-#include "command/attach/attachment.h"
+#include "command/inject/pieces.h"
 #include "command/file/program.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #include <sys/stat.h>
-#include <sys/user.h>
 
 /* Makes the next program that this process executes start with its text on its image; it is PROGRAM, after hl_read_program.  A
    helper process traces this one from now on until that program begins.  OPTIONS say which stores are looked into.  Returns
@@ -68,46 +66,31 @@ void hl_free_exec_plan(struct hl_exec_plan *plan);
 /* Adds DISTANCE, modulo 2^64, to all addresses of the program. */
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);
 
-/* A process at its exec stop.  The functions return 0, a reason, or a negated errno: -ESRCH if it is gone. */
-struct hl_exec_thread {
-    pid_t pid;
-    struct hl_gadgets gadgets;
-    struct user_regs_struct registers; /* with which it begins */
-    uint64_t data;                     /* HL_EXEC_DATA_BYTES of its memory, after hl_arm_exec_thread */
-    uint64_t stack;
-    uint64_t start;     /* the address of the program's first instruction */
-    uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
-    bool is_armed;
-};
-#define HL_EXEC_DATA_BYTES 1024
+/* --- a process at its exec stop: 0, a reason, or a negated errno: -ESRCH if it is gone --- */
 
 /* Makes this process the tracer of PID until it executes a program. */
 int hl_seize_exec_thread(pid_t pid);
 /* Waits until the traced process is at its exec stop. */
-int hl_await_exec_stop(struct hl_exec_thread *thread);
+int hl_await_exec_stop(struct hl_tracee *thread);
 /* Prepares the thread to make calls, and to begin its program even if we are killed. */
-int hl_arm_exec_thread(struct hl_exec_thread *thread);
-/* Makes a call.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT is the negated errno; else it was
-   not made. */
-int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
-                           const uint64_t argument[6]);
-int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes);
+int hl_arm_exec_thread(struct hl_tracee *thread);
+int hl_write_exec_thread(struct hl_tracee *thread, uint64_t at, const void *from, size_t bytes);
 /* Sets the addresses to which the program's own return and its start have moved, for the case that it begins by itself. */
-int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back);
-int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start);
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back);
+int hl_set_exec_start(struct hl_tracee *thread, uint64_t start);
 /* Whether it is killed, and does not begin, if this process ends. */
-int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound);
+int hl_bind_exec_thread(struct hl_tracee *thread, bool is_bound);
 /* Ends it with CODE, before it has run an instruction. */
-void hl_end_exec_thread(const struct hl_exec_thread *thread, int code);
+void hl_end_exec_thread(struct hl_tracee *thread, int code);
 /* Lets the process go.  Its program begins as soon as CHILD, this process, has ended. */
-void hl_detach_exec_thread(const struct hl_exec_thread *thread, pid_t child);
+void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child);
 
 /* Carries out PLAN in THREAD, which is at its exec stop.  PLAN then has the program's addresses. */
-int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread);
+int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_tracee *thread);
 
 /* Moves the program, which is mapped as PLAN and PROCESS say, to where the image (its descriptor FILE) fits, and maps the image
    there.  0; else the program is back in its old place. */
-int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
+int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread,
                          const struct hl_process *process, int file);
 
 /* Whether REGION lies in a gap between segments of OBJECT: it is not the program's. */
@@ -115,7 +98,7 @@ bool hl_is_between_segments(const struct hl_object *object, const struct hl_regi
 
 /* Maps text in the huge page with the headers with the file's own headers, from the image FILE, over the image's first such
    page.  0, or the result of a call; HL_REASON_ATTACH_CALL: it is not there. */
-int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
-                               uint64_t distance, int file);
+int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread, uint64_t distance,
+                               int file);
 
 #endif

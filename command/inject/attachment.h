@@ -3,23 +3,12 @@
 #ifndef HL_ATTACHMENT_H
 #define HL_ATTACHMENT_H
 
-#include "elf/context.h"
-#include "elf/store.h"
 #include "command/image/in-place.h"
 #include "elf/options.h"
-#include "command/proc/process.h"
-#include "command/attach/leftovers.h"
-#include "command/trace/tracee.h"
+#include "command/inject/leftovers.h"
+#include "command/inject/pieces.h"
+#include "command/inject/tracee.h"
 #include "command/verdict/verdict.h"
-
-#define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
-
-/* A range of a process and its new mapping: hl_attached_text.file, from offset on. */
-struct hl_piece_of_text {
-    uint64_t start, end, offset;
-    int prot;
-    uint64_t distance; /* from there to where the object has these bytes; 0: they are there */
-};
 
 /* An image that is made here, for all processes that run the same file at the same address modulo a huge page, with the same
    ranges to be moved. */
@@ -38,7 +27,7 @@ struct hl_attach_request {
     bool is_detach, dry_run;
     uint64_t memory_bytes;   /* the most memory for copies; 0: an eighth of what is free */
     bool joins;              /* first join it in the page cache of its own file, which detach does not undo */
-    struct hl_placer placer; /* hl_free_placer */
+    struct hl_placer placer;
     size_t n_own;
     struct hl_own_image *own;
 };
@@ -119,5 +108,24 @@ int hl_check_attached_text(const struct hl_attachment *attachment, const struct 
 
 /* Carries out the plan.  The reason says why something does not move. */
 void hl_move_attachment(struct hl_attachment *attachment);
+
+/* --- thread.c: how the thread that makes calls is held --- */
+
+/* The first thread of a process while the process is changed. */
+struct hl_holding {
+    const struct hl_process *process; /* which has its regions */
+    int lock;                         /* against other calls of hugeld */
+    struct hl_tracee tracee;
+};
+
+/* Whether the first thread of PROCESS could make calls now; looks for half a second.  Nothing is stopped.  0,
+   HL_REASON_ATTACH_UNFIT, HL_REASON_ATTACH_STOPPED, or -ESRCH. */
+int hl_look_at_thread(const struct hl_process *process);
+
+/* Stops the first thread of PROCESS, and makes it one that can make calls: HOLDING's tracee.  SUSPENDS as for hl_arm_tracee.  0, or why not;
+   then it runs on.  -ESRCH: it has ended.  hl_release_thread ends it in both cases. */
+int hl_hold_thread(struct hl_holding *holding, const struct hl_process *process,
+                   const struct hl_gadgets *gadgets, bool suspends);
+void hl_release_thread(struct hl_holding *holding);
 
 #endif

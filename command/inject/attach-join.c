@@ -5,9 +5,9 @@
    the file gains.  An image is then needed only for text outside the file's whole huge pages. */
 #include "command/base/common.h"
 #include "command/image/in-place.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/maps.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #if defined __x86_64__
 

@@ -8,15 +8,51 @@
 #ifndef HL_TRACEE_H
 #define HL_TRACEE_H
 
-#include "command/trace/calls.h"
 #include "command/proc/process.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <sys/user.h>
+#include <time.h>
+
+/* --- calls.c: which system calls a thread can be thrown out of so that neither it nor another process can tell --- */
+
+/* A call as /proc/TID/syscall shows it, or as registers hold it. */
+struct hl_call {
+    long number;
+    uint64_t argument[6];
+};
+
+/* How a call begins again.  The earlier its value comes here, the better a thread in that call suits. */
+enum hl_again {
+    HL_AGAIN_WHOLE,     /* as it was: it had done nothing yet, and has no timeout, or an absolute one */
+    HL_AGAIN_REST,      /* with the rest of its timeout, which the kernel has written over the timeout */
+    HL_AGAIN_CONTINUED, /* with the rest of its timeout, as restart_syscall(2), a call that a filter may forbid */
+    HL_AGAIN_ANEW,      /* as it was, and so does its timeout */
+    HL_AGAIN_UNKNOWN /* it is not in the table */
+};
+
+/* How CALL, which was interrupted, begins again, as far as the call alone tells.  If that is not known beforehand, EINTR says
+   that it had done nothing. */
+enum hl_again hl_find_again(const struct hl_call *call);
+
+/* The same for the call in which the first thread of PROCESS sleeps, before an interruption.  PROCESS has its regions. */
+enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process);
+
+/* The address to which CALL, a sleep, writes its remaining time as soon as it is interrupted, though it goes on; 0: none.
+   Programs read from there how long they sleep the next time. */
+#define HL_REST_BYTES sizeof(struct timespec)
+uint64_t hl_find_rest(const struct hl_call *call);
+
+/* --- tracee.c --- */
 
 /* The tracer of the thread TID of PID; 0: no tracer is seen from here.  -ESRCH: the thread has ended.  Any thread may call this
    at any time. */
 pid_t hl_find_tracer(pid_t pid, pid_t tid);
+
+/* Reads the fields of PROCESS's stat by their numbers in proc(5), of which those from 4 on are numbers.  0, or HL_REASON_NO_PROC. */
+#define HL_STAT_FIELDS 52
+int hl_read_stat_fields(const struct hl_process *process, uint64_t field[HL_STAT_FIELDS]);
 
 /* The room of a thread that makes calls, at hl_tracee.data. */
 #define HL_TRACEE_DATA_BYTES 1024
@@ -27,8 +63,6 @@ struct hl_gadgets {
     uint64_t back; /* mov $__NR_rt_sigreturn, %eax; syscall */
 };
 
-struct hl_tracee_state; /* of one machine */
-
 enum hl_tracee_stage {
     HL_TRACEE_GONE,    /* it has ended, or is not ours any more */
     HL_TRACEE_ASKED,   /* it is ours, and to stop */
@@ -37,26 +71,55 @@ enum hl_tracee_stage {
     HL_TRACEE_IN_CALL, /* it was last seen in one of these */
 };
 
+/* The number of signals that a thread raises itself, and that are not blocked. */
+#define HL_SYNCHRONOUS 6
+
+/* The first thread of a process. */
 struct hl_tracee {
-    pid_t pid, tid;
+    pid_t pid;
+    struct hl_gadgets gadgets;
+    /* after it was prepared for calls: */
+    struct user_regs_struct registers; /* as they were at the stop */
+    uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
+    uint64_t data;                     /* HL_TRACEE_DATA_BYTES of its memory for arguments */
+    int (*call)(struct hl_tracee *tracee, long *result, long number,
+                const uint64_t argument[6]); /* for hl_call */
+
+    /* at the exec stop: */
+    uint64_t start;     /* the address of the program's first instruction */
+    uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
+
+    /* of a running process: */
     enum hl_tracee_stage stage;
     double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
-    int memory;       /* an open /proc/TID/mem, after hl_arm_tracee: not that of a program executed later */
-    uint64_t data;    /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
+    int memory;       /* an open /proc/PID/mem, after hl_arm_tracee: not that of a program executed later */
     uint64_t pair_at; /* the place for the numbers of two sockets that it makes */
     int left_pair
         [2]; /* sockets that it had made, as the process LEFT_PID, when an earlier tracer was killed; below 0: none */
     pid_t left_pid;
-    struct hl_gadgets gadgets;
-    struct hl_tracee_state *state; /* from hl_arm_tracee on */
-    struct hl_call call;           /* the call in which it slept when it was asked to stop, */
+    struct hl_call interrupted; /* the call in which it slept when it was asked to stop, */
     uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];
-    int let_go; /* why hl_call_in_tracee has let it go, or 0 */
+    int let_go;                     /* why a call has let it go, or 0 */
+    uint64_t mask;                  /* the signal mask */
+    uint64_t low, high;             /* the part of the stack that was taken for it */
+    bool suspends;                  /* no filter sees its calls */
+    siginfo_t held[HL_SYNCHRONOUS]; /* signals to be sent again, in the order in which they came */
+    unsigned n_held;
+    size_t vector_bytes; /* of its vector registers, as a signal frame has them */
+    char *vectors;
 };
 
-/* Whether a program can be changed at its exec stop with this processor: 0, or HL_REASON_EXEC_OVERLAYS. */
-int hl_check_exec_stop_machine(void);
+/* Makes a call in TRACEE, which was prepared for that.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT
+   is the negated errno; else it was not made.  In a running process, HL_REASON_ATTACH_TAMPERED: the thread was about to make
+   another call, and did not make it if a filter is suspended; HL_REASON_ATTACH_FROZEN: its control group is frozen, and it made none.
+   After both it has been let go. */
+int hl_call(struct hl_tracee *tracee, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
+            uint64_t d, uint64_t e, uint64_t f);
+
+/* These ignore errors; FILE may be negative, and START END. */
+void hl_close_in_tracee(struct hl_tracee *tracee, int file);
+void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end);
 
 /* Finds the instructions in PROCESS.  AVOID: regions for which this is true are used only if no others have them.  0,
    HL_REASON_ATTACH_INSTRUCTIONS, or -ESRCH. */
@@ -93,11 +156,6 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
 
 /* Whether the first thread of PROCESS, which has its mappings, makes calls for a tracer, or did when that was killed. */
 bool hl_has_journal(const struct hl_process *process);
-
-/* Makes a system call.  0: *RESULT is its result.  HL_REASON_ATTACH_TAMPERED: the thread was about to make another call, and did
-   not make it if a filter is suspended; HL_REASON_ATTACH_FROZEN: its control group is frozen, and it made none.  After both it has
-   been let go. */
-int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
 
 /* The reason for ERROR, a negated errno of mapping a file that a thread may have to execute. */
 static inline int hl_explain_mapping(long error) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* An image for a running process, if no store has one that fits.
 
-   It is no ELF file: it holds only the ranges of text, with their bytes in the process.  So it fits a position-independent program
+   It is no ELF file: it holds only the ranges of text, as its own file has them, and before it is used each process's bytes are
+   compared with these.  So it fits a position-independent program
    at any address, and text in which the ELF header lies.  It has no name; the kernel frees it when the last process that maps it
    ends.
 
@@ -9,11 +10,10 @@
    memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a read-only descriptor of a file on a read-only
    file system, or of a sealed file: none can change the text of the others. */
 #include "command/base/common.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"
 #include "command/image/store.h"
-#include "command/trace/tracee.h"
 
 #if defined __x86_64__
 
@@ -37,59 +37,22 @@
 /* Without being told, copies take at most this fraction of the free memory. */
 #define FREE_SHARE 8
 
-/* The file is read in parts of this size. */
-#define READ_BYTES ((size_t)64 << 10)
-
-/* A copy into an image, one unit at a time. */
-struct filling {
-    pid_t pid;
-    const struct hl_loaded *loaded;
-    uint64_t from, bytes, unit;
-    char *at;
-};
-
-static bool is_zero(const char *at, size_t bytes) {
-    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
-}
-
-/* Whether BYTES at AT are those of FILE at OFFSET, with zeros behind the end of the file, as in a mapping. */
-static bool is_of_file(const char *at, size_t bytes, int file, uint64_t offset) {
-    char room[READ_BYTES];
-    while (bytes > 0) {
-        ssize_t n = pread(file, room, bytes < sizeof room ? bytes : sizeof room, (off_t)offset);
-        if (n <= 0)
-            return n == 0 && is_zero(at, bytes);
-        if (memcmp(at, room, (size_t)n) != 0)
-            return false;
-        at += n;
-        bytes -= (size_t)n;
-        offset += (uint64_t)n;
-    }
-    return true;
-}
-
-/* Whether READ, the process's bytes from FROM on, equal the file's.  Meanwhile the process may have executed another program
-   with text at the same address, and may execute the first one again before the last look.  Gaps between segments are not
-   compared. */
-static int check_unit(const struct filling *f, const char *read, uint64_t from, uint64_t bytes) {
-    const struct hl_object *object = &f->loaded->object;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        uint64_t start = segment->first_page > from ? segment->first_page : from;
-        uint64_t end = segment->end_page < from + bytes ? segment->end_page : from + bytes;
-        if (start < end && !is_of_file(read + (start - from), end - start, f->loaded->file->fd,
-                                       segment->offset + (start - segment->first_page)))
-            return HL_REASON_ATTACH_DIFFERS;
+/* Reads PIECE from the executable's file to AT; behind the end of the file are zeros, as in a mapping. */
+static int read_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece,
+                      char *at) {
+    struct hl_piece_of_text own[HL_PIECES_MAX];
+    unsigned n = 0;
+    hl_add_own_pieces(own, &n, &attachment->loaded->object, piece->start, piece->end);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t end = own[i].end - own[i].start, done = 0;
+        for (ssize_t bytes = 1; done < end && bytes > 0; done += bytes > 0 ? (uint64_t)bytes : 0) {
+            bytes = pread(attachment->loaded->file->fd, at + (own[i].start - piece->start) + done, end - done,
+                          (off_t)(own[i].offset + done));
+            if (bytes < 0)
+                return HL_REASON_SOURCE_UNREADABLE;
+        }
     }
     return 0;
-}
-
-static int fill_unit(const struct filling *f, uint64_t done) {
-    uint64_t bytes = f->bytes - done < f->unit ? f->bytes - done : f->unit;
-    if (madvise(f->at + done, bytes, MADV_POPULATE_WRITE) != 0)
-        return HL_REASON_NO_MEMORY;
-    int result = hl_read_thread(f->pid, f->from + done, f->at + done, bytes);
-    return result != 0 ? result : check_unit(f, f->at + done, f->from + done, bytes);
 }
 
 /* Whether [at, at + bytes) of this process is on huge pages; false also where the kernel does not tell. */
@@ -112,16 +75,9 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_p
     char *at = (char *)hl_round_up((uint64_t)room, unit);
     int result = HL_REASON_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
-        struct filling filling = {.pid = attachment->process.pid,
-                                  .loaded = attachment->loaded,
-                                  .from = piece->start,
-                                  .bytes = bytes,
-                                  .unit = unit,
-                                  .at = at};
         madvise(at, bytes, MADV_HUGEPAGE);
-        result = 0;
-        for (uint64_t done = 0; done < bytes && result == 0; done += unit)
-            result = fill_unit(&filling, done);
+        result = madvise(at, bytes, MADV_POPULATE_WRITE) == 0 ? read_piece(attachment, piece, at)
+                                                              : HL_REASON_NO_MEMORY;
         *is_huge = *is_huge && is_on_huge_pages(at, bytes);
     }
     munmap(room, bytes + unit);
@@ -279,10 +235,9 @@ bool hl_fill_own_image(struct hl_attachment *attachment) {
     if (attachment->reason != 0 || attachment->own == 0)
         return true;
     struct hl_own_image *own = &request->own[attachment->own - 1];
-    bool was_filled = own->file >= 0;
-    int result = was_filled ? 0 : write_image(attachment, &own->file);
+    int result = own->file >= 0 ? 0 : write_image(attachment, &own->file);
     attachment->file = own->file;
-    if (result == 0 && was_filled)
+    if (result == 0)
         result = hl_compare_attached_text(attachment);
     if (result == 0 && fstat(attachment->file, &stat) == 0) {
         attachment->device = stat.st_dev;

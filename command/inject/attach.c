@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld attach, hugeld detach: move the text of running processes onto huge pages of an image, and back.
 
-   Nothing of hugeld is loaded into them. attach/plan.c plans, attach/move.c moves, trace/tracee.c makes the calls in the
+   Nothing of hugeld is loaded into them. inject/attach-plan.c plans, inject/attach-move.c moves, inject/tracee.c makes the calls in the
    process. */
 #include "command/command.h"
 #include "command/base/common.h"
@@ -9,7 +9,7 @@
 #include "command/base/flags.h"
 #include "command/base/progress.h"
 #include "elf/kernel.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/line.h"
 #include "elf/reason.h"
 #include "command/verdict/verdict.h"
@@ -287,7 +287,6 @@ static int run(struct request *request) {
         hl_free_attachment(&request->attachment[i]);
     free(request->attachment);
     hl_free_own_images(all);
-    hl_free_placer(&all->placer);
     free(request->pids.pid);
     return is_done ? HL_EXIT_DONE : HL_EXIT_NO;
 }

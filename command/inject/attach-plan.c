@@ -2,19 +2,18 @@
 /* Which text of a running process can be replaced, and by which file.
 
    Nothing here changes the process.  Planning takes most of the time of an attach, and the process runs meanwhile; so its mappings
-   are looked at once more while a thread of it stands still (attach/move.c).
+   are looked at once more while a thread of it stands still (inject/attach-move.c).
 
    The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files, which name the
    mapped files, whatever its paths mean; its own data decide about nothing but itself.  Above all, the new text must have the
-   same bytes as the old (attach/compare.c). */
+   same bytes as the old (inject/compare.c). */
 #include "command/base/common.h"
 #include "elf/image.h"
 #include "command/image/find.h"
-#include "command/attach/thread.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/maps.h"
 #include "elf/plan.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #if defined __x86_64__
 
@@ -25,9 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /* At most 1/ROOM_SHARE of the address space that a limit leaves is reserved. */
@@ -107,9 +104,7 @@ static int check_region(const struct hl_attachment *attachment, const struct hl_
     const struct hl_loaded *loaded = attachment->loaded;
     bool is_left = region->of_image && !region->shared && !(region->flags & PF_W) &&
                    hl_answers(&attachment->process, region); /* by an attach or detach that was killed */
-    if (!is_left && (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
-                     region->flags != segment->flags ||
-                     region->offset - segment->offset != region->start - segment->first_page))
+    if (!is_left && !hl_maps_segment(region, segment, loaded->device, loaded->inode))
         return HL_REASON_MAPPING_CHANGED;
     return check_flags(region);
 }
@@ -155,8 +150,8 @@ static int add_piece(struct hl_attachment *attachment, unsigned edges, struct hl
     int result = span.start < span.end ? check_span(attachment, &span, edges) : 0;
     if (result != 0 || span.end == span.start)
         return result;
-    attachment->piece[attachment->n_pieces++] =
-        (struct hl_piece_of_text){span.start, span.end, span.start - base, PROT_READ | PROT_EXEC, 0};
+    hl_add_piece(attachment->piece, &attachment->n_pieces, span.start, span.end, span.start - base,
+                 PF_R | PF_X);
     attachment->huge_pages += hl_span_bytes(&span) / geometry->huge_page_bytes;
     return check_written(attachment, span.start, span.end);
 }
@@ -198,52 +193,24 @@ static int plan_pieces(struct hl_attachment *attachment, const struct hl_range *
 
 /* --- the new text --- */
 
-/* Adds [start, end) of PIECE, which the file has at OFFSET. */
-static void add_part(struct hl_attachment *attachment, const struct hl_piece_of_text *piece, uint64_t start,
-                     uint64_t end, uint64_t offset) {
-    if (start < end && attachment->n_pieces < HL_PIECES_MAX)
-        attachment->piece[attachment->n_pieces++] =
-            (struct hl_piece_of_text){start, end, offset, piece->prot, 0};
-}
-
-/* Takes the huge page with the headers, of the N PLANNED pieces, from IMAGE's second copy of it, which has the process's
-   own headers: those of the image may have other segments. */
-static void use_original_headers(struct hl_attachment *attachment, const struct hl_piece_of_text *planned,
-                                 unsigned n, int image) {
-    const struct hl_object *object = &attachment->loaded->object;
-    const struct hl_geometry *geometry = &attachment->request->geometry;
-    uint64_t header = 0, huge = geometry->huge_page_bytes;
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].offset == 0)
-            header = object->segment[i].first_page;
-    uint64_t offset = hl_find_header_page(image, attachment->loaded->file, header, geometry);
-    uint64_t start = hl_round_down(header, huge), end = start + huge;
-    if (offset == 0)
-        return;
-    attachment->n_pieces = 0;
-    for (unsigned i = 0; i < n; i++) {
-        const struct hl_piece_of_text *piece = &planned[i];
-        bool has_header = piece->start <= start && end <= piece->end;
-        uint64_t before = has_header ? start : piece->end;
-        add_part(attachment, piece, piece->start, before, piece->offset);
-        if (!has_header)
-            continue;
-        add_part(attachment, piece, start, end, offset);
-        add_part(attachment, piece, end, piece->end, piece->offset + (end - piece->start));
-    }
-}
-
-/* Takes the image that a store has of the executable, if it fits; in doubt none. */
+/* Takes the image that a store has of the executable, if it fits; in doubt none.  The headers are the process's own: those of the
+   image may have other segments. */
 static bool use_image_of_store(struct hl_attachment *attachment) {
     const struct hl_attach_request *request = attachment->request;
     struct hl_piece_of_text planned[HL_PIECES_MAX];
+    struct hl_image_source source;
     unsigned n_planned = attachment->n_pieces;
     long image = hl_open_image_of(&attachment->state, &request->options);
     if (image < 0)
         return false;
     attachment->file = (int)image;
     memcpy(planned, attachment->piece, sizeof planned);
-    use_original_headers(attachment, planned, n_planned, (int)image);
+    attachment->n_pieces = 0;
+    hl_find_image_source(&source, &attachment->loaded->object, attachment->loaded->file, (int)image,
+                         &request->geometry);
+    for (unsigned i = 0; i < n_planned; i++)
+        hl_add_image_pieces(attachment->piece, &attachment->n_pieces, &source, planned[i].start,
+                            planned[i].end, PF_R | PF_X);
     if (hl_check_image(&attachment->loaded->object, (int)image, &request->geometry) == 0 &&
         !hl_is_noexec((int)image) && hl_compare_attached_text(attachment) == 0) {
         attachment->owns_file = true;
@@ -286,21 +253,6 @@ static int find_source(struct hl_attachment *attachment) {
 
 /* --- there and back --- */
 
-/* Adds the parts of OBJECT's read-only segments in [from, to), as its own file has them. */
-static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const struct hl_object *object,
-                           uint64_t from, uint64_t to) {
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        uint64_t start = segment->first_page > from ? segment->first_page : from;
-        uint64_t end = segment->end_page < to ? segment->end_page : to;
-        if (start >= end || (segment->flags & PF_W) || *n == HL_PIECES_MAX)
-            continue;
-        piece[(*n)++] = (struct hl_piece_of_text){
-            start, end, segment->offset + (start - segment->first_page),
-            (segment->flags & PF_R ? PROT_READ : 0) | (segment->flags & PF_X ? PROT_EXEC : 0), 0};
-    }
-}
-
 static int plan_with_edges(struct hl_attachment *attachment, const struct hl_range *joined) {
     int result = plan_pieces(attachment, joined, HL_EDGES_MERGE);
     return result == HL_REASON_GAP_OCCUPIED ? plan_pieces(attachment, joined, HL_EDGES_SMALL) : result;
@@ -321,8 +273,8 @@ static int plan_attach(struct hl_attachment *attachment) {
     }
     attachment->back_file = attachment->loaded->file->fd;
     for (unsigned i = 0; i < attachment->n_pieces; i++)
-        add_own_pieces(attachment->back, &attachment->n_back, &attachment->loaded->object,
-                       attachment->piece[i].start, attachment->piece[i].end);
+        hl_add_own_pieces(attachment->back, &attachment->n_back, &attachment->loaded->object,
+                          attachment->piece[i].start, attachment->piece[i].end);
     return result == 0 ? find_source(attachment) : result;
 }
 
@@ -362,8 +314,8 @@ static void add_pieces_elsewhere(struct hl_attachment *attachment, const struct 
     uint64_t distance =
         hl_find_image_base(object, &attachment->request->geometry) + region->offset - region->start;
     unsigned before = attachment->n_pieces;
-    add_own_pieces(attachment->piece, &attachment->n_pieces, object, region->start + distance,
-                   region->end + distance);
+    hl_add_own_pieces(attachment->piece, &attachment->n_pieces, object, region->start + distance,
+                      region->end + distance);
     for (unsigned i = before; i < attachment->n_pieces; i++) {
         attachment->piece[i].start -= distance;
         attachment->piece[i].end -= distance;
@@ -402,8 +354,8 @@ static bool is_inside(const struct hl_object *object, const struct hl_region *re
 /* REGION maps an image where the executable is, or a part of that elsewhere. */
 static int plan_region_back(struct hl_attachment *attachment, const struct hl_region *region) {
     unsigned before = attachment->n_pieces, gaps_before = attachment->n_gaps;
-    add_own_pieces(attachment->piece, &attachment->n_pieces, &attachment->loaded->object, region->start,
-                   region->end);
+    hl_add_own_pieces(attachment->piece, &attachment->n_pieces, &attachment->loaded->object, region->start,
+                      region->end);
     bool is_elsewhere = attachment->n_pieces == before && !is_inside(&attachment->loaded->object, region);
     if (is_elsewhere)
         add_pieces_elsewhere(attachment, region);
@@ -419,9 +371,8 @@ static int plan_region_back(struct hl_attachment *attachment, const struct hl_re
         open_region(attachment, region);
     if (attachment->n_back < HL_PIECES_MAX && attachment->back_inode == region->inode &&
         attachment->back_device == region->device)
-        attachment->back[attachment->n_back++] = (struct hl_piece_of_text){
-            region->start, region->end, region->offset,
-            (region->flags & PF_R ? PROT_READ : 0) | (region->flags & PF_X ? PROT_EXEC : 0), 0};
+        hl_add_piece(attachment->back, &attachment->n_back, region->start, region->end, region->offset,
+                     region->flags);
     return check_written(attachment, region->start, region->end);
 }
 
@@ -466,30 +417,6 @@ static bool is_as_planned(const struct hl_attachment *attachment, const struct h
     return true;
 }
 
-/* 0, or a negated errno.  The state is read without asking the file system, which may not answer. */
-static int read_state(int file, struct hl_file_state *state) {
-    struct statx found;
-    if (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &found) != 0)
-        return -errno;
-    *state = (struct hl_file_state){.device = makedev(found.stx_dev_major, found.stx_dev_minor),
-                                    .inode = found.stx_ino,
-                                    .bytes = found.stx_size,
-                                    .ctime_seconds = found.stx_ctime.tv_sec,
-                                    .ctime_nanoseconds = found.stx_ctime.tv_nsec};
-    return 0;
-}
-
-/* Whether the process still executes the file that was looked at, and that file was not written to since.  A process that has executed
-   another program, and then the first one again, has the same mappings as before. */
-static bool is_same_file(const struct hl_attachment *attachment) {
-    struct hl_file_state state = {0};
-    int file = openat(attachment->process.folder, "exe", O_PATH | O_CLOEXEC);
-    bool is_known = file >= 0 && read_state(file, &state) == 0;
-    if (file >= 0)
-        close(file);
-    return is_known && hl_is_same_state(&state, &attachment->state);
-}
-
 /* Bytes that were resident below ADDRESS at the last count, and the cost of the mappings there. */
 static uint64_t count_below(const struct hl_process *process, uint64_t address) {
     uint64_t bytes = 0;
@@ -521,8 +448,11 @@ static int check_flags_again(const struct hl_attachment *attachment) {
     return result;
 }
 
+/* A process that has executed another program, and then the first one again, has the same mappings as before, and another file's
+   state if that was written to. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_process *now) {
-    int result = is_same_file(attachment) ? check_flags_again(attachment) : HL_REASON_MAPPING_CHANGED;
+    bool is_same = hl_check_executable(&attachment->process, &attachment->state) == 0;
+    int result = is_same ? check_flags_again(attachment) : HL_REASON_MAPPING_CHANGED;
     for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++) {
         const struct hl_piece_of_text *piece = &attachment->piece[i];
         if (!is_as_planned(attachment, now, piece->start, piece->end))
@@ -540,7 +470,7 @@ int hl_check_attached_text(const struct hl_attachment *attachment, const struct 
 /* The text of the executable, whose file and object are known. */
 static int plan_text(struct hl_attachment *attachment) {
     attachment->now = hl_find_now(&attachment->process, attachment->loaded, NULL);
-    int result = read_state(attachment->loaded->file->fd, &attachment->state);
+    int result = hl_read_state_at(&attachment->state, attachment->loaded->file->fd, "");
     if (result == 0)
         result = attachment->request->is_detach ? plan_detach(attachment) : plan_attach(attachment);
     return result == 0 ? check_address_space(attachment) : result;
@@ -605,14 +535,12 @@ static int read_process_for_main(struct hl_process *process) {
     if (result != 0)
         return result;
     result = hl_read_some_regions(&details, process, &main, 1);
-    for (size_t i = 0, j = 0; i < details.n_regions; i++) {
-        while (j < process->n_regions && process->region[j].start < details.region[i].start)
-            j++;
-        if (j == process->n_regions || process->region[j].start != details.region[i].start ||
-            process->region[j].end != details.region[i].end)
+    for (size_t i = 0; i < details.n_regions; i++) {
+        struct hl_region *same = (struct hl_region *)hl_find_region(process, details.region[i].start), old;
+        if (same == NULL || same->start != details.region[i].start || same->end != details.region[i].end)
             continue;
-        struct hl_region old = process->region[j];
-        process->region[j] = details.region[i];
+        old = *same;
+        *same = details.region[i];
         details.region[i] = old;
     }
     hl_close_process(&details);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Maps the image over a program at its exec stop.  Where the image does not fit, the program moves (exec-stop/move.c):
+/* Maps the image over a program at its exec stop.  Where the image does not fit, the program moves (inject/exec-move.c):
 
        open              the image, by its path
        mmap, MAP_FIXED   each piece over the kernel's mapping of the program's own file, text first: whether that may
@@ -10,9 +10,9 @@
    Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly, because
    the program has not run: a check before shows that only its file is mapped there.  Kernels before 6.12 can take the old text
    away and then find no memory for the new; then it is mapped from the program's own file. */
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/base/basics.h"
-#include "command/trace/machine.h"
+#include "command/inject/machine.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
 
@@ -30,7 +30,7 @@
 
 struct act {
     struct hl_exec_plan *plan;
-    struct hl_exec_thread *thread;
+    struct hl_tracee *thread;
     struct hl_process opened;
     struct hl_process process; /* the mappings that are needed of it */
     uint64_t vdso;             /* the vdso's start, or 0 */
@@ -65,31 +65,6 @@ static int read_auxv(const struct act *act, struct vector *vector) {
     return bytes > 0 ? 0 : -EIO;
 }
 
-/* Whether the kernel has executed the planned file, and not another one in its place (a rename, binfmt_misc, the shell for a
-   script without "#!"). */
-static int check_executable(const struct act *act) {
-    struct hl_file_state state;
-    int file = openat(act->opened.folder, "exe", O_PATH | O_CLOEXEC);
-    if (file < 0)
-        return -errno;
-    int result = hl_read_file_state(&state, file);
-    close(file);
-    if (result != 0)
-        return result;
-    return hl_is_same_state(&state, &act->plan->file) ? 0 : HL_REASON_NO_IMAGE;
-}
-
-/* Whether CODE is at AT, in a file or in the vdso, the only executable memory without a file. */
-static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_code *code) {
-    const struct hl_code *expected = code->bytes;
-    char found[HL_CODE_BYTES];
-    const struct hl_region *region = hl_find_region(&act->process, at);
-    return region != NULL && (region->flags & PF_X) &&
-           (region->inode == 0) == (code->owner == HL_EXEC_VDSO) &&
-           hl_read_thread(act->thread->pid, at, found, expected->n) == 0 &&
-           memcmp(found, expected->at, expected->n) == 0;
-}
-
 /* The addresses of the instructions that the plan found. */
 static struct hl_gadgets find_codes(const struct hl_exec_plan *plan, const struct vector *vector) {
     return (struct hl_gadgets){plan->call.at + vector->owner[plan->call.owner],
@@ -99,7 +74,8 @@ static struct hl_gadgets find_codes(const struct hl_exec_plan *plan, const struc
 static int place_codes(const struct act *act, const struct vector *vector) {
     const struct hl_exec_plan *plan = act->plan;
     struct hl_gadgets code = find_codes(plan, vector);
-    if (!has_code(act, code.call, &plan->call) || !has_code(act, code.back, &plan->back))
+    if (!hl_has_code(&act->process, code.call, plan->call.bytes) ||
+        !hl_has_code(&act->process, code.back, plan->back.bytes))
         return HL_REASON_ATTACH_INSTRUCTIONS;
     act->thread->gadgets = code;
     return 0;
@@ -110,13 +86,11 @@ static int place_codes(const struct act *act, const struct vector *vector) {
 static bool is_own(const struct act *act, const struct hl_region *region, dev_t device) {
     const struct hl_object *object = &act->plan->object;
     const struct hl_segment *segment = hl_find_segment(object, region->start);
-    if (segment == NULL || region->shared || region->inode != act->plan->file.inode ||
-        region->device != device)
+    if (segment == NULL)
         return false;
     for (uint64_t at = region->start; at < region->end; at = segment++->end_page)
         if (segment == object->segment + object->n_segments || segment->first_page > at ||
-            region->flags != segment->flags ||
-            region->offset - segment->offset != region->start - segment->first_page)
+            !hl_maps_segment(region, segment, device, act->plan->file.inode))
             return false;
     return true;
 }
@@ -137,25 +111,26 @@ static int check_piece(const struct act *act, const struct hl_piece_of_text *pie
     return own == expected ? 0 : HL_REASON_MAPPING_CHANGED;
 }
 
-/* The part of PIECE that lies in SEGMENT; empty where its start is not below its end. */
-static struct hl_address_range find_part(const struct hl_segment *segment,
-                                         const struct hl_piece_of_text *piece) {
-    return (struct hl_address_range){segment->first_page > piece->start ? segment->first_page : piece->start,
-                                     segment->end_page < piece->end ? segment->end_page : piece->end};
+/* The mappings that the kernel has made of the program's own file where PIECE belongs. */
+static unsigned find_own(const struct act *act, const struct hl_piece_of_text *piece,
+                         struct hl_piece_of_text own[HL_PIECES_MAX]) {
+    unsigned n = 0;
+    hl_add_own_pieces(own, &n, &act->plan->object, piece->start, piece->end);
+    for (unsigned i = 0; i < n; i++)
+        own[i].prot |= own[i].prot & PROT_EXEC ? piece->prot & HL_PROT_BTI : 0;
+    return n;
 }
 
-/* A uprobe of the file has changed a page already. */
+/* A uprobe of the file may have changed a page already. */
 static int check_unmodified(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
+    struct hl_piece_of_text own[HL_PIECES_MAX];
     int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
     if (pagemap < 0)
         return pagemap;
     for (unsigned i = 0; i < n; i++)
-        for (unsigned j = 0; j < act->plan->object.n_segments && result == 0; j++) {
-            struct hl_address_range part = find_part(&act->plan->object.segment[j], &piece[i]);
-            if (part.start < part.end)
-                result =
-                    hl_check_unmodified(pagemap, part.start, part.end, act->plan->geometry.page_bytes, true);
-        }
+        for (unsigned j = 0, n_own = find_own(act, &piece[i], own); j < n_own && result == 0; j++)
+            result =
+                hl_check_unmodified(pagemap, own[j].start, own[j].end, act->plan->geometry.page_bytes, true);
     close(pagemap);
     return result;
 }
@@ -276,7 +251,8 @@ static int check(struct act *act) {
     int result = read_auxv(act, &vector);
     if (result != 0)
         return result;
-    result = check_executable(act);
+    /* The kernel may have executed another file in its place (a rename, binfmt_misc, the shell for a script without "#!"). */
+    result = hl_check_executable(&act->opened, &act->plan->file);
     if (result == 0)
         result = place(act, vector.entry);
     act->moves = !is_congruent(act);
@@ -300,28 +276,17 @@ static int check(struct act *act) {
 
 /* --- calls --- */
 
-static int call(const struct act *act, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
-                uint64_t d, uint64_t e, uint64_t f) {
-    return hl_call_in_exec_thread(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
-}
-
 /* Opens PATH in the program, without waiting: the owner of a folder above a store may have put a FIFO there since the store was
    looked at.  0, and *FILE is its number. */
 static int open_in_program(const struct act *act, const char *path, int *file) {
     long opened;
     int result = hl_write_exec_thread(act->thread, act->thread->data, path, strlen(path) + 1);
     if (result == 0)
-        result = call(act, &opened, SYS_openat, (uint64_t)AT_FDCWD, act->thread->data,
-                      O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0);
+        result = hl_call(act->thread, &opened, SYS_openat, (uint64_t)AT_FDCWD, act->thread->data,
+                         O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0);
     if (result == 0)
         *file = (int)opened;
     return result;
-}
-
-static void close_in_program(const struct act *act, int file) {
-    long closed;
-    if (file >= 0)
-        call(act, &closed, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
 }
 
 /* Whether the opened file is the image that was checked. */
@@ -337,49 +302,29 @@ static int check_opened(const struct act *act) {
                : HL_REASON_NO_IMAGE;
 }
 
-static int map_piece(const struct act *act, const struct hl_piece_of_text *piece, int file, long *mapped) {
-    return call(act, mapped, SYS_mmap, piece->start, piece->end - piece->start, (uint64_t)piece->prot,
-                MAP_PRIVATE | MAP_FIXED, (uint64_t)file, piece->offset);
-}
-
 /* A system call instruction of the vdso, for use while the program's own text may be missing.  0: there is none. */
 static uint64_t find_call_in_vdso(const struct act *act) {
     char bytes[8192];
     size_t n = act->vdso != 0 ? sizeof bytes : 0;
     while (n > 0 && hl_read_thread(act->thread->pid, act->vdso, bytes, n) != 0)
         n -= 4096;
-    for (size_t i = 0; i + HL_SYSCALL_BYTES <= n; i += HL_CODE_UNIT)
-        if (memcmp(bytes + i, hl_call_code.at, HL_SYSCALL_BYTES) == 0)
-            return act->vdso + i;
-    return 0;
-}
-
-/* Maps the part of PIECE that lies in SEGMENT from FILE, the program's own. */
-static int map_own(const struct act *act, const struct hl_segment *segment,
-                   const struct hl_piece_of_text *piece, int file) {
-    struct hl_address_range part = find_part(segment, piece);
-    struct hl_piece_of_text own = {part.start, part.end, segment->offset + (part.start - segment->first_page),
-                                   (segment->flags & PF_R ? PROT_READ : 0) |
-                                       (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0),
-                                   0};
-    long mapped;
-    int result = own.start < own.end ? HL_REASON_ATTACH_CALL : 0;
-    for (unsigned tries = 0; result == HL_REASON_ATTACH_CALL && tries < HL_TRIES; tries++)
-        result = map_piece(act, &own, file, &mapped);
-    return result;
+    const char *found = hl_find_code(bytes, n, &(struct hl_code){HL_SYSCALL_BYTES, hl_call_code.at});
+    return found != NULL ? act->vdso + (uint64_t)(found - bytes) : 0;
 }
 
 /* Maps PIECE from the program's own file.  This is harmless where that is mapped still: the bytes are the same. */
 static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
     uint64_t *call_at = &act->thread->gadgets.call;
     const uint64_t usual = *call_at, of_vdso = find_call_in_vdso(act);
+    struct hl_piece_of_text own[HL_PIECES_MAX];
+    unsigned n = find_own(act, piece, own);
     int file = -1;
     if (act->plan->call.owner == HL_EXEC_PROGRAM && of_vdso != 0)
         *call_at = of_vdso;
     int result = open_in_program(act, "/proc/self/exe", &file);
-    for (unsigned i = 0; i < act->plan->object.n_segments && result == 0; i++)
-        result = map_own(act, &act->plan->object.segment[i], piece, file);
-    close_in_program(act, file);
+    for (unsigned i = 0; i < n && result == 0; i++)
+        result = hl_map_piece_surely(act->thread, &own[i], file);
+    hl_close_in_tracee(act->thread, file);
     *call_at = usual;
     return result;
 }
@@ -387,15 +332,13 @@ static int map_back(const struct act *act, const struct hl_piece_of_text *piece)
 /* Whether the program's part of PIECE can be read: a failed call has taken all of its range away, or nothing.  This needs no
    descriptor, of which there may be none. */
 static bool is_there(const struct act *act, const struct hl_piece_of_text *piece) {
+    struct hl_piece_of_text own[HL_PIECES_MAX];
     bool result = true;
     char byte;
-    for (unsigned i = 0; i < act->plan->object.n_segments && result; i++) {
-        const struct hl_segment *segment = &act->plan->object.segment[i];
-        struct hl_address_range part = find_part(segment, piece);
-        result = part.start >= part.end || !(segment->flags & PF_R) ||
-                 (hl_read_thread(act->thread->pid, part.start, &byte, 1) == 0 &&
-                  hl_read_thread(act->thread->pid, part.end - 1, &byte, 1) == 0);
-    }
+    for (unsigned i = 0, n = find_own(act, piece, own); i < n && result; i++)
+        result =
+            !(own[i].prot & PROT_READ) || (hl_read_thread(act->thread->pid, own[i].start, &byte, 1) == 0 &&
+                                           hl_read_thread(act->thread->pid, own[i].end - 1, &byte, 1) == 0);
     return result;
 }
 
@@ -413,37 +356,34 @@ static int restore_piece(const struct act *act, const struct hl_piece_of_text *p
 /* A profiler that was there from the start (perf record) hears of mmap and not of mremap.  So the image's first such page, where
    its symbols are, is mapped for the profiler to see; the second one, which has the headers that debuggers expect, is mapped
    elsewhere and moved over it. */
-int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
-                               uint64_t distance, int file) {
+int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread, uint64_t distance,
+                               int file) {
     const struct hl_piece_of_text *header = &plan->header;
-    const struct act act = {.thread = thread};
     uint64_t bytes = header->end - header->start, to = header->start + distance;
     uint64_t prot = (uint64_t)header->prot, number = (uint64_t)file;
     long at, done;
     if (bytes == 0)
         return 0;
-    int result = call(&act, &at, SYS_mmap, 0, bytes, prot, MAP_PRIVATE, number, header->offset);
+    int result = hl_call(thread, &at, SYS_mmap, 0, bytes, prot, MAP_PRIVATE, number, header->offset);
     if (result == 0) {
-        result =
-            call(&act, &done, SYS_mremap, (uint64_t)at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0);
+        result = hl_call(thread, &done, SYS_mremap, (uint64_t)at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
+                         to, 0);
         if (result == HL_REASON_ATTACH_CALL)
-            call(&act, &done, SYS_munmap, (uint64_t)at, bytes, 0, 0, 0, 0);
+            hl_unmap_in_tracee(thread, (uint64_t)at, (uint64_t)at + bytes);
     }
     if (result == HL_REASON_ATTACH_CALL) /* a store on the pool before Linux 5.16; RLIMIT_AS */
-        result =
-            call(&act, &done, SYS_mmap, to, bytes, prot, MAP_PRIVATE | MAP_FIXED, number, header->offset);
+        result = hl_call(thread, &done, SYS_mmap, to, bytes, prot, MAP_PRIVATE | MAP_FIXED, number,
+                         header->offset);
     return result;
 }
 
 /* Maps PIECE, and the headers if they lie in it. */
 static int map_or_restore(const struct act *act, const struct hl_piece_of_text *piece) {
     const struct hl_piece_of_text *header = &act->plan->header;
-    long mapped;
-    int result = map_piece(act, piece, act->file, &mapped);
-    if (result == HL_REASON_ATTACH_CALL) {
-        bool is_refused = mapped == -EPERM || mapped == -EACCES; /* before anything is unmapped */
-        int left = is_refused ? 0 : restore_piece(act, piece);
-        return left < 0 ? left : hl_explain_mapping(mapped);
+    int result = hl_map_piece(act->thread, piece, piece->start, MAP_FIXED, act->file);
+    if (result == HL_REASON_NO_MEMORY) { /* else it was refused before anything was unmapped */
+        int left = restore_piece(act, piece);
+        return left < 0 ? left : result;
     }
     if (result == 0 && header->start >= piece->start && header->start < piece->end)
         result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);
@@ -470,11 +410,11 @@ static int change(struct act *act) {
         result = hl_move_at_exec_stop(act->plan, act->thread, &act->process, act->file);
     else if (result == 0)
         result = map_over(act);
-    close_in_program(act, act->file);
+    hl_close_in_tracee(act->thread, act->file);
     return result;
 }
 
-int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread) {
+int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_tracee *thread) {
     char path[32];
     snprintf(path, sizeof path, "/proc/%d", thread->pid);
     struct act act = {.plan = plan, .thread = thread, .process = {.folder = -1}, .file = -1};

@@ -14,10 +14,9 @@
    If a call fails before the first mremap, everything is given back.  If an mremap fails, the ranges moved before it get their
    old mappings again.  An old kernel may have unmapped the text before it failed; then the new text is mapped there, with
    several tries, since nothing else is left to try. */
-#include "command/attach/thread.h"
 #include "command/base/common.h"
 #include "elf/kernel.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/line.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
@@ -74,24 +73,6 @@ struct mover {
     unsigned n_sendings;
     int file; /* the process's descriptor of attachment->file, or -1 */
 };
-
-/* Makes a call.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT is the negated errno; any other
-   value: it was not made. */
-static int call(const struct mover *m, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
-                uint64_t d, uint64_t e, uint64_t f) {
-    const uint64_t argument[6] = {a, b, c, d, e, f};
-    int error = hl_call_in_tracee(m->tracee, result, number, argument);
-    if (error != 0)
-        return error;
-    return hl_is_error(*result) ? HL_REASON_ATTACH_CALL : 0;
-}
-
-/* Closes FILE in the process; errors are ignored. */
-static void close_in_tracee(const struct mover *m, int file) {
-    long result;
-    if (file >= 0)
-        call(m, &result, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
-}
 
 /* --- the descriptor --- */
 
@@ -236,10 +217,10 @@ static int receive_file(struct mover *m, int socket) {
     set_passage(&passage, at);
     int result = hl_write_tracee(m->tracee, at, &passage, sizeof passage);
     if (result == 0)
-        result = call(m, &received, SYS_recvmsg, (uint64_t)socket, at + offsetof(struct passage, message),
-                      MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
+        result = hl_call(m->tracee, &received, SYS_recvmsg, (uint64_t)socket,
+                         at + offsetof(struct passage, message), MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
     if (result == 0)
-        result = hl_read_thread(m->tracee->tid, at, &passage, sizeof passage);
+        result = hl_read_thread(m->tracee->pid, at, &passage, sizeof passage);
     if (result != 0)
         return result;
     if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
@@ -254,17 +235,17 @@ static int pass_file(struct mover *m, int file) {
     int pair[2];
     long made;
     lseek(file, (off_t)HL_LEFT_POSITION, SEEK_SET); /* by which it is known if we are killed */
-    int result =
-        call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->pair_at, 0, 0);
+    int result = hl_call(m->tracee, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0,
+                         m->tracee->pair_at, 0, 0);
     if (result != 0)
         return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
-    result = hl_read_thread(m->tracee->tid, m->tracee->pair_at, pair, sizeof pair);
+    result = hl_read_thread(m->tracee->pid, m->tracee->pair_at, pair, sizeof pair);
     if (result != 0)
         return result;
     result = use_socket(m, pair[0], m->attachment->process.pid, file) ? receive_file(m, pair[1])
                                                                       : HL_REASON_ATTACH_DESCRIPTOR;
-    close_in_tracee(m, pair[0]);
-    close_in_tracee(m, pair[1]);
+    hl_close_in_tracee(m->tracee, pair[0]);
+    hl_close_in_tracee(m->tracee, pair[1]);
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
 }
 
@@ -280,8 +261,8 @@ static int reserve_room(struct mover *m) {
     long room;
     for (unsigned i = 0; i < m->attachment->n_pieces; i++)
         bytes += hl_round_up(piece_bytes(&m->attachment->piece[i]), unit) + unit;
-    int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, (uint64_t)m->file,
-                      HL_LEFT_OFFSET);
+    int result = hl_call(m->tracee, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE,
+                         (uint64_t)m->file, HL_LEFT_OFFSET);
     if (result == HL_REASON_ATTACH_CALL)
         return room == -EAGAIN ? HL_REASON_ATTACH_LOCKED : HL_REASON_NO_MEMORY;
     if (result != 0)
@@ -297,20 +278,13 @@ static int reserve_room(struct mover *m) {
     return hl_read_locked(&m->attachment->process) < locked_kib + bytes / 1024 ? 0 : HL_REASON_ATTACH_LOCKED;
 }
 
-static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at) {
-    long mapped;
-    int result = call(m, &mapped, SYS_mmap, at, piece_bytes(piece), (uint64_t)piece->prot,
-                      MAP_PRIVATE | MAP_FIXED, (uint64_t)m->file, piece->offset);
-    return result == HL_REASON_ATTACH_CALL ? hl_explain_mapping(mapped) : result;
-}
-
 /* Maps a piece at its scratch address, with all its page tables. */
 static int prepare_piece(const struct mover *m, unsigned i) {
     long done;
-    int result = map_piece(m, &m->attachment->piece[i], m->scratch[i]);
+    int result = hl_map_piece(m->tracee, &m->attachment->piece[i], m->scratch[i], MAP_FIXED, m->file);
     if (result == 0)
-        result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->attachment->piece[i]),
-                      MADV_POPULATE_READ, 0, 0, 0);
+        result = hl_call(m->tracee, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->attachment->piece[i]),
+                         MADV_POPULATE_READ, 0, 0, 0);
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
 }
 
@@ -396,14 +370,6 @@ static bool is_mapped(const struct mover *m, uint64_t at) {
     return is_there;
 }
 
-/* Maps PIECE where it belongs. */
-static int map_in_place(const struct mover *m, const struct hl_piece_of_text *piece) {
-    int result = HL_REASON_NO_MEMORY;
-    for (unsigned tries = 0; tries < HL_TRIES && result > 0; tries++)
-        result = map_piece(m, piece, piece->start);
-    return result;
-}
-
 static int move_piece(struct mover *m, unsigned i) {
     const struct hl_piece_of_text *piece = &m->attachment->piece[i];
     uint64_t unit = PAGES_AT_ONCE * m->attachment->request->geometry.huge_page_bytes;
@@ -411,10 +377,10 @@ static int move_piece(struct mover *m, unsigned i) {
         long moved;
         next = hl_round_down(at, unit) + unit;
         next = next < piece->end ? next : piece->end;
-        int result = call(m, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at, next - at,
-                          MREMAP_TO_PLACE, at, 0);
+        int result = hl_call(m->tracee, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at,
+                             next - at, MREMAP_TO_PLACE, at, 0);
         if (result == HL_REASON_ATTACH_CALL && !is_mapped(m, at))
-            return map_in_place(m, piece); /* the whole piece: the text is gone */
+            return hl_map_piece_surely(m->tracee, piece, m->file); /* the whole piece: the text is gone */
         if (result != 0)
             return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
         m->moved_end = next;
@@ -433,18 +399,12 @@ static int commit(struct mover *m) {
     return result;
 }
 
-static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
-    long result;
-    if (start < end)
-        call(m, &result, SYS_munmap, start, end - start, 0, 0, 0, 0);
-}
-
 /* Gives back the room and the descriptor. */
 static void finish(const struct mover *m) {
     if (m->tracee->stage == HL_TRACEE_GONE)
         return;
-    unmap(m, m->room, m->room + m->room_bytes);
-    close_in_tracee(m, m->file);
+    hl_unmap_in_tracee(m->tracee, m->room, m->room + m->room_bytes);
+    hl_close_in_tracee(m->tracee, m->file);
 }
 
 /* --- leftovers --- */
@@ -465,13 +425,13 @@ static void close_leftovers(struct mover *m) {
     const struct hl_tracee *tracee = m->tracee;
     for (unsigned i = 0; i < left->n_rooms; i++)
         if (is_left_room(m, left->room[i]))
-            unmap(m, left->room[i].start, left->room[i].end);
+            hl_unmap_in_tracee(m->tracee, left->room[i].start, left->room[i].end);
     for (unsigned i = 0; i < left->n_files; i++)
         if (hl_is_left_file(&m->attachment->process, left->file[i]))
-            close_in_tracee(m, left->file[i]);
+            hl_close_in_tracee(m->tracee, left->file[i]);
     for (unsigned i = 0; i < 2; i++)
         if (tracee->left_pair[i] >= 0 && use_socket(m, tracee->left_pair[i], tracee->left_pid, -1))
-            close_in_tracee(m, tracee->left_pair[i]);
+            hl_close_in_tracee(m->tracee, tracee->left_pair[i]);
 }
 
 /* --- back --- */
@@ -485,7 +445,7 @@ static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
         piece.offset += from - piece.start;
         piece.start = from;
         if (piece.start < piece.end)
-            map_in_place(m, &piece);
+            hl_map_piece_surely(m->tracee, &piece, m->file);
     }
 }
 
@@ -532,7 +492,7 @@ static void move_text(struct mover *m) {
     if (result == 0)
         result = commit(m);
     for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
-        unmap(m, attachment->gap[i].start, attachment->gap[i].end);
+        hl_unmap_in_tracee(m->tracee, attachment->gap[i].start, attachment->gap[i].end);
     if (result == 0)
         finish(m);
     else
@@ -559,18 +519,10 @@ static int find_highest_priority(const struct hl_process *process) {
     return highest;
 }
 
-/* The processor on which the first thread of PROCESS was last (field 39 of proc(5)'s stat), or -1. */
+/* The processor on which the first thread of PROCESS was last, or -1. */
 static int find_processor(const struct hl_process *process) {
-    char text[1024];
-    int file = hl_open_process_file(process, "stat"), processor;
-    ssize_t n = file >= 0 ? read(file, text, sizeof text - 1) : -1;
-    if (file >= 0)
-        close(file);
-    text[n > 0 ? n : 0] = '\0';
-    const char *at = strrchr(text, ')'); /* a name may hold spaces and parentheses */
-    for (unsigned field = 3; field <= 39 && at != NULL; field++)
-        at = strchr(at + 1, ' ');
-    return at != NULL && sscanf(at, "%d", &processor) == 1 ? processor : -1;
+    uint64_t field[HL_STAT_FIELDS];
+    return hl_read_stat_fields(process, field) == 0 ? (int)field[39] : -1;
 }
 
 /* hugeld and the stopped thread take turns some sixty times, and on a busy machine each turn would wait for a processor.  So hugeld

@@ -27,8 +27,9 @@
    ours.  So when a call is entered, its number, its arguments and the instruction are compared with the intended ones.  If the
    call is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so if the filter is
    not suspended, the call is left alone: the process gains no more by it than it could without us. */
-#include "command/trace/machine.h"
+#include "command/inject/machine.h"
 #include "command/base/basics.h"
+#include "elf/sys.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -39,7 +40,6 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
@@ -100,31 +100,44 @@ int hl_write_registers(pid_t tid, struct user_regs_struct *registers) {
     return hl_trace(tid, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
 }
 
-static FILE *open_status(pid_t pid, pid_t tid) {
-    char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tid);
-    FILE *status = fopen(path, "re");
-    free(path);
-    return status;
-}
-
-/* Its state; 'X' if it has ended. */
-static char read_state(pid_t pid, pid_t tid, pid_t *tracer) {
-    char line[256], state = 'X';
-    FILE *status = open_status(pid, tid);
-    *tracer = 0;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
-        sscanf(line, "State: %c", &state);
-        sscanf(line, "TracerPid: %d", tracer);
-    }
-    if (status != NULL)
-        fclose(status);
-    return state;
-}
-
 pid_t hl_find_tracer(pid_t pid, pid_t tid) {
-    pid_t tracer;
-    char state = read_state(pid, tid, &tracer);
-    return state == 'Z' || state == 'X' ? -ESRCH : tracer;
+    struct hl_task_status status;
+    hl_read_thread_status(&status, pid, tid);
+    return status.state == 'Z' || status.state == 'X' ? -ESRCH : status.tracer;
+}
+
+int hl_read_stat_fields(const struct hl_process *process, uint64_t field[HL_STAT_FIELDS]) {
+    char text[2048];
+    int file = hl_open_process_file(process, "stat");
+    ssize_t bytes = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+    if (file >= 0)
+        close(file);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    char *at = strrchr(text, ')'); /* a name may hold spaces and parentheses */
+    if (at == NULL || strlen(at) < 4)
+        return HL_REASON_NO_PROC;
+    at += 3; /* behind the state, which is field 3 */
+    for (unsigned i = 4; i < HL_STAT_FIELDS; i++)
+        field[i] = strtoull(at, &at, 10);
+    return 0;
+}
+
+int hl_call(struct hl_tracee *tracee, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
+            uint64_t d, uint64_t e, uint64_t f) {
+    int error = tracee->call(tracee, result, number, (const uint64_t[6]){a, b, c, d, e, f});
+    return error == 0 && hl_is_error(*result) ? HL_REASON_ATTACH_CALL : error;
+}
+
+void hl_close_in_tracee(struct hl_tracee *tracee, int file) {
+    long closed;
+    if (file >= 0)
+        hl_call(tracee, &closed, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
+}
+
+void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end) {
+    long unmapped;
+    if (start < end)
+        hl_call(tracee, &unmapped, SYS_munmap, start, end - start, 0, 0, 0, 0);
 }
 
 #if defined __x86_64__
@@ -138,7 +151,7 @@ int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *fro
 }
 
 int hl_open_memory(struct hl_tracee *tracee) {
-    char *path = hl_xasprintf("/proc/%d/mem", tracee->tid);
+    char *path = hl_xasprintf("/proc/%d/mem", tracee->pid);
     tracee->memory = open(path, O_RDWR | O_CLOEXEC);
     free(path);
     return tracee->memory >= 0 ? 0 : -errno;
@@ -152,30 +165,20 @@ void hl_close_memory(struct hl_tracee *tracee) {
 
 /* --- instructions --- */
 
-static bool has_code(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t at,
-                     const struct hl_code *code) {
-    char found[HL_CODE_BYTES];
-    const struct hl_region *region = hl_find_region(process, at);
-    return region != NULL && region->flags == (PF_R | PF_X) && !region->shared &&
-           hl_read_thread(tracee->tid, at, found, code->n) == 0 && memcmp(found, code->at, code->n) == 0;
-}
-
 /* Looks again, since the instructions were found while the process ran. */
-static bool are_there(const struct hl_gadgets *gadgets, const struct hl_tracee *tracee,
-                      const struct hl_process *process) {
+static bool are_there(const struct hl_gadgets *gadgets, const struct hl_process *process) {
     bool can_return = false;
     for (size_t i = 0; i < HL_BACK_CODES; i++)
-        can_return |= has_code(tracee, process, gadgets->back, &hl_back_codes[i]);
-    return can_return && has_code(tracee, process, gadgets->call, &hl_call_code);
+        can_return |= hl_has_code(process, gadgets->back, &hl_back_codes[i]);
+    return can_return && hl_has_code(process, gadgets->call, &hl_call_code);
 }
 
-/* The address of CODE in the BYTES at TEXT, which lie at ADDRESS; 0: it is not there. */
-static uint64_t find_code(const char *text, size_t bytes, uint64_t address, const struct hl_code *code) {
-    const char *at = text, *end = text + bytes;
-    while ((at = memmem(at, (size_t)(end - at), code->at, code->n)) != NULL &&
-           (address + (uint64_t)(at - text)) % HL_CODE_UNIT != 0)
-        at++;
-    return at != NULL ? address + (uint64_t)(at - text) : 0;
+/* Sets *FOUND, unless it is set, to the address of CODE in the BYTES at TEXT, which lie at ADDRESS. */
+static void find_code(uint64_t *found, const char *text, size_t bytes, uint64_t address,
+                      const struct hl_code *code) {
+    const char *at = *found == 0 ? hl_find_code(text, bytes, code) : NULL;
+    if (at != NULL)
+        *found = address + (uint64_t)(at - text);
 }
 
 /* 0, or the error of reading it. */
@@ -189,10 +192,9 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
         result = hl_read_thread(process->pid, at, bytes, n);
         if (result != 0)
             break;
-        if (found->call == 0)
-            found->call = find_code(bytes, n, at, &hl_call_code);
-        for (size_t i = 0; i < HL_BACK_CODES && found->back == 0; i++)
-            found->back = find_code(bytes, n, at, &hl_back_codes[i]);
+        find_code(&found->call, bytes, n, at, &hl_call_code);
+        for (size_t i = 0; i < HL_BACK_CODES; i++)
+            find_code(&found->back, bytes, n, at, &hl_back_codes[i]);
         at += n > overlap ? n - overlap : n;
         if (n < chunk)
             break;
@@ -242,8 +244,8 @@ static void await_change(void) {
 static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     for (double begun = hl_now_ms();;) {
         double waited_us = (hl_now_ms() - begun) * 1e3; /* before the look, which may be the last */
-        pid_t tid = waitpid(tracee->tid, status, __WALL | __WNOTHREAD | WNOHANG);
-        if (tid == tracee->tid && WIFSTOPPED(*status))
+        pid_t tid = waitpid(tracee->pid, status, __WALL | __WNOTHREAD | WNOHANG);
+        if (tid == tracee->pid && WIFSTOPPED(*status))
             return 0;
         if (tid != 0 && !(tid < 0 && errno == EINTR))
             break;
@@ -262,7 +264,7 @@ static bool is_our_stop(int status) { return is_event(status) && WSTOPSIG(status
 /* Whether TRACEE, which was asked to stop, has stopped or needs only a processor to do so. */
 static bool is_coming(const struct hl_tracee *tracee) {
     struct hl_task_status status;
-    hl_read_thread_status(&status, tracee->pid, tracee->tid);
+    hl_read_thread_status(&status, tracee->pid, tracee->pid);
     return status.state == 'R' || status.state == 't';
 }
 
@@ -284,7 +286,7 @@ static int await_interrupt(struct hl_tracee *tracee) {
             return result;
         if (is_event(status))
             return HL_REASON_ATTACH_STOPPED;
-        result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+        result = hl_trace(tracee->pid, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
         if (result != 0)
             return result;
     }
@@ -292,7 +294,7 @@ static int await_interrupt(struct hl_tracee *tracee) {
 
 /* Why the thread cannot be traced: it may have ended just now, or have a tracer. */
 static int find_denial(const struct hl_tracee *tracee) {
-    pid_t tracer = hl_find_tracer(tracee->pid, tracee->tid);
+    pid_t tracer = hl_find_tracer(tracee->pid, tracee->pid);
     return tracer < 0 ? -ESRCH : tracer > 0 ? HL_REASON_ATTACH_TRACED : -EPERM;
 }
 
@@ -338,24 +340,23 @@ static int seize(const struct hl_tracee *tracee) {
     ticks = 0;
     if (sigsetjmp(before_seizing, 0) == 0) {
         pthread_sigmask(SIG_UNBLOCK, &clock, NULL);
-        result = hl_trace(tracee->tid, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
+        result = hl_trace(tracee->pid, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
     }
     pthread_sigmask(SIG_BLOCK, &clock, NULL);
     return result;
 }
 
 int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, const struct hl_call *call) {
-    *tracee =
-        (struct hl_tracee){.pid = pid, .tid = pid, .memory = -1, .call = *call, .rest = hl_find_rest(call)};
+    *tracee = (struct hl_tracee){.pid = pid, .memory = -1, .interrupted = *call, .rest = hl_find_rest(call)};
     int result = seize(tracee);
     if (result == -EPERM)
         return find_denial(tracee);
     /* read as late as possible: the thread may wake, and write something else there before it sleeps again */
     if (tracee->rest != 0 &&
-        hl_read_thread(tracee->tid, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
+        hl_read_thread(tracee->pid, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
         tracee->rest = 0;
     if (result == 0)
-        result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
+        result = hl_trace(tracee->pid, PTRACE_INTERRUPT, 0, 0);
     tracee->asked_ms = hl_now_ms();
     if (result == 0)
         tracee->stage = HL_TRACEE_ASKED;
@@ -369,7 +370,7 @@ int hl_await_tracee(struct hl_tracee *tracee) {
         tracee->stopped_ms = hl_now_ms();
         hl_put_rest_back(tracee);
     } else if (result == HL_REASON_ATTACH_STOPPED) { /* it stays stopped */
-        hl_trace(tracee->tid, PTRACE_DETACH, 0, 0);
+        hl_trace(tracee->pid, PTRACE_DETACH, 0, 0);
         tracee->stage = HL_TRACEE_GONE;
     }
     return result;
@@ -381,7 +382,7 @@ static bool dispatches_calls(const struct hl_tracee *tracee) {
     struct {
         uint64_t mode, selector, offset, bytes;
     } dispatch = {0, 0, 0, 0};
-    return ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tracee->tid, sizeof dispatch, &dispatch) >= 0 &&
+    return ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tracee->pid, sizeof dispatch, &dispatch) >= 0 &&
            dispatch.mode != 0;
 }
 
@@ -422,7 +423,7 @@ static bool is_as_left(const struct hl_tracee *tracee, uint64_t at, size_t bytes
     char *found = hl_xmalloc(bytes), *wanted = hl_xmalloc(bytes);
     size_t compared = bytes;
     fill_pattern((uint64_t *)wanted, at, bytes);
-    bool is_left = hl_read_thread(tracee->tid, at, found, bytes) == 0;
+    bool is_left = hl_read_thread(tracee->pid, at, found, bytes) == 0;
     memcpy(left, found, sizeof *left);
     bool in_use = is_left && left->mark == mark_of(at);
     if (in_use) {
@@ -506,40 +507,39 @@ static uint64_t blockable(uint64_t mask) {
 
 /* Writes the frame, and sets the thread to return through it. */
 static int take_over(struct hl_tracee *tracee, const struct hl_process *process) {
-    struct hl_tracee_state *state = tracee->state;
     struct user_regs_struct r;
     const uint64_t none[6] = {0};
     size_t frame_bytes = hl_get_frame_bytes(tracee), bytes = HL_TRACEE_DATA_BYTES + frame_bytes;
     size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
     struct journal journal;
-    state->low = find_room(tracee, process, taken, &journal);
-    if (state->low == 0)
+    tracee->low = find_room(tracee, process, taken, &journal);
+    if (tracee->low == 0)
         return HL_REASON_ATTACH_STACK;
-    state->high = state->low + taken;
-    state->stack = state->high - frame_bytes;
-    tracee->data = state->high - bytes;
-    tracee->pair_at = state->low + offsetof(struct journal, pair);
+    tracee->high = tracee->low + taken;
+    tracee->stack = tracee->high - frame_bytes;
+    tracee->data = tracee->high - bytes;
+    tracee->pair_at = tracee->low + offsetof(struct journal, pair);
     tracee->left_pid = journal.pid;
     memcpy(tracee->left_pair, journal.pair, sizeof tracee->left_pair);
-    char *place = hl_xmalloc(taken), *frame = place + (state->stack - state->low);
-    fill_pattern((uint64_t *)place, state->low, taken);
-    memset(place + (tracee->data - state->low), 0, bytes);
-    hl_fill_frame(frame, tracee, state->stack);
-    journal.mark = mark_of(state->low);
+    char *place = hl_xmalloc(taken), *frame = place + (tracee->stack - tracee->low);
+    fill_pattern((uint64_t *)place, tracee->low, taken);
+    memset(place + (tracee->data - tracee->low), 0, bytes);
+    hl_fill_frame(frame, tracee, tracee->stack);
+    journal.mark = mark_of(tracee->low);
     journal.frame_hash = hash(frame, frame_bytes);
     journal.frame_bytes = (uint32_t)frame_bytes;
     journal.pid = journal.pair[0] >= 0 ? journal.pid : tracee->pid;
     memcpy(place, &journal, sizeof journal);
     /* The stack grows by this write; a kill leaves either nothing or all of it. */
-    int result = hl_write_tracee(tracee, state->low, place, taken);
+    int result = hl_write_tracee(tracee, tracee->low, place, taken);
     free(place);
     if (result != 0)
         return result == -ESRCH ? result : HL_REASON_ATTACH_STACK;
     hl_set_call(tracee, &r, SYS_getpid, none);
-    uint64_t mask = blockable(state->mask);
-    result = hl_write_registers(tracee->tid, &r);
+    uint64_t mask = blockable(tracee->mask);
+    result = hl_write_registers(tracee->pid, &r);
     if (result == 0)
-        result = hl_trace(tracee->tid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
+        result = hl_trace(tracee->pid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
     return result;
 }
 
@@ -564,39 +564,13 @@ static int explain_filter(int error) {
 /* Suspends the present filters, and those that another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the
    thread has stopped: until then it would make calls of its own without the filter. */
 static int pass_filter(struct hl_tracee *tracee, bool suspends) {
-    int error = suspends ? hl_trace(tracee->tid, PTRACE_SETOPTIONS, 0,
+    int error = suspends ? hl_trace(tracee->pid, PTRACE_SETOPTIONS, 0,
                                     PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
                          : -EPERM;
-    tracee->state->suspends = error == 0;
-    return error == 0 || !has_filter(tracee->pid, tracee->tid) ? 0
+    tracee->suspends = error == 0;
+    return error == 0 || !has_filter(tracee->pid, tracee->pid) ? 0
            : suspends                                          ? explain_filter(error)
                                                                : HL_REASON_ATTACH_FILTER;
-}
-
-int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
-                  const struct hl_process *process, bool suspends) {
-    struct hl_tracee_state *state = tracee->state = hl_xmalloc(sizeof *state);
-    tracee->gadgets = *gadgets;
-    int result = hl_open_memory(tracee);
-    if (result == 0)
-        result = hl_read_registers(tracee->tid, &state->registers); /* so it was this thread's memory */
-    if (result == 0)
-        result = hl_trace(tracee->tid, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
-    if (result == 0 && hl_runs_32_bit(&state->registers))
-        result = HL_REASON_ATTACH_32_BIT;
-    if (result == 0 && dispatches_calls(tracee))
-        result = HL_REASON_ATTACH_DISPATCH;
-    if (result == 0 && !are_there(gadgets, tracee, process))
-        result = HL_REASON_MAPPING_CHANGED;
-    if (result == 0)
-        result = pass_filter(tracee, suspends);
-    if (result == 0)
-        result = hl_read_frame_state(tracee);
-    if (result == 0)
-        result = take_over(tracee, process);
-    if (result == 0)
-        tracee->stage = HL_TRACEE_ARMED;
-    return result;
 }
 
 /* --- calls --- */
@@ -605,24 +579,23 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
    from our calls.  More signals may come while the changes are undone; of several with one number the first counts, as in the
    kernel. */
 static void hold_signal(struct hl_tracee *tracee) {
-    struct hl_tracee_state *state = tracee->state;
     siginfo_t info = {0};
-    bool is_new = hl_trace(tracee->tid, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0;
-    for (unsigned i = 0; i < state->n_held; i++)
-        is_new = is_new && state->held[i].si_signo != info.si_signo;
-    if (is_new && state->n_held < HL_SYNCHRONOUS)
-        state->held[state->n_held++] = info;
+    bool is_new = hl_trace(tracee->pid, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0;
+    for (unsigned i = 0; i < tracee->n_held; i++)
+        is_new = is_new && tracee->held[i].si_signo != info.si_signo;
+    if (is_new && tracee->n_held < HL_SYNCHRONOUS)
+        tracee->held[tracee->n_held++] = info;
 }
 
 /* The kernel does not let another process name the sender of kill(2) and tgkill(2). */
 static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
-    if (syscall(SYS_rt_tgsigqueueinfo, tracee->pid, tracee->tid, held->si_signo, held) != 0)
-        syscall(SYS_tgkill, tracee->pid, tracee->tid, held->si_signo);
+    if (syscall(SYS_rt_tgsigqueueinfo, tracee->pid, tracee->pid, held->si_signo, held) != 0)
+        syscall(SYS_tgkill, tracee->pid, tracee->pid, held->si_signo);
 }
 
 /* Stops a thread that was resumed and has not stopped in time, where it can stop without running anything. */
 static int await_instead(struct hl_tracee *tracee, int *status) {
-    int result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0);
+    int result = hl_trace(tracee->pid, PTRACE_INTERRUPT, 0, 0);
     return result == 0 ? await_stop(tracee, status, STOP_US) : result;
 }
 
@@ -630,7 +603,7 @@ static int await_instead(struct hl_tracee *tracee, int *status) {
 static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
     int status = 0, result = 0;
     for (int signal = 0; result == 0;) {
-        result = hl_trace(tracee->tid, PTRACE_SYSCALL, 0, (uintptr_t)signal);
+        result = hl_trace(tracee->pid, PTRACE_SYSCALL, 0, (uintptr_t)signal);
         if (result == 0)
             result = await_stop(tracee, &status, patience_us);
         bool is_late = result == HL_REASON_ATTACH_BUSY;
@@ -659,35 +632,35 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
 /* Whether the thread is about to make the call that WANTED makes. */
 static bool makes_call(const struct hl_tracee *tracee, const struct user_regs_struct *wanted) {
     struct __ptrace_syscall_info info;
-    return ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof info, &info) >= (long)sizeof info.entry &&
+    return ptrace(PTRACE_GET_SYSCALL_INFO, tracee->pid, sizeof info, &info) >= (long)sizeof info.entry &&
            info.op == PTRACE_SYSCALL_INFO_ENTRY && hl_is_call(&info, wanted);
 }
 
 static int make_call(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     struct user_regs_struct r;
     hl_set_call(tracee, &r, number, argument);
-    int error = hl_write_registers(tracee->tid, &r);
+    int error = hl_write_registers(tracee->pid, &r);
     if (error == 0)
         error = run_to_call(tracee, ENTER_US);
     if (error == 0 && !makes_call(tracee, &r)) {
-        if (tracee->state->suspends) /* a filter would have seen this call, so it is not made */
+        if (tracee->suspends) /* a filter would have seen this call, so it is not made */
             hl_cancel_call(tracee);
         return HL_REASON_ATTACH_TAMPERED;
     }
     if (error == 0)
         error = run_to_call(tracee, CALL_US);
     if (error == 0)
-        error = hl_read_registers(tracee->tid, &r);
+        error = hl_read_registers(tracee->pid, &r);
     if (error == -ESRCH)
         tracee->stage = HL_TRACEE_GONE;
     *result = hl_get_result(&r);
     return error;
 }
 
-int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
+static int call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     if (tracee->stage < HL_TRACEE_ARMED)
         return -ESRCH;
-    if (!tracee->state->suspends && has_filter(tracee->pid, tracee->tid))
+    if (!tracee->suspends && has_filter(tracee->pid, tracee->pid))
         return HL_REASON_ATTACH_FILTER; /* another thread has just set it for all */
     int error = make_call(tracee, result, number, argument);
     if (error == HL_REASON_ATTACH_TAMPERED || error == HL_REASON_ATTACH_FROZEN) {
@@ -697,14 +670,40 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
     return error;
 }
 
+int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
+                  const struct hl_process *process, bool suspends) {
+    tracee->gadgets = *gadgets;
+    tracee->call = call_in_tracee;
+    int result = hl_open_memory(tracee);
+    if (result == 0)
+        result = hl_read_registers(tracee->pid, &tracee->registers); /* so it was this thread's memory */
+    if (result == 0)
+        result = hl_trace(tracee->pid, PTRACE_GETSIGMASK, sizeof tracee->mask, (uintptr_t)&tracee->mask);
+    if (result == 0 && hl_runs_32_bit(&tracee->registers))
+        result = HL_REASON_ATTACH_32_BIT;
+    if (result == 0 && dispatches_calls(tracee))
+        result = HL_REASON_ATTACH_DISPATCH;
+    if (result == 0 && !are_there(gadgets, process))
+        result = HL_REASON_MAPPING_CHANGED;
+    if (result == 0)
+        result = pass_filter(tracee, suspends);
+    if (result == 0)
+        result = hl_read_frame_state(tracee);
+    if (result == 0)
+        result = take_over(tracee, process);
+    if (result == 0)
+        tracee->stage = HL_TRACEE_ARMED;
+    return result;
+}
+
 /* --- the end --- */
 
 /* After a call of ours, brings the thread to a stop of ptrace's own, where the kernel looks at the interrupted call.  A signal
    that cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
 static int interrupt_call(struct hl_tracee *tracee) {
-    int status = 0, result = hl_trace(tracee->tid, PTRACE_INTERRUPT, 0, 0), signal = 0;
+    int status = 0, result = hl_trace(tracee->pid, PTRACE_INTERRUPT, 0, 0), signal = 0;
     while (result == 0) {
-        result = hl_trace(tracee->tid, PTRACE_CONT, 0, (uintptr_t)signal);
+        result = hl_trace(tracee->pid, PTRACE_CONT, 0, (uintptr_t)signal);
         if (result == 0)
             result = await_stop(tracee, &status, CALL_US);
         if (result != 0 || is_event(status))
@@ -717,37 +716,32 @@ static int interrupt_call(struct hl_tracee *tracee) {
 }
 
 static void restore(struct hl_tracee *tracee) {
-    struct hl_tracee_state *state = tracee->state;
     if ((tracee->stage == HL_TRACEE_IN_CALL && interrupt_call(tracee) != 0) || hl_put_back(tracee) != 0)
         return;
-    size_t bytes = (size_t)(state->high - state->low);
+    size_t bytes = (size_t)(tracee->high - tracee->low);
     uint64_t *pattern = hl_xmalloc(bytes);
-    fill_pattern(pattern, state->low, bytes);
-    hl_write_tracee(tracee, state->low, pattern, bytes);
+    fill_pattern(pattern, tracee->low, bytes);
+    hl_write_tracee(tracee, tracee->low, pattern, bytes);
     free(pattern);
 }
 
 static void let_go(struct hl_tracee *tracee) {
-    struct hl_tracee_state *state = tracee->state;
     if (tracee->stage == HL_TRACEE_STOPPED)
         hl_let_begin_again(tracee);
     else
         restore(tracee);
-    hl_trace(tracee->tid, PTRACE_DETACH, 0, 0);
-    for (unsigned i = 0; state != NULL && i < state->n_held; i++)
-        send_again(tracee, &state->held[i]);
+    hl_trace(tracee->pid, PTRACE_DETACH, 0, 0);
+    for (unsigned i = 0; i < tracee->n_held; i++)
+        send_again(tracee, &tracee->held[i]);
     tracee->stage = HL_TRACEE_GONE;
 }
 
 void hl_release_tracee(struct hl_tracee *tracee) {
-    struct hl_tracee_state *state = tracee->state;
     if (tracee->stage >= HL_TRACEE_STOPPED)
         let_go(tracee);
-    if (state != NULL)
-        free(state->vectors);
-    free(state);
+    free(tracee->vectors);
+    tracee->vectors = NULL;
     hl_close_memory(tracee);
-    tracee->state = NULL;
 }
 
 #endif
