@@ -173,15 +173,15 @@ static const char *find_name(const struct hl_local *local, const char *path) {
 
 /* From the folder that was looked into last, if PATH is in it; else from the first part of PATH on. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
-    const char *known = find_name(local, path), *begin = known != NULL ? known : path;
+    const char *known = find_name(local, path);
     char left[2 * PATH_MAX], *at = left;
     unsigned links = 0;
     size_t length = strlen(path);
-    local->followed = false;
     *status = (struct stat){0};
+    local->followed = false;
     if (length == 0 || length >= PATH_MAX)
         return length == 0 ? -ENOENT : -ENAMETOOLONG;
-    memcpy(left, begin, strlen(begin) + 1);
+    snprintf(left, sizeof left, "%s", known != NULL ? known : path);
     int folder = known != NULL ? local->folder_file
                                : hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
     while (folder >= 0 && *(at += strspn(at, "/")) != '\0') {

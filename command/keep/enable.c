@@ -7,7 +7,10 @@
 #include "command/base/flags.h"
 #include "command/base/lock.h"
 #include "command/file/program.h"
+#include "command/file/remedy.h"
 #include "command/keep/keep.h"
+#include "command/verdict/driver.h"
+#include "command/verdict/verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -54,6 +57,34 @@ static bool is_listed(const struct request *request, const char *text) {
     return line != NULL;
 }
 
+/* Where the program at *PATH, which NAME means, only starts another one, *PATH becomes that one's: cc1plus's for g++.  False, after a
+   message that says what to name: that is not known, or is a library. */
+static bool follow_driver(const struct request *request, const char *name, char **path) {
+    struct hl_program program;
+    struct hl_verdict verdict = {0};
+    struct hl_options options;
+    char *worker = NULL, *const argv[] = {(char *)name, NULL};
+    enum hl_reason reason = HL_MOVED;
+    hl_default_options(&options);
+    if (hl_open_program(&program, *path) && hl_read_program(&program))
+        reason = hl_find_worker(&worker, &program, argv);
+    if (reason == HL_MOVED && program.is_read &&
+        hl_judge_program(&verdict, &program, argv, &options) == HL_REASON_TEXT_IN_LIBRARY)
+        reason = HL_REASON_TEXT_IN_LIBRARY;
+    hl_close_program(&program);
+    if (worker != NULL) {
+        hl_warn("%s: %s does its work", name, worker);
+        free(*path);
+        *path = worker;
+    } else if (reason != HL_MOVED && !request->disables) {
+        char *why = hl_explain_reason(reason, verdict.path != NULL ? verdict.path : *path);
+        hl_warn("%s: %s", name, why);
+        free(why);
+    }
+    hl_free_verdict(&verdict);
+    return worker != NULL || reason == HL_MOVED || request->disables;
+}
+
 /* The word of a list for NAME: a path, also of a file that is gone; a program in PATH; a glob.  NULL, after a message. */
 static char *find_word(const struct request *request, const char *name) {
     char path[PATH_MAX];
@@ -63,6 +94,10 @@ static char *find_word(const struct request *request, const char *name) {
         hl_warn(
             "%s: there is no such program in PATH; name a file, or a unit with its suffix, as in %s.service",
             name, name);
+        return NULL;
+    }
+    if (!follow_driver(request, name, &program)) {
+        free(program);
         return NULL;
     }
     bool is_glob = name[0] == '/' && strpbrk(name, "*?[\\") != NULL;
