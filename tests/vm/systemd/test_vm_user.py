@@ -23,7 +23,7 @@ def user(unit):
     HOME.mkdir()
     os.chown(HOME, USER, USER)
     environment = [f"XDG_RUNTIME_DIR={RUNTIME}", f"HOME={HOME}"]
-    manager = unit([f"User={USER}", f"Group={USER}", "Delegate=yes", "Type=notify", *(f"Environment={one}" for one in environment),
+    manager = unit([f"User={USER}", "Delegate=yes", "Type=notify", *(f"Environment={one}" for one in environment),
                     "ExecStart=/lib/systemd/systemd --user"])
     assert manager.start().returncode == 0, manager.journal()
     yield lambda *command: helpers.run([*helpers.become(USER), "env", *environment, *command])
