@@ -29,7 +29,7 @@ FILES = ("usr/lib/*/systemd/libsystemd-*.so", *(f"lib/systemd/{name}" for name i
          "usr/bin/systemd-run", "usr/lib/systemd/user/*.target", "usr/lib/systemd/user/systemd-exit.service",
          "usr/lib/sysctl.d/50-coredump.conf")
 # The former's package makes the user that looks at cores, with libdw; the latter is test_vm_user.py's.
-USERS = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\nsomebody:x:12345:12345::/run/home:/bin/sh\n"
+USERS = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\nsomebody:x:12345:12345::/home/somebody:/bin/sh\n"
 
 
 def add_systemd(root):
