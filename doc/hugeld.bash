@@ -21,13 +21,13 @@ _hugeld() {
         return
     fi
     case ${words[1]} in
-    run) options='--via --ld-so --options --objects --copy --help' ;;
+    run) options='--via --ld-so --options --objects --children --copy --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --help' ;;
     perf-map) options='--append --children --demangle --output --help' ;;
     bench)
-        options='--at-once --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --objects --report --seconds --toggle --help'
+        options='--at-once --children --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --objects --report --seconds --toggle --help'
         ;;
     survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;

@@ -35,6 +35,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from enable disable' -a '(__fish_c
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -l children -d 'Put what it starts on images'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -l copy -d 'Make private copies of objects that are not shared'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F

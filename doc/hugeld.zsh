@@ -13,7 +13,7 @@ _hugeld() {
     json=('(-j --json)'{-j,--json}'[print JSON]')
     options=('*'{-o,--options}'[how]:option:_hugeld_options')
     objects=('(-p --objects)'{-p,--objects}'[which objects]:patterns:(main)')
-    loader=('--copy[make private copies of objects that are not shared]' '(-l --via)'{-l,--via}'[which way in]:way:(auto preload ldso)'
+    loader=('--children[put what it starts on images]' '--copy[make private copies of objects that are not shared]' '(-l --via)'{-l,--via}'[which way in]:way:(auto preload ldso)'
         '(-L --ld-so)'{-L,--ld-so}'[the patched dynamic linker]:file:_files')
     help=('(- *)'{-h,--help}'[print help]')
     if ((CURRENT == 2)); then
