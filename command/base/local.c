@@ -92,6 +92,8 @@ void hl_close_local(struct hl_local *local) {
     for (size_t i = 0; i < local->n; i++)
         close(local->mount[i].file);
     local->n = 0;
+    free(local->exposed);
+    local->exposed = NULL;
     forget_folder(local);
 }
 
@@ -175,10 +177,11 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
     char left[2 * PATH_MAX], *at = left;
     unsigned links = 0;
     size_t length = strlen(path);
+    *status = (struct stat){0};
     local->followed = false;
     if (length == 0 || length >= PATH_MAX)
         return length == 0 ? -ENOENT : -ENAMETOOLONG;
-    strcpy(left, known != NULL ? known : path);
+    snprintf(left, sizeof left, "%s", known != NULL ? known : path);
     int folder = known != NULL ? local->folder_file
                                : hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
     while (folder >= 0 && *(at += strspn(at, "/")) != '\0') {

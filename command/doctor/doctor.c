@@ -3,12 +3,12 @@
 
    Everything is checked by the same functions that decide at run time, so in a container, a cpuset or a service's sandbox the
    answers are those for a program inside it. */
-#include "command/doctor/breakpoints.h"
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/doctor/store.h"
 #include "elf/line.h"
+#include "elf/mapping.h"
 #include "elf/memory-limit.h"
 #include "elf/pool.h"
 #include "command/run/run.h"
@@ -18,8 +18,13 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #if defined __x86_64__
 #include <cpuid.h>
@@ -253,20 +258,54 @@ static void find_abilities(struct request *request, const struct machine *machin
     add_detail(request, "abilities", answer);
 }
 
+enum answer { UNKNOWN, NO, YES };
+
+/* The child fills its page itself.  An inherited page would have to be copied first, and without a page in the pool for that the
+   write fails, too. */
+static void wait_for_breakpoint(void *at, uint64_t bytes) {
+    char byte = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (hl_read_memory(at, (uint64_t)&byte, 1) == 1 && mprotect(at, bytes, PROT_READ) == 0 &&
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0)
+        raise(SIGSTOP);
+    _exit(1);
+}
+
+/* Whether a debugger could set breakpoints in text on hugetlb pages: does the same in the read-only memory of a child, with one page
+   of the pool for a moment.  UNKNOWN: no page is free, or this process may trace nothing. */
+static enum answer try_breakpoint(const struct hl_geometry *geometry) {
+    enum answer answer = UNKNOWN;
+    uint64_t bytes = geometry->huge_page_bytes;
+    int status = 0;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(geometry), -1, 0);
+    if (at == MAP_FAILED)
+        return UNKNOWN;
+    pid_t pid = fork();
+    if (pid == 0)
+        wait_for_breakpoint(at, bytes);
+    if (pid > 0 && waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
+        answer = ptrace(PTRACE_POKEDATA, pid, at, NULL) == 0 ? YES : NO;
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+    }
+    munmap(at, bytes);
+    return answer;
+}
+
 static void find_breakpoints(struct request *request, const struct machine *machine) {
-    const enum hl_answer_of_kernel answer = hl_try_breakpoint(&machine->geometry);
+    const enum answer answer = try_breakpoint(&machine->geometry);
     static const char *const sentences[] = {
-        [HL_UNKNOWN] =
-            "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
-            "free, or nothing may be traced",
-        [HL_NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that one "
-                  "starts gets thp (backend=auto)",
-        [HL_YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
+        [UNKNOWN] = "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
+                    "free, or nothing may be traced",
+        [NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that one "
+               "starts gets thp (backend=auto)",
+        [YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
     };
-    add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
-                answer == HL_NO ? "run programs that you debug with backend=thp, or boot Linux 6.18 or newer"
-                                : NULL);
-    add_detail(request, "breakpoints", answer == HL_UNKNOWN ? json_null() : json_boolean(answer == HL_YES));
+    add_finding(request, "breakpoints", answer == NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
+                answer == NO ? "run programs that you debug with backend=thp, or boot Linux 6.18 or newer"
+                             : NULL);
+    add_detail(request, "breakpoints", answer == UNKNOWN ? json_null() : json_boolean(answer == YES));
 }
 
 /* Only a warning: the host may have another administrator. */

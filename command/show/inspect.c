@@ -358,7 +358,7 @@ static uint64_t count_pool_pages(const struct hl_file_plan *plan, const struct h
    printed, too), or as LOADED in a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
                         const struct hl_loaded *loaded) {
-    struct inspection it = {.options = request->options};
+    struct inspection it = {.plan = {.path = path, .file = file}, .options = request->options};
     struct hl_file_plan *plan = &it.plan;
     const struct hl_options for_image = hl_options_for_image(&request->options);
     uint64_t bias = loaded != NULL ? loaded->object.load_bias : 0;
@@ -455,6 +455,22 @@ static void inspect_executable(struct request *request) {
                        "the executable of this process is no ELF64 file that can be read; name a file");
 }
 
+/* False after one line. */
+static bool read_process(struct request *request) {
+    struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    int result = hl_open_process(&request->process, request->pid);
+    if (result == 0)
+        result = hl_read_process(&request->process);
+    if (result == 0)
+        result = hl_find_loaded(&request->process, &geometry);
+    if (result != 0)
+        hl_say_unreadable(request->pid, result);
+    else
+        request->obstacle = hl_find_obstacle(&request->process);
+    return result == 0;
+}
+
 int hl_inspect_files(int argc, char **argv) {
     static const struct hl_command command = {
         "inspect",
@@ -462,8 +478,7 @@ int hl_inspect_files(int argc, char **argv) {
         "FILE is an ELF64 program or library, of any machine.  Nothing is moved and no privilege is needed.",
         command_flags, true};
     struct request request = {.process.folder = -1};
-    struct hl_geometry geometry;
-    int code = HL_EXIT_USAGE, result = 0;
+    int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
     if (request.paths.n == 0 && request.pid == 0) {
@@ -476,20 +491,10 @@ int hl_inspect_files(int argc, char **argv) {
     request.options_text = joined;
     hl_default_options(&request.options);
     hl_parse_options(&request.options, joined, NULL);
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    if (request.pid != 0)
-        result = hl_open_process(&request.process, request.pid);
-    if (request.pid != 0 && result == 0)
-        result = hl_read_process(&request.process);
-    if (request.pid != 0 && result == 0)
-        result = hl_find_loaded(&request.process, &geometry);
-    if (result != 0) {
-        hl_say_unreadable(request.pid, result);
+    if (request.pid != 0 && !read_process(&request)) {
         code = HL_EXIT_NO;
         goto out;
     }
-    if (request.pid != 0)
-        request.obstacle = hl_find_obstacle(&request.process);
     request.files = json_array();
     for (size_t i = 0; i < request.paths.n; i++)
         inspect_file(&request, request.paths.word[i]);

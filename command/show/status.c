@@ -399,22 +399,37 @@ static json_t *make_pages(const uint64_t pages[BACKENDS]) {
                      (json_int_t)pages[FILE_CACHE]);
 }
 
+/* Bytes of a tally, by their names in JSON. */
+#define FIELD(name)                                                                                          \
+    { #name, offsetof(struct tally, name) }
+static const struct {
+    const char *name;
+    size_t offset;
+} byte_fields[] = {
+    FIELD(text_bytes),           FIELD(text_huge_bytes),
+    FIELD(text_untouched_bytes), FIELD(private_hugetlb_bytes),
+    FIELD(shared_hugetlb_bytes), FIELD(anon_huge_bytes),
+    FIELD(file_pmd_bytes),       FIELD(image_bytes),
+};
+
 static json_t *make_object(const struct tally *tally) {
     const struct hl_object *object = &tally->loaded->object;
-    const uint64_t *pages = tally->pages;
-    return json_pack(
-        "{s:o, s:o, s:b, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}",
-        "path", hl_json_text(object->path), "load_bias", hl_json_hex(object->load_bias), "is_main",
-        object->is_main, "text_bytes", (json_int_t)tally->text_bytes, "text_huge_bytes",
-        (json_int_t)tally->text_huge_bytes, "text_untouched_bytes", (json_int_t)tally->text_untouched_bytes,
-        "text_share", hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages",
-        (json_int_t)(pages[HUGETLB] + pages[THP] + pages[IMAGE] + pages[FILE_CACHE]), "private_hugetlb_bytes",
-        (json_int_t)tally->private_hugetlb_bytes, "shared_hugetlb_bytes",
-        (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes", (json_int_t)tally->anon_huge_bytes,
-        "file_pmd_bytes", (json_int_t)tally->file_pmd_bytes, "image_bytes", (json_int_t)tally->image_bytes,
-        "image", hl_json_text(tally->image), "backends", make_pages(pages), "verdict",
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < BACKENDS; i++)
+        pages += tally->pages[i];
+    json_t *json = json_pack(
+        "{s:o, s:o, s:b, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "path", hl_json_text(object->path),
+        "load_bias", hl_json_hex(object->load_bias), "is_main", object->is_main, "text_share",
+        hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)pages, "image",
+        hl_json_text(tally->image), "backends", make_pages(tally->pages), "verdict",
         tally->verdict.path != NULL ? hl_json_verdict(&tally->verdict) : json_null(), "why",
         hl_json_text(tally->why), "nodes", make_nodes(tally->node_bytes), "ranges", make_ranges(tally));
+    for (size_t i = 0; i < sizeof byte_fields / sizeof byte_fields[0]; i++) {
+        uint64_t bytes;
+        memcpy(&bytes, (const char *)tally + byte_fields[i].offset, sizeof bytes);
+        json_object_set_new(json, byte_fields[i].name, json_integer((json_int_t)bytes));
+    }
+    return json;
 }
 
 static json_t *make_process(const struct snapshot *snapshot) {
