@@ -49,7 +49,7 @@ core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c command/run/start.c,$(wildcard command/*.c command/*/*.c)))
 # The part that starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso run/mount file/file-plan file/launcher file/section proc/process proc/objects proc/status \
+start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso file/file-plan file/launcher file/section proc/process proc/objects proc/status \
     image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/inject/exec-*.c command/inject/tracee*.c) command/inject/instructions.c command/inject/pieces.c)
 units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))

@@ -22,7 +22,7 @@ from servers import Server, in_generations, server_pages
 from workloads import STORE, data_folder, image_of, share
 
 CHROOT = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hugeld/suites/sid"
-MADE_BY = "tests/ldso/suite sid -- tools/install-packages bench-mysql"
+MADE_BY = "run tests/ldso/suite sid -- tools/install-packages bench-mysql"
 PROGRAM = CHROOT / "usr/sbin/mysqld"
 TESTS = {"oltp_point_select": "point selects", "oltp_read_only": "read-only transactions"}
 TABLES, ROWS, CLIENTS = 4, 100000, 8
@@ -123,7 +123,7 @@ def make_template(parent):
     """A folder with the data of a server that was shut down."""
     template = parent / "template"
     template.mkdir()
-    subprocess.run(inside("/usr/sbin/mysqld", "--initialize-insecure", *server_words(template, PORT)), check=True, capture_output=True)
+    subprocess.run(inside("/usr/sbin/mysqld", *server_words(template, PORT), "--initialize-insecure"), check=True, capture_output=True)
     server = start_server(make_way("template", "/usr/sbin/mysqld"), template, PORT)
     try:
         if not ask(template, "CREATE DATABASE sbtest"):

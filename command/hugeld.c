@@ -42,13 +42,11 @@ static bool choose_via(unsigned *via, const char *name) {
 /* Whether the arguments are those of `run`, as they should be.  Anything else, --help and mistakes included, is for
    hugeld-command. */
 static bool read_request(struct hl_request *request, int argc, char **argv) {
-    static const struct option options[] = {{"objects", required_argument, NULL, 'p'},
-                                            {"options", required_argument, NULL, 'o'},
-                                            {"via", required_argument, NULL, 'l'},
-                                            {"ld-so", required_argument, NULL, 'L'},
-                                            {"copy", no_argument, NULL, 'c'},
-                                            {"gate", required_argument, NULL, 'g'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"objects", required_argument, NULL, 'p'}, {"options", required_argument, NULL, 'o'},
+        {"via", required_argument, NULL, 'l'},     {"ld-so", required_argument, NULL, 'L'},
+        {"copy", no_argument, NULL, 'c'},          {"children", no_argument, NULL, 'C'},
+        {"gate", required_argument, NULL, 'g'},    {NULL, 0, NULL, 0}};
     bool is_right = argc >= 2 && strcmp(argv[1], "run") == 0;
     opterr = 0;
     for (int c; is_right && (c = getopt_long(argc - 1, argv + 1, "+p:o:l:L:", options, NULL)) != -1;) {
@@ -62,11 +60,14 @@ static bool read_request(struct hl_request *request, int argc, char **argv) {
             hl_set_linker(&request->run, optarg);
         else if (c == 'c')
             request->run.copies = true;
+        else if (c == 'C')
+            request->run.children = true;
         else if (c == 'g')
             request->gate = (int)strtol(optarg, NULL, 10);
         else
             is_right = false;
     }
+    is_right = is_right && !hl_is_contradictory(&request->run);
     request->program = argv + (is_right ? 1 + optind : argc);
     return *request->program != NULL;
 }

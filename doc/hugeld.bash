@@ -21,13 +21,13 @@ _hugeld() {
         return
     fi
     case ${words[1]} in
-    run) options='--via --ld-so --options --objects --copy --help' ;;
+    run) options='--via --ld-so --options --objects --children --copy --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --help' ;;
     perf-map) options='--append --children --demangle --output --help' ;;
     bench)
-        options='--at-once --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
+        options='--at-once --children --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --objects --report --seconds --toggle --help'
         ;;
     survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
@@ -45,7 +45,7 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -59,7 +59,7 @@ _hugeld() {
     -L | -O | --list | --metrics | --ld-so | --output | --program | --report) _filedir ;;
     --way) mapfile -t COMPREPLY < <(compgen -W 'in-place image' -- "$cur") ;;
     --store) _filedir -d ;;
-    -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --every) ;;
+    -n | --metric | --pairs | --seconds | -H | --huge-page | --every) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;

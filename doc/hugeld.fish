@@ -35,6 +35,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from enable disable' -a '(__fish_c
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -l children -d 'Put what it starts on images'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -l copy -d 'Make private copies of objects that are not shared'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
@@ -53,7 +54,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench' -s i -l ignore-failure
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -s n -l pairs -x -d 'Runs of each side'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l pid -x -a '(__fish_complete_pids)' -d 'Measure a process'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l at-once -d 'Both sides at the same time'
-complete -c hugeld -n '__fish_seen_subcommand_from bench' -l precision -x -d 'How narrow an interval'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l report -r -F -d 'Write a report'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey service' -l seconds -x -d 'How long'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'

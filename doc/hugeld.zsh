@@ -13,7 +13,7 @@ _hugeld() {
     json=('(-j --json)'{-j,--json}'[print JSON]')
     options=('*'{-o,--options}'[how]:option:_hugeld_options')
     objects=('(-p --objects)'{-p,--objects}'[which objects]:patterns:(main)')
-    loader=('--copy[make private copies of objects that are not shared]' '(-l --via)'{-l,--via}'[which way in]:way:(auto preload ldso)'
+    loader=('--children[put what it starts on images]' '--copy[make private copies of objects that are not shared]' '(-l --via)'{-l,--via}'[which way in]:way:(auto preload ldso)'
         '(-L --ld-so)'{-L,--ld-so}'[the patched dynamic linker]:file:_files')
     help=('(- *)'{-h,--help}'[print help]')
     if ((CURRENT == 2)); then
@@ -36,7 +36,7 @@ _hugeld() {
         ;;
     bench)
         _arguments -S $help $json $options $objects $loader '(-i --ignore-failure)'{-i,--ignore-failure}'[any exit status]' \
-            '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
+            '--at-once[both sides at the same time]' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
             '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
             '--metric=[prints the work done]:command:' '--keep[leave it attached]' '(-)1:program:_command_names -e' \

@@ -106,6 +106,11 @@ void *hl_xmalloc(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes
 
 void *hl_xrealloc(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
 
+void hl_replace_text(char **text, const char *by) {
+    free(*text);
+    *text = hl_xasprintf("%s", by != NULL ? by : "");
+}
+
 void hl_add_to_texts(struct hl_texts *texts, const char *text) {
     texts->text = hl_xrealloc(texts->text, (texts->n + 1) * sizeof *texts->text);
     texts->text[texts->n++] = hl_xasprintf("%s", text);

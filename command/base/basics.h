@@ -38,6 +38,9 @@ void *hl_xmalloc(size_t bytes);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Replaces *TEXT, from malloc or NULL, by a copy of BY, or of "" if that is NULL. */
+void hl_replace_text(char **text, const char *by);
+
 /* Texts from malloc; zero at first. */
 struct hl_texts {
     size_t n;

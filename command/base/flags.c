@@ -68,17 +68,14 @@ static int read_pid(const struct hl_command *command, const struct hl_flag *flag
 
 static int read_number(const struct hl_command *command, const struct hl_flag *flag, void *at,
                        const char *text) {
-    bool is_count = flag->kind == HL_FLAG_COUNT, is_percent = flag->kind == HL_FLAG_PERCENT;
+    bool is_count = flag->kind == HL_FLAG_COUNT;
     char *end;
     double number = strtod(text, &end);
     if (is_count)
         end = (char *)text + strspn(text, "0123456789");
-    if (is_percent && *end == '%')
-        end++;
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || number < flag->least || number > flag->most)
         return refuse(command, flag, text,
-                      hl_xasprintf("%s from %.9g to %.9g", is_percent ? "per cent" : "a number", flag->least,
-                                   flag->most));
+                      hl_xasprintf("a number from %.9g to %.9g", flag->least, flag->most));
     if (is_count)
         *(size_t *)at = (size_t)number;
     else
@@ -129,7 +126,6 @@ static error_t store(const struct reading *reading, const struct hl_flag *flag, 
         return read_pid(command, flag, at, text);
     case HL_FLAG_COUNT:
     case HL_FLAG_NUMBER:
-    case HL_FLAG_PERCENT:
         return read_number(command, flag, at, text);
     case HL_FLAG_CHOICE:
         return choose(command, flag, at, text);

@@ -17,7 +17,6 @@ enum hl_flag_kind {
     HL_FLAG_PID,
     HL_FLAG_COUNT,
     HL_FLAG_NUMBER,
-    HL_FLAG_PERCENT,
     HL_FLAG_CHOICE,
     HL_FLAG_PROGRAM,
     HL_FLAG_CALL
@@ -58,13 +57,11 @@ struct hl_flag {
 #define HL_PID(type, field) .kind = HL_FLAG_PID, HL_FIELD(type, field, pid_t)
 /* NAME=VALUE,... of elf/option.def.  Each is added to the earlier ones; the caller frees them. */
 #define HL_OPTIONS(type, field) .kind = HL_FLAG_OPTIONS, HL_FIELD(type, field, char *)
-/* A whole number; a number that may have decimals; the same, with or without "%" behind it. */
+/* A whole number; a number that may have decimals. */
 #define HL_COUNT(type, field, from, to)                                                                      \
     .kind = HL_FLAG_COUNT, HL_FIELD(type, field, size_t), .least = (from), .most = (to)
 #define HL_NUMBER(type, field, from, to)                                                                     \
     .kind = HL_FLAG_NUMBER, HL_FIELD(type, field, double), .least = (from), .most = (to)
-#define HL_PERCENT(type, field, from, to)                                                                    \
-    .kind = HL_FLAG_PERCENT, HL_FIELD(type, field, double), .least = (from), .most = (to)
 #define HL_SECONDS(type, field) HL_NUMBER(type, field, 0.1, 86400)
 #define HL_CHOICE(type, field, of) .kind = HL_FLAG_CHOICE, HL_FIELD(type, field, unsigned), .choices = (of)
 /* For the last row: the first argument and all behind it, including options.  NULL if there is none. */

@@ -92,6 +92,8 @@ void hl_close_local(struct hl_local *local) {
     for (size_t i = 0; i < local->n; i++)
         close(local->mount[i].file);
     local->n = 0;
+    free(local->exposed);
+    local->exposed = NULL;
     forget_folder(local);
 }
 

@@ -87,16 +87,12 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
     return sentence;
 }
 
-/* What to say if the interval is wider than asked for, or too wide to see what huge pages mostly gain; NULL: it is not.  The caller
-   frees it. */
+/* What to say if the interval is too wide to see what huge pages mostly gain; NULL: it is not.  The caller frees it. */
 static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio *wall) {
-    double wanted = bench->precision > 0 ? bench->precision : HALF_WIDTH_MAX;
-    if ((!wall->known && bench->precision == 0) || (wall->known && hl_half_width(wall) <= wanted))
+    if (!wall->known || hl_half_width(wall) <= HALF_WIDTH_MAX)
         return NULL;
-    return hl_xasprintf("the machine is too restless for %.4g %%: after %zu pairs the interval of the wall "
-                        "time has %.1f %% to each "
-                        "side; %s",
-                        wanted, bench->pairs, hl_half_width(wall),
+    return hl_xasprintf("the machine is restless: the interval of the wall time has %.1f %% to each side; %s",
+                        hl_half_width(wall),
                         bench->at_once ? "measure when it has less to do, or give the program more to do"
                                        : "try --at-once, if two runs don't get into each other's way");
 }
@@ -197,8 +193,6 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
         sentence, "plain_huge_bytes", (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
     json_object_set_new(answer, "method", json_string(bench->at_once ? "at once" : "in turns"));
-    json_object_set_new(answer, "precision",
-                        bench->precision > 0 ? json_real(bench->precision) : json_null());
     char *restless = describe_noise(bench, &ratios[HL_WALL]);
     json_object_set_new(answer, "restless", hl_json_text(restless));
     char *next = compose_next(bench, ratios, restless != NULL);

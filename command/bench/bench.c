@@ -30,15 +30,12 @@
 /* With fewer pairs the 95 % interval of a median is wider than all of them. */
 #define PAIRS_MIN 6
 #define PAIRS_MAX 10000
-/* --precision gives up after this time. */
-#define PRECISION_SECONDS 300
 /* The time between two lines of progress without a terminal. */
 #define PROGRESS_SECONDS 10
 
 struct request {
     struct hl_subject subject;
-    size_t pairs;     /* 0: not given */
-    double precision; /* 0: not given */
+    size_t pairs; /* 0: not given */
     bool json, ignore_failure, at_once;
     const char *report;
     pid_t pid;
@@ -51,8 +48,6 @@ struct request {
 static const struct hl_flag command_flags[] = {
     {"pairs", 'n', "N", "Measure N runs of each side (20)",
      HL_COUNT(struct request, pairs, PAIRS_MIN, PAIRS_MAX)},
-    {"precision", 0, "PERCENT", "Measure until the interval is that narrow to each side",
-     HL_PERCENT(struct request, precision, 0.01, 100)},
     {"at-once", 0, NULL, "Run both sides of a pair at the same time", HL_SWITCH(struct request, at_once)},
     HL_RUN_FLAGS(struct request, subject.run),
     {"ignore-failure", 'i', NULL, "Accept a non-zero exit status", HL_SWITCH(struct request, ignore_failure)},
@@ -150,8 +145,9 @@ static int check_pages(const struct hl_bench *bench, enum hl_side side, struct h
         trial->value[HL_PAGES] = (double)bench->unsaid_pages;
     if (side == HL_PLAIN || trial->value[HL_PAGES] > 0)
         return 0;
-    char *line = bench->lack != NULL ? hl_xasprintf("%s", bench->lack) : choose_line(trial);
-    hl_warn("nothing to measure, nothing moved: %s", line);
+    char *line = choose_line(trial);
+    const char *lack = bench->lack != NULL ? bench->lack : "";
+    hl_warn("nothing to measure, nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
     free(line);
     return HL_EXIT_NO;
 }
@@ -232,9 +228,8 @@ static void tell_progress(const struct hl_bench *bench, struct progress *progres
         return;
     double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
     double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
-    char *line = bench->precision > 0 ? hl_xasprintf("pair %zu, %.3f of the time so far", done, ratio)
-                                      : hl_xasprintf("pair %zu of %zu, %.3f of the time so far, %.0f s to go",
-                                                     done, bench->pairs, ratio, rest / 1e3);
+    char *line = hl_xasprintf("pair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs,
+                              ratio, rest / 1e3);
     if (terminal)
         hl_show_progress(0, "%s", line);
     else
@@ -282,30 +277,16 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
     return code;
 }
 
-/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which to look again, which takes
-   time. */
-static bool is_precise(const struct hl_bench *bench, size_t done, size_t *next) {
-    if (bench->precision == 0 || done < *next)
-        return false;
-    *next = done + done / 4 + 1;
-    struct hl_ratio wall =
-        hl_compare_pairs(bench->value[HL_PLAIN][HL_WALL], bench->value[HL_ON_HUGE][HL_WALL], done);
-    return wall.known && hl_half_width(&wall) <= bench->precision;
-}
-
 static int measure_pairs(struct hl_bench *bench) {
     int code = 0;
-    size_t done = 0, next = PAIRS_MIN;
     double now = hl_now_ms();
     struct progress progress = {now, now};
-    while (code == 0 && done < bench->pairs && !is_precise(bench, done, &next) &&
-           (bench->precision == 0 || done < PAIRS_MIN || hl_now_ms() - now < PRECISION_SECONDS * 1e3)) {
+    for (size_t done = 0; code == 0 && done < bench->pairs;) {
         code = bench->at_once ? measure_at_once(bench, done) : measure_in_turns(bench, done);
         if (code == 0)
             tell_progress(bench, &progress, ++done);
     }
     hl_hide_progress();
-    bench->pairs = done;
     return code;
 }
 
@@ -336,7 +317,6 @@ static int measure_program(struct request *request) {
         .subject = &request->subject,
         .pairs = request->pairs,
         .at_once = request->at_once,
-        .precision = request->precision,
         .own_images = json_array(),
     };
     struct hl_own_store own = {0};
@@ -380,7 +360,7 @@ static int measure_program(struct request *request) {
 /* 0, or the exit code after one line. */
 static int check_request(const struct request *request) {
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
-               request->subject.run.via != HL_VIA_AUTO || request->at_once || request->precision > 0 ||
+               request->subject.run.via != HL_VIA_AUTO || request->at_once ||
                request->subject.run.patterns != NULL;
     if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
@@ -431,7 +411,7 @@ int hl_measure_program(int argc, char **argv) {
     if (code != 0)
         goto out;
     if (request.pairs == 0)
-        request.pairs = request.precision > 0 ? PAIRS_MAX : PAIRS_DEFAULT;
+        request.pairs = PAIRS_DEFAULT;
     if (request.toggles) {
         request.settings.pairs = request.pairs;
         request.settings.seconds = request.seconds > 0 ? request.seconds : 10;

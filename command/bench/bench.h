@@ -59,7 +59,6 @@ struct hl_bench {
     size_t pairs;
     bool at_once;              /* both sides of a pair at the same time */
     int processors[HL_SIDES];  /* the sides' processors in the first pair */
-    double precision;          /* half of the interval's width as asked for, in per cent; or 0 */
     struct hl_trial reference; /* the first plain run */
     bool comparable;           /* without hugeld its output is the same each time */
     uint64_t

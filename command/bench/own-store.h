@@ -11,10 +11,10 @@ struct hl_own_store {
 };
 
 /* Where `hugeld run` would start SUBJECT as it is for lack of images: makes those of the objects in MAPS, which are a plain run's, in
-   a store that it adds to the subject's options.  FILES gets the originals' paths.  NULL, or why an image could not be made; the
+   a store that it adds to the subject's options.  MADE gets the originals' paths.  NULL, or why an image could not be made; the
    caller frees it. */
 char *hl_make_own_images(struct hl_own_store *own, struct hl_subject *subject, const json_t *maps,
-                         json_t *files);
+                         json_t *made);
 void hl_remove_own_store(struct hl_own_store *own);
 
 #endif

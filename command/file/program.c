@@ -117,8 +117,7 @@ enum hl_reason hl_check_preload(struct hl_program *program) {
 }
 
 bool hl_is_linker_called(struct hl_program *program) {
-    return strncmp(hl_base_name(program->path), "ld", 2) == 0 && hl_read_program(program) &&
-           is_linker(&program->file);
+    return hl_read_program(program) && is_linker(&program->file);
 }
 
 /* --- the file --- */

@@ -454,8 +454,9 @@ static const struct {
                           "reboot, or ask for an image: way=image"},
     [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
                             "wait until there are fewer, or ask for an image: way=image"},
-    [NO_PAGE] = {"no-huge-page", "the kernel had no huge page for it; free or compact memory: echo 1 > "
-                                 "/proc/sys/vm/compact_memory"},
+    [NO_PAGE] =
+        {"no-huge-page",
+         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
     [FILE_SYSTEM] = {NULL,
                      "its file system keeps files on small pages; make an image: hugeld enable --way=image"},
     [MEMORY] = {"memory",
@@ -553,9 +554,8 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) 
         return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
                             "processes map the file; run it there");
     if (has_isolated())
-        return hl_xasprintf(
-            "processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would wait "
-            "for these; make an image: hugeld enable --way=image");
+        return hl_xasprintf("processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would "
+                            "wait for these; make an image: hugeld enable --way=image");
     char *sentence = hl_explain_unsteady(file->fd, true);
     char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false, NULL) : NULL;
     if (problem != NULL)
@@ -580,7 +580,7 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     work.joins = can_join(&work);
     if (bytes > hl_memory_room())
         obstacle = MEMORY;
-    for (size_t i = 0; i < place->n_chunks && obstacle < MEMORY; i++) {
+    for (size_t i = 0; i < place->n_chunks && obstacle < FILE_SYSTEM; i++) {
         if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
         /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */

@@ -111,60 +111,93 @@ static bool may_select(struct hl_string patterns, const struct hl_object *object
     return false;
 }
 
-/* Whether FOLDER of the open STORE has the image of a library that PATTERNS may select, made from the present version of the
-   file. */
-static bool has_library(int store, const char *folder, struct hl_string patterns) {
-    struct hl_elf_file image;
-    struct hl_file_state state;
-    struct hl_line key;
-    char path[PATH_MAX];
-    char *link = hl_xasprintf("%s/" HL_ORIGIN_LINK, folder);
-    ssize_t bytes = readlinkat(store, link, path, sizeof path - 1);
-    free(link);
-    if (bytes <= 0)
-        return false;
-    path[bytes] = '\0';
-    if (strstr(hl_base_name(path), ".so") == NULL &&
-        !may_select(patterns, &(struct hl_object){.path = path})) /* a program, usually: not read */
-        return false;
-    link = hl_xasprintf("%s/" HL_IMAGE_LINK, folder);
-    bool has = hl_open_elf(&image, store, link) == HL_ELF_FINE;
-    free(link);
-    if (!has)
-        return false;
-    const struct hl_object object = {.path = path, .soname = image.soname};
-    bool is_library = image.header.e_type == ET_DYN && (image.soname != NULL || !image.has_interpreter);
-    has = is_library && may_select(patterns, &object);
-    hl_close_elf(&image);
-    int file = has ? open(path, O_PATH | O_CLOEXEC) : -1;
-    if (has && file < 0 && errno == ENOENT)
-        return true; /* a folder was renamed, or has another name here: the key decides */
-    has = file >= 0 && hl_read_file_state(&state, file) == 0;
-    if (file >= 0)
-        close(file);
-    if (has)
-        hl_set_image_key(&key, &state);
-    return has && strcmp(key.at, folder) == 0;
+/* The file at PATH is the present version of the one with the KEY, or is not found: a folder was renamed, or has another name here,
+   and the key decides. */
+static bool is_present(const char *path, const char *key) {
+    struct hl_line present;
+    int file = open(path, O_PATH | O_CLOEXEC);
+    if (file < 0)
+        return errno == ENOENT;
+    bool is = read_key(&present, file) && strcmp(present.at, key) == 0;
+    close(file);
+    return is;
 }
 
-static bool has_any_library(const char *path, uint64_t owner, struct hl_string patterns) {
+/* What the open IMAGE of the file at PATH is to a process that has libhugeld.so preloaded. */
+static enum hl_fit find_fit(const struct hl_elf_file *image, const char *path, struct hl_string patterns) {
+    struct hl_object object = {.path = path, .soname = image->soname};
+    struct hl_geometry geometry;
+    struct hl_elf_file file;
+    if (image->header.e_type == ET_DYN && (image->soname != NULL || !image->has_interpreter))
+        return may_select(patterns, &object) ? HL_FIT_LIBRARY : HL_FIT_NONE;
+    object.is_main = true;
+    if (!image->has_interpreter || !may_select(patterns, &object))
+        return HL_FIT_NONE;
+    if (image->header.e_type == ET_EXEC)
+        return HL_FIT_EXECUTABLE;
+    /* Images of PIEs are laid out for multiples of 2 MiB, which their files may not be. */
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return HL_FIT_NONE;
+    bool is_anywhere = hl_gets_any_address(&file, &geometry);
+    hl_close_elf(&file);
+    return is_anywhere ? HL_FIT_PIE : HL_FIT_EXECUTABLE;
+}
+
+/* The same for the image in FOLDER of the open STORE, if it was made from the present version of its file, whose path is put into
+   PATH.  An executable is read only if executables are WANTED. */
+static enum hl_fit find_fit_in(int store, const char *folder, struct hl_string patterns, unsigned wanted,
+                               char path[PATH_MAX]) {
+    struct hl_elf_file image;
+    char *link = hl_xasprintf("%s/" HL_ORIGIN_LINK, folder);
+    ssize_t bytes = readlinkat(store, link, path, PATH_MAX - 1);
+    free(link);
+    path[bytes > 0 ? bytes : 0] = '\0';
+    bool is_read = strstr(hl_base_name(path), ".so") != NULL || (wanted & HL_FIT_EXECUTABLE) ||
+                   may_select(patterns, &(struct hl_object){.path = path});
+    if (bytes <= 0 || !is_read)
+        return HL_FIT_NONE;
+    link = hl_xasprintf("%s/" HL_IMAGE_LINK, folder);
+    bool is_open = hl_open_elf(&image, store, link) == HL_ELF_FINE;
+    free(link);
+    if (!is_open)
+        return HL_FIT_NONE;
+    enum hl_fit fit = find_fit(&image, path, patterns) & wanted;
+    hl_close_elf(&image);
+    return fit != HL_FIT_NONE && is_present(path, folder) ? fit : HL_FIT_NONE;
+}
+
+/* Adds to *USES, until it has all that is WANTED. */
+static void add_fits(unsigned *fits, const char *path, uint64_t owner, struct hl_string patterns,
+                     unsigned wanted, char **pie) {
+    char origin[PATH_MAX];
     long store = hl_open_store(path, owner);
     DIR *entries = store >= 0 ? hl_open_list((int)store, ".") : NULL;
-    bool has = false;
-    for (struct dirent *entry; entries != NULL && !has && (entry = readdir(entries)) != NULL;)
-        has = entry->d_name[0] != '.' && has_library((int)store, entry->d_name, patterns);
+    for (struct dirent *entry; entries != NULL && *fits != wanted && (entry = readdir(entries)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        enum hl_fit fit = find_fit_in((int)store, entry->d_name, patterns, wanted, origin);
+        if (fit == HL_FIT_PIE && *pie == NULL)
+            *pie = hl_xasprintf("%s", origin);
+        *fits |= fit;
+    }
     if (entries != NULL)
         closedir(entries);
     if (store >= 0)
         close((int)store);
-    return has;
 }
 
-bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options *options) {
-    char *own = hl_choose_store(options);
-    bool has = has_any_library(HL_SYSTEM_STORE, 0, patterns) ||
-               (own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 &&
-                has_any_library(own, hl_find_store_owner(), patterns));
+unsigned hl_find_fits(struct hl_string patterns, const struct hl_options *options, unsigned wanted,
+                      char **pie) {
+    char *own = hl_choose_store(options), *first = NULL;
+    unsigned fits = 0;
+    add_fits(&fits, HL_SYSTEM_STORE, 0, patterns, wanted, &first);
+    if (own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0)
+        add_fits(&fits, own, hl_find_store_owner(), patterns, wanted, &first);
     free(own);
-    return has;
+    if (pie != NULL)
+        *pie = first;
+    else
+        free(first);
+    return fits;
 }

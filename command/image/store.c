@@ -255,24 +255,20 @@ void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *u
 }
 
 uint64_t hl_store_bytes(const char *size) {
-    char *unit;
+    static const char units[] = "kKmMgG";
+    const char *text = size != NULL ? size : DEFAULT_SIZE;
     struct sysinfo memory;
-    uint64_t number = strtoull(size != NULL ? size : DEFAULT_SIZE, &unit, 10);
-    switch (*unit) {
-    case '%':
+    char *end;
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    const char *unit = *end != '\0' ? strchr(units, *end) : NULL;
+    bool is_share = *end == '%', has_unit = is_share || unit != NULL;
+    if (text[0] < '0' || text[0] > '9' || errno != 0 || end[has_unit] != '\0' ||
+        number > (is_share ? 100 : UINT64_MAX >> 30))
+        return 0;
+    if (is_share)
         return sysinfo(&memory) == 0 ? (uint64_t)memory.totalram * memory.mem_unit / 100 * number : 0;
-    case 'k':
-    case 'K':
-        return number << 10;
-    case 'm':
-    case 'M':
-        return number << 20;
-    case 'g':
-    case 'G':
-        return number << 30;
-    default:
-        return number;
-    }
+    return unit != NULL ? number << 10 * ((unit - units) / 2 + 1) : number;
 }
 
 /* Whether the mounted STORE has the SIZE, but for a page. */

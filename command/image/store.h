@@ -42,7 +42,7 @@ struct hl_store {
         bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
 
-/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size. */
+/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size.  0: it is no size. */
 uint64_t hl_store_bytes(const char *size);
 
 /* Whether the system's store was mounted, and something other than `hugeld reset` has unmounted it. */
@@ -164,9 +164,19 @@ bool hl_is_in_store(int file, const struct hl_options *options);
    HL_WAY_IMAGE if a store knows it, which decides whether to go on, not whether to trust the image; else HL_WAY_NOTHING. */
 enum hl_way hl_find_made(int file, const struct hl_options *options);
 
-/* Whether the stores that a process with OPTIONS looks into have the image of a library that PATTERNS select.  It cannot be known
-   whether the program maps it: the program may load the library later, or never. */
-bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options *options);
+/* What an image is to a process that has libhugeld.so preloaded. */
+enum hl_fit {
+    HL_FIT_NONE,
+    HL_FIT_LIBRARY = 1,
+    HL_FIT_EXECUTABLE = 2, /* always at the same address modulo a huge page, and so on its image */
+    HL_FIT_PIE = 4         /* at any address, and so never on it */
+};
+
+/* The bits, of those in WANTED, of the images in the stores that a process with OPTIONS looks into, and that PATTERNS select.  It
+   cannot be known whether a program maps a library: it may load it later, or never.  *PIE, unless PIE is NULL, is the path of a file
+   with HL_FIT_PIE, or NULL; the caller frees it. */
+unsigned hl_find_fits(struct hl_string patterns, const struct hl_options *options, unsigned wanted,
+                      char **pie);
 
 /* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
 bool hl_is_kept_in_place(int file, const struct hl_options *options);

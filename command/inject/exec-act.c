@@ -5,7 +5,7 @@
        mmap, MAP_FIXED   each piece over the kernel's mapping of the program's own file, text first: whether that may
                          be executed at all is seen while nothing has changed
        mmap, mremap      the contents of the huge page with the headers: see hl_map_header_at_exec_stop
-       close
+       close             when the program is let go
 
    Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly, because
    the program has not run: a check before shows that only its file is mapped there.  Kernels before 6.12 can take the old text
@@ -253,9 +253,9 @@ static int check(struct act *act) {
         return result;
     /* The kernel may have executed another file in its place (a rename, binfmt_misc, the shell for a script without "#!"). */
     result = hl_check_executable(&act->opened, &act->plan->file);
-    if (result == 0)
+    if (result == 0 && !act->plan->maps_linker)
         result = place(act, vector.entry);
-    act->moves = !is_congruent(act);
+    act->moves = act->plan->maps_linker || !is_congruent(act);
     act->vdso = vector.owner[HL_EXEC_VDSO];
     /* A program that is not the planned one has to wait for its helper, too. */
     int placed = read_mappings(act, &vector);
@@ -265,6 +265,8 @@ static int check(struct act *act) {
         result = placed;
     if (result == 0 && vector.secure != 0)
         result = HL_REASON_PRIVILEGED;
+    if (act->plan->maps_linker)
+        return result;
     if (result == 0)
         result = keep_branch_protection(act);
     if (result != 0)
@@ -308,7 +310,8 @@ static uint64_t find_call_in_vdso(const struct act *act) {
     size_t n = act->vdso != 0 ? sizeof bytes : 0;
     while (n > 0 && hl_read_thread(act->thread->pid, act->vdso, bytes, n) != 0)
         n -= 4096;
-    const char *found = hl_find_code(bytes, n, &(struct hl_code){HL_SYSCALL_BYTES, hl_call_code.at});
+    const struct hl_code code = {HL_SYSCALL_BYTES, hl_call_code.at}, *same;
+    const char *found = hl_find_code(bytes, n, &code, 1, &same);
     return found != NULL ? act->vdso + (uint64_t)(found - bytes) : 0;
 }
 
@@ -406,11 +409,14 @@ static int change(struct act *act) {
     int result = open_in_program(act, act->plan->image_path, &act->file);
     if (result == 0)
         result = check_opened(act);
-    if (result == 0 && act->moves)
+    if (result == 0 && act->plan->maps_linker)
+        result = hl_map_linker(act->plan, act->thread, &act->process, act->file);
+    else if (result == 0 && act->moves)
         result = hl_move_at_exec_stop(act->plan, act->thread, &act->process, act->file);
     else if (result == 0)
         result = map_over(act);
-    hl_close_in_tracee(act->thread, act->file);
+    if (act->file >= 0)
+        hl_call_later(act->thread, SYS_close, (uint64_t)act->file, 0);
     return result;
 }
 
@@ -427,9 +433,5 @@ int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_tracee *thread) {
         int armed = hl_arm_exec_thread(thread);
         result = result != 0 ? result : armed;
     }
-    if (result == 0)
-        result = change(&act);
-    hl_close_process(&act.process);
-    hl_close_process(&act.opened);
-    return result;
+    return result == 0 ? change(&act) : result; /* and this process ends, with all that it has opened */
 }

@@ -160,16 +160,21 @@ bool hl_is_between_segments(const struct hl_object *object, const struct hl_regi
            region->end <= object->segment[object->n_segments - 1].end_page;
 }
 
+static void unmap_later(const struct move *move, uint64_t start, uint64_t end) {
+    if (start < end)
+        hl_call_later(move->thread, SYS_munmap, start, end - start);
+}
+
 static void unmap_old_place(const struct move *move) {
     uint64_t start = move->program.start;
     for (size_t i = 0; i < move->process->n_regions; i++) {
         const struct hl_region *region = &move->process->region[i];
         if (!hl_is_between_segments(&move->plan->object, region))
             continue;
-        hl_unmap_in_tracee(move->thread, start, region->start);
+        unmap_later(move, start, region->start);
         start = region->end;
     }
-    hl_unmap_in_tracee(move->thread, start, move->program.end);
+    unmap_later(move, start, move->program.end);
 }
 
 static int map_all_anew(const struct move *move) {
@@ -255,6 +260,18 @@ static int move_rest(const struct move *move) {
     }
     int freed = hl_bind_exec_thread(move->thread, false);
     return result != 0 ? result : freed;
+}
+
+int hl_set_linker_base(const struct hl_exec_plan *plan, struct hl_tracee *thread,
+                       const struct hl_process *process, uint64_t base) {
+    struct move move = {.plan = plan, .thread = thread, .process = process, .program = {0, UINT64_MAX}};
+    int result = plan_vector(&move);
+    for (size_t i = 0; i + 1 < move.vector_bytes / sizeof *move.vector; i += 2)
+        if (move.vector[i] == AT_BASE)
+            move.vector[i + 1] = base;
+    if (result == 0)
+        result = plan_map(&move);
+    return result == 0 ? change_addresses(&move) : result;
 }
 
 int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread,

@@ -26,29 +26,26 @@
 /* Finds the instructions that call sigreturn in [from, from + WINDOW_BYTES) of TEXT; *CODE is their bytes. */
 static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_code **code) {
     size_t n = bytes - from < WINDOW_BYTES + HL_CODE_BYTES ? bytes - from : WINDOW_BYTES + HL_CODE_BYTES;
-    const char *found = NULL;
-    for (size_t i = 0; i < HL_BACK_CODES && found == NULL; i++)
-        found = hl_find_code(text + from, n, *code = &hl_back_codes[i]);
-    return found;
+    return hl_find_code(text + from, n, hl_back_codes, HL_BACK_CODES, code);
 }
 
 /* Finds both codes in TEXT, which will be at ADDRESS. */
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
     const char *back = NULL;
-    const struct hl_code *code = NULL;
+    const struct hl_code *code = NULL, *same;
     for (size_t front = 0, end = bytes; front < end && back == NULL; front += WINDOW_BYTES) {
-        back = find_back(text, bytes, front, &code);
         end = end > WINDOW_BYTES ? end - WINDOW_BYTES : 0;
+        back = find_back(text, bytes, end, &code);
         if (back == NULL)
-            back = find_back(text, bytes, end, &code);
+            back = find_back(text, bytes, front, &code);
     }
     if (back == NULL)
         return false;
     size_t at = (size_t)(back - text), from = at > WINDOW_BYTES ? at - WINDOW_BYTES : 0;
-    const char *call = hl_find_code(text + from, bytes - from, &hl_call_code);
+    const char *call = hl_find_code(text + from, bytes - from, &hl_call_code, 1, &same);
     if (call == NULL)
-        call = hl_find_code(text, bytes, &hl_call_code);
+        call = hl_find_code(text, bytes, &hl_call_code, 1, &same);
     if (call == NULL)
         return false;
     plan->back = (struct hl_exec_code){address + at, owner, code};
@@ -62,11 +59,12 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
 static bool find_back(struct hl_exec_plan *plan) {
     const char *vdso = (const char *)getauxval(AT_SYSINFO_EHDR);
     const Elf64_Ehdr *header = (const Elf64_Ehdr *)vdso;
+    const struct hl_code *code;
     for (unsigned i = 0; vdso != NULL && i < header->e_phnum; i++) {
         const Elf64_Phdr *ph = (const Elf64_Phdr *)(vdso + header->e_phoff) + i;
         if (ph->p_type != PT_LOAD || !(ph->p_flags & PF_X))
             continue;
-        const char *found = hl_find_code(vdso + ph->p_offset, ph->p_filesz, &hl_back_codes[0]);
+        const char *found = hl_find_code(vdso + ph->p_offset, ph->p_filesz, hl_back_codes, 1, &code);
         if (found == NULL)
             continue;
         plan->back = (struct hl_exec_code){(uint64_t)(found - vdso), HL_EXEC_VDSO, &hl_back_codes[0]};
@@ -77,7 +75,8 @@ static bool find_back(struct hl_exec_plan *plan) {
 
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
-    const char *call = address % 4 == 0 ? hl_find_code(text, bytes, &hl_call_code) : NULL;
+    const struct hl_code *code;
+    const char *call = address % 4 == 0 ? hl_find_code(text, bytes, &hl_call_code, 1, &code) : NULL;
     if (call == NULL || !find_back(plan))
         return false;
     plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &hl_call_code};
@@ -108,8 +107,7 @@ static bool find_codes_in_image(struct hl_exec_plan *plan) {
     return false;
 }
 
-/* Searches the text of the dynamic linker at PATH, which runs first. */
-static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
+bool hl_find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
     struct hl_elf_file linker;
     bool found = false;
     if (hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
@@ -126,7 +124,7 @@ static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
 
 static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file) {
     char *path = hl_read_interpreter(file);
-    bool found = (path != NULL && find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
+    bool found = (path != NULL && hl_find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
     free(path);
     return found ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
 }
@@ -253,7 +251,8 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
 }
 
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
-                      const struct hl_program *program, const struct hl_options *options) {
+                      const struct hl_program *program, const struct hl_options *options,
+                      const char *linker) {
     memset(plan, 0, sizeof *plan);
     plan->image = -1;
     plan->status = *status;
@@ -261,7 +260,8 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    int result = plan_file(plan, &program->file, options);
+    int result = linker != NULL ? hl_plan_linker(plan, &program->file, linker)
+                                : plan_file(plan, &program->file, options);
     if (result == 0) /* only after it is known that there is an image, since this is reported then */
         result = hl_check_exec_stop_machine();
     plan->object.soname = NULL; /* it points into the program's file */

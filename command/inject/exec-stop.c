@@ -89,15 +89,16 @@ static char *count_pages(const char *kind, uint64_t pages) {
                : hl_xasprintf("%s %llu page%s image, ", kind, (unsigned long long)pages, hl_plural(pages));
 }
 
-/* Prints the same lines as libhugeld.so. */
+/* Prints the same lines as libhugeld.so.  The patched linker prints its own. */
 static void tell(const struct hl_exec_plan *plan, int result) {
     char *text = count_pages("text", plan->text_pages), *rodata = count_pages("rodata", plan->rodata_pages);
     bool refuses = result != 0 && plan->is_strict;
-    if (result == 0 && plan->verbose >= 2)
+    if (result == 0 && plan->verbose >= 2 && !plan->maps_linker)
         hl_warn("%s: %s%sat the exec stop from %s", hl_base_name(plan->executable), text, rodata,
                 plan->image_path);
     else if (result != 0 && (refuses || plan->verbose >= 1))
-        hl_warn("%s: not on its image: %s; %s", plan->executable,
+        hl_warn("%s: %s: %s; %s", plan->executable,
+                plan->maps_linker ? "without the patched linker" : "not on its image",
                 result > 0 ? hl_reason_sentence((enum hl_reason)result) : strerror(-result),
                 refuses ? "strict=on, so it does not run; run it without strict=on"
                         : "it runs on small pages");
@@ -122,10 +123,8 @@ static void close_copies(void) {
     HL_CALL(__NR_close_range, STDERR_FILENO + 1, UINT_MAX, 0, 0, 0, 0);
 }
 
-/* Makes the helper end with its PARENT; false: PARENT has ended already, and the helper would keep its pipes open.  In a group
-   of its own the helper is not stopped with the program, which it has to let go on. */
+/* Makes the helper end with its PARENT; false: PARENT has ended already, and the helper would keep its pipes open. */
 static bool stays_with(pid_t parent) {
-    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0, 0);
     HL_CALL(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0);
     return HL_CALL(__NR_getppid, 0, 0, 0, 0, 0, 0) == parent;
 }
@@ -134,11 +133,11 @@ static bool stays_with(pid_t parent) {
 static int help(void *data) {
     struct hl_exec_stop *stop = data;
     struct hl_tracee thread = {.pid = stop->pid};
-    if (!stays_with(stop->pid))
+    if (!stays_with(stop->pid) || !seize(stop))
         return 0;
+    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0,
+            0); /* else it is stopped with the program, which it has to let go on */
     close_copies();
-    if (!seize(stop))
-        return 0;
     stay_beside(stop->processor);
     int result = hl_await_exec_stop(&thread);
     if (result == 0)
@@ -259,20 +258,22 @@ static bool is_refusal(int result) {
 }
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
-                         const struct hl_options *options) {
+                         const struct hl_options *options, const char *linker) {
     struct hl_exec_stop *new = hl_xmalloc(sizeof *new);
     struct hl_status status;
     *stop = NULL;
-    hl_read_status(&status, &hl_system_roots);
+    hl_read_first_status(&status, &hl_system_roots);
     int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
-    int result = hl_plan_exec_stop(&new->plan, &status, program, options);
+    int result = hl_plan_exec_stop(&new->plan, &status, program, options, linker);
     if (result == 0)
         result = started == 0 ? await_helper(new) : started;
     if (result == 0) {
         *stop = new;
         return NULL;
     }
-    char *reason = new->plan.image >= 0 || is_refusal(result) ? explain(result, program->executable) : NULL;
+    char *reason = new->plan.image >= 0 || linker != NULL || is_refusal(result)
+                       ? explain(result, program->executable)
+                       : NULL;
     if (started == 0)
         hl_cancel_exec_stop(new);
     else

@@ -11,13 +11,13 @@
 #include <sys/stat.h>
 
 /* Makes the next program that this process executes start with its text on its image; it is PROGRAM, after hl_read_program.  A
-   helper process traces this one from now on until that program begins.  OPTIONS say which stores are looked into.  Returns
-   NULL, and *STOP is for hl_cancel_exec_stop, or NULL if the program has no image that fits; else the reason why its image is
+   helper process traces this one from now on until that program begins.  OPTIONS say which stores are looked into.  LINKER: the
+   patched dynamic linker is mapped instead, from this path, in the place of the one that the program names; or NULL.  Returns NULL, and *STOP is for hl_cancel_exec_stop, or NULL if the program has no image that fits; else the reason why its image is
    not used, which the caller owns.  If *STOP is NULL nothing has changed.  The memory is shared with the helper, so until the
    program is executed nothing of STOP may be changed. */
 struct hl_exec_stop;
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
-                         const struct hl_options *options);
+                         const struct hl_options *options, const char *linker);
 
 /* For use if the program was not executed: this process is traced no more, and has no helper. errno is kept. */
 void hl_cancel_exec_stop(struct hl_exec_stop *stop);
@@ -54,6 +54,10 @@ struct hl_exec_plan {
     unsigned n_rest; /* the other read-only parts, if the program may move */
     struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1];
     struct hl_exec_code call, back; /* as in hl_gadgets */
+    /* The patched linker is mapped.  OBJECT, at 0, and the image are its file, and there are no pieces. */
+    bool maps_linker;
+    uint64_t linker_entry, linker_path_at;        /* where its own path belongs; 0: nowhere */
+    struct hl_exec_code linker_call, linker_back; /* its own, for use afterwards */
     unsigned verbose;
     bool is_strict;
 };
@@ -61,8 +65,12 @@ struct hl_exec_plan {
 /* Plans the calls for PROGRAM, which a process with STATUS will execute.  0; or why nothing can be done: a reason or a negated
    errno. hl_free_exec_plan frees PLAN either way. */
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
-                      const struct hl_program *program, const struct hl_options *options);
+                      const struct hl_program *program, const struct hl_options *options, const char *linker);
 void hl_free_exec_plan(struct hl_exec_plan *plan);
+/* The same for the linker at PATH in the place of the one that PROGRAM names. */
+int hl_plan_linker(struct hl_exec_plan *plan, const struct hl_elf_file *program, const char *path);
+/* Finds the instructions in the text of the dynamic linker at PATH, for plan->call and plan->back. */
+bool hl_find_codes_in_linker(struct hl_exec_plan *plan, const char *path);
 /* Adds DISTANCE, modulo 2^64, to all addresses of the program. */
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);
 
@@ -82,6 +90,8 @@ int hl_set_exec_start(struct hl_tracee *thread, uint64_t start);
 int hl_bind_exec_thread(struct hl_tracee *thread, bool is_bound);
 /* Ends it with CODE, before it has run an instruction. */
 void hl_end_exec_thread(struct hl_tracee *thread, int code);
+/* Has it make a call whose result does not matter, without a stop, after it was let go; or now, if those are too many already. */
+void hl_call_later(struct hl_tracee *thread, long number, uint64_t a, uint64_t b);
 /* Lets the process go.  Its program begins as soon as CHILD, this process, has ended. */
 void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child);
 
@@ -92,6 +102,14 @@ int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_tracee *thread);
    there.  0; else the program is back in its old place. */
 int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_tracee *thread,
                          const struct hl_process *process, int file);
+
+/* Maps the patched linker from FILE, the process's descriptor of it, in the place of the other one.  0; else the program begins with
+   that one. */
+int hl_map_linker(const struct hl_exec_plan *plan, struct hl_tracee *thread, const struct hl_process *process,
+                  int file);
+/* Sets AT_BASE on the stack and in /proc/PID/auxv.  0, or both are as before. */
+int hl_set_linker_base(const struct hl_exec_plan *plan, struct hl_tracee *thread,
+                       const struct hl_process *process, uint64_t base);
 
 /* Whether REGION lies in a gap between segments of OBJECT: it is not the program's. */
 bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region);

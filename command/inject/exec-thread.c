@@ -7,6 +7,8 @@
    address (see inject/tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
    ends and the frame begins the program.
 
+   Calls whose results do not matter need no stop: when the thread is let go, each returns to a frame that makes the next one.
+
    On AArch64 the return address is in x30, and the vdso calls sigreturn, since glibc has no such code.  While a thread is stopped
    at a call, x7 is the kernel's: 0 or 1 is read there, and a value written there is lost. execve(2) leaves zeros in x0 to x30 and
    in the vector registers.  So a frame with zeros in the plain record of these restores them, whatever else the processor has (SVE,
@@ -176,23 +178,54 @@ static bool has_child_signal(pid_t pid) {
 }
 
 /* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would stay
-   pending; so it is unblocked until the frame restores the mask. */
-static void unblock_child_signal(pid_t pid) {
-    uint64_t mask;
+   pending; so it is unblocked until the frame restores the mask.  Returns the mask until then. */
+static uint64_t unblock_child_signal(pid_t pid) {
+    uint64_t mask = 0;
     if (ptrace(PTRACE_GETSIGMASK, pid, sizeof mask, &mask) != 0 || !(mask & CHILD_SIGNAL) ||
         has_child_signal(pid))
-        return;
+        return mask;
     mask &= ~CHILD_SIGNAL;
     ptrace(PTRACE_SETSIGMASK, pid, sizeof mask, &mask);
+    return mask;
+}
+
+void hl_call_later(struct hl_tracee *thread, long number, uint64_t a, uint64_t b) {
+    long result;
+    if (thread->n_later < HL_LATER_MAX - 1)
+        thread->later[thread->n_later++] = (struct hl_call){number, {a, b}};
+    else
+        hl_call(thread, &result, number, a, b, 0, 0, 0, 0);
+}
+
+/* Makes the later calls, with the signal MASK, the next actions of the thread: each returns to sigreturn with a frame that makes the
+   next one, and the last with the frame that begins the program.  These frames lie below the data, the last one highest. */
+static int set_later_calls(struct hl_tracee *thread, uint64_t mask) {
+    const uint64_t begins = thread->stack;
+    struct user_regs_struct registers;
+    struct hl_frame frame;
+    uint64_t lowest = thread->data;
+    int result = 0;
+    for (unsigned i = thread->n_later; i-- > 0 && result == 0;) {
+        hl_set_call(thread, &registers, thread->later[i].number, thread->later[i].argument);
+        if (i == 0)
+            break;
+        hl_begin_frame(&frame, thread->gadgets.back, &registers, mask);
+        thread->stack = lowest = hl_round_down(lowest - sizeof frame, 64);
+        result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
+    }
+    thread->stack = begins;
+    return result == 0 ? hl_write_registers(thread->pid, &registers) : result;
 }
 
 void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child) {
-    const uint64_t argument[6] = {(uint64_t)child, 0, __WALL, 0, 0, 0};
+    const struct hl_call wait = {SYS_wait4, {(uint64_t)child, 0, __WALL}};
     char zeros[HL_TRACEE_DATA_BYTES] = {0};
     if (thread->stage == HL_TRACEE_ARMED) {
         hl_write_exec_thread(thread, thread->data, zeros, sizeof zeros);
-        set_call(thread, SYS_wait4, argument);
-        unblock_child_signal(thread->pid);
+        uint64_t mask = unblock_child_signal(thread->pid);
+        thread->later[thread->n_later++] = wait;
+        if (set_later_calls(thread, mask) != 0)
+            set_call(thread, SYS_wait4, wait.argument);
     }
     hl_trace(thread->pid, PTRACE_DETACH, 0, 0);
 }

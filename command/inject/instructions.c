@@ -27,22 +27,30 @@ static const char *find_syscall(const char *at, const char *end) {
 }
 
 /* This takes a tenth of memmem(3)'s time: text has few of these. */
-const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code) {
-    size_t before = (size_t)(find_syscall(code->at, code->at + code->n) - code->at);
+const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code, size_t n,
+                         const struct hl_code **found) {
     const char *end = text + bytes;
     for (const char *at = find_syscall(text, end); at != end; at = find_syscall(at + 1, end))
-        if ((size_t)(at - text) >= before && (size_t)(end - at) >= code->n - before &&
-            memcmp(at - before, code->at, code->n) == 0)
-            return at - before;
+        for (size_t i = 0; i < n; i++) {
+            size_t before = (size_t)(find_syscall(code[i].at, code[i].at + code[i].n) - code[i].at);
+            *found = &code[i];
+            if ((size_t)(at - text) >= before && (size_t)(end - at) >= code[i].n - before &&
+                memcmp(at - before, code[i].at, code[i].n) == 0)
+                return at - before;
+        }
     return NULL;
 }
 
 #elif defined __aarch64__
 
-const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code) {
-    for (size_t i = 0; i + code->n <= bytes; i += 4)
-        if (memcmp(text + i, code->at, code->n) == 0)
-            return text + i;
+const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code, size_t n,
+                         const struct hl_code **found) {
+    for (size_t at = 0; at < bytes; at += 4)
+        for (size_t i = 0; i < n; i++) {
+            *found = &code[i];
+            if (bytes - at >= code[i].n && memcmp(text + at, code[i].at, code[i].n) == 0)
+                return text + at;
+        }
     return NULL;
 }
 

@@ -48,8 +48,10 @@ void hl_close_memory(struct hl_tracee *tracee);
 
 /* --- instructions.c's --- */
 
-/* The first CODE, which has a system call in it, in the BYTES at TEXT, which begin where an instruction may; NULL: there is none. */
-const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code);
+/* The first of the N codes at CODE, which have a system call in them, in the BYTES at TEXT, which begin where an instruction may.
+   *FOUND: which it is.  NULL: there is none. */
+const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code, size_t n,
+                         const struct hl_code **found);
 /* Whether PROCESS, which has its mappings, has CODE at AT, in memory that it cannot write to. */
 bool hl_has_code(const struct hl_process *process, uint64_t at, const struct hl_code *code);
 
@@ -111,8 +113,8 @@ struct hl_frame {
 
 #endif
 
-/* Fills FRAME to restore REGISTERS, on AArch64 only their sp, pc and pstate, and the signal MASK; all other registers, the
-   vector registers among them, are then as execve(2) leaves them.  BACK: the address to which a call returns, if the frame has
+/* Fills FRAME to restore REGISTERS and the signal MASK; all other registers, the vector registers among them, are then as execve(2)
+   leaves them.  BACK: the address to which a call returns, if the frame has
    that. */
 void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
                     uint64_t mask);

@@ -37,6 +37,8 @@ void hl_begin_frame(struct hl_frame *frame, uint64_t back, const struct user_reg
     const struct vectors head = {.magic = VECTORS_MAGIC, .bytes = sizeof head};
     memset(frame, 0, sizeof *frame);
     frame->context.uc_stack.ss_flags = HL_NO_ALTERNATE_STACK;
+    memcpy(frame->context.uc_mcontext.regs, registers->regs, sizeof registers->regs);
+    frame->context.uc_mcontext.regs[7] = 0; /* the kernel's, at a stop */
     frame->context.uc_mcontext.sp = registers->sp;
     frame->context.uc_mcontext.pc = registers->pc;
     frame->context.uc_mcontext.pstate = registers->pstate;

@@ -173,10 +173,11 @@ static bool are_there(const struct hl_gadgets *gadgets, const struct hl_process 
     return can_return && hl_has_code(process, gadgets->call, &hl_call_code);
 }
 
-/* Sets *FOUND, unless it is set, to the address of CODE in the BYTES at TEXT, which lie at ADDRESS. */
+/* Sets *FOUND, unless it is set, to the address of one of the N codes in the BYTES at TEXT, which lie at ADDRESS. */
 static void find_code(uint64_t *found, const char *text, size_t bytes, uint64_t address,
-                      const struct hl_code *code) {
-    const char *at = *found == 0 ? hl_find_code(text, bytes, code) : NULL;
+                      const struct hl_code *code, size_t n) {
+    const struct hl_code *which;
+    const char *at = *found == 0 ? hl_find_code(text, bytes, code, n, &which) : NULL;
     if (at != NULL)
         *found = address + (uint64_t)(at - text);
 }
@@ -192,9 +193,8 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
         result = hl_read_thread(process->pid, at, bytes, n);
         if (result != 0)
             break;
-        find_code(&found->call, bytes, n, at, &hl_call_code);
-        for (size_t i = 0; i < HL_BACK_CODES; i++)
-            find_code(&found->back, bytes, n, at, &hl_back_codes[i]);
+        find_code(&found->call, bytes, n, at, &hl_call_code, 1);
+        find_code(&found->back, bytes, n, at, hl_back_codes, HL_BACK_CODES);
         at += n > overlap ? n - overlap : n;
         if (n < chunk)
             break;

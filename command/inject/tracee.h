@@ -74,6 +74,8 @@ enum hl_tracee_stage {
 /* The number of signals that a thread raises itself, and that are not blocked. */
 #define HL_SYNCHRONOUS 6
 
+#define HL_LATER_MAX 8
+
 /* The first thread of a process. */
 struct hl_tracee {
     pid_t pid;
@@ -88,6 +90,8 @@ struct hl_tracee {
     /* at the exec stop: */
     uint64_t start;     /* the address of the program's first instruction */
     uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
+    unsigned n_later;   /* calls that it makes when it is let go */
+    struct hl_call later[HL_LATER_MAX];
 
     /* of a running process: */
     enum hl_tracee_stage stage;

@@ -32,27 +32,24 @@ static void note_problem(struct hl_lists *lists, char *text) {
 }
 
 static char *explain_open(const char *path, int error) {
-    switch (error) {
-    case EPERM:
-        return hl_xasprintf(
-            "%s: other users can write it, so it is not believed; chown it to its user, chmod go-w", path);
-    case EINVAL:
-        return hl_xasprintf("%s: it is not a regular file", path);
-    case EFBIG:
-        return hl_xasprintf("%s: it has more than 1 MiB; write patterns instead of files", path);
-    default:
-        return hl_xasprintf("%s: it cannot be read: %s", path, strerror(error));
-    }
+    return hl_xasprintf(
+        "%s: %s%s", path,
+        error == EPERM ? "other users can write it, so it is not believed; chown it to its user, chmod go-w"
+        : error == EINVAL ? "it is not a regular file"
+        : error == EFBIG  ? "it has more than 1 MiB; write patterns instead of files"
+                          : "it cannot be read: ",
+        error == EPERM || error == EINVAL || error == EFBIG ? "" : strerror(error));
 }
 
-/* Calls PARSE for each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be
-   read to its end, or had a wrong line; that was noted. */
-static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_missing,
-                       char *(*parse)(struct hl_lists *lists, const char *line, const char *source,
-                                      unsigned number)) {
+static char *parse_setting(struct hl_lists *lists, const char *line);
+static char *parse_entry(struct hl_lists *lists, const char *line, const char *source, unsigned number);
+
+/* Parses each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be read to
+   its end, or had a wrong line; that was noted. */
+static bool read_lines(struct hl_lists *lists, const char *path, bool is_settings) {
     struct stat stat;
     int file = hl_open_trusted(AT_FDCWD, path, O_RDONLY, geteuid());
-    if (file == -ENOENT && may_be_missing)
+    if (file == -ENOENT && is_settings)
         return true;
     if (file >= 0 && fstat(file, &stat) == 0 && stat.st_size > BYTES_MAX) {
         close(file);
@@ -76,7 +73,7 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_mis
         if (has_nul)
             problem = hl_xasprintf("the line holds a NUL byte; write the file anew as text");
         else if (at[0] != '\0' && at[0] != '#')
-            problem = parse(lists, at, path, number);
+            problem = is_settings ? parse_setting(lists, at) : parse_entry(lists, at, path, number);
         if (problem != NULL)
             note_problem(lists, hl_xasprintf("%s:%u: %s", path, number, problem));
         fine &= problem == NULL;
@@ -92,26 +89,9 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_mis
 
 /* --- settings --- */
 
-/* "64M", "2G", "1000000" or "25%", as mount(8) takes it. */
-static bool is_size(const char *text) {
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    bool has_unit = *end != '\0' && strchr("kKmMgG%", *end) != NULL;
-    return text[0] >= '0' && text[0] <= '9' && errno == 0 && number > 0 && end[has_unit] == '\0' &&
-           (*end == '%' ? number <= 100 : number <= UINT64_MAX >> 30);
-}
-
-static void replace(char **text, const char *by) {
-    free(*text);
-    *text = hl_xasprintf("%s", by);
-}
-
-static char *parse_setting(struct hl_lists *lists, const char *line, const char *source, unsigned number) {
+static char *parse_setting(struct hl_lists *lists, const char *line) {
     struct hl_settings *settings = &lists->settings;
     const char *equals = strchr(line, '=');
-    (void)source;
-    (void)number;
     if (equals == NULL)
         return hl_xasprintf("the line has no =; write name = value, or begin a comment with #");
     size_t length = (size_t)(equals - line);
@@ -121,11 +101,10 @@ static char *parse_setting(struct hl_lists *lists, const char *line, const char 
     snprintf(name, sizeof name, "%.*s", (int)length, line);
     const char *value = equals + 1 + strspn(equals + 1, " \t");
     if (strcmp(name, "store_size") == 0) {
-        if (!is_size(value))
+        if (hl_store_bytes(value) == 0)
             return hl_xasprintf(
-                "store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in "
-                "25%%");
-        replace(&settings->store_size, value);
+                "store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%");
+        hl_replace_text(&settings->store_size, value);
     } else if (strcmp(name, "any_disk") == 0) {
         settings->any_disk = strcmp(value, "yes") == 0;
         if (!settings->any_disk && strcmp(value, "no") != 0)
@@ -133,7 +112,7 @@ static char *parse_setting(struct hl_lists *lists, const char *line, const char 
     } else if (strcmp(name, "metrics") == 0) {
         if (value[0] != '/' || !hl_ends_in(value, ".prom"))
             return hl_xasprintf("metrics: write the absolute path of a file NAME.prom");
-        replace(&settings->metrics, value);
+        hl_replace_text(&settings->metrics, value);
     } else {
         return hl_xasprintf("%s: there is no such setting; hugeld(1) names them all", name);
     }
@@ -207,18 +186,14 @@ static char *parse_entry(struct hl_lists *lists, const char *line, const char *s
     return NULL;
 }
 
-static bool is_masked(const struct hl_lists *lists, const char *text) {
-    for (size_t i = 0; i < lists->masks.n; i++)
-        if (strcmp(lists->masks.text[i], text) == 0)
-            return true;
-    return false;
-}
-
 /* Takes out what a mask names, in whichever order the lists were read. */
 static void drop_masked(struct hl_lists *lists) {
     size_t kept = 0;
     for (size_t i = 0; i < lists->n; i++) {
-        if (is_masked(lists, lists->entry[i].text))
+        bool is_masked = false;
+        for (size_t j = 0; j < lists->masks.n; j++)
+            is_masked |= strcmp(lists->masks.text[j], lists->entry[i].text) == 0;
+        if (is_masked)
             free_entry(&lists->entry[i]);
         else
             lists->entry[kept++] = lists->entry[i];
@@ -229,12 +204,12 @@ static void drop_masked(struct hl_lists *lists) {
 void hl_read_lists(struct hl_lists *lists, const char *configuration, const char *list) {
     *lists = (struct hl_lists){.is_whole = true};
     if (list != NULL) {
-        lists->is_whole = read_lines(lists, list, false, parse_entry);
+        lists->is_whole = read_lines(lists, list, false);
         drop_masked(lists);
         return;
     }
     char *settings = hl_xasprintf("%s/hugeld.conf", configuration);
-    lists->is_whole = read_lines(lists, settings, true, parse_setting);
+    lists->is_whole = read_lines(lists, settings, true);
     free(settings);
     lists->folder = hl_xasprintf("%s/enabled.d", configuration);
     int folder = hl_open_trusted(AT_FDCWD, lists->folder, O_RDONLY | O_DIRECTORY, geteuid());
@@ -247,7 +222,7 @@ void hl_read_lists(struct hl_lists *lists, const char *configuration, const char
     for (int i = 0; i < n; i++) {
         char *path = hl_xasprintf("%s/%s", lists->folder, names[i]->d_name);
         if (names[i]->d_name[0] != '.' && hl_ends_in(names[i]->d_name, ".list"))
-            lists->is_whole &= read_lines(lists, path, false, parse_entry);
+            lists->is_whole &= read_lines(lists, path, false);
         free(path);
         free(names[i]);
     }
@@ -429,21 +404,19 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
             else if (finding.local.is_remote)
                 note_missing(
                     &finding,
-                    hl_xasprintf("a part of it lies on a file system that may not answer, such as FUSE or "
-                                 "NFS, and is left out; keep it on a local disk"),
+                    hl_xasprintf("a part of it " HL_LOCAL_LIES ", and is left out; keep it on a local disk"),
                     true);
             else if (finding.local.is_full)
                 note_missing(
                     &finding,
-                    hl_xasprintf("it has more than %d names, and only the first ones are looked at; name "
-                                 "fewer",
-                                 HL_NAMES_MAX),
+                    hl_xasprintf(
+                        "it has more than %d names, and only the first ones are looked at; name fewer",
+                        HL_NAMES_MAX),
                     true);
             else if (finding.found == before)
                 note_missing(&finding, hl_xasprintf("there is no such file"), false);
         }
         hl_close_local(&finding.local);
-        free(finding.local.exposed);
     }
     if (wanted->n > 0)
         qsort(wanted->file, wanted->n, sizeof *wanted->file, compare_files);

@@ -101,7 +101,6 @@ int hl_write_metrics(const char *path, const json_t *list) {
     if (folder >= 0)
         close(folder);
     hl_close_local(&local);
-    free(local.exposed);
     free(text);
     free(name);
     return result;

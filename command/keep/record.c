@@ -81,6 +81,8 @@ int hl_write_records(struct hl_records *records, const struct hl_store *store) {
     FILE *out = open_memstream(&text, &bytes);
     for (size_t i = 0; i < records->n && out != NULL; i++) {
         const struct hl_record *record = &records->record[i];
+        if (record->is_gone)
+            continue;
         fprintf(out, "%u %u %u %u %.0f %.0f%c%s%c%s%c%s%c%s%c", record->result, record->is_in_place,
                 record->asked, record->unnamed, record->tried, record->delay, 0, record->path, 0, record->key,
                 0, record->reason, 0, record->sentence, 0);
@@ -130,15 +132,4 @@ struct hl_record *hl_add_record(struct hl_records *records, const char *path) {
         records->record[at] = records->record[at - 1];
     records->record[at] = fresh;
     return &records->record[at];
-}
-
-void hl_drop_record(struct hl_records *records, const char *path) {
-    struct hl_record *record = hl_find_record(records, path);
-    if (record == NULL)
-        return;
-    free_record(record);
-    size_t behind = records->n - (size_t)(record - records->record) - 1;
-    memmove(record, record + 1, behind * sizeof *record);
-    records->n--;
-    records->changed = true;
 }

@@ -97,8 +97,7 @@ static void visit_processes(const struct request *request, json_t *mapped) {
         double ms = hl_now_ms() - begin;
         if (ms >= LOOK_MS)
             hl_warn("reset: process %d keeps its huge pages: to read its mappings took more than %.0f s, as "
-                    "with a FUSE that "
-                    "does not answer; end it",
+                    "with a FUSE that does not answer; end it",
                     pid, LOOK_MS / 1e3);
         lost_ms += ms >= LOOK_MS ? ms : 0;
         if (!maps)
@@ -138,19 +137,14 @@ static bool remove_images(unsigned *removed) {
     return fine;
 }
 
-/* Whether this is the mount namespace of process 1. */
-static bool is_of_the_machine(void) {
-    int folder = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    bool is = folder >= 0 && has_our_mounts(folder);
-    if (folder >= 0)
-        close(folder);
-    return is;
-}
-
 /* Another namespace may have the store mounted where this one sees an empty folder; removing the folder would remove that mount,
    too. */
 static int remove_store_folder(bool was_unmounted) {
-    if (!was_unmounted && !is_of_the_machine())
+    int machine = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool is_seen = was_unmounted || (machine >= 0 && has_our_mounts(machine));
+    if (machine >= 0)
+        close(machine);
+    if (!is_seen)
         return 0;
     unlink(HL_SYSTEM_STORE "/.lock"); /* from before the mount */
     rmdir(MARK);
@@ -179,7 +173,7 @@ static bool unmount_store(bool says) {
 }
 
 static int reset(const struct request *request) {
-    const char *const stop[] = {"stop", "hugeld.timer", "hugeld.service", NULL};
+    const char *const stop[] = {"systemctl", "stop", "hugeld.timer", "hugeld.service", NULL};
     bool is_root = geteuid() == 0;
     json_t *mapped = json_array();
     unsigned removed = 0;
@@ -217,14 +211,13 @@ int hl_reset_machine(int argc, char **argv) {
          HL_SWITCH(struct request, detaches)},
         {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
         HL_NO_ARGUMENTS};
-    static const struct hl_command command = {"reset",
-                                              "Gives back everything that hugeld holds.\v"
-                                              "It stops the timer until the next boot, removes all images, "
-                                              "and unmounts the store.  What is enabled stays enabled.  "
-                                              "Programs that run from an image keep it until they end.  For "
-                                              "root it acts on the machine's store, for other users on "
-                                              "their own.",
-                                              command_flags, false};
+    static const struct hl_command command = {
+        "reset",
+        "Gives back everything that hugeld holds.\v"
+        "It stops the timer until the next boot, removes all images, and unmounts the store.  What is "
+        "enabled stays enabled.  Programs that run from an image keep it until they end.  For root it acts "
+        "on the machine's store, for other users on their own.",
+        command_flags, false};
     struct request request = {0};
     int code = hl_read_flags(&command, argc, argv, &request);
     return code == 0 ? reset(&request) : code;

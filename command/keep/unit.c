@@ -64,10 +64,7 @@ static char *ask_systemctl(const char *const *argv) {
     return text;
 }
 
-bool hl_call_systemctl(const char *const *arguments) {
-    const char *argv[16] = {"systemctl"};
-    for (size_t i = 0; i < 14 && arguments[i] != NULL; i++)
-        argv[i + 1] = arguments[i];
+bool hl_call_systemctl(const char *const *argv) {
     char *text = ask_systemctl(argv);
     free(text);
     return text != NULL;
@@ -176,8 +173,7 @@ static bool has_own_files(const char *unit) {
         has = value != NULL && value[1] != '\0' && strcmp(value + 1, "/") != 0;
         if (has)
             hl_warn("%s: it has other files than this system (%.*s=), and an image of this system's could be "
-                    "another "
-                    "program's",
+                    "another program's",
                     unit, (int)(value - line), line);
     }
     free(text);
@@ -213,13 +209,11 @@ static char *find_running(const char *unit) {
 static char *find_executed(const char *path, char **script) {
     struct hl_program program = {0};
     struct stat status;
-    char *const argv[] = {(char *)path, NULL}, *found = NULL;
     int file = hl_open_local_path(path, true, &status);
+    char opened[32], *const argv[] = {(char *)path, NULL}, *found = NULL;
     *script = NULL;
-    if (file < 0)
-        return NULL;
-    close(file);
-    if (hl_open_program(&program, path)) {
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", file);
+    if (file >= 0 && hl_open_program(&program, opened)) {
         const struct hl_target *target = hl_follow_launchers(&program, argv);
         const char *executable = target->program->executable;
         bool is_known = executable != NULL && !target->is_unknown && !target->program->is_script;
@@ -227,6 +221,8 @@ static char *find_executed(const char *path, char **script) {
             *(is_known ? &found : script) = hl_xasprintf("%s", executable);
     }
     hl_close_program(&program);
+    if (file >= 0)
+        close(file);
     return found;
 }
 
@@ -239,43 +235,36 @@ static bool can_be_named(const char *path) {
 }
 
 bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct hl_texts *files) {
-    char *start = NULL, *script = NULL;
     if (has_own_files(unit))
         return false;
-    if (named->n > 0) {
-        for (size_t i = 0; i < named->n; i++) {
-            char *executed = find_executed(named->text[i], &script);
-            hl_add_to_texts(files, executed != NULL ? executed : named->text[i]);
-            free(executed);
-            free(script);
-        }
-    } else if ((start = find_start(unit)) == NULL) {
+    char *script, *start = named->n == 0 ? find_start(unit) : NULL;
+    const struct hl_texts started = {start != NULL, &start}, *begins = named->n > 0 ? named : &started;
+    if (begins->n == 0)
         hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE",
                 unit, unit);
-        return false;
-    } else {
-        char *executed = find_executed(start, &script);
-        char *running = executed == NULL ? find_running(unit) : NULL;
+    for (size_t i = 0; i < begins->n; i++) {
+        char *executed = find_executed(begins->text[i], &script),
+             *running = executed == NULL && start != NULL ? find_running(unit) : NULL;
         bool is_interpreter = running != NULL && script != NULL && strcmp(running, script) == 0;
-        if (executed != NULL)
-            hl_add_to_texts(files, executed);
-        else if (running != NULL && !is_interpreter)
-            hl_add_to_texts(files, running);
+        const char *file = executed != NULL ? executed
+                           : start == NULL  ? begins->text[i]
+                           : is_interpreter ? NULL
+                                            : running;
+        if (file != NULL)
+            hl_add_to_texts(files, file);
         else
             hl_warn("%s: %s starts another program, and it does not run now; start it, or name the program "
-                    "behind it: "
-                    "hugeld enable %s FILE",
+                    "behind it: hugeld enable %s FILE",
                     unit, start, unit);
         free(executed);
         free(running);
         free(script);
-        free(start);
     }
+    free(start);
     for (size_t i = 0; i < files->n; i++)
         if (!can_be_named(files->text[i])) {
             hl_warn("%s: a drop-in cannot name the path of %s, which is not absolute, or has a blank, a "
-                    "control character, a "
-                    "colon, a quote, \\, $, %% or ;",
+                    "control character, a colon, a quote, \\, $, %% or ;",
                     unit, files->text[i]);
             return false;
         }

@@ -7,11 +7,14 @@
 #include "command/file/program.h"
 #include "command/file/remedy.h"
 #include "command/image/in-place.h"
+#include "command/verdict/driver.h"
 #include "command/verdict/verdict.h"
 #include "elf/kernel.h"
 #include "elf/reason.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 struct request {
@@ -26,11 +29,35 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
+/* For a PROGRAM that only starts another one: the reason, and VERDICT is of the other.  Else HL_MOVED, and VERDICT is untouched. */
+static enum hl_reason find_reason_of_driver(struct hl_verdict *verdict, const struct request *request,
+                                            struct hl_program *program, const struct hl_options *options) {
+    char *worker;
+    struct hl_elf_file file;
+    enum hl_reason reason = hl_find_worker(&worker, program, request->program);
+    bool is_other = worker != NULL && (verdict->path == NULL || strcmp(worker, verdict->path) != 0) &&
+                    hl_open_elf(&file, AT_FDCWD, worker) == HL_ELF_FINE;
+    if (is_other) {
+        hl_free_verdict(verdict);
+        hl_judge_file(verdict, worker, &file, true, options);
+        hl_close_elf(&file);
+        bool is_in_place = verdict->is_made && verdict->best == HL_WAY_PLACE && options->strict == 0;
+        reason = is_in_place          ? HL_REASON_IN_PLACE
+                 : verdict->has_image ? HL_REASON_DRIVER_CHILD
+                                      : HL_REASON_DRIVER;
+    }
+    free(worker);
+    return is_other || reason == HL_REASON_SHIM ? reason : HL_MOVED;
+}
+
 /* Why nothing of PROGRAM is on huge pages when REQUEST starts it as it is; or that its file is in place.  VERDICT is to be freed. */
 static enum hl_reason find_reason(struct hl_verdict *verdict, const struct request *request,
                                   struct hl_program *program, const struct hl_options *options) {
     struct hl_geometry geometry;
     enum hl_reason reason = hl_judge_program(verdict, program, request->program, options);
+    enum hl_reason of_driver = find_reason_of_driver(verdict, request, program, options);
+    if (of_driver != HL_MOVED)
+        return of_driver;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (reason == HL_REASON_IN_PLACE && !hl_has_huge_text(&program->file, &geometry))
         reason = HL_REASON_PLACE_LOST;
@@ -49,9 +76,13 @@ static int explain_start(const struct request *request, struct hl_program *progr
     enum hl_reason reason = find_reason(&verdict, request, program, &options);
     char *why = hl_explain_reason(reason, verdict.path != NULL ? verdict.path : program->path);
     bool is_in_place = reason == HL_REASON_IN_PLACE, is_refused = options.strict != 0 && !is_in_place;
+    bool is_small =
+        reason == HL_REASON_TOO_SMALL || reason == HL_REASON_SPARSE_TEXT || reason == HL_REASON_LAUNCHER;
     if (!is_in_place || options.verbose >= 1)
         hl_warn("%s: %s%s%s", request->program[0], is_refused ? "" : "started as it is: ", why,
-                is_refused ? "; " HL_STRICT_SENTENCE : "");
+                is_refused ? "; " HL_STRICT_SENTENCE
+                : is_small ? "; for what it starts, use hugeld run --children"
+                           : "");
     free(why);
     free(text);
     hl_free_verdict(&verdict);
@@ -71,6 +102,10 @@ int hl_run_program(int argc, char **argv) {
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
+    if (hl_is_contradictory(&request.run)) {
+        hl_warn("run: --children takes images alone; leave out --copy, --via and --ld-so");
+        goto out;
+    }
     if (request.program == NULL) {
         hl_warn("run: no program given; try 'hugeld run -- PROGRAM'");
         goto out;

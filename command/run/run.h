@@ -16,6 +16,7 @@ struct hl_run {
     char *options;        /* every -o, joined; or NULL */
     unsigned via;         /* enum hl_via */
     bool copies;          /* --copy */
+    bool children;        /* --children */
     const char *linker;   /* --ld-so, or NULL */
 };
 
@@ -30,11 +31,21 @@ struct hl_run {
          HL_CHOICE(type, run.via, hl_via_names)},                                                            \
         {"copy", 0, NULL, "Make private copies of objects that are not shared",                              \
          HL_SWITCH(type, run.copies)},                                                                       \
+        {"children", 0, NULL,                                                                                \
+         "Put what PROGRAM starts on images, too, never on copies: executables that are no PIE, and "        \
+         "libraries that -p names.  A chroot without libhugeld.so prints a line at each start, and what is " \
+         "built with AddressSanitizer aborts",                                                               \
+         HL_SWITCH(type, run.children)},                                                                     \
     {                                                                                                        \
         "ld-so", 'L', "FILE", "The patched dynamic linker, if not the one beside this command",              \
             HL_CALL_ON(hl_set_linker, type, run)                                                             \
     }
 extern const struct hl_choice hl_via_names[];
+
+/* Whether --children stands beside what it excludes. */
+static inline bool hl_is_contradictory(const struct hl_run *run) {
+    return run->children && (run->copies || run->via != HL_VIA_AUTO);
+}
 int hl_set_linker(void *run, const char *path);
 
 /* "auto", "preload" or "ldso"; static. */

@@ -44,10 +44,10 @@ struct start {
     bool is_in_place;          /* the file is kept on huge pages */
     struct hl_exec_stop *stop; /* the program begins on its image; or NULL */
     bool is_preloaded;         /* libhugeld.so is in LD_PRELOAD */
-    char *linker;              /* to be called with the program as its argument, or NULL */
     bool is_as_it_is;          /* nothing of it is shared, and nothing else may be used */
     bool has_told;             /* a line has said why it has no image */
-    enum hl_reason reason;     /* why it runs on small pages; or HL_MOVED */
+    enum hl_reason reason; /* why it, or with --children what it starts, runs on small pages; or HL_MOVED */
+    char *pie;             /* with --children: an executable that has an image in vain; or NULL */
 };
 
 static bool is_bare(const struct start *start) { return start->is_in_place || start->stop != NULL; }
@@ -62,7 +62,7 @@ static bool selects_main(const struct start *start, const char *path) {
 static void start_exec_stop(struct start *start) {
     if (start->options.bss != HL_BSS_OFF || hl_is_privileged(&start->program))
         return;
-    char *reason = hl_start_exec_stop(&start->stop, &start->program, &start->options);
+    char *reason = hl_start_exec_stop(&start->stop, &start->program, &start->options, NULL);
     start->has_told = reason != NULL && start->wants_lines;
     if (start->has_told)
         hl_warn("%s: not at the exec stop: %s", start->name, reason);
@@ -111,6 +111,8 @@ static void set_preload(const char *library) {
 static void choose_preload(struct start *start) {
     char *library = hl_find_library();
     start->reason = hl_check_preload(&start->program);
+    if (start->reason == HL_REASON_STATIC && start->request->run.children)
+        start->reason = HL_MOVED; /* it passes the variables on */
     if (start->reason == HL_MOVED)
         start->reason = check_library(library);
     start->is_preloaded = start->reason == HL_MOVED;
@@ -189,12 +191,12 @@ static char *name_own_store(const struct hl_options *options, const char *text) 
     return both;
 }
 
-/* Sets the variables that libhugeld.so reads, and that the program's children inherit. */
-static void set_variables(const struct start *start, bool shares_only) {
+/* Sets the variables that libhugeld.so reads, and that the program's children inherit; MORE options, or NULL, come last. */
+static void set_variables(const struct start *start, const char *more) {
     const struct hl_run *run = &start->request->run;
     char *named = name_own_store(&start->options, start->text);
-    if (shares_only) {
-        char *both = hl_join_options(named != NULL ? named : start->text, "backend=image");
+    if (more != NULL) {
+        char *both = hl_join_options(named != NULL ? named : start->text, more);
         free(named);
         named = both;
     }
@@ -207,28 +209,21 @@ static void set_variables(const struct start *start, bool shares_only) {
 
 /* --- with the patched linker --- */
 
-/* Puts the patched linker over the one that the program names.  Preloads if that is not possible. */
+/* Maps the patched linker in the place of the one that the program names.  Preloads if that is not possible. */
 static void choose_linker(struct start *start) {
     struct hl_program *program = &start->program;
     const struct hl_run *run = &start->request->run;
+    const char *objects = getenv("LD_HUGEPAGES");
     char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker(), *interpreter;
     const struct hl_elf_file *file = hl_read_program(program) ? &program->file : NULL;
     char *reason = hl_explain_no_linker(linker, file, program->executable, &interpreter);
-    int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
-    if (reason == NULL && result != 0 && program->is_script)
-        reason = hl_xasprintf("%s cannot be mounted here (%s)", linker, strerror(-result));
-    if (reason == NULL && result != 0) {
-        hl_warn(
-            "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
-            start->name, linker, program->path, strerror(-result));
-        start->linker = linker;
-        linker = NULL;
-    }
+    if (reason == NULL)
+        reason = hl_start_exec_stop(&start->stop, program, &start->options, linker);
     if (reason != NULL) {
         choose_preload(start);
         if (start->reason == HL_MOVED)
             hl_warn("%s: %s; libhugeld.so is preloaded instead", start->name, reason);
-    } else if (getenv("LD_HUGEPAGES") == NULL) {
+    } else if (objects == NULL || objects[0] == '\0') {
         setenv("LD_HUGEPAGES", "main", 1); /* without this the linker moves nothing */
     }
     free(reason);
@@ -253,12 +248,30 @@ static bool can_never_move(struct start *start) {
     return starts.pages_max == 0;
 }
 
+/* --children: libhugeld.so is preloaded into all that the program starts, and maps images there.  The program itself begins on its
+   own without it, which serves a PIE as well.  strict=on is about this start: of any build, small programs are a part. */
+static void choose_for_children(struct start *start) {
+    const unsigned serving = HL_FIT_LIBRARY | HL_FIT_EXECUTABLE;
+    unsigned fits = hl_find_fits(start->patterns, &start->options, serving | HL_FIT_PIE, &start->pie);
+    choose_bare(start);
+    if (fits & serving)
+        choose_preload(start);
+    else
+        start->reason = start->pie != NULL ? HL_REASON_CHILD_PLACE : HL_REASON_NO_CHILD_IMAGE;
+    if (start->is_preloaded)
+        set_variables(start, "backend=image,strict=off");
+}
+
 static void choose(struct start *start) {
     const struct hl_run *run = &start->request->run;
+    if (run->children) {
+        choose_for_children(start);
+        return;
+    }
     bool shares_only = start->acts && hl_shares_only(run, &start->options, start->text);
     bool names_others = hl_selects_other_objects(start->patterns);
-    bool takes_others =
-        names_others && (!shares_only || hl_has_image_of_library(start->patterns, &start->options));
+    bool takes_others = names_others && (!shares_only || hl_find_fits(start->patterns, &start->options,
+                                                                      HL_FIT_LIBRARY, NULL) != 0);
 
     choose_bare(start);
     /* Without hugeld's code in it a program needs no variables either.  libhugeld.so ends a strict one if the named objects stay on
@@ -269,7 +282,7 @@ static void choose(struct start *start) {
     start->is_as_it_is = !is_bare(start) && shares_only && !needs_library && !may_preload_main(start);
     if (start->is_as_it_is)
         return;
-    set_variables(start, shares_only);
+    set_variables(start, shares_only ? "backend=image" : NULL);
     if (is_bare(start))
         preload_for_others(start);
     else if (run->via == HL_VIA_LDSO && !hl_is_privileged(&start->program))
@@ -313,8 +326,28 @@ static bool explain_in_child(const struct start *start) {
     return child > 0 && status == 0;
 }
 
+/* The same as tell, with --children. */
+static int tell_of_children(const struct start *start) {
+    bool is_refused = start->options.strict != 0 && start->reason != HL_MOVED;
+    enum hl_reason reason = start->reason;
+    if (reason == HL_MOVED && start->pie != NULL && start->wants_lines)
+        reason = HL_REASON_CHILD_PLACE;
+    if (reason == HL_MOVED)
+        return 0;
+    char *why = hl_explain_reason(reason, start->pie != NULL ? start->pie : start->program.path);
+    hl_warn("%s: %s%s%s", start->name,
+            is_refused                  ? ""
+            : start->reason == HL_MOVED ? "some of what it starts stays as it is: "
+                                        : "what it starts stays as it is: ",
+            why, is_refused ? "; " HL_STRICT_SENTENCE : "");
+    free(why);
+    return is_refused ? HL_EXIT_NOT_FOUND : 0;
+}
+
 /* Prints at most one line about a program that does not run as it should; returns the exit code. */
 static int tell(const struct start *start) {
+    if (start->request->run.children)
+        return tell_of_children(start);
     bool names_others = hl_selects_other_objects(start->patterns), verbose = start->options.verbose >= 1;
     bool is_fine = start->reason == HL_MOVED && !start->is_as_it_is;
     if (start->reason != HL_MOVED && start->acts) {
@@ -326,7 +359,8 @@ static int tell(const struct start *start) {
         explain_in_child(start);
     } else if (start->is_in_place && (start->is_strict || verbose)) {
         is_fine = explain_in_child(start);
-    } else if (start->stop != NULL && names_others && !start->is_preloaded && verbose) {
+    } else if (start->request->run.via == HL_VIA_AUTO && start->stop != NULL && names_others &&
+               !start->is_preloaded && verbose) {
         hl_warn("%s: %s; %s", start->name, hl_reason_sentence(HL_REASON_NO_LIBRARY_IMAGE),
                 hl_reason_remedy(HL_REASON_NO_LIBRARY_IMAGE));
     }
@@ -334,21 +368,6 @@ static int tell(const struct start *start) {
 }
 
 /* --- the program --- */
-
-/* Becomes ld.so with the program as its argument.  Returns only when that fails. */
-static int become_linker(const struct start *start) {
-    char **program = start->request->program;
-    size_t n = 1; /* its own name */
-    while (program[n] != NULL)
-        n++;
-    char **arguments = hl_xmalloc((n + 4) * sizeof *arguments);
-    const char *first[] = {start->linker, "--argv0", program[0], start->program.path};
-    memcpy(arguments, first, sizeof first);
-    memcpy(arguments + 4, program + 1, n * sizeof *arguments);
-    execv(start->linker, arguments);
-    free(arguments);
-    return hl_refuse_program(program[0]);
-}
 
 static void wait_at_gate(int gate) {
     char byte = 0;
@@ -378,8 +397,6 @@ static void become_shell(char *path, char **argv) {
 static int become_program(struct start *start) {
     struct hl_program *program = &start->program;
     char **argv = start->request->program;
-    if (start->linker != NULL)
-        return become_linker(start);
     execv(program->path, argv);
     if (start->stop != NULL && !start->is_strict) { /* a security module may forbid tracing it */
         hl_cancel_exec_stop(start->stop);

@@ -8,9 +8,8 @@
 #include <unistd.h>
 
 #define MIB (1 << 20)
-/* Objects with a smaller part of the samples, and such chunks of 2 MiB, are not listed. */
+/* Objects with a smaller part of the samples are not listed. */
 #define PART_MIN 0.05
-#define CHUNKS_MAX 4
 
 enum kind { COUNT, AMOUNT, KNOWN, NUMBER }; /* KNOWN: an amount, unless it is 0 */
 
@@ -122,35 +121,25 @@ static void print_object(const struct hl_surveyed *program, const struct hl_hot_
     if ((double)object->samples < PART_MIN * all)
         return;
     hl_print("  %.0f %%: %s", 100 * (double)object->samples / all, object->path);
-    for (size_t i = 0; i < object->n_chunks && i < CHUNKS_MAX && object->id.inode != 0; i++) {
-        const struct hl_hot_chunk *chunk = &object->chunk[i];
-        if ((double)chunk->samples >= PART_MIN * all)
-            hl_print("    %.0f %% in 2 MiB from 0x%" PRIx64 "%s", 100 * (double)chunk->samples / all,
-                     chunk->offset, 2 * chunk->huge_samples > chunk->samples ? ", on a huge page" : "");
-    }
 }
 
 /* Says which of the two is large that make translations miss. */
 static void print_misses(const struct hl_surveyed *program) {
-    uint64_t pages = program->likely_bytes / 4096;
     const char *many = hl_has_many_pages(program) ? "many pages" : "some pages";
-    if (program->frames == 0)
-        hl_print("  %s (likely %" PRIu64
-                 "); fix: run hugeld as root to see in how many frames of memory they lie",
-                 many, pages);
-    else
-        hl_print("  %s (likely %" PRIu64 "), %s %" PRIu64 " frames of 2 MiB of memory", many, pages,
-                 hl_has_many_frames(program) ? "scattered over" : "which lie together in", program->frames);
+    char *where = program->frames > 0
+                      ? hl_xasprintf("%s %" PRIu64 " frames of 2 MiB of memory",
+                                     hl_has_many_frames(program) ? "scattered over" : "which lie together in",
+                                     program->frames)
+                      : hl_xasprintf("in unknown frames of memory; fix: run hugeld as root");
+    hl_print("%s: executes %s of text (likely %" PRIu64 " of %" PRIu64 " on small ones), %s", program->path,
+             many, program->likely_bytes / 4096, program->text_bytes / 4096, where);
+    free(where);
 }
 
 static void print_details(const struct hl_surveyed *program) {
     const struct hl_advice *advice = &program->advice;
     hl_print("%s", "");
-    hl_print("%s: at least %.1f, and likely %.1f, of %.1f MiB executed on small pages", program->path,
-             (double)program->hot_bytes / MIB, (double)program->likely_bytes / MIB,
-             (double)program->text_bytes / MIB);
-    if (hl_may_gain(program))
-        print_misses(program);
+    print_misses(program);
     if ((double)program->memory_samples >= PART_MIN * (double)program->samples)
         hl_print("  %.0f %%: text that no file has, as JIT compilers make it",
                  100 * (double)program->memory_samples / (double)program->samples);

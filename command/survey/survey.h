@@ -35,7 +35,7 @@ struct hl_hot_object {
     double share;        /* of the program's samples on small pages */
     uint64_t samples, huge_samples;
     size_t n_chunks;
-    struct hl_hot_chunk *chunk; /* those with most samples first */
+    struct hl_hot_chunk *chunk;
 };
 
 /* What hugeld can do for a program. */

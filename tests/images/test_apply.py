@@ -263,6 +263,36 @@ def test_delay_doubles(world):
     assert world.hugeld("apply").returncode == 3 and delay(world) == 300
 
 
+@pytest.mark.parametrize("days", [-10, 10])
+def test_jumping_clock(world, days):
+    """A clock that is set makes no attempt due or overdue, and no image old; of a file from the future no image is made yet."""
+    library = world.path("/run/own/jumps.so")
+    library.parent.mkdir()
+    assert helpers.run(["gcc", "-shared", "-fPIC", "-o", library, pathlib.Path(__file__).with_name("jumps.c")]).returncode == 0
+    prefix = ["env", f"JUMP={86400 * days}", "LD_PRELOAD=/run/own/jumps.so"]
+
+    def jumped(*arguments):
+        return world.run(*prefix, "/run/bin/hugeld", *arguments)
+
+    world.settings(store_size="20M")  # one image, and the records
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    images, waits = world.left(), second(world, "waits")
+    world.lists("mine", APP, waits)
+    assert world.hugeld("apply").returncode == 3 and states(world) == {APP: "fresh", waits: "pending"}
+    before = world.path(f"{SYSTEM}/.records").read_bytes()
+    for _ in range(3):
+        assert jumped("apply").returncode == 3 and world.path(f"{SYSTEM}/.records").read_bytes() == before
+    assert world.left() == images and states(world) == {APP: "fresh", waits: "pending"}
+    world.lists("mine", waits)
+    world.settings(store_size="64M")
+    result = jumped("enable", waits)
+    assert result.returncode == (3 if days < 0 else 0), result
+    assert days > 0 or "its ctime is in the future" in result.stderr
+    world.enable(waits)
+    assert states(world)[waits] == "fresh"
+
+
 @pytest.mark.parametrize("what", ["nothing", "refused"])
 def test_useless_attempts_are_not_repeated(world, what):
     """A file that gains nothing is not looked at again before it changes, and one that is refused not before its delay."""

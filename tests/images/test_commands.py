@@ -389,3 +389,18 @@ def test_doctor_without_a_store(store):
     store.done("rmdir", store.path)
     told, said = examine(store)
     assert not told["exists"] and told["type"] is None and said["state"] == "ok" and said["remedy"] is None
+
+
+# --- bench ---
+
+
+def test_bench_of_an_image(builder, store):
+    app = builder.executable("nopie")
+    store.add(app)
+    result = store.hugeld("bench", "--json", "-n", "6", "-o", store.options("segments=text"), "-i", "--", app)
+    told = json.loads(result.stdout)
+    assert set(told["runs"]["huge"]["pages"]) == {6} and told["own_images"] == []
+    backends = {side: {r["backend"] for m in told["maps"][side] for o in m["objects"] for r in o["ranges"]} - {None}
+                for side in ("plain", "huge")}
+    assert "image" in backends["huge"] and "hugetlb" not in backends["huge"]
+    assert "image" not in backends["plain"] and "on huge pages of images" in told["sentence"]

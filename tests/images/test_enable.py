@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`hugeld enable`, `disable` and `reset`: the lists, the store and the mounts afterwards."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -70,7 +71,7 @@ def test_one_file_of_a_glob(world):
     shutil.copy(world.path(APP), world.path("/run/programs/second"))
     done(world.run(HUGELD, "enable", "/run/programs/*"))
     assert len(world.left()) == 2
-    done(world.run(HUGELD, "disable", APP))
+    assert done(world.run(HUGELD, "disable", APP)).endswith("masks it, since it is listed in /etc/hugeld/enabled.d/local.list\n")
     assert [image["path"] for image in world.list()] == ["/run/programs/second"] and len(world.left()) == 1
     assert world.hugeld("apply").returncode == 0 and len(world.left()) == 1
     assert listed(world) == ["/run/programs/*", f"!{APP}"]
@@ -287,6 +288,26 @@ def test_configuration_that_is_not_believed(world, what):
         after = path.lstat(), sorted(os.listdir(path.parent)), path.read_text() if what not in ("fifo", "folder") else ""
         assert (after[0].st_ino, after[0].st_uid, after[0].st_mode, *after[1:]) == \
             (before[0].st_ino, before[0].st_uid, before[0].st_mode, *before[1:])
+
+
+@pytest.mark.parametrize("action", ["enable", "disable"])
+def test_full_disk(world, action):
+    """The list stays as it is, and so does the store; with room it goes on."""
+    for name in ("second", "third"):
+        shutil.copy(world.path(APP), world.path(f"/run/programs/{name}"))
+    assert world.run("mount", "-t", "tmpfs", "-o", "size=16k", "none", "/etc").returncode == 0
+    done(world.run(HUGELD, "enable", "/run/programs/second"))
+    if action == "disable":
+        done(world.run(HUGELD, "enable", APP))
+    before = listed(world), world.left(), sorted(os.listdir(world.path(LIST).parent))
+    with open(world.path("/etc/full"), "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    refused(world.run(HUGELD, action, APP), f"{LIST}: it cannot be changed: No space left on device")
+    assert (listed(world), world.left(), sorted(os.listdir(world.path(LIST).parent))) == before
+    world.path("/etc/full").unlink()
+    done(world.run(HUGELD, action, APP))
+    assert (APP in listed(world)) == (action == "enable") and len(world.left()) == (2 if action == "enable" else 1)
 
 
 @pytest.mark.parametrize("name", ["/run/programs/a\nb", "/run/programs/\x1b[2Ja\tb"])

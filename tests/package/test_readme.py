@@ -43,11 +43,12 @@ RUN = {
 SET_UP = ["make demo", "make check"]
 
 ELSEWHERE = {
+    "hugeld run --children -- make -j8": "tests/images/test_children.py",
     "make demo": "test_as_a_new_user, before more than make is installed",
     "make check": "test_plain_check.py",
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",
     "make ldso": "CI, and make check-glibc SUITE=trixie",
-    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/ldso/test_ways.py, and its path test_install.py",
+    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/ldso/test_real_ways.py, and its path test_install.py",
     "build/hugeld run --via=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",
