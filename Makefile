@@ -49,8 +49,8 @@ core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c command/run/start.c,$(wildcard command/*.c command/*/*.c)))
 # The part that starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso run/mount file/file-plan file/launcher file/section proc/process proc/objects proc/status trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
-    image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop/*.c))
+start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso file/file-plan file/launcher file/section proc/process proc/objects proc/status \
+    image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/inject/exec-*.c command/inject/tracee*.c) command/inject/instructions.c command/inject/pieces.c)
 units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
@@ -130,7 +130,7 @@ $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/tlb base/basics base/common)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics base/local file/elf-file proc/process proc/objects proc/status)
 $B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/objects proc/status image/eligible)
-$B/tests/test-local: override LDFLAGS += -Wl,--wrap=fcntl,--wrap=fdopendir
+$B/tests/test-local: override LDFLAGS += -Wl,--wrap=fdopendir
 
 $(units): $B/%: % $(CONFIG)
 	@mkdir -p $(@D)

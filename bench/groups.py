@@ -6,12 +6,13 @@ import time
 
 import attach
 import databases
+import mysql
 import upstream
 from images import group_image
 from intervals import compare
 from measure import Variant, at_once_precisely, pairs, time_run
 from memory import group_arrays, group_calls, group_faults, group_memory, group_pressure, group_stalls, group_threads
-from programs import group_alternatives, group_defaults, group_many, group_misses, group_more, group_programs
+from programs import group_alternatives, group_defaults, group_layouts, group_many, group_misses, group_more, group_programs
 from servers import group_databases, group_servers
 from starts import group_cold, group_dsos, group_later, group_ldso, group_perf_map, group_run, group_start
 from workloads import pairs_for, programs, with_own_output
@@ -20,8 +21,8 @@ Skipped = databases.pytest.skip.Exception
 
 GROUPS = {
     "image": group_image, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
-    "more": group_more, "alternatives": group_alternatives, "defaults": group_defaults, "many": group_many,
-    "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
+    "layouts": group_layouts, "more": group_more, "alternatives": group_alternatives, "defaults": group_defaults, "many": group_many,
+    "servers": group_servers, "databases": group_databases, "mysql": mysql.group_mysql, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
     "run": group_run, "misses": group_misses, "attach": attach.measure, "upstream": upstream.measure,
@@ -39,7 +40,7 @@ def measure_self(plan):
         turns = pairs(ways, rounds)
         yield name, "at once", len(found["values"]), middle - start, compare(found["pair"], found["values"])
         yield name, "in turns", rounds, time.monotonic() - middle, compare(turns["plain"], turns["plain-again"])
-    for group in group_many, group_databases:
+    for group in group_many, group_databases, mysql.group_mysql:
         start = time.monotonic()
         for found in group(plan, only_plain=True):
             [way] = found["ways"]

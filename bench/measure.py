@@ -62,9 +62,9 @@ def compile_c(output, *arguments):
 
 
 class Measured(dict):
-    """{name: that way's measurements}; and the mean size in KiB of the folios of the plain program's file meanwhile, or None."""
+    """{name: that way's measurements}; and the pagecache.Layout of the plain program's file meanwhile, or None."""
 
-    folio_kib = None
+    layout = None
 
 
 FILE_MIN = 1 << 20  # bytes; how a smaller file lies in the page cache decides little
@@ -84,9 +84,9 @@ def unchanged(measure):
     """MEASURE(ways, rounds, ...), done again if the plain program's files lie in the page cache otherwise than before.  FILES:
     those files, if its words do not name them."""
     def inner(ways, *arguments, files=None, **more):
-        found, kib = pagecache.measure_unchanged(plain_files(ways) if files is None else files, lambda: measure(ways, *arguments, **more))
+        found, layout = pagecache.measure_unchanged(plain_files(ways) if files is None else files, lambda: measure(ways, *arguments, **more))
         found = Measured(found)
-        found.folio_kib = kib
+        found.layout = layout
         return found
     return inner
 
@@ -294,9 +294,17 @@ def paired_experiment(name, title, unit, ways, found, note="", huge=None, start=
     return described(name, title, unit, note, found, rows, more)
 
 
+def describe_layout(layout):
+    """How the plain program's file lies in memory, as bench/results keeps it."""
+    if layout is None:
+        return {}
+    return {"folio_kib": round(layout.pages_per_folio * pagecache.PAGE / 1024, 1), "adjacent": round(layout.adjacent, 2),
+            "frames": layout.frames, "frames_least": layout.fewest}
+
+
 def described(name, title, unit, note, found, rows, more):
-    folios = {"folio_kib": found.folio_kib} if getattr(found, "folio_kib", None) else {}
-    return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **folios, **more}
+    return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows,
+            **describe_layout(getattr(found, "layout", None)), **more}
 
 
 def experiment(name, title, unit, ways, values, note="", base=None, huge=None, **more):

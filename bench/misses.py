@@ -64,10 +64,10 @@ def inspect(path, options=""):
     return found
 
 
-def ranges(found, key):
-    """(start, end) of the executable ones among a plan's spans or segments."""
+def ranges(found, rows):
+    """(start, end) of the executable ones among ROWS, spans or segments at the load address that FOUND has."""
     bias = int(found["plan"]["load_bias"], 16)
-    return [(int(r["start"], 16) - bias, int(r["end"], 16) - bias) for r in found["plan"][key] if "x" in r["flags"]]
+    return [(int(r["start"], 16) - bias, int(r["end"], 16) - bias) for r in rows if "x" in r["flags"]]
 
 
 def make_plan(objects):
@@ -75,17 +75,13 @@ def make_plan(objects):
     lines = [f"layout {name} {'contiguous' if name == 'contiguous' else 'separate'}" for name in LAYOUTS]
     shares = {}
     for path in objects:
-        options = {"private": "backend=hugetlb", "edges=small": "backend=hugetlb,edges=small",
-                   "image": "backend=hugetlb,segments=text+rodata,sparse_text=on"}
-        plans = {layout: inspect(path, words) for layout, words in options.items()}
-        # An image has no spans in the JSON; it is planned with these options.
-        if plans["image"]["image"]["text_share"] not in (None, plans["image"]["plan"]["text_share"]):
-            raise RuntimeError(f"hugeld inspect: {path}: an image has another share of the text than the plan made for it")
-        on_huge = {layout: ranges(found, "spans") for layout, found in plans.items()}
-        on_huge["linked"] = ranges(plans["private"], "segments")
-        lines += [f"huge {layout} {path} {start:x} {end:x}" for layout, found in on_huge.items() for start, end in found]
-        shares[os.path.basename(path)] = {layout: found["plan"]["text_share"] for layout, found in plans.items()}
-        spread = plans["private"].get("range")
+        found = inspect(path, "backend=hugetlb")
+        plans = {"private": found["plan"], "edges=small": inspect(path, "backend=hugetlb,edges=small")["plan"], "image": found["image"]}
+        on_huge = {layout: ranges(found, plan["spans"]) for layout, plan in plans.items()}
+        on_huge["linked"] = ranges(found, found["plan"]["segments"])
+        lines += [f"huge {layout} {path} {start:x} {end:x}" for layout, rows in on_huge.items() for start, end in rows]
+        shares[os.path.basename(path)] = {layout: plan["text_share"] for layout, plan in plans.items()}
+        spread = found.get("range")
         if spread:
             shares[os.path.basename(path)]["anywhere"] = [spread["text_share_min"], spread["text_share_max"]]
     return lines, shares

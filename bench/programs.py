@@ -11,15 +11,17 @@ import subprocess
 import alternatives
 import misses
 from alternatives import CACHE
-from helpers import ROOT
+import pagecache
+from helpers import HUGELD, ROOT
 from installed import find_cc1plus
 from measure import (OUT, Variant, at_once, at_once_precisely, experiment, hugeld, pages_moved, paired_experiment, pairs,
                      plain_pages, time_run, watch)
-from workloads import (calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, several, share,
+from workloads import (STORE, calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, several, share,
                        short_programs, with_own_output, write_short_source)
 
 # --- programs that all users have ---
 
+LAYOUTS = {"found": "as after a boot", "large": "read in order", "contiguous": "in contiguous single pages"}
 STARTS = {"cc1plus": ["--version"], "clang": ["--version"], "rustc": ["--version"], "node": ["-e", "0"],
           "python3": ["-S", "-c", "0"], "perl": ["-e", "0"]}  # programs that end at once
 
@@ -53,6 +55,37 @@ def group_programs(plan):
         yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
                                 measure_pairs(ways, pairs_for(plan, seconds), files=files), huge=huge, program=name, memory=memory,
                                 start=start)
+
+
+def copy_of(file, name):
+    """A copy of FILE, which no other process maps."""
+    copy = OUT / "layouts" / name / os.path.basename(file)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if not copy.exists() or copy.stat().st_mtime != os.stat(file).st_mtime:
+        shutil.copy2(file, copy)
+    return copy
+
+
+def group_layouts(plan):
+    """Programs of one file, whose plain copy lies in memory in each state that is made on purpose."""
+    for name, argv, _, files in programs():
+        if name not in ("cc1plus", "node") or files != [argv[0]]:
+            continue
+        plain, in_order = (copy_of(argv[0], kind) for kind in ("plain", "in-order"))
+        share(argv[0])
+        ways = with_own_output([Variant("plain", [plain, *argv[1:]]), Variant("plain-again", [plain, *argv[1:]]),
+                                Variant("in-order", [in_order, *argv[1:]]),
+                                Variant("exec-stop", [HUGELD, "run", "-o", f"store={STORE}", "--", *argv])])
+        seconds = time_run(ways[0]) / 1000
+        for state in pagecache.PLAIN_STATES:
+            pagecache.make(in_order, "large")
+
+            def measure(ways=ways, seconds=seconds, plain=plain):
+                return at_once(ways, pairs_for(plan, seconds), files=[plain])
+
+            found = pagecache.measure_in(state, [plain], measure, execute=lambda ways=ways: time_run(ways[0]))
+            yield paired_experiment(f"layouts-{name}-{state}", f"{name}, its plain file {LAYOUTS[state]}, a run of {seconds:.1f} s", "ms",
+                                    ways, found)
 
 
 def group_defaults(plan):

@@ -116,8 +116,11 @@ def with_interval(result):
 
 def heading(found):
     """Its title, and the note below it."""
-    folios = [f"The plain program's file lies in folios of {show(found['folio_kib'])} KiB."] if "folio_kib" in found else []
-    said = " ".join([*([found["note"]] if found["note"] else []), *folios])
+    layout = [f"The plain program's file lies in folios of {show(found['folio_kib'])} KiB."] if "folio_kib" in found else []
+    if "frames" in found:
+        layout.append(f"The next page is adjacent for {found['adjacent']:.0%} of its pages, which lie in {found['frames']} frames of "
+                      f"2 MiB (at least {found['frames_least']}).")
+    said = " ".join([*([found["note"]] if found["note"] else []), *layout])
     return [f"### {found['title']}", "", *([said, ""] if said else [])]
 
 
@@ -164,7 +167,7 @@ def table(found, model=None):
 
 # --- the table by which a user decides ---
 
-DECIDE = ("image", "programs", "more", "servers", "databases")  # of the first, only real programs
+DECIDE = ("image", "programs", "more", "servers", "databases", "mysql")  # of the first, only real programs
 WAYS = {"private copy": ("private", "hugetlb"), "image": ("mapped",), "image, executed": ("executed",)}
 NAMES = {name: head for head, names in WAYS.items() for name in names}
 NOTHING = "–"
@@ -192,12 +195,13 @@ def deciding_rows(groups):
         if ways:
             starts = {head: result_of(way, "start") for head, way in ways.items()}
             yield [in_short(found), show(found["folio_kib"]) if "folio_kib" in found else NOTHING,
+                   *([f"{found['adjacent']:.0%}", str(found["frames"])] if "frames" in found else [NOTHING, NOTHING]),
                    *(with_interval(result_of(ways[head])) if head in ways else NOTHING for head in WAYS),
                    *(memory_of(found, *names) for names in (("plain",), WAYS["private copy"], WAYS["image"])),
                    *(signed(starts[head]) if starts.get(head) else NOTHING for head in ("private copy", "image"))]
 
 
-DECIDING = ["program", "folios, KiB", *WAYS, "MiB, plain", "MiB, private copy", "MiB, image", "start, private copy", "start, image"]
+DECIDING = ["program", "folios, KiB", "adjacent", "frames", *WAYS, "MiB, plain", "MiB, private copy", "MiB, image", "start, private copy", "start, image"]
 
 
 def alternative_cell(found, name):

@@ -147,9 +147,9 @@ def measure_servers(loads, ways, start, rounds, program):
 
     pagecache.put("large", program)
     for way in ways[1:]:
-        _, kib = pagecache.measure_unchanged([program], lambda way=way: measure(way))
+        _, layout = pagecache.measure_unchanged([program], lambda way=way: measure(way))
         for load in loads:
-            found[load].folio_kib = kib
+            found[load].layout = layout
     for load in loads:
         yield paired_experiment(load.name, f"{load.title}: time, and the server's processor time, for one", "us", ways,
                                 found[load], huge=huge)

@@ -76,18 +76,19 @@ def cells(line):
 def test_a_program_and_its_ways():
     start = {"start_values": [9.0] * 12, "start_pair": [7.0] * 12}
     found = experiment("cc1plus", way("plain-again", 1), way("hugetlb", 1.2, **start), way("mapped", 0.9, **start),
-                       way("rodata", 1), memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80}, folio_kib=131.7)
+                       way("rodata", 1), memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80}, folio_kib=131.7, adjacent=0.43, frames=990, frames_least=5)
     alone = experiment("redis", way("executed", 1))
     lines = report.deciding_tables({"programs": [found], "servers": [alone]})
     assert lines[0] == "## At a glance" and "## Beside others" not in lines
     [head, _, row, other] = [cells(line) for line in lines if line.startswith("|")]
     of = dict(zip(head, row, strict=True))
-    assert (of["program"], of["folios, KiB"]) == ("cc1plus, a run of 0.1 s", "131.7")
+    assert (of["program"], of["folios, KiB"], of["adjacent"], of["frames"]) == ("cc1plus, a run of 0.1 s", "131.7", "43%", "990")
     assert of["private copy"].startswith("**1.200 [") and of["image"].startswith("**0.900 [") and of["image, executed"] == "–"
     assert (of["MiB, plain"], of["MiB, private copy"], of["MiB, image"]) == ("50", "74", "52")
     assert (of["start, private copy"], of["start, image"]) == ("+2 [+2, +2]", "+2 [+2, +2]")
-    assert other[4].startswith("1.000 [") and {*other[1:4], *other[5:]} == {"–"}
-    assert "The plain program's file lies in folios of 131.7 KiB." in report.heading(found)
+    assert other[6].startswith("1.000 [") and {*other[1:6], *other[7:]} == {"–"}
+    assert report.heading(found)[2] == ("The plain program's file lies in folios of 131.7 KiB. The next page is adjacent for 43% of its "
+                                        "pages, which lie in 990 frames of 2 MiB (at least 5).")
     assert [cells(line)[8] for line in report.table(experiment("cc1plus", way("hugetlb", 1.2)), MODEL) if line.startswith("| hugetlb")] == ["0.030; 0.002"]
 
 

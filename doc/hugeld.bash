@@ -27,7 +27,7 @@ _hugeld() {
     doctor) options='--json --help' ;;
     perf-map) options='--append --children --demangle --output --help' ;;
     bench)
-        options='--against --at-once --children --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
+        options='--at-once --children --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --objects --report --seconds --toggle --help'
         ;;
     survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
@@ -45,21 +45,21 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --options | --objects | --via | --ld-so | --metric | --pairs | --pid | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
         done
     fi
     case $prev in
-    -o | --options | --against) _hugeld_options ;;
+    -o | --options) _hugeld_options ;;
     -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --list | --metrics | --ld-so | --output | --program | --report) _filedir ;;
     --way) mapfile -t COMPREPLY < <(compgen -W 'in-place image' -- "$cur") ;;
     --store) _filedir -d ;;
-    -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --every) ;;
+    -n | --metric | --pairs | --seconds | -H | --huge-page | --every) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;

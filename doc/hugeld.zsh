@@ -36,8 +36,7 @@ _hugeld() {
         ;;
     bench)
         _arguments -S $help $json $options $objects $loader '(-i --ignore-failure)'{-i,--ignore-failure}'[any exit status]' \
-            '--against=[compare with these options]:option:_hugeld_options' \
-            '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
+            '--at-once[both sides at the same time]' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
             '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
             '--metric=[prints the work done]:command:' '--keep[leave it attached]' '(-)1:program:_command_names -e' \

@@ -17,6 +17,7 @@
    to another file by now; so the object is copied from memory, like every file that cannot be opened. */
 #include "backing-file.h"
 #include "check.h"
+#include "move.h"
 #include "pagecache.h"
 #include "sys.h"
 
@@ -173,6 +174,15 @@ long hl_open_object_file(const struct hl_object *object) {
                    O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
+int hl_find_file(struct hl_context *context, struct hl_work *work) {
+    struct hl_object *object = &work->object;
+    if (object->file < 0 && hl_is_just_executed(context, object) && context->n_to_close < HL_CLOSE_MAX) {
+        object->file = (int)hl_open_object_file(object);
+        hl_close_later(context, object->file);
+    }
+    return object->file;
+}
+
 bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *work, int file,
                        const struct hl_file_state *state) {
     const struct hl_segment *segment = &work->object.segment[0];
@@ -200,6 +210,25 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *w
     return same;
 }
 
+long hl_open_mapped_file(struct hl_context *context, struct hl_work *work) {
+    struct hl_file_state state;
+    if (hl_find_file(context, work) >= 0)
+        return work->object.file;
+    long file = hl_open_object_file(&work->object);
+    if (hl_is_error(file))
+        return file == -ENOENT ? -ESTALE : file;
+    if (context->probed.status.filters != 0 ||
+        (hl_read_file_state(&state, (int)file) == 0 && hl_is_mapped_from(context, work, (int)file, &state)))
+        return file;
+    hl_close((int)file);
+    return -ESTALE;
+}
+
+void hl_close_mapped_file(const struct hl_work *work, long file) {
+    if (!hl_is_error(file) && file != work->object.file)
+        hl_close((int)file);
+}
+
 /* Whether a part of SPAN is zeros in memory that the file does not have. */
 static bool has_zeros(const struct hl_object *object, const struct hl_span *span) {
     for (unsigned i = 0; i < object->n_segments; i++)
@@ -215,16 +244,15 @@ void hl_open_backing_file(struct hl_backing_file *source, const struct hl_contex
     source->at = 0;
     source->n_mapped = 0;
     source->is_populated = false;
-    source->is_ours = !object->is_new;
-    if (hl_is_writable(span) || !(object->is_new || object->is_main) || has_zeros(object, span))
+    source->is_ours = object->file < 0;
+    if (hl_is_writable(span) || (source->is_ours && !object->is_main) || has_zeros(object, span))
         return;
-    long file = object->is_new ? object->file : hl_open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    long file = source->is_ours ? hl_open("/proc/self/exe", O_RDONLY | O_CLOEXEC) : object->file;
     if (hl_is_error(file))
         return;
     source->file = (int)file;
     if (source->is_ours &&
-        (!map_source(source, context, object, span, 0) ||
-         (!hl_is_just_executed(context, object) && !is_mapped_file(source, context, object, span))))
+        (!map_source(source, context, object, span, 0) || !is_mapped_file(source, context, object, span)))
         hl_close_backing_file(source, object, span);
 }
 

@@ -88,13 +88,17 @@ bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object,
     return true;
 }
 
+static bool is_waiting(const struct hl_work *work, unsigned i) {
+    return work->move[i].reason == HL_MOVED && !work->move[i].placed;
+}
+
 /* Whether nothing wrote to any of the read-only spans, nor to the gaps between them: one call tells, and nearly always says so.
    If not, each span is asked for alone. */
 static bool are_all_unmodified(const struct hl_context *context, const struct hl_work *work) {
     uint64_t start = 0, end = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (hl_is_writable(span) || work->move[i].reason != HL_MOVED || work->move[i].placed)
+        if (hl_is_writable(span) || !is_waiting(work, i))
             continue;
         start = end == 0 ? span->start : start;
         end = span->end;
@@ -167,8 +171,22 @@ bool hl_is_just_executed(const struct hl_context *context, const struct hl_objec
            is_one_piece;
 }
 
+bool hl_is_certain(const struct hl_context *context, const struct hl_object *object) {
+    return hl_holds_its_place(object) || hl_is_just_executed(context, object);
+}
+
+int hl_check_pages(const struct hl_context *context, const struct hl_work *work) {
+    int result = 0;
+    if (are_all_unmodified(context, work))
+        return 0;
+    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
+        if (is_waiting(work, i) && !hl_is_writable(&work->plan.span[i]))
+            result = check_source(context, &work->object, &work->plan.span[i]);
+    return result;
+}
+
 int hl_check_object(struct hl_context *context, struct hl_work *work) {
-    bool is_certain = hl_holds_its_place(&work->object) || hl_is_just_executed(context, &work->object);
+    bool is_certain = hl_is_certain(context, &work->object);
     int result = is_certain ? 0 : hl_look_at_object(context, work);
     if (result == 0 && context->probed.pagemap < 0)
         context->probed.pagemap = hl_open_pagemap();
@@ -176,7 +194,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
     bool are_special = result == 0 && may_be_special(context, work);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (work->move[i].reason != HL_MOVED || work->move[i].placed)
+        if (!is_waiting(work, i))
             continue;
         if (!is_certain)
             result = check_mappings(&work->maps, &work->object, span);

@@ -10,8 +10,14 @@
 int hl_look_at_object(const struct hl_context *context, struct hl_work *work);
 
 /* Whether nothing but the kernel and the dynamic linker can have mapped OBJECT, an executable that begins, and has no gaps in which
-   something else could lie: its mappings need not be read. */
+   something else could lie. */
 bool hl_is_just_executed(const struct hl_context *context, const struct hl_object *object);
+
+/* Whether OBJECT's mappings need not be read: they are as its program headers say. */
+bool hl_is_certain(const struct hl_context *context, const struct hl_object *object);
+
+/* Whether nothing wrote to WORK's read-only spans that are not in place yet.  0, or the reason. */
+int hl_check_pages(const struct hl_context *context, const struct hl_work *work);
 
 /* Between plan and prepare: whether the object's mappings are as its program headers say and nothing wrote
    to its read-only pages. 0, or the reason why the object stays. */

@@ -34,8 +34,8 @@
 
    At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are held during the first step.
 
-   An object that the dynamic linker has just mapped needs none of this: nothing uses it yet, and it can be mapped again from its
-   file, which is still open.  Each of its spans comes into place by one call, over the old mappings (map-again.c).
+   An object that the dynamic linker or the kernel has just mapped needs none of this: nothing else uses it yet, and it can be mapped
+   again from its file, which is open.  Each of its spans comes into place by one call, over the old mappings (map-again.c).
 
    From the first step to the last this thread runs nothing but this file, with every signal blocked: it calls nothing outside the
    core, whose own object is never moved.  Another thread that forks between the steps gives its child the mappings
@@ -376,27 +376,41 @@ static void free_scratch(struct hl_work *work) {
     }
 }
 
-/* One call for each span.  A span that fails stays; those before it are good. */
-static int commit_new(struct hl_context *context, struct hl_work *work) {
-    int result = 0;
-    bool any = false;
-    for (unsigned i = 0; result != HL_REASON_LOST && i < work->plan.n_spans; i++) {
+/* Maps the file again at each span that was tried.  RESULT is the reason.  Returns it, or LOST. */
+static int map_all_again(const struct hl_context *context, struct hl_work *work, int result) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];
-        if (move->backend == HL_NO_BACKEND || move->placed)
+        if (!move->tried)
             continue;
-        result = place(context, work, i);
-        if (result != 0 && !move->placed &&
-            hl_map_again(&work->object, work->object.file, NULL, span, move->prot,
+        if (hl_map_again(&work->object, work->object.file, NULL, span, move->placed, move->prot,
                          &context->config->geometry) != 0)
-            result = HL_REASON_LOST;
-        if (result == HL_REASON_LOST && move->memfd < 0) /* a part may have been moved away */
+            result = move->reason = HL_REASON_LOST;
+        if (!move->placed && move->memfd < 0 && move->reason == HL_REASON_LOST) /* a part may be there */
             disown_memory(move, span);
-        move->reason = move->placed ? HL_MOVED : (enum hl_reason)result;
-        any = any || move->placed;
+        move->placed = false;
     }
+    return result;
+}
+
+/* Whether the object's file is the way back: its mappings are certain, and nothing of it was written. */
+static bool can_be_mapped_again(const struct hl_context *context, const struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (!work->object.is_new && is_prepared(work, i) && hl_is_writable(&work->plan.span[i]))
+            return false;
+    return hl_is_certain(context, &work->object) && work->object.file >= 0;
+}
+
+/* One call for each span, over the old mappings. */
+static int commit_over(struct hl_context *context, struct hl_work *work) {
+    int result = work->object.is_new ? 0 : hl_check_pages(context, work);
+    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
+        if (is_prepared(work, i))
+            result = place(context, work, i);
+    if (result != 0)
+        result = map_all_again(context, work, result);
     free_scratch(work);
-    return any && result != HL_REASON_LOST ? 0 : result;
+    return result;
 }
 
 static int commit_steps(struct commit *c) {
@@ -429,8 +443,8 @@ static bool are_as_mapped(const struct hl_work *work) {
 int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     struct commit c;
     bool is_shared = context->probed.is_shared;
-    if (hl_holds_its_place(&work->object))
-        return commit_new(context, work);
+    if (can_be_mapped_again(context, work))
+        return commit_over(context, work);
     c.context = context;
     c.work = work;
     c.step = NULL;

@@ -6,8 +6,7 @@
 #include "context.h"
 
 /* Step 5, commit: all prepared spans of an object come into place, or none and everything is as it was
-   before.  0, or the reason.  Of an object that holds its place (hl_holds_its_place) some spans may stay,
-   each with its reason; HL_REASON_LOST: it must not be used, and the rest of it must not be unmapped. */
+   before.  0, or the reason; HL_REASON_LOST: it must not be used, and the rest of it must not be unmapped. */
 int hl_commit_object(struct hl_context *context, struct hl_work *work);
 
 #endif

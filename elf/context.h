@@ -86,8 +86,8 @@ struct hl_probed {
     long pagemap; /* descriptor, or a negated errno; hl_end closes it */
 };
 
-/* The store, the file, its image and pagemap. */
-#define HL_CLOSE_MAX 4
+/* The status, the store, the file, its image, pagemap and the loader's. */
+#define HL_CLOSE_MAX 6
 
 /* The settings, the facts, and the work in progress. */
 struct hl_context {

@@ -118,13 +118,13 @@ static int copy_memory(struct filler *f, uint64_t at, uint64_t bytes) {
     return f->userfaultfd >= 0 ? copy_by_userfaultfd(f, to, from, bytes) : copy_by_call(f, to, from, bytes);
 }
 
-/* Reads [from, from + bytes) of the segment from the file; the file may end in the last page of it. */
-static int read_file(const struct filler *f, const struct hl_segment *segment, uint64_t from,
-                     uint64_t bytes) {
-    for (uint64_t at = from; at < from + bytes;) {
-        long done = hl_pread(f->source.file, (void *)(f->memory + (at - f->span->start)), from + bytes - at,
+/* Reads [at, end) of SEGMENT, and of those behind it that follow it in the file, up to LAST, in whose last page the file may end. */
+static int read_file(const struct filler *f, const struct hl_segment *segment, const struct hl_segment *last,
+                     uint64_t at, uint64_t end) {
+    while (at < end) {
+        long done = hl_pread(f->source.file, (void *)(f->memory + (at - f->span->start)), end - at,
                              segment->offset + (at - segment->first_page));
-        if (done == 0 && at >= segment->file_end)
+        if (done == 0 && at >= last->file_end)
             return 0;
         if (hl_is_error(done) || done == 0)
             return done == -EFAULT ? HL_REASON_POOL_SHORT : HL_REASON_SOURCE_UNREADABLE;
@@ -133,16 +133,28 @@ static int read_file(const struct filler *f, const struct hl_segment *segment, u
     return 0;
 }
 
+/* Whether the segment behind SEGMENT follows it in memory and in the file. */
+static bool follows_in_file(const struct hl_segment *segment) {
+    return segment[1].first_page == segment->end_page &&
+           segment[1].offset - segment->offset == segment[1].first_page - segment->first_page;
+}
+
 /* Copies pages of the span at FROM to their place. */
 static int copy_pages(struct filler *f, uint64_t from, uint64_t bytes) {
     int result = 0;
     if (f->source.file < 0 || f->userfaultfd >= 0)
         return copy_memory(f, from, bytes);
+    uint64_t stop = from + bytes;
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
         const struct hl_segment *segment = &f->object->segment[i];
-        uint64_t part = hl_segment_overlap(segment, from, from + bytes);
-        if (part > 0)
-            result = read_file(f, segment, segment->first_page > from ? segment->first_page : from, part);
+        if (hl_segment_overlap(segment, from, stop) == 0)
+            continue;
+        while (f->object->segment[i].end_page < stop && i + 1 < f->object->n_segments &&
+               follows_in_file(&f->object->segment[i]))
+            i++;
+        const struct hl_segment *last = &f->object->segment[i];
+        result = read_file(f, segment, last, segment->first_page > from ? segment->first_page : from,
+                           last->end_page < stop ? last->end_page : stop);
     }
     return result;
 }

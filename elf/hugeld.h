@@ -64,7 +64,7 @@ struct hl_object {
     bool text_relocations;
     bool is_new;    /* the dynamic linker has just mapped it from FILE: no thread sees it or runs it yet */
     bool has_holes; /* and nothing of its own is between its segments (a program that has an address) */
-    int file;       /* a descriptor that is open as long as the object is new */
+    int file;       /* a descriptor of its file, as long as the object is new (hl_find_file); else negative */
     bool is_image;  /* FILE is its image in a store, and the image is mapped */
     enum hl_reason no_image; /* why FILE is none, after the dynamic linker has looked; HL_MOVED: it has not */
     uint64_t load_bias;

@@ -216,12 +216,13 @@ struct source {
 static void close_source(struct hl_context *context, const struct source *source,
                          const struct hl_object *object) {
     hl_close_later(context, source->image);
-    if (!object->is_new)
+    if (source->file != object->file)
         hl_close_later(context, source->file);
 }
 
 /* Opens the file that OBJECT should be mapped from, and its image.  0, or why there is none. */
-static int open_source(struct hl_context *context, const struct hl_object *object, struct source *source) {
+static int open_source(struct hl_context *context, struct hl_work *work, struct source *source) {
+    const struct hl_object *object = &work->object;
     struct hl_stores stores;
     if (object->no_image != HL_MOVED)
         return (int)object->no_image;
@@ -230,7 +231,7 @@ static int open_source(struct hl_context *context, const struct hl_object *objec
         return HL_REASON_IMAGE_PLACE; /* else the user is told whether there is one */
     if (!hl_open_stores(&stores, context))
         return HL_REASON_NO_IMAGE;
-    source->file = object->is_new ? object->file : hl_open_object_file(object);
+    source->file = hl_find_file(context, work) >= 0 ? object->file : hl_open_object_file(object);
     if (source->file >= 0 && hl_read_file_state(&source->state, (int)source->file) == 0)
         source->image = hl_open_image(&stores, context, &source->state);
     source->image_bytes = stores.image_bytes;
@@ -329,15 +330,14 @@ static int explain_mapping(long result, int image) {
    were; or HL_REASON_LOST. */
 static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
                     int prot, int image, uint64_t offset, int file) {
-    bool is_certain = hl_holds_its_place(&work->object) || hl_is_just_executed(context, &work->object);
-    const struct hl_maps *was = is_certain ? NULL : &work->maps;
+    const struct hl_maps *was = hl_is_certain(context, &work->object) ? NULL : &work->maps;
     long at = -ENOMEM;
     for (int i = 0; hl_is_error(at) && i < 2; i++)
         at = hl_mmap(part->start, hl_span_bytes(part), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, image,
                      offset);
     if (!hl_is_error(at))
         return 0;
-    int result = hl_map_again(&work->object, file, was, part, prot, &context->config->geometry);
+    int result = hl_map_again(&work->object, file, was, part, false, prot, &context->config->geometry);
     return result != 0 ? result : explain_mapping(at, image);
 }
 
@@ -416,7 +416,7 @@ static int plan_image(struct hl_context *context, struct hl_work *work, const st
 
 int hl_use_image(struct hl_context *context, struct hl_work *work) {
     struct source source = {.file = -1, .image = -HL_REASON_NO_IMAGE};
-    int result = open_source(context, &work->object, &source);
+    int result = open_source(context, work, &source);
     if (result == 0)
         result = check_files(context, work, &source);
     bool is_planned_anew = result == 0;

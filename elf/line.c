@@ -166,20 +166,54 @@ bool hl_read_number(const char *path, uint64_t *number) {
     return bytes > 0 && hl_scan_number(&at, buffer + bytes, 10, number);
 }
 
+long hl_read_line(const char *path, char *buffer, size_t buffer_bytes) {
+    struct hl_lines lines;
+    const char *at = buffer, *end = buffer;
+    hl_open_lines(&lines, path, buffer, buffer_bytes);
+    bool is_any = hl_next_line(&lines, &at, &end);
+    hl_close_lines(&lines);
+    if (lines.failed)
+        return hl_is_error(lines.fd) ? lines.fd : -EIO;
+    if (end == buffer + buffer_bytes)
+        return -EFBIG;
+    buffer[end - buffer] = '\0';
+    return is_any ? end - at : 0;
+}
+
+/* Whether the line [at, end) begins with KEY, any blanks and a number. */
+static bool scan_key(const char *at, const char *end, const char *key, uint64_t *number) {
+    size_t bytes = hl_strlen(key);
+    if ((size_t)(end - at) < bytes || !hl_same_bytes(at, key, bytes))
+        return false;
+    for (at += bytes; at < end && (*at == ' ' || *at == '\t'); at++)
+        ;
+    return hl_scan_number(&at, end, 10, number);
+}
+
+bool hl_read_numbers(const char *path, struct hl_number *number, unsigned n) {
+    struct hl_lines lines;
+    char buffer[HL_LINES_BYTES];
+    const char *at, *end;
+    unsigned n_found = 0;
+    hl_open_lines(&lines, path, buffer, sizeof buffer);
+    while (n_found < n && hl_next_line(&lines, &at, &end))
+        for (unsigned i = 0; i < n; i++) {
+            bool is_new = !number[i].is_found && scan_key(at, end, number[i].key, &number[i].value);
+            number[i].is_found = number[i].is_found || is_new;
+            n_found += is_new;
+        }
+    hl_close_lines(&lines);
+    return !lines.failed;
+}
+
 bool hl_find_number(const char *text, const char *key, uint64_t *number) {
-    size_t key_bytes = hl_strlen(key), bytes = hl_strlen(text);
-    const char *end = text + bytes;
-    for (const char *line = text; line < end;) {
+    const char *end = text + hl_strlen(text);
+    for (const char *line = text; line < end; line++) {
         const char *at = line;
         while (line < end && *line != '\n')
             line++;
-        if ((size_t)(line - at) >= key_bytes && hl_same_bytes(at, key, key_bytes)) {
-            at += key_bytes;
-            while (at < line && (*at == ' ' || *at == '\t'))
-                at++;
-            return hl_scan_number(&at, line, 10, number);
-        }
-        line++;
+        if (scan_key(at, line, key, number))
+            return true;
     }
     return false;
 }

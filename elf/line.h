@@ -32,6 +32,9 @@ bool hl_scan_number(const char **at, const char *end, unsigned base, uint64_t *n
    -EFBIG if it is longer than BUFFER_BYTES - 1. */
 long hl_read_file(const char *path, char *buffer, size_t buffer_bytes);
 
+/* The same for the first line of a file, without its newline: as few calls as possible. */
+long hl_read_line(const char *path, char *buffer, size_t buffer_bytes);
+
 /* Reads the file at PATH, which holds one decimal number.  False if it can't be read or holds none. */
 bool hl_read_number(const char *path, uint64_t *number);
 
@@ -60,5 +63,15 @@ void hl_close_lines(struct hl_lines *lines);
 /* Finds "KEY" at the start of a line of TEXT and reads the number after it and any blanks (KEY brings its
    colon). False if there is none. */
 bool hl_find_number(const char *text, const char *key, uint64_t *number);
+
+/* A number behind KEY at the start of a line; 0 until it is found. */
+struct hl_number {
+    const char *key;
+    uint64_t value;
+    bool is_found;
+};
+
+/* Reads the file at PATH until all N NUMBERs are found, or it ends.  False if it can't be read. */
+bool hl_read_numbers(const char *path, struct hl_number *number, unsigned n);
 
 #endif

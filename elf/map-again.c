@@ -82,15 +82,18 @@ static void free_gap(const struct hl_maps *was, uint64_t start, uint64_t end) {
 }
 
 int hl_map_again(const struct hl_object *object, int file, const struct hl_maps *was,
-                 const struct hl_span *span, int prot, const struct hl_geometry *geometry) {
-    int claimed = claim(span), beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
-    if (claimed != 0)
-        return is_untouched(object, span, claimed) ? 0 : HL_REASON_LOST;
+                 const struct hl_span *span, bool is_placed, int prot, const struct hl_geometry *geometry) {
     /* The dynamic linker fills the gaps like this: with the file, as far as it goes, without any access. */
     const struct hl_segment *first = &object->segment[0];
-    uint64_t gap = span->start;
-    if (!map_over(span->start, span->end, PROT_NONE, file, first->offset + (span->start - first->first_page)))
-        return HL_REASON_LOST;
+    uint64_t gap = span->start, offset = first->offset + (span->start - first->first_page);
+    int beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
+    if (!is_placed || !map_over(span->start, span->end, PROT_NONE, file, offset)) {
+        int claimed = claim(span);
+        if (claimed != 0)
+            return !is_placed && is_untouched(object, span, claimed) ? 0 : HL_REASON_LOST;
+        if (!map_over(span->start, span->end, PROT_NONE, file, offset))
+            return HL_REASON_LOST;
+    }
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);

@@ -5,11 +5,11 @@
 
 #include "maps.h"
 
-/* After a failed call that should have put new memory into SPAN's place: restores the mappings of the dynamic linker there from
-   the open FILE, OBJECT's, if they are gone.  The span is read-only and as it was loaded.  WAS has the old mappings between its
+/* After a failed call that should have put new memory into SPAN's place, or with IS_PLACED has: restores the mappings of the dynamic
+   linker there from the open FILE, OBJECT's, if they are gone.  The span is read-only and as it was loaded.  WAS has the old mappings between its
    segments; NULL: OBJECT holds its place.  Text also gets the bits of PROT, the span's, other than PROT_READ and PROT_EXEC.  0,
    or HL_REASON_LOST: another mapping may hold a part of the place by now, or there is no memory. */
 int hl_map_again(const struct hl_object *object, int file, const struct hl_maps *was,
-                 const struct hl_span *span, int prot, const struct hl_geometry *geometry);
+                 const struct hl_span *span, bool is_placed, int prot, const struct hl_geometry *geometry);
 
 #endif

@@ -28,22 +28,24 @@ struct group {
     struct hl_line directory;
 };
 
-static uint64_t find_kib(const char *meminfo, const char *key) {
-    uint64_t number = 0;
-    hl_find_number(meminfo, key, &number);
-    return number <= UINT64_MAX / 1024 ? number * 1024 : 0;
+static uint64_t in_bytes(const struct hl_number *kib) {
+    return kib->value <= UINT64_MAX / 1024 ? kib->value * 1024 : 0;
 }
 
 static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
+    struct hl_number number[] = {{"MemTotal:", 0, false},
+                                 {"MemAvailable:", 0, false},
+                                 {"CommitLimit:", 0, false},
+                                 {"Committed_AS:", 0, false},
+                                 {"Hugetlb:", 0, false}};
     struct hl_line path;
-    char meminfo[8192];
     hl_set_line(&path, roots->proc);
     hl_add_text(&path, "/meminfo");
-    if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
+    if (!hl_read_numbers(path.at, number, sizeof number / sizeof number[0]))
         return false;
-    machine->total = hl_subtract(find_kib(meminfo, "MemTotal:"), find_kib(meminfo, "Hugetlb:"));
-    machine->available = find_kib(meminfo, "MemAvailable:");
-    machine->commit_room = hl_subtract(find_kib(meminfo, "CommitLimit:"), find_kib(meminfo, "Committed_AS:"));
+    machine->total = hl_subtract(in_bytes(&number[0]), in_bytes(&number[4]));
+    machine->available = in_bytes(&number[1]);
+    machine->commit_room = hl_subtract(in_bytes(&number[2]), in_bytes(&number[3]));
     return machine->total > 0 && machine->available > 0;
 }
 
@@ -56,30 +58,24 @@ static bool read_overcommit(uint64_t *overcommit, const struct hl_roots *roots) 
 
 /* --- nodes --- */
 
-/* The number after NAME in node NODE's meminfo ("Node 0 MemFree:   4711 kB"), in bytes; 0 if it isn't
-   there. */
-static uint64_t find_node_kib(const char *meminfo, uint64_t node, const char *name) {
-    struct hl_line key;
-    hl_set_line(&key, "Node ");
-    hl_add_number(&key, node);
-    hl_add_text(&key, name);
-    return find_kib(meminfo, key.at);
-}
-
-/* Adds the memory of node NODE; its free memory and file pages are available. */
+/* Adds the memory of node NODE ("Node 0 MemFree:   4711 kB"); its free memory and file pages are available. */
 static void add_node(struct memory *sum, const struct hl_roots *roots, uint64_t node) {
-    struct hl_line path;
-    char meminfo[8192];
+    static const char *const names[] = {" MemTotal:", " MemFree:", " Active(file):", " Inactive(file):"};
+    struct hl_number number[4];
+    struct hl_line path, key[4];
+    for (unsigned i = 0; i < 4; i++) {
+        hl_set_line(&key[i], "Node ");
+        hl_add_number(&key[i], node);
+        hl_add_text(&key[i], names[i]);
+        number[i] = (struct hl_number){key[i].at, 0, false};
+    }
     hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/node");
     hl_add_number(&path, node);
     hl_add_text(&path, "/meminfo");
-    if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
-        return;
-    sum->total += find_node_kib(meminfo, node, " MemTotal:");
-    sum->available += find_node_kib(meminfo, node, " MemFree:") +
-                      find_node_kib(meminfo, node, " Active(file):") +
-                      find_node_kib(meminfo, node, " Inactive(file):");
+    hl_read_numbers(path.at, number, 4);
+    sum->total += in_bytes(&number[0]);
+    sum->available += in_bytes(&number[1]) + in_bytes(&number[2]) + in_bytes(&number[3]);
 }
 
 /* Sums up the usable nodes.  False if every node is usable; then nothing more is read. */
@@ -92,7 +88,7 @@ static bool read_nodes(struct memory *sum, const struct hl_roots *roots,
     sum->total = sum->available = 0;
     hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/online");
-    long bytes = hl_read_file(path.at, online, sizeof online);
+    long bytes = hl_read_line(path.at, online, sizeof online);
     const char *end = online + (bytes > 0 ? bytes : 0);
     for (const char *at = online; hl_scan_range(&at, end, &first, &last);)
         for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++)
@@ -106,14 +102,23 @@ static bool read_nodes(struct memory *sum, const struct hl_roots *roots,
 
 /* --- control groups --- */
 
-/* Like hl_read_file, for the file NAME ("/memory.max") of GROUP.  A path that is too long is a
+/* Like hl_read_line, for the file NAME ("/memory.max") of GROUP.  A path that is too long is a
    directory's. */
 static long read_in(struct group *group, const char *name, char *buffer, size_t buffer_bytes) {
     size_t directory_bytes = group->directory.bytes;
     hl_add_text(&group->directory, name);
-    long bytes = hl_read_file(group->directory.at, buffer, buffer_bytes);
+    long bytes = hl_read_line(group->directory.at, buffer, buffer_bytes);
     group->directory.bytes = directory_bytes;
     return bytes;
+}
+
+/* Like hl_read_numbers, for GROUP's memory.stat. */
+static bool read_stat(struct group *group, struct hl_number *number, unsigned n) {
+    size_t directory_bytes = group->directory.bytes;
+    hl_add_text(&group->directory, "/memory.stat");
+    bool is_read = hl_read_numbers(group->directory.at, number, n);
+    group->directory.bytes = directory_bytes;
+    return is_read;
 }
 
 /* The number in the file NAME of GROUP; UINT64_MAX for "max" or an error.  0, or a negated errno. */
@@ -217,12 +222,10 @@ static int find_group(struct group *group, const struct hl_roots *roots) {
 
 /* memory.stat has the least limit of the group and of all ancestors, also of those outside a container. */
 static int check_v1(struct group *group, uint64_t total) {
-    char stat[16384];
-    uint64_t limit;
-    if (read_in(group, "/memory.stat", stat, sizeof stat) <= 0 ||
-        !hl_find_number(stat, "hierarchical_memory_limit ", &limit))
+    struct hl_number limit = {"hierarchical_memory_limit ", 0, false};
+    if (!read_stat(group, &limit, 1) || !limit.is_found)
         return HL_REASON_MEMORY_UNKNOWN;
-    return limit < total ? HL_REASON_MEMORY_LIMIT : 0;
+    return limit.value < total ? HL_REASON_MEMORY_LIMIT : 0;
 }
 
 /* The files are missing in groups without the controller, and in the root.  A mount of another group than
@@ -250,17 +253,13 @@ static int check_groups(const struct hl_roots *roots, uint64_t total) {
 
 /* The usage of GROUP that it could not give back by dropping file pages. */
 static uint64_t read_fixed_usage(struct group *group) {
-    static const char *const keys[2][2] = {{"active_file ", "inactive_file "},
-                                           {"total_active_file ", "total_inactive_file "}};
-    char stat[16384];
-    uint64_t usage, active = 0, inactive = 0;
+    struct hl_number file[] = {{group->is_v1 ? "total_active_file " : "active_file ", 0, false},
+                               {group->is_v1 ? "total_inactive_file " : "inactive_file ", 0, false}};
+    uint64_t usage;
     if (read_bytes(group, group->is_v1 ? "/memory.usage_in_bytes" : "/memory.current", &usage) != 0)
         return 0;
-    if (read_in(group, "/memory.stat", stat, sizeof stat) > 0) {
-        hl_find_number(stat, keys[group->is_v1][0], &active);
-        hl_find_number(stat, keys[group->is_v1][1], &inactive);
-    }
-    return hl_subtract(hl_subtract(usage, active), inactive);
+    read_stat(group, file, 2);
+    return hl_subtract(hl_subtract(usage, file[0].value), file[1].value);
 }
 
 static uint64_t read_group_headroom(struct group *group) {

@@ -65,6 +65,13 @@ static void clear_process(struct hl_context *context) {
     context->dropped_named = false;
 }
 
+void hl_copy_context(struct hl_context *to, struct hl_config *config, const struct hl_context *from) {
+    *config = *from->config;
+    *to = *from;
+    to->config = config;
+    clear_process(to);
+}
+
 void hl_forget_process(struct hl_context *context) {
     context->probed.status_holds = context->probed.knows_hugetlb = context->probed.knows_execution =
         context->probed.knows_keeping = context->probed.knows_sharing = context->probed.knows_placement =
@@ -106,8 +113,10 @@ bool hl_begin(struct hl_context *context, struct hl_config *config, const char *
     read_config(context, config, envp);
     if (options->verbose >= 1 || options->strict)
         expect_lines(context);
-    if (options->objects.bytes == 0 || !hl_acts_in(options, executable))
+    if (options->objects.bytes == 0 || !hl_acts_in(options, executable)) {
+        hl_end(context);
         return false;
+    }
     hl_set_geometry(&config->geometry, page_bytes);
     hl_fit_geometry(&config->geometry, options, &hl_system_roots);
     return true;
@@ -221,10 +230,10 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
 
 static int read_status(struct hl_context *context) {
     bool was_known = context->probed.filters_are_known && context->probed.filters != HL_FILTERS_UNKNOWN;
-    if (context->probed.filters_are_known || context->has_started)
+    if (context->probed.filters_are_known || context->has_started || context->config->loader == HL_LINKER)
         hl_read_status(&context->probed.status, &hl_system_roots);
-    else /* this is it */
-        hl_read_first_status(&context->probed.status, &hl_system_roots);
+    else /* this is it, and hl_end comes soon */
+        hl_close_later(context, hl_read_first_status(&context->probed.status, &hl_system_roots));
     if (!context->probed.filters_are_known)
         context->probed.filters = context->probed.status.filters;
     context->probed.filters_are_known = true;
@@ -263,12 +272,14 @@ static bool is_memory_shared(const struct hl_status *status) {
            hl_is_error(HL_CALL(__NR_unshare, CLONE_VM, 0, 0, 0, 0, 0));
 }
 
-/* What the dynamic linker holds itself is mapped again where it cannot move, so it is enough to know of threads. */
+/* What the dynamic linker holds itself is mapped again where it cannot move, so it is enough to know of threads; and nothing can share
+   the memory of a program that has just been executed. */
 static void find_sharing(struct hl_context *context, const struct hl_object *object) {
     struct hl_probed *probed = &context->probed;
     if (probed->knows_sharing)
         return;
-    probed->knows_sharing = !hl_holds_its_place(object);
+    probed->knows_sharing =
+        !hl_holds_its_place(object) && !(hl_is_just_executed(context, object) && probed->status.filters == 0);
     probed->is_shared =
         probed->knows_sharing ? is_memory_shared(&probed->status) : probed->status.has_threads;
 }

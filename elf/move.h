@@ -20,6 +20,9 @@ bool hl_needs_path(const char *const *envp);
 bool hl_begin(struct hl_context *context, struct hl_config *config, const char *const *envp,
               const char *executable, enum hl_loader loader, uint64_t page_bytes);
 
+/* Makes TO, with a CONFIG of its own, from the settings and facts of FROM, for objects that come later. */
+void hl_copy_context(struct hl_context *to, struct hl_config *config, const struct hl_context *from);
+
 /* Lends CONTEXT N works for the first objects that are added, until hl_end. */
 void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n);
 

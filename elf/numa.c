@@ -42,6 +42,13 @@ bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *
     return true;
 }
 
+static unsigned count_nodes(const struct hl_nodes *nodes) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
+        n += (unsigned)__builtin_popcountll(nodes->bits[i]);
+    return n;
+}
+
 /* The nodes of MPOL_BIND, if that is the process's memory policy. */
 static bool read_bound_nodes(struct hl_nodes *bound) {
     int mode = MPOL_DEFAULT;
@@ -56,7 +63,8 @@ void hl_read_placement(struct hl_placement *placement, const struct hl_status *s
     for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
         placement->cpuset.bits[i] = status->nodes.bits[i];
     fill_nodes(&placement->bound, 0);
-    placement->binds = status->filters == 0 && read_bound_nodes(&placement->bound);
+    placement->binds =
+        status->filters == 0 && count_nodes(&placement->cpuset) > 1 && read_bound_nodes(&placement->bound);
     if (numa == HL_NUMA_LOCAL)
         HL_CALL(__NR_getcpu, &cpu, &node, 0, 0, 0, 0);
     placement->local_node = node;
@@ -74,19 +82,14 @@ enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t
 
 int hl_bind_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes) {
     struct hl_nodes usable;
-    unsigned n_cpuset = 0, n_usable = 0;
+    unsigned n_cpuset = count_nodes(&placement->cpuset);
     if (placement->numa == HL_NUMA_ANY)
         return 0;
     fill_nodes(&usable, 0);
-    for (uint64_t node = 0; node < HL_NODE_NUMBERS; node++) {
-        if (contains(&placement->cpuset, node))
-            n_cpuset++;
-        if (hl_find_node_use(placement, node) != HL_NODE_USABLE)
-            continue;
-        add_node(&usable, node);
-        n_usable++;
-    }
-    if (n_cpuset <= 1 && n_usable == n_cpuset)
+    for (uint64_t node = 0; node < HL_NODE_NUMBERS; node++)
+        if (hl_find_node_use(placement, node) == HL_NODE_USABLE)
+            add_node(&usable, node);
+    if (n_cpuset <= 1 && count_nodes(&usable) == n_cpuset)
         return 0; /* there is no choice, and containers that forbid mbind(2) are mostly like this */
     int mode = placement->numa == HL_NUMA_LOCAL ? MPOL_BIND : MPOL_INTERLEAVE;
     long result = HL_CALL(__NR_mbind, memory, bytes, mode, &usable, HL_NODE_NUMBERS + 1, 0);

@@ -108,9 +108,6 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
 #undef NUMBER
 #undef GLOB
 #undef FOLDER
-    static const char *const off_on[] = {"off", "on", NULL};
-    if (string_is(name, "sparse_text")) /* a switch for the tests, whose programs are small */
-        return parse_choice(&options->sparse_text, value, off_on);
     return "no such option";
 }
 

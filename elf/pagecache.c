@@ -6,6 +6,7 @@
    If it has done so before (a program that was put in place, a large library on ext4 since 6.18, tmpfs mounted huge=),
    backend=auto leaves that as it is: a copy of our own would take memory and time and gain nothing. */
 #include "pagecache.h"
+#include "backing-file.h"
 #include "sys.h"
 
 #include <linux/mman.h>
@@ -39,11 +40,13 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
 
 /* How many of the span's bytes are on huge pages of the page cache, after one read in each: one fault maps
    such a page whole, and not much where there is none (128 MiB: 64 faults, not 2048, or 18 ms). */
-static uint64_t read_huge_bytes(const struct hl_context *context, const struct hl_object *object,
+static uint64_t read_huge_bytes(struct hl_context *context, struct hl_work *work,
                                 const struct hl_span *span) {
+    const struct hl_object *object = &work->object;
     uint64_t huge = context->config->geometry.huge_page_bytes;
     if (hl_congruent_bytes(object, span, huge) < hl_span_bytes(span) / 4 * 3)
         return 0;
+    hl_find_file(context, work);
     hl_read_into_cache(context, object, span);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
@@ -57,14 +60,14 @@ static uint64_t read_huge_bytes(const struct hl_context *context, const struct h
     return huge_bytes < hl_span_bytes(span) ? huge_bytes : hl_span_bytes(span);
 }
 
-bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+bool hl_is_huge_already(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = 0, huge_bytes = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (span->kind != kind || work->move[i].reason != HL_MOVED)
             continue;
         bytes += hl_span_bytes(span);
-        huge_bytes += read_huge_bytes(context, &work->object, span);
+        huge_bytes += read_huge_bytes(context, work, span);
     }
     return bytes > 0 && huge_bytes >= bytes / 4 * 3;
 }

@@ -17,6 +17,6 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
 
 /* Whether the kernel has mapped huge pages of the page cache to three quarters of the spans of one KIND of WORK's object, or more,
    after a read in each.  A span whose addresses go with its offsets is read from the file for that. */
-bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind);
+bool hl_is_huge_already(struct hl_context *context, struct hl_work *work, enum hl_kind kind);
 
 #endif

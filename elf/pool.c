@@ -71,7 +71,7 @@ static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots,
     char online[1024];
     hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/online");
-    long bytes = hl_read_file(path.at, online, sizeof online);
+    long bytes = hl_read_line(path.at, online, sizeof online);
     if (bytes <= 0)
         return;
     const char *at = online;

@@ -15,6 +15,8 @@
    no memory limit unless the user asked for them, and proved to be huge.  A span on anonymous 4 KiB pages is
    a pure loss. */
 #include "prepare.h"
+#include "backing-file.h"
+#include "check.h"
 #include "fill.h"
 #include "line.h"
 #include "mapping.h"
@@ -56,9 +58,11 @@ static bool may_execute_written(struct hl_context *context) {
     return context->probed.kernel.executable_memory;
 }
 
-/* Whether spans of KIND could be committed: else their copies would be made in vain. */
-static bool may_commit(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
-    if (kind == HL_DATA || hl_holds_its_place(&work->object))
+/* Whether spans of KIND could be committed: else their copies would be made in vain.  A filter may forbid mremap(2). */
+static bool may_commit(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
+    if (kind == HL_DATA || hl_holds_its_place(&work->object) ||
+        (context->probed.status.filters == 0 && hl_is_just_executed(context, &work->object) &&
+         hl_find_file(context, work) >= 0))
         return true;
     if (!context->probed.knows_keeping)
         context->probed.may_keep_mapping = hl_may_keep_mapping(context->config->geometry.page_bytes);
@@ -124,22 +128,20 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
     return 0;
 }
 
-/* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so
-   that it remains a mapping of its own and smaps says something about it alone.  Anonymous, or a memfd's for text that may be moved
-   away from its place. */
+/* Maps room for transparent huge pages: aligned, with address space behind it that is not used, so that no memory that is like it
+   follows, and smaps says something about it alone.  Anonymous, or a memfd's for text that may be moved away from its place. */
 static int map_thp(const struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                    const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
     bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object);
     if (!is_anonymous && !open_memfd(context, move, bytes))
         return HL_REASON_MOVES_TEXT;
-    if (hl_map_area(&move->area, bytes + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
-        return HL_REASON_NO_MEMORY;
-    move->memory = hl_round_up(move->area.start + context->config->geometry.page_bytes, huge);
     int prot = PROT_READ | PROT_WRITE;
-    if (hl_is_error(is_anonymous ? hl_mprotect(move->memory, bytes, prot)
-                                 : hl_mmap(move->memory, bytes, prot, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                                           move->memfd, 0)))
+    if (hl_map_area(&move->area, bytes + huge, is_anonymous ? prot : PROT_NONE, MAP_NORESERVE) != 0)
+        return HL_REASON_NO_MEMORY;
+    move->memory = hl_round_up(move->area.start, huge);
+    if (!is_anonymous && hl_is_error(hl_mmap(move->memory, bytes, prot,
+                                             MAP_SHARED | MAP_FIXED | MAP_NORESERVE, move->memfd, 0)))
         return HL_REASON_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
         return HL_REASON_THP_UNAVAILABLE;
@@ -232,7 +234,9 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         hl_has_guard_page((int)context->probed.pagemap, span->start, span->end,
                           context->config->geometry.page_bytes))
         result = HL_REASON_GUARDED;
-    if (result == 0 && move->backend == HL_THP)
+    bool is_proved =
+        !context->has_started && hl_span_bytes(span) == context->config->geometry.huge_page_bytes;
+    if (result == 0 && move->backend == HL_THP && !is_proved)
         result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)
         return result;
@@ -392,7 +396,7 @@ static int advise_spans(const struct hl_context *context, struct hl_work *work, 
 
 /* Whether KIND stays because the page cache has it on huge pages.  Read-only data follows the text beside it: in an object that
    is linked for huge pages it is mostly gap. */
-static bool is_left_to_cache(struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
+static bool is_left_to_cache(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                              unsigned wanted) {
     bool is_told = hl_is_wanted(context, 1) || context->config->options.strict;
     if ((kind != HL_TEXT && kind != HL_RODATA) || !hl_uses_images(wanted))

@@ -59,33 +59,22 @@ const struct hl_mark *hl_find_mark(int fd) {
     return is_readable ? find_marked_section(fd, &file) : NULL;
 }
 
-/* The ELF header of a new object, if it is in memory; else NULL. */
+/* The object's ELF header, if it is in memory; else NULL. */
 static const Elf64_Ehdr *find_header(const struct hl_object *object) {
     const struct hl_segment *first = &object->segment[0];
-    bool is_there = object->is_new && first->offset == 0 && (first->flags & PF_R) &&
+    bool is_there = first->offset == 0 && (first->flags & PF_R) &&
                     first->file_end - first->first_page >= sizeof(Elf64_Ehdr);
     return is_there ? (const Elf64_Ehdr *)(uintptr_t)first->first_page : NULL;
 }
 
-/* Whether WORK's object is mapped from the open FILE.  A filter of system calls may kill for asking; then its path has to do. */
-static bool is_its_file(const struct hl_context *context, const struct hl_work *work, int file) {
-    struct hl_file_state state;
-    return context->probed.status.filters != 0 ||
-           (hl_read_file_state(&state, file) == 0 && hl_is_mapped_from(context, work, file, &state));
-}
-
-bool hl_rewrites_text(const struct hl_context *context, const struct hl_work *work) {
+bool hl_rewrites_text(struct hl_context *context, struct hl_work *work) {
     const struct hl_object *object = &work->object;
-    const Elf64_Ehdr *header = find_header(object);
+    const Elf64_Ehdr *header = hl_find_file(context, work) >= 0 ? find_header(object) : NULL;
     if (header != NULL)
         return has_sections(header) && find_marked_section(object->file, header) != NULL;
-    if (object->is_new)
-        return hl_find_mark(object->file) != NULL;
-    long fd = hl_open_object_file(object);
-    if (hl_is_error(fd))
-        return false;
-    bool result = is_its_file(context, work, (int)fd) && hl_find_mark((int)fd) != NULL;
-    hl_close((int)fd);
+    long file = hl_open_mapped_file(context, work);
+    bool result = !hl_is_error(file) && hl_find_mark((int)file) != NULL;
+    hl_close_mapped_file(work, file);
     return result;
 }
 

@@ -15,7 +15,7 @@ const struct hl_mark *hl_find_mark(int fd);
 
 /* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.def).  False if the file is not at hand, or its path
    leads to another one by now. */
-bool hl_rewrites_text(const struct hl_context *context, const struct hl_work *work);
+bool hl_rewrites_text(struct hl_context *context, struct hl_work *work);
 
 /* Whether OBJECT, which is mapped, may move its own text by mremap(2): it imports that function. */
 bool hl_moves_text(const struct hl_object *object);

@@ -87,10 +87,9 @@ static void read_lines(struct hl_status *status, long fd) {
         ;
     if (lines.failed)
         status->filters = HL_FILTERS_UNKNOWN;
-    hl_close_lines(&lines);
 }
 
-static void read_status(struct hl_status *status, const struct hl_roots *roots, const char *name) {
+static long read_status(struct hl_status *status, const struct hl_roots *roots, const char *name) {
     status->has_threads = true;
     status->is_traced = status->thp_disabled = status->has_locked = false;
     status->filters = 0; /* the kernel may have no filters */
@@ -99,13 +98,17 @@ static void read_status(struct hl_status *status, const struct hl_roots *roots, 
     status->is_one_user = status->is_one_group = false;
     status->has_capabilities = true;
     fill_nodes(&status->nodes, ~(uint64_t)0);
-    read_lines(status, open_status(status, roots, name));
+    long fd = open_status(status, roots, name);
+    read_lines(status, fd);
+    return fd;
 }
 
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
-    read_status(status, roots, "/thread-self/status");
+    long fd = read_status(status, roots, "/thread-self/status");
+    if (!hl_is_error(fd))
+        hl_close((int)fd);
 }
 
-void hl_read_first_status(struct hl_status *status, const struct hl_roots *roots) {
-    read_status(status, roots, "/self/status");
+long hl_read_first_status(struct hl_status *status, const struct hl_roots *roots) {
+    return read_status(status, roots, "/self/status");
 }

@@ -38,7 +38,8 @@ struct hl_status {
 /* Reads the status, which is out of date at once: nothing in it is a promise. */
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots);
 
-/* The same for the process's first thread, for which the kernel makes fewer files of /proc. */
-void hl_read_first_status(struct hl_status *status, const struct hl_roots *roots);
+/* The same for the process's first thread, for which the kernel makes fewer files of /proc.  The file, which the caller closes, or
+   a negated errno. */
+long hl_read_first_status(struct hl_status *status, const struct hl_roots *roots);
 
 #endif

@@ -55,11 +55,8 @@ void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state) {
 
 /* The number of users that this user namespace does not map: 65534, unless the administrator has set another one. */
 static uint64_t read_overflow_user(void) {
-    char text[32];
     uint64_t user;
-    const char *at = text;
-    long bytes = hl_read_file("/proc/sys/kernel/overflowuid", text, sizeof text);
-    return bytes > 0 && hl_scan_number(&at, text + bytes, 10, &user) ? user : 65534;
+    return hl_read_number("/proc/sys/kernel/overflowuid", &user) ? user : 65534;
 }
 
 /* Whether the process is STATUS's user, and not only the calling thread: a file of /proc/self (but not that folder) belongs to

@@ -26,10 +26,10 @@ int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *
     hl_add_text(&path, "hugepages-");
     hl_add_number(&path, geometry->huge_page_bytes / 1024);
     hl_add_text(&path, "kB/enabled");
-    if (hl_read_file(path.at, choice, sizeof choice) <= 0 || is_chosen(choice, "inherit")) {
+    if (hl_read_line(path.at, choice, sizeof choice) <= 0 || is_chosen(choice, "inherit")) {
         path.bytes = directory_bytes;
         hl_add_text(&path, "enabled");
-        if (hl_read_file(path.at, choice, sizeof choice) <= 0)
+        if (hl_read_line(path.at, choice, sizeof choice) <= 0)
             return HL_REASON_THP_NEVER;
     }
     if (is_chosen(choice, "never"))

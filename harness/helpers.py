@@ -20,7 +20,7 @@ HUGELD = BUILD / "hugeld"
 COMMAND = BUILD / "hugeld-command"  # which hugeld becomes for commands that start no program
 STARTER = BUILD / "hugeld-glibc"  # hugeld with a libc into which a library can be preloaded
 LIBRARY = BUILD / "libhugeld.so"
-ALL_SEGMENTS = "segments=text+rodata,sparse_text=on"
+ALL_SEGMENTS = "segments=text+rodata"
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -44,7 +44,7 @@ MARK_VALUE = str(uuid.uuid4())
 
 def environment(**changes):
     """This process's environment without anything that concerns the dynamic linker, and CHANGES (None removes).  Where the
-    options don't say which segments, all of them, and pages with little text: there is more to move, and to go wrong."""
+    options don't say which segments, all of them: there is more to move, and to go wrong."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "GLIBC_TUNABLES", "PYTHON"))}
     env[MARK] = MARK_VALUE
     env["LC_ALL"] = "C"

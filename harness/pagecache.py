@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How a file lies in the page cache: made on purpose, and seen.  A plain program is faster the larger the folios of its file are,
-so hugeld's gain is reported together with that.  Root only: the kernel hides page frames from others."""
+"""How a file lies in the page cache and in memory: made on purpose, and seen.  A plain program is faster the fewer frames of
+2 MiB its file lies in, the more of its pages are adjacent and the larger its folios are, so hugeld's gain is reported together with
+that.  Root only: the kernel hides page frames from others."""
 
+import collections
 import ctypes
 import mmap
 import os
@@ -13,9 +15,19 @@ PAGE = mmap.PAGESIZE
 TAIL = 16  # KPF_COMPOUND_TAIL (include/uapi/linux/kernel-page-flags.h)
 FRAME, PRESENT = (1 << 55) - 1, 1 << 63
 TRIES = 5
-# State -> the fewest and the most pages for each folio.
-STATES = {"scattered": (1, 2), "large": (3, 513)}
-SAME = 1.25  # A file lies as before if its folios are at most so many times larger or smaller.
+# State -> whether a file lies so that has this layout.
+FITS = {
+    "scattered": lambda layout: layout.pages_per_folio < 2,
+    "large": lambda layout: layout.pages_per_folio >= 3,
+    "found": lambda layout: layout.pages > 0,
+    "contiguous": lambda layout: layout.pages_per_folio < 2 and layout.adjacent > 0.7 and layout.pages > 16 * layout.frames,
+}
+STATES = ("scattered", "large")  # of short programs
+PLAIN_STATES = ("found", "large", "contiguous")  # as after a boot, read in order, and single pages that lie together
+SAME = 1.25  # A file lies as before if its folios, and its frames, are at most so many times more or fewer.
+
+# PAGES: cached; ADJACENT: the part of them whose next page is in the next frame; FRAMES: of 2 MiB, and FEWEST if all lay together.
+Layout = collections.namedtuple("Layout", "pages_per_folio adjacent frames fewest pages")
 
 
 def evict(path):
@@ -46,40 +58,73 @@ def on_small_pages(path):
             pass
 
 
-def make(file, state):
-    """FILE read anew: in order, as cat does; or page by page, in no order."""
+def gather(path):
+    """Reads PATH page by page and in order, after the kernel has compacted memory: neighbours come from one free block."""
+    evict(path)
+    pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        while file.read(PAGE):
+            pass
+
+
+def make(file, state, execute=None):
+    """FILE read anew: in order, as cat does; page by page, in no order or gathered; or not at all until EXECUTE() runs it."""
     if state == "scattered":
         scatter(file)
         return
+    if state == "contiguous":
+        gather(file)
+        return
     evict(file)
+    if state == "found":
+        execute()
+        return
     with open(file, "rb", buffering=0) as opened:
         while opened.read(128 << 10):
             pass
 
 
-def pages_per_folio(file):
-    """The mean number of pages for each folio of FILE, as it is in the page cache now; missing pages are read."""
+def read_frames(file, reads_missing):
+    """The page frames of FILE, in order, as it is in the page cache now; None: a page that is not.  READS_MISSING: missing ones are
+    read first."""
     with open(file, "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         mapping = mmap.mmap(opened.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
-    for offset in range(0, size, PAGE):
-        mapping[offset]
+    start, pages = ctypes.addressof(ctypes.c_char.from_buffer(mapping)), -(-size // PAGE)
+    cached = (ctypes.c_ubyte * pages)()
+    ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), cached)
+    for page in range(pages):
+        if reads_missing or cached[page] & 1:
+            mapping[page * PAGE]
     with open("/proc/self/pagemap", "rb") as pagemap:
         pagemap.seek(start // PAGE * 8)
-        entries = [entry for (entry,) in struct.iter_unpack("=Q", pagemap.read(-(-size // PAGE) * 8)) if entry & PRESENT]
+        entries = [entry for (entry,) in struct.iter_unpack("=Q", pagemap.read(pages * 8))]
+    return [entry & FRAME if entry & PRESENT else None for entry in entries]
+
+
+def measure_layout(file, reads_missing=False):
+    """The Layout of FILE in the page cache."""
+    frames = read_frames(file, reads_missing)
+    present = [frame for frame in frames if frame is not None]
     folios = 0
     with open("/proc/kpageflags", "rb") as flags:
-        for entry in entries:
-            flags.seek((entry & FRAME) * 8)
+        for frame in present:
+            flags.seek(frame * 8)
             folios += not struct.unpack("=Q", flags.read(8))[0] >> TAIL & 1
-    return len(entries) / max(folios, 1)
+    adjacent = sum(one is not None and other == one + 1 for one, other in zip(frames, frames[1:]))
+    return Layout(len(present) / max(folios, 1), adjacent / max(len(present) - 1, 1),
+                  len({frame * PAGE >> 21 for frame in present}), -(-len(frames) * PAGE >> 21), len(present))
+
+
+def pages_per_folio(file):
+    """Of FILE; missing pages are read."""
+    return measure_layout(file, reads_missing=True).pages_per_folio
 
 
 def find_others(state, files):
     """The names of those FILES that do not lie as STATE says."""
-    fewest, most = STATES[state]
-    return [file.name for file in files if not fewest <= pages_per_folio(file) < most]
+    return [file.name for file in files if not FITS[state](measure_layout(file, reads_missing=state != "found"))]
 
 
 def put(state, *files):
@@ -89,12 +134,12 @@ def put(state, *files):
             make(file, state)
 
 
-def measure_in(state, files, measure):
+def measure_in(state, files, measure, execute=None):
     """MEASURE() while all FILES lie in the page cache as STATE says, before and after: a machine may reclaim pages meanwhile."""
     files = [pathlib.Path(os.path.realpath(file)) for file in files]
     for _ in range(TRIES):
         for file in files:
-            make(file, state)
+            make(file, state, execute)
         if find_others(state, files):
             continue
         result = measure()
@@ -103,12 +148,17 @@ def measure_in(state, files, measure):
     raise RuntimeError(f"{' '.join(find_others(state, files))} does not stay {state} in the page cache: does another program map it?")
 
 
+def is_same(now, before):
+    return all(1 / SAME <= (a or 1) / (b or 1) <= SAME for a, b in ((now.pages_per_folio, before.pages_per_folio),
+                                                                    (now.frames, before.frames)))
+
+
 def measure_unchanged(files, measure):
-    """(MEASURE(), the mean size in KiB of the first file's folios), while all FILES lie in the page cache as they lay before."""
+    """(MEASURE(), the first file's Layout), while all FILES lie in the page cache as they lay before."""
     for _ in range(TRIES):
-        before = [pages_per_folio(file) for file in files]
+        before = [measure_layout(file) for file in files]
         result = measure()
-        after = [pages_per_folio(file) for file in files]
-        if all(1 / SAME <= now / then <= SAME for now, then in zip(after, before)):
-            return result, round(after[0] * PAGE / 1024, 1) if files else None
+        after = [measure_layout(file) for file in files]
+        if all(map(is_same, after, before)):
+            return result, after[0] if files else None
     raise RuntimeError(f"{' '.join(map(str, files))}: the page cache does not keep it as it was")

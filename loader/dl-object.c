@@ -132,11 +132,15 @@ static int read_at(struct hl_headers *headers, const struct link_map *map, int m
     return result == 0 && !is_own ? HL_REASON_MALFORMED : result;
 }
 
-static int read_from_memory(struct hl_headers *headers, const struct link_map *map, long *memory) {
+void hl_open_memory(long *memory) {
     if (*memory == -1)
         *memory = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
     if (hl_is_error(*memory))
         *memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+}
+
+static int read_from_memory(struct hl_headers *headers, const struct link_map *map, long *memory) {
+    hl_open_memory(memory);
     int result = read_at(headers, map, (int)*memory, map->l_addr);
     uint64_t at = !hl_is_error(*memory) && result != 0 ? find_header(map) : 0;
     return at != 0 ? read_at(headers, map, (int)*memory, at) : result;

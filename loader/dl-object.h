@@ -25,9 +25,11 @@ static inline const struct hl_debug *hl_next_namespace(const struct hl_debug *de
 bool hl_is_linked_selected(const struct hl_context *context, struct hl_object *object,
                            const struct link_map *map, const char *executable);
 
+/* Opens /proc/self/mem, for writing if that is allowed, if *MEMORY is -1.  The caller closes it. */
+void hl_open_memory(long *memory);
+
 /* Gives the object of MAP to the core, if it is selected; ld.so, the vdso and this object never.  EXECUTABLE as above.  Its
-   headers are read through *MEMORY, /proc/self/mem, which is opened if it is -1, for writing if that is allowed; the caller closes it.  Strings live until
-   hl_end. */
+   headers are read through *MEMORY, as in hl_open_memory.  Strings live until hl_end. */
 void hl_add_linked(struct hl_context *context, const struct link_map *map, const char *executable,
                    long *memory);
 

@@ -151,17 +151,12 @@ static void notice(void) {
 }
 
 /* Writes the jump.  The mapping is not writable, and need not become so. */
-static int write_jump(uint64_t at, long memory) {
+static int write_jump(uint64_t at, long *memory) {
     unsigned char jump[HL_JUMP_BYTES];
     if (!hl_is_empty_function((const unsigned char *)at, 16) || !hl_make_jump(jump, at, (uint64_t)notice))
         return HL_REASON_NO_NOTICE;
-    long fd = memory >= 0 ? memory : hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-    if (hl_is_error(fd))
-        return HL_REASON_MEM_DENIED;
-    long result = hl_pwrite((int)fd, jump, sizeof jump, at);
-    if (fd != memory)
-        hl_close((int)fd);
-    return result == sizeof jump ? 0 : HL_REASON_MEM_DENIED;
+    hl_open_memory(memory);
+    return hl_pwrite((int)*memory, jump, sizeof jump, at) == sizeof jump ? 0 : HL_REASON_MEM_DENIED;
 }
 
 /* Copies STRING to ROOM, if it fits. */
@@ -178,21 +173,19 @@ static void note_options(void) {
     watch.context.has_started = true;
 }
 
-static int start_watching(const struct hl_context *context, long memory) {
+static int start_watching(struct hl_context *context, long *memory) {
     const struct hl_debug *debug = hl_find_debug();
     if (debug == NULL || debug->base.r_brk == 0)
         return HL_REASON_NO_NOTICE;
     if (context->config->options.objects.bytes > sizeof patterns)
         return HL_REASON_LONG_LIST;
-    watch.debug = debug;
-    watch.config = *context->config;
-    watch.context = *context;
-    watch.context.config = &watch.config;
-    /* later objects will be looked at as soon as they are mapped; only auditors are told of them before */
-    watch.context.others_ran = hl_next_namespace(debug) != NULL;
-    int result = watch.context.probed.filters_are_known ? 0 : hl_read_process_status(&watch.context);
+    int result = context->probed.filters_are_known ? 0 : hl_read_process_status(context);
     if (result != 0)
         return result;
+    watch.debug = debug;
+    hl_copy_context(&watch.context, &watch.config, context);
+    /* later objects will be looked at as soon as they are mapped; only auditors are told of them before */
+    watch.context.others_ran = hl_next_namespace(debug) != NULL;
     if (watch.context.probed.status.filters == 0) /* else a filter may kill for fstat */
         hl_note_stderr(&watch.context);
     if (watch.context.probed.status.has_threads) /* another thread could be running r_brk */
@@ -203,7 +196,7 @@ static int start_watching(const struct hl_context *context, long memory) {
     return write_jump(debug->base.r_brk, memory);
 }
 
-void hl_watch_for_objects(const struct hl_context *context, long memory) {
+void hl_watch_for_objects(struct hl_context *context, long *memory) {
     if (!hl_selects_other_objects(context->config->options.objects))
         return;
     int result = start_watching(context, memory);

@@ -15,7 +15,7 @@ extern struct hl_work hl_first_work[HL_FIRST_WORKS];
 
 /* From now on selected objects move as they come, with CONTEXT's options.  To be called once, at start,
    after hl_move_objects and in the only thread.  Does nothing when LD_HUGEPAGES names none but the
-   executable; if it fails, verbose=1 says why.  MEMORY is /proc/self/mem, or negative. */
-void hl_watch_for_objects(const struct hl_context *context, long memory);
+   executable; if it fails, verbose=1 says why.  MEMORY as in hl_open_memory. */
+void hl_watch_for_objects(struct hl_context *context, long *memory);
 
 #endif

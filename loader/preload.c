@@ -106,10 +106,9 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
         hl_call_on_stack(move_objects, &start, stack_end);
     else if (hl_is_anything_to_do(&start.context)) /* no code has set a handler for a signal yet */
         hl_switch_stack(move_objects, &start, stack_end);
+    hl_watch_for_objects(&start.context, &start.memory);
+    hl_close_later(&start.context, start.memory);
     hl_end(&start.context);
-    hl_watch_for_objects(&start.context, start.memory);
-    if (!hl_is_error(start.memory))
-        hl_close((int)start.memory);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }

@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* perf_map=on: writes the functions of moved text to /tmp/perf-PID.map, from inside, before main.
 
-   The names come from the files that were mapped.  The executable is /proc/self/exe, whatever its name means
-   by now; another object is opened by its name, and then it must be the file that was mapped before it moved:
-   on the same device with the same inode, or, where a file system gives stat(2) other numbers than maps has
-   (btrfs, overlayfs), with the same first page.  A file that was replaced is not read: its functions are
-   elsewhere.
+   The names come from the files that were mapped.  A file that was replaced is not read: its functions are elsewhere.
 
    Names stay as they are in the file, mangled: perf prints a map as it stands. */
 #include "in-process.h"
+#include "backing-file.h"
 #include "line.h"
-#include "mapping.h"
 #include "report.h"
 #include "sys.h"
 #include "write.h"
 
 #include <linux/fcntl.h>
-#include <linux/magic.h>
 #include <linux/stat.h>
 
 /* <linux/stat.h> leaves these to libc's headers wherever there are any. */
@@ -71,72 +66,13 @@ static size_t find_text(const struct hl_work *work, struct hl_text_range *range)
     return find_ranges(work, PF_X, range);
 }
 
-static bool is_overlay(int fd) {
-    /* struct statfs begins with f_type on every 64-bit Linux. */
-    long fs[32];
-    long result = HL_CALL(__NR_fstatfs, fd, fs, 0, 0, 0, 0);
-    return !hl_is_error(result) && (fs[0] == OVERLAYFS_SUPER_MAGIC || fs[0] == BTRFS_SUPER_MAGIC);
-}
-
-/* Whether FD begins with the bytes that are mapped at the object's first page. */
-static bool has_same_head(const struct hl_work *work, int fd) {
-    char in_file[1024], in_memory[1024];
-    size_t n = work->maps.n;
-    for (unsigned i = 0; i < work->object.n_segments; i++) {
-        const struct hl_segment *segment = &work->object.segment[i];
-        size_t at = hl_find_mapping(&work->maps, segment->first_page);
-        if (at == n || work->maps.mapping[at].start != segment->first_page ||
-            work->maps.mapping[at].offset != 0)
-            continue;
-        return hl_pread(fd, in_file, sizeof in_file, 0) == sizeof in_file &&
-               hl_read_memory(in_memory, segment->first_page, sizeof in_memory) == sizeof in_memory &&
-               hl_same_bytes(in_file, in_memory, sizeof in_file);
-    }
-    return false;
-}
-
-/* Whether FD is the file that was mapped at ADDRESS. */
-static bool is_mapped_file(const struct hl_work *work, uint64_t address, int fd) {
-    struct statx stat;
-    size_t at = hl_find_mapping(&work->maps, address);
-    long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_INO, &stat, 0);
-    if (hl_is_error(result) || at == work->maps.n || work->maps.mapping[at].start > address)
-        return false;
-    const struct hl_mapping *mapping = &work->maps.mapping[at];
-    uint64_t device = (uint64_t)stat.stx_dev_major << 32 | stat.stx_dev_minor;
-    if (stat.stx_ino == mapping->inode && device == mapping->device)
-        return true;
-    return is_overlay(fd) && has_same_head(work, fd);
-}
-
-static long open_if_mapped(const struct hl_work *work, uint64_t address, const char *path) {
-    long fd = hl_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (hl_is_error(fd) || is_mapped_file(work, address, (int)fd))
-        return fd;
-    hl_close((int)fd);
-    return -ESTALE;
-}
-
-static long open_object(const struct hl_work *work, uint64_t address) {
-    const struct hl_object *object = &work->object;
-    long fd = -ENOENT;
-    if (object->is_new)
-        return object->file;
-    if (object->is_main)
-        fd = open_if_mapped(work, address, "/proc/self/exe");
-    if (hl_is_error(fd)) /* also when it was started as "ld.so PROGRAM" */
-        fd = open_if_mapped(work, address, object->path);
-    return fd == -ENOENT ? -ESTALE : fd;
-}
-
 /* Adds the lines of one object. */
-static void add_object(const struct hl_context *context, const struct hl_work *work,
-                       struct hl_map_text *text) {
+static void add_object(struct hl_context *context, struct hl_work *work, struct hl_map_text *text) {
     struct hl_text_range range[RANGES_MAX], moved[RANGES_MAX];
     struct hl_symbols symbols;
     size_t n = find_text(work, range);
     uint64_t lines = text->lines;
-    long fd = open_object(work, range[0].start);
+    long fd = hl_open_mapped_file(context, work);
     int result = hl_is_error(fd) ? (int)fd : 0;
     hl_begin_symbols(&symbols, work->object.load_bias);
     symbols.moved = moved;
@@ -147,8 +83,7 @@ static void add_object(const struct hl_context *context, const struct hl_work *w
         if (chosen == 0)
             chosen = hl_write_symbols(text, &symbols, range, n);
         result = result != 0 ? result : chosen;
-        if (!work->object.is_new)
-            hl_close((int)fd);
+        hl_close_mapped_file(work, fd);
     }
     hl_free_symbols(&symbols);
     if (result == 0 && text->result == 0 && text->lines == lines)
@@ -158,12 +93,12 @@ static void add_object(const struct hl_context *context, const struct hl_work *w
 }
 
 /* The first object with moved text that begins at or after ADDRESS; or NULL. */
-static const struct hl_work *find_next(const struct hl_context *context, uint64_t address) {
+static struct hl_work *find_next(const struct hl_context *context, uint64_t address) {
     struct hl_text_range range[RANGES_MAX];
-    const struct hl_work *best = NULL;
+    struct hl_work *best = NULL;
     uint64_t start = UINT64_MAX;
     for (size_t i = 0; i < context->n_work; i++) {
-        const struct hl_work *work = &context->work[i];
+        struct hl_work *work = &context->work[i];
         if (find_text(work, range) > 0 && range[0].start >= address && range[0].start < start) {
             best = work;
             start = range[0].start;
@@ -178,11 +113,11 @@ static uint64_t begins_at(const struct hl_work *work) {
 }
 
 /* Writes the lines of all objects at the end of FD, where BYTES have been written before. */
-static int write_lines(const struct hl_context *context, int fd, uint64_t bytes, uint64_t *lines) {
+static int write_lines(struct hl_context *context, int fd, uint64_t bytes, uint64_t *lines) {
     struct hl_map_text text;
     hl_begin_map(&text, fd);
     text.written = bytes;
-    for (const struct hl_work *work = find_next(context, 0); work != NULL && text.result == 0;
+    for (struct hl_work *work = find_next(context, 0); work != NULL && text.result == 0;
          work = find_next(context, begins_at(work) + 1))
         add_object(context, work, &text);
     int result = hl_finish_map(&text);
@@ -191,7 +126,7 @@ static int write_lines(const struct hl_context *context, int fd, uint64_t bytes,
     return result;
 }
 
-static int write_map(const struct hl_context *context, int folder, uint64_t *lines) {
+static int write_map(struct hl_context *context, int folder, uint64_t *lines) {
     struct hl_new_map map;
     int result = hl_create_map(&map, folder, (uint64_t)hl_getpid());
     if (result != 0)
@@ -226,7 +161,7 @@ static void remove_stale_map(int folder) {
    parent's lines, too, and a file with that name may be its JIT's: hugeld perf-map knows better. */
 static uint64_t mapped_process;
 
-static int append_map(const struct hl_context *context, int folder, uint64_t *lines) {
+static int append_map(struct hl_context *context, int folder, uint64_t *lines) {
     char name[HL_MAP_NAME_BYTES];
     struct statx stat;
     hl_name_map(name, mapped_process);
@@ -262,7 +197,7 @@ static void tell_written(const struct hl_context *context, uint64_t lines) {
     hl_write_line(context, &line);
 }
 
-void hl_write_own_map(const struct hl_context *context) {
+void hl_write_own_map(struct hl_context *context) {
     char name[HL_MAP_NAME_BYTES];
     uint64_t lines = 0;
     bool is_first = mapped_process == 0;

@@ -9,6 +9,6 @@
    left: writes /tmp/perf-PID.map with the functions of all text that moved, if the options ask for it;
    those of objects that come later are added, but not in a child that was forked.  An error costs only the
    map; verbose=1 reports it. */
-void hl_write_own_map(const struct hl_context *context);
+void hl_write_own_map(struct hl_context *context);
 
 #endif

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -14,6 +13,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
+#include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -106,6 +106,11 @@ void *hl_xmalloc(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes
 
 void *hl_xrealloc(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
 
+void hl_replace_text(char **text, const char *by) {
+    free(*text);
+    *text = hl_xasprintf("%s", by != NULL ? by : "");
+}
+
 void hl_add_to_texts(struct hl_texts *texts, const char *text) {
     texts->text = hl_xrealloc(texts->text, (texts->n + 1) * sizeof *texts->text);
     texts->text[texts->n++] = hl_xasprintf("%s", text);
@@ -116,6 +121,13 @@ void hl_free_texts(struct hl_texts *texts) {
         free(texts->text[i]);
     free(texts->text);
     *texts = (struct hl_texts){0};
+}
+
+bool hl_is_kernel(unsigned version, unsigned patch_level) {
+    struct utsname name;
+    unsigned running = 0, running_level = 0;
+    bool is_known = uname(&name) == 0 && sscanf(name.release, "%u.%u", &running, &running_level) == 2;
+    return !is_known || running > version || (running == version && running_level >= patch_level);
 }
 
 size_t hl_raise_file_limit(void) {
@@ -195,15 +207,6 @@ bool hl_ends_in(const char *text, const char *end) {
 
 unsigned hl_permille(uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : (unsigned)((long double)part * 1000 / (long double)whole);
-}
-
-bool hl_read_setting(const char *path, uint64_t *number) {
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    bool found = fscanf(file, "%" SCNu64, number) == 1;
-    fclose(file);
-    return found;
 }
 
 static double read_clock(clockid_t clock) {

@@ -38,6 +38,9 @@ void *hl_xmalloc(size_t bytes);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Replaces *TEXT, from malloc or NULL, by a copy of BY, or of "" if that is NULL. */
+void hl_replace_text(char **text, const char *by);
+
 /* Texts from malloc; zero at first. */
 struct hl_texts {
     size_t n;
@@ -83,9 +86,8 @@ static inline const char *hl_plural(uint64_t n) { return n == 1 ? "" : "s"; }
 /* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
 unsigned hl_permille(uint64_t part, uint64_t whole);
 
-/* Reads the number at the beginning of the file at PATH.  False, and *NUMBER may be anything: the file cannot be read, or has no
-   number. */
-bool hl_read_setting(const char *path, uint64_t *number);
+/* Whether the running kernel is Linux VERSION.PATCH_LEVEL or newer; true also if it does not say. */
+bool hl_is_kernel(unsigned version, unsigned patch_level);
 
 /* Lets this process open as many files as its hard limit allows, and returns that; 0: unknown. */
 size_t hl_raise_file_limit(void);

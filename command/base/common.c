@@ -3,10 +3,12 @@
 #include "command/base/common.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Levenshtein's distance, of short words. */
 size_t hl_count_edits(const char *a, const char *b) {
@@ -78,6 +80,37 @@ json_t *hl_json_share(uint64_t part, uint64_t whole) {
     return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
 }
 
+int hl_open_trusted(int folder, const char *name, int flags, uint64_t owner) {
+    struct stat stat;
+    int file = openat(folder, name, flags | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0)
+        return -errno;
+    int result = fstat(file, &stat) != 0                            ? -errno
+                 : !(flags & O_DIRECTORY) && !S_ISREG(stat.st_mode) ? -EINVAL
+                 : !hl_only_writable_by(&stat, owner)               ? -EPERM
+                                                                    : 0;
+    if (result == 0)
+        return file;
+    close(file);
+    return result;
+}
+
+int hl_replace_file(int folder, const char *name, const char *text, size_t bytes, mode_t mode) {
+    char *fresh = hl_xasprintf("%s.new", name);
+    unlinkat(folder, fresh, 0); /* the leftover of a killed process */
+    int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    ssize_t written = file >= 0 && fchmod(file, mode) == 0 ? write(file, text, bytes) : -1;
+    int result = written < 0 ? -errno : written != (ssize_t)bytes ? -ENOSPC : 0;
+    if (result == 0 && (fsync(file) != 0 || renameat(folder, fresh, folder, name) != 0))
+        result = -errno;
+    if (file >= 0)
+        close(file);
+    if (result != 0)
+        unlinkat(folder, fresh, 0);
+    free(fresh);
+    return result;
+}
+
 int hl_compare_doubles(const void *a, const void *b) {
     const double *x = a, *y = b;
     return (*x > *y) - (*x < *y);
@@ -94,6 +127,54 @@ uint64_t hl_draw(uint64_t *state) {
 const char *const hl_isolated_lists[HL_ISOLATED_LISTS] = {"/sys/devices/system/cpu/isolated",
                                                           "/sys/devices/system/cpu/nohz_full",
                                                           "/sys/fs/cgroup/cpuset.cpus.isolated"};
+
+/* VALUE in words, by UNIT (hl_format_fields); the caller frees it. */
+static char *format_value(const json_t *value, const char *unit) {
+    uint64_t number = (uint64_t)json_integer_value(value);
+    const char *text = json_string_value(value);
+    unsigned millionths = (unsigned)(json_number_value(value) * 1e6 + 0.5);
+    if (unit[0] == '%')
+        return hl_xasprintf("%u.%u %%", millionths / 10000, millionths / 1000 % 10);
+    if (unit[0] == 'K')
+        return hl_xasprintf("%" PRIu64 " KiB", number / 1024 + (number % 1024 != 0));
+    if (unit[0] == 's')
+        return hl_xasprintf("%s", hl_plural(number));
+    if (unit[0] == '(')
+        return text != NULL ? hl_xasprintf(" (%s)", text) : hl_xasprintf("%s", "");
+    if (unit[0] == 'x' && text != NULL)
+        return hl_xasprintf("0x%012llx", strtoull(text, NULL, 16));
+    return text != NULL ? hl_xasprintf("%s", text) : hl_xasprintf("%" PRIu64, number);
+}
+
+char *hl_format_fields(const json_t *from, const char *line) {
+    char *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    while (to != NULL && *line != '\0') {
+        if (*line != '{') {
+            fputc(*line++, to);
+            continue;
+        }
+        const json_t *value = from;
+        do {
+            size_t length = strcspn(++line, ".:}");
+            value = json_object_getn(value, line, length);
+            line += length;
+        } while (*line == '.');
+        int width = *line == ':' ? (int)strtol(line + 1, (char **)&line, 10) : 0;
+        char *field = format_value(value, line);
+        fprintf(to, "%*s", width, field);
+        free(field);
+        line += strcspn(line, "}") + 1;
+    }
+    return to != NULL && fclose(to) == 0 ? text : hl_xasprintf("%s", "");
+}
+
+void hl_print_fields(const json_t *from, const char *line) {
+    char *text = hl_format_fields(from, line);
+    hl_print("%s", text);
+    free(text);
+}
 
 void hl_print_json(json_t *value) {
     if (value == NULL ||

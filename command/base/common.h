@@ -29,6 +29,21 @@ json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
 void hl_print_json(json_t *value);
 
+/* Opens the file or folder NAME in FOLDER (or AT_FDCWD), by which this user acts: no user but OWNER and root can write it.  A descriptor, or a
+   negated errno: -EPERM if others can; -EINVAL: it is no regular file, which it is to be without O_DIRECTORY. */
+int hl_open_trusted(int folder, const char *name, int flags, uint64_t owner);
+
+/* Replaces the file NAME of FOLDER, where no other user can write, by one with these BYTES of TEXT, and with MODE whatever the umask.
+   It is renamed, so at each moment the old one or the new one is there, complete.  0; or a negated errno, and the old one stays. */
+int hl_replace_file(int folder, const char *name, const char *text, size_t bytes, mode_t mode);
+
+/* LINE with the members of the object FROM in the places of their names: "{path}: {own.thp_bytes:KiB}, {kind:-6}, {share:8%}".  Behind
+   the colon are a width as in printf(3), and what the member is: a share of 1 "%", bytes "KiB", an address "x", a number whose noun
+   gets a plural "s", or a text "()" that stands in parentheses, if it is not null.  So the text of a command has no other data than
+   its JSON.  The caller frees hl_format_fields'. */
+char *hl_format_fields(const json_t *from, const char *line);
+void hl_print_fields(const json_t *from, const char *line);
+
 /* For qsort(3) of doubles, ascending. */
 int hl_compare_doubles(const void *a, const void *b);
 

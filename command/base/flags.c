@@ -68,17 +68,14 @@ static int read_pid(const struct hl_command *command, const struct hl_flag *flag
 
 static int read_number(const struct hl_command *command, const struct hl_flag *flag, void *at,
                        const char *text) {
-    bool is_count = flag->kind == HL_FLAG_COUNT, is_percent = flag->kind == HL_FLAG_PERCENT;
+    bool is_count = flag->kind == HL_FLAG_COUNT;
     char *end;
     double number = strtod(text, &end);
     if (is_count)
         end = (char *)text + strspn(text, "0123456789");
-    if (is_percent && *end == '%')
-        end++;
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || number < flag->least || number > flag->most)
         return refuse(command, flag, text,
-                      hl_xasprintf("%s from %.9g to %.9g", is_percent ? "per cent" : "a number", flag->least,
-                                   flag->most));
+                      hl_xasprintf("a number from %.9g to %.9g", flag->least, flag->most));
     if (is_count)
         *(size_t *)at = (size_t)number;
     else
@@ -129,7 +126,6 @@ static error_t store(const struct reading *reading, const struct hl_flag *flag, 
         return read_pid(command, flag, at, text);
     case HL_FLAG_COUNT:
     case HL_FLAG_NUMBER:
-    case HL_FLAG_PERCENT:
         return read_number(command, flag, at, text);
     case HL_FLAG_CHOICE:
         return choose(command, flag, at, text);
@@ -141,6 +137,30 @@ static error_t store(const struct reading *reading, const struct hl_flag *flag, 
         return flag->call(at, text);
     default: /* HL_FLAG_NONE: it takes no argument */
         return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The value of FLAG, which stands AT a field, as text; NULL: it was not given.  The caller frees it. */
+static char *write_value(const struct hl_flag *flag, const void *at) {
+    const char *text = NULL;
+    if (flag->kind == HL_FLAG_STRING)
+        text = *(const char *const *)at;
+    else if (flag->kind == HL_FLAG_OPTIONS)
+        text = *(char *const *)at;
+    for (const struct hl_choice *choice = flag->choices; choice != NULL && choice->name != NULL; choice++)
+        if (choice->value == *(const unsigned *)at && choice != flag->choices) /* the first is the default */
+            text = choice->name;
+    return text != NULL ? hl_xasprintf("--%s=%s", flag->name, text) : NULL;
+}
+
+void hl_list_flags(struct hl_list *words, const struct hl_flag *flags, const void *request) {
+    for (; flags->name != NULL; flags++) {
+        const void *at = (const char *)request + flags->offset;
+        char *word = flags->kind != HL_FLAG_SWITCH ? write_value(flags, at)
+                     : *(const bool *)at           ? hl_xasprintf("--%s", flags->name)
+                                                   : NULL;
+        if (word != NULL)
+            hl_add_to_list(words, word);
     }
 }
 

@@ -17,7 +17,6 @@ enum hl_flag_kind {
     HL_FLAG_PID,
     HL_FLAG_COUNT,
     HL_FLAG_NUMBER,
-    HL_FLAG_PERCENT,
     HL_FLAG_CHOICE,
     HL_FLAG_PROGRAM,
     HL_FLAG_CALL
@@ -58,13 +57,11 @@ struct hl_flag {
 #define HL_PID(type, field) .kind = HL_FLAG_PID, HL_FIELD(type, field, pid_t)
 /* NAME=VALUE,... of elf/option.def.  Each is added to the earlier ones; the caller frees them. */
 #define HL_OPTIONS(type, field) .kind = HL_FLAG_OPTIONS, HL_FIELD(type, field, char *)
-/* A whole number; a number that may have decimals; the same, with or without "%" behind it. */
+/* A whole number; a number that may have decimals. */
 #define HL_COUNT(type, field, from, to)                                                                      \
     .kind = HL_FLAG_COUNT, HL_FIELD(type, field, size_t), .least = (from), .most = (to)
 #define HL_NUMBER(type, field, from, to)                                                                     \
     .kind = HL_FLAG_NUMBER, HL_FIELD(type, field, double), .least = (from), .most = (to)
-#define HL_PERCENT(type, field, from, to)                                                                    \
-    .kind = HL_FLAG_PERCENT, HL_FIELD(type, field, double), .least = (from), .most = (to)
 #define HL_SECONDS(type, field) HL_NUMBER(type, field, 0.1, 86400)
 #define HL_CHOICE(type, field, of) .kind = HL_FLAG_CHOICE, HL_FIELD(type, field, unsigned), .choices = (of)
 /* For the last row: the first argument and all behind it, including options.  NULL if there is none. */
@@ -82,6 +79,9 @@ struct hl_command {
     const struct hl_flag *flags;
     bool takes_options; /* --help ends with the rows of option.def */
 };
+
+/* Adds to WORDS what gives another request the values that those fields of REQUEST have which FLAGS set, but for functions. */
+void hl_list_flags(struct hl_list *words, const struct hl_flag *flags, const void *request);
 
 /* Fills REQUEST in from ARGV.  0, or HL_EXIT_USAGE after one line on stderr.  --help ends the process. */
 int hl_read_flags(const struct hl_command *command, int argc, char **argv, void *request);

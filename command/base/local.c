@@ -92,6 +92,8 @@ void hl_close_local(struct hl_local *local) {
     for (size_t i = 0; i < local->n; i++)
         close(local->mount[i].file);
     local->n = 0;
+    free(local->exposed);
+    local->exposed = NULL;
     forget_folder(local);
 }
 
@@ -169,15 +171,19 @@ static const char *find_name(const struct hl_local *local, const char *path) {
     return is_inside && name[1] != '\0' ? name + 1 : NULL;
 }
 
-/* Opens PATH from its first part on. */
-static int walk(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+/* From the folder that was looked into last, if PATH is in it; else from the first part of PATH on. */
+int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+    const char *known = find_name(local, path);
     char left[2 * PATH_MAX], *at = left;
     unsigned links = 0;
     size_t length = strlen(path);
+    *status = (struct stat){0};
+    local->followed = false;
     if (length == 0 || length >= PATH_MAX)
         return length == 0 ? -ENOENT : -ENAMETOOLONG;
-    memcpy(left, path, length + 1);
-    int folder = hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
+    snprintf(left, sizeof left, "%s", known != NULL ? known : path);
+    int folder = known != NULL ? local->folder_file
+                               : hl_open_local_part(local, AT_FDCWD, left[0] == '/' ? "/" : ".", status);
     while (folder >= 0 && *(at += strspn(at, "/")) != '\0') {
         char *end = at + strcspn(at, "/"), *next = end + strspn(end, "/");
         bool is_last = *next == '\0';
@@ -194,38 +200,16 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
             at = left;
             part = error != 0       ? error
                    : left[0] == '/' ? hl_open_local_part(local, AT_FDCWD, "/", status)
-                                    : duplicate(folder);
+                                    : folder;
         }
-        if (part >= 0 && is_last && links == 0 && path[length - 1] != '/')
+        bool stays = part == folder || (known != NULL && folder == local->folder_file);
+        if (!stays && part >= 0 && is_last && links == 0 && path[length - 1] != '/')
             note_folder(local, path, folder);
-        else
+        else if (!stays)
             close(folder);
         folder = part;
     }
     return folder;
-}
-
-int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
-    const char *known = find_name(local, path);
-    char target[NAME_MAX + 2];
-    local->followed = false;
-    int file = known != NULL ? hl_open_local_part(local, local->folder_file, known, status) : -1;
-    for (unsigned links = 0; known != NULL; links++) {
-        if (file < 0 || !follows || !S_ISLNK(status->st_mode))
-            return file;
-        /* Most links in a folder of libraries lead to another name there. */
-        ssize_t bytes = readlinkat(file, "", target, sizeof target - 1);
-        bool is_here = bytes > 0 && bytes < (ssize_t)sizeof target - 1 &&
-                       memchr(target, '/', (size_t)bytes) == NULL && links < LINKS_MAX &&
-                       (!local->only_roots || status->st_uid == 0);
-        close(file);
-        local->followed = true;
-        if (!is_here)
-            break;
-        target[bytes] = '\0';
-        file = hl_open_local_part(local, local->folder_file, target, status);
-    }
-    return walk(local, path, follows, status);
 }
 
 int hl_open_local_path(const char *path, bool follows, struct stat *status) {

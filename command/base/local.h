@@ -35,7 +35,7 @@ struct hl_local {
     size_t entries;     /* listed so far */
     bool is_remote;     /* something was left out because of its file system */
     bool is_full;       /* or because of entries_max */
-    char *exposed;      /* or because of only_roots: the first such path; the caller frees it */
+    char *exposed;      /* or because of only_roots: the first such path */
     bool followed;      /* the path that was opened last led through a symbolic link */
     char *folder;       /* the folder that was looked into last */
     int folder_file;    /* its descriptor */

@@ -3,19 +3,25 @@
 #include "command/bench/answer.h"
 #include "command/bench/counters.h"
 #include "command/bench/statistics.h"
+#include "command/bench/trial.h"
 #include "command/base/html.h"
 #include "command/tlb/tlb.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+/* Per cent to each side: more hides what huge pages mostly gain. */
+#define HALF_WIDTH_MAX 5.0
+
 static const struct {
     const char *key, *name, *unit;
 } metrics[HL_METRICS] = {
     {"wall_ms", "wall", "ms"},
+    {"processor_ms", "processor", "ms"},
     {"user_ms", "user", "ms"},
     {"system_ms", "system", "ms"},
     {"minor_faults", "minor faults", ""},
@@ -53,52 +59,70 @@ static const char *find_pages(const json_t *maps) {
     return is_copied ? " of private copies" : "";
 }
 
-const char *hl_name_ratio(const struct hl_ratio *ratio) {
-    if (ratio->known && ratio->high < 1)
-        return "faster";
-    return ratio->known && ratio->low > 1 ? "slower" : "no difference";
+/* The verdict of a measurement: "faster" if either time is shorter. */
+static const char *find_verdict(const struct hl_ratio *ratios) {
+    const char *wall = hl_name_ratio(&ratios[HL_WALL]), *processor = hl_name_ratio(&ratios[HL_PROCESSOR]);
+    return strcmp(processor, "faster") == 0 || wall[0] == 'n' ? processor : wall;
 }
 
-static const char *options_text(const char *options) {
-    return options != NULL && options[0] != '\0' ? options : "the default";
+/* "uses 8.7 % less processor time", "wall time: no difference seen (±20 %)"; the caller frees it. */
+static char *describe_ratio(const struct hl_ratio *ratio, const char *verb, const char *what) {
+    if (!ratio->known)
+        return hl_xasprintf("%s: too short to be timed", what);
+    if (hl_name_ratio(ratio)[0] == 'n')
+        return hl_xasprintf("%s: no difference seen (±%.1f %%)", what, hl_half_width(ratio));
+    return hl_xasprintf("%s %.1f %% %s %s", verb, 100 * fabs(1 - ratio->ratio),
+                        ratio->ratio < 1 ? "less" : "more", what);
 }
 
-static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *wall) {
-    const char *verdict = hl_name_ratio(wall);
-    size_t pairs = bench->pairs;
-    if (!wall->known)
-        return hl_xasprintf("no difference seen in %zu pairs: the program is too short to be timed", pairs);
-    const struct hl_subject *subject = bench->subject;
-    bool is_seen = verdict[0] != 'n';
-    char *how = is_seen ? hl_xasprintf("takes %.3f", wall->ratio)
-                        : hl_xasprintf("may take %.3f to %.3f", wall->low, wall->high),
-         *interval = is_seen ? hl_xasprintf(", 95 %% interval %.3f to %.3f", wall->low, wall->high)
-                             : hl_xasprintf(" (95 %% interval)"),
-         *with = subject->against != NULL
-                     ? hl_xasprintf("with %s", options_text(subject->run.options))
-                     : hl_xasprintf("on huge pages%s", find_pages(bench->maps[HL_ON_HUGE])),
-         *against = subject->against != NULL ? hl_xasprintf(" as with %s", options_text(subject->against))
-                                             : hl_xasprintf("%s", "");
-    char *sentence = hl_xasprintf("%s%s in %zu pairs: %s it %s times as long%s%s", verdict,
-                                  is_seen ? "" : " seen", pairs, with, how, against, interval);
-    free(how);
-    free(interval);
-    free(with);
-    free(against);
+static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *ratios) {
+    const char *verdict = find_verdict(ratios);
+    char *processor = describe_ratio(&ratios[HL_PROCESSOR], "uses", "processor time"),
+         *wall = describe_ratio(&ratios[HL_WALL], "takes", "wall time");
+    char *sentence =
+        hl_xasprintf("%s%s in %zu pairs on huge pages%s: %s; %s", verdict, verdict[0] == 'n' ? " seen" : "",
+                     bench->pairs, find_pages(bench->maps[HL_ON_HUGE]), processor, wall);
+    free(processor);
+    free(wall);
     return sentence;
 }
 
-/* What to say if the interval is wider than asked for, or NULL; the caller frees it. */
+/* What to say if the interval is too wide to see what huge pages mostly gain; NULL: it is not.  The caller frees it. */
 static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio *wall) {
-    if (bench->precision == 0 || (wall->known && hl_half_width(wall) <= bench->precision))
+    if (!wall->known || hl_half_width(wall) <= HALF_WIDTH_MAX)
         return NULL;
-    return hl_xasprintf(
-        "the machine is too restless for %.4g %%: after %zu pairs the interval still has %.2g "
-        "%% to each side; "
-        "%s",
-        bench->precision, bench->pairs, hl_half_width(wall),
-        bench->at_once ? "measure when it has less to do, or give the program more to do"
-                       : "try --at-once, if two runs don't get into each other's way");
+    return hl_xasprintf("the machine is restless: the interval of the wall time has %.1f %% to each side; %s",
+                        hl_half_width(wall),
+                        bench->at_once ? "measure when it has less to do, or give the program more to do"
+                                       : "try --at-once, if two runs don't get into each other's way");
+}
+
+/* The commands to type next; NULL: there are none.  The caller frees it. */
+static char *compose_next(const struct hl_bench *bench, const struct hl_ratio *ratios, bool is_restless) {
+    const char *verdict = find_verdict(ratios);
+    bool measures_again = verdict[0] == 'n' && is_restless && !bench->at_once;
+    if (strcmp(verdict, "faster") != 0 && !measures_again)
+        return NULL;
+    char *next = hl_xasprintf("%s", ""),
+         **words = hl_list_run_words(&bench->subject->run, bench->subject->argv, -1);
+    size_t i;
+    json_t *file;
+    if (json_array_size(bench->own_images) > 0 && !measures_again) {
+        hl_add_word(&next, "hugeld");
+        hl_add_word(&next, "enable");
+        json_array_foreach(bench->own_images, i, file) hl_add_word(&next, json_string_value(file));
+        char *longer = hl_xasprintf("%s &&", next);
+        free(next);
+        next = longer;
+    }
+    for (char **word = words; *word != NULL; word++) {
+        bool is_command = word == words + 1 && measures_again;
+        hl_add_word(&next, is_command ? "bench" : *word);
+        if (is_command)
+            hl_add_word(&next, "--at-once");
+    }
+    free(words);
+    return next;
 }
 
 static json_t *make_json_machine(const struct hl_tlb *tlb) {
@@ -122,9 +146,17 @@ static json_t *make_json_value(unsigned metric, double value) {
     return metric < HL_TIMES ? json_real(value) : json_integer((json_int_t)value);
 }
 
-/* Adds the runs and medians of each side, and the ratios. */
+/* Both values of METRIC that the answer shows, for SIDE: the times of which the ratio is made, else a median. */
+static double find_middle(const struct hl_bench *bench, const struct hl_ratio *ratios, unsigned metric,
+                          unsigned side) {
+    if (metric < HL_TIMES && ratios[metric].known)
+        return side == HL_PLAIN ? ratios[metric].plain : ratios[metric].huge;
+    return hl_median(bench->value[side][metric], bench->pairs);
+}
+
+/* Adds the runs and the middle of each side, and the ratios. */
 static void add_json_runs(json_t *answer, const struct hl_bench *bench, const struct hl_ratio *ratios) {
-    json_t *runs = json_object(), *medians = json_object(), *ratio = json_object();
+    json_t *runs = json_object(), *middles = json_object(), *ratio = json_object();
     for (unsigned side = 0; side < HL_SIDES; side++) {
         json_t *arrays = json_object(), *middle = json_object();
         for (unsigned metric = 0; metric < HL_METRICS; metric++) {
@@ -133,15 +165,16 @@ static void add_json_runs(json_t *answer, const struct hl_bench *bench, const st
             for (size_t i = 0; i < bench->pairs; i++)
                 json_array_append_new(array, make_json_value(metric, value[i]));
             json_object_set_new(arrays, metrics[metric].key, array);
-            json_object_set_new(middle, metrics[metric].key, json_real(hl_median(value, bench->pairs)));
+            json_object_set_new(middle, metrics[metric].key,
+                                json_real(find_middle(bench, ratios, metric, side)));
         }
         json_object_set_new(runs, side_keys[side], arrays);
-        json_object_set_new(medians, side_keys[side], middle);
+        json_object_set_new(middles, side_keys[side], middle);
     }
     for (unsigned metric = 0; metric < HL_TIMES; metric++)
         json_object_set_new(ratio, metrics[metric].name, hl_json_ratio(&ratios[metric]));
     json_object_set_new(answer, "runs", runs);
-    json_object_set_new(answer, "median", medians);
+    json_object_set_new(answer, "middle", middles);
     json_object_set_new(answer, "ratio", ratio);
 }
 
@@ -151,20 +184,21 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     json_t *program = json_array();
     for (char **word = bench->subject->argv; *word != NULL; word++)
         json_array_append_new(program, hl_json_text(*word));
-    char *sentence = make_sentence(bench, &ratios[HL_WALL]);
+    char *sentence = make_sentence(bench, ratios);
     json_t *answer = json_pack(
         "{s:o, s:s, s:o, s:o, s:I, s:o, s:s, s:s, s:s, s:I}", "program", program, "loader", hl_via_name(run),
         "patterns", hl_json_text(run->patterns), "options", hl_json_text(run->options), "pairs",
         (json_int_t)bench->pairs, "machine", make_json_machine(tlb), "output",
-        bench->comparable ? "same" : "differs from run to run", "verdict", hl_name_ratio(&ratios[HL_WALL]),
-        "sentence", sentence, "plain_huge_bytes", (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
+        bench->comparable ? "same" : "differs from run to run", "verdict", find_verdict(ratios), "sentence",
+        sentence, "plain_huge_bytes", (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
-    json_object_set_new(answer, "against", hl_json_text(bench->subject->against));
     json_object_set_new(answer, "method", json_string(bench->at_once ? "at once" : "in turns"));
-    json_object_set_new(answer, "precision",
-                        bench->precision > 0 ? json_real(bench->precision) : json_null());
     char *restless = describe_noise(bench, &ratios[HL_WALL]);
     json_object_set_new(answer, "restless", hl_json_text(restless));
+    char *next = compose_next(bench, ratios, restless != NULL);
+    json_object_set_new(answer, "next", hl_json_text(next));
+    json_object_set(answer, "own_images", bench->own_images);
+    free(next);
     free(restless);
     add_json_runs(answer, bench, ratios);
     bool counted = bench->counters.reason == NULL;
@@ -190,17 +224,12 @@ static void print_counters(const json_t *plain, const json_t *huge) {
 
 static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ratios,
                          const struct hl_tlb *tlb, const json_t *answer) {
-    size_t pairs = bench->pairs;
-    const struct hl_subject *subject = bench->subject;
-    bool has_two = subject->against != NULL;
     if (hl_note_on_tlb(tlb) != NULL)
         hl_print("%s", hl_note_on_tlb(tlb));
-    hl_print("%-16s %15.15s  %15.15s    ratio  95 %% interval", "",
-             has_two ? options_text(subject->against) : "plain",
-             has_two ? options_text(subject->run.options) : "huge pages");
+    hl_print("%-16s %15s  %15s    ratio  95 %% interval", "", "plain", "huge pages");
     for (unsigned metric = 0; metric < HL_METRICS; metric++) {
-        double plain = hl_median(bench->value[HL_PLAIN][metric], pairs),
-               huge = hl_median(bench->value[HL_ON_HUGE][metric], pairs);
+        double plain = find_middle(bench, ratios, metric, HL_PLAIN),
+               huge = find_middle(bench, ratios, metric, HL_ON_HUGE);
         int decimals = metric < HL_TIMES ? 3 : 0;
         char *ratio = metric < HL_TIMES && ratios[metric].known
                           ? hl_xasprintf("%7.3f  %.3f to %.3f", ratios[metric].ratio, ratios[metric].low,
@@ -217,13 +246,17 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
     if (!bench->comparable)
         hl_print("its output differs from run to run, so it was not compared");
     uint64_t plain_bytes = count_plain_bytes(bench->maps[HL_PLAIN]);
-    if (plain_bytes > 0 && !has_two)
+    if (plain_bytes > 0)
         hl_print("the plain run has %" PRIu64 " KiB of text on huge pages of the page cache already",
                  plain_bytes / 1024);
-    const char *restless = json_string_value(json_object_get(answer, "restless"));
-    if (restless != NULL)
-        hl_print("%s", restless);
-    hl_print("%s", json_string_value(json_object_get(answer, "sentence")));
+    size_t i;
+    json_t *file;
+    json_array_foreach(bench->own_images, i, file)
+        hl_print("%s has no image; one was made for this measurement, and is gone", json_string_value(file));
+    static const char *const last[] = {"restless", "sentence", "next"};
+    for (i = 0; i < sizeof last / sizeof last[0]; i++)
+        if (json_is_string(json_object_get(answer, last[i])))
+            hl_print("%s", json_string_value(json_object_get(answer, last[i])));
 }
 
 int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) {
@@ -235,7 +268,7 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) 
     struct hl_tlb tlb;
     hl_check_tlb(&tlb);
     json_t *answer = make_answer(bench, ratios, &tlb);
-    if (strcmp(hl_name_ratio(&ratios[HL_WALL]), "faster") != 0)
+    if (strcmp(find_verdict(ratios), "faster") != 0)
         code = HL_EXIT_NO;
     if (!hl_write_report(report, answer))
         code = HL_EXIT_NO;

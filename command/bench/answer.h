@@ -9,8 +9,6 @@
 /* Prints the results, as JSON or for people, and writes the report to the path REPORT if that is not NULL; the exit code. */
 int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
 
-/* "faster", "slower" or "no difference"; static. */
-const char *hl_name_ratio(const struct hl_ratio *ratio);
 json_t *hl_json_ratio(const struct hl_ratio *ratio);
 
 #endif

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: is it worth it?
 
-   The program runs without hugeld and on huge pages in turns, so that other load on the machine falls on both alike, or, with
+   The program runs without hugeld and by `hugeld run` in turns, so that other load on the machine falls on both alike, or, with
    --at-once, at the same time.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
    program exits, shows the memory that really was on huge pages.  Each later run on huge pages must have reported some, and its
-   output must equal the plain run's.
-
-   With --against both sides are on huge pages, with different options: what is called plain here is the side
-   that the other one is compared with. */
+   output must equal the plain run's. */
 #include "command/bench/answer.h"
 #include "command/bench/counters.h"
+#include "command/bench/own-store.h"
 #include "command/bench/statistics.h"
 #include "command/bench/toggle.h"
 #include "command/bench/trace.h"
@@ -32,15 +30,12 @@
 /* With fewer pairs the 95 % interval of a median is wider than all of them. */
 #define PAIRS_MIN 6
 #define PAIRS_MAX 10000
-/* --precision gives up after this time. */
-#define PRECISION_SECONDS 300
 /* The time between two lines of progress without a terminal. */
 #define PROGRESS_SECONDS 10
 
 struct request {
     struct hl_subject subject;
-    size_t pairs;     /* 0: not given */
-    double precision; /* 0: not given */
+    size_t pairs; /* 0: not given */
     bool json, ignore_failure, at_once;
     const char *report;
     pid_t pid;
@@ -53,12 +48,8 @@ struct request {
 static const struct hl_flag command_flags[] = {
     {"pairs", 'n', "N", "Measure N runs of each side (20)",
      HL_COUNT(struct request, pairs, PAIRS_MIN, PAIRS_MAX)},
-    {"precision", 0, "PERCENT", "Measure until the interval is that narrow to each side",
-     HL_PERCENT(struct request, precision, 0.01, 100)},
     {"at-once", 0, NULL, "Run both sides of a pair at the same time", HL_SWITCH(struct request, at_once)},
     HL_RUN_FLAGS(struct request, subject.run),
-    {"against", 0, "NAME=VALUE,...", "Compare with these options, not with plain runs",
-     HL_OPTIONS(struct request, subject.against)},
     {"ignore-failure", 'i', NULL, "Accept a non-zero exit status", HL_SWITCH(struct request, ignore_failure)},
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a report with a plot of all runs", HL_STRING(struct request, report)},
@@ -120,12 +111,11 @@ static int check_status(const struct hl_bench *bench, enum hl_side side, const s
         return 0;
     char *plain = hl_describe_status(bench->reference.status), *now = hl_describe_status(trial->status);
     char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
-    const char *without = bench->subject->against != NULL ? "with --against's options" : "without hugeld";
     if (side == HL_PLAIN)
         hl_warn("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
                 name, plain, now);
     else
-        hl_warn("%s: %s on huge pages, %s %s; hugeld said: %s", name, now, plain, without, line);
+        hl_warn("%s: %s on huge pages, %s without hugeld; hugeld said: %s", name, now, plain, line);
     free(plain);
     free(now);
     free(line);
@@ -153,10 +143,11 @@ static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, co
 static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
     if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
         trial->value[HL_PAGES] = (double)bench->unsaid_pages;
-    if (hl_is_plain(bench->subject, side) || trial->value[HL_PAGES] > 0)
+    if (side == HL_PLAIN || trial->value[HL_PAGES] > 0)
         return 0;
     char *line = choose_line(trial);
-    hl_warn("nothing to measure, nothing moved: %s", line);
+    const char *lack = bench->lack != NULL ? bench->lack : "";
+    hl_warn("nothing to measure, nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
     free(line);
     return HL_EXIT_NO;
 }
@@ -208,10 +199,12 @@ static int try_first(struct hl_bench *bench, bool ignore_failure) {
     return HL_EXIT_NO;
 }
 
-static int warm_up(struct hl_bench *bench, bool ignore_failure) {
+static int warm_up(struct hl_bench *bench, struct hl_own_store *own, bool ignore_failure) {
     static const enum hl_side sides[] = {HL_PLAIN, HL_ON_HUGE, HL_ON_HUGE};
     int code = try_first(bench, ignore_failure);
     bench->comparable = true;
+    if (code == 0)
+        bench->lack = hl_make_own_images(own, bench->subject, bench->maps[HL_PLAIN], bench->own_images);
     for (size_t i = 0; code == 0 && i < sizeof sides / sizeof sides[0]; i++) {
         struct hl_trial trial;
         code = try_side(bench, sides[i], i == 1 ? bench->maps[HL_ON_HUGE] : NULL, &trial);
@@ -235,9 +228,8 @@ static void tell_progress(const struct hl_bench *bench, struct progress *progres
         return;
     double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
     double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
-    char *line = bench->precision > 0 ? hl_xasprintf("pair %zu, %.3f of the time so far", done, ratio)
-                                      : hl_xasprintf("pair %zu of %zu, %.3f of the time so far, %.0f s to go",
-                                                     done, bench->pairs, ratio, rest / 1e3);
+    char *line = hl_xasprintf("pair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs,
+                              ratio, rest / 1e3);
     if (terminal)
         hl_show_progress(0, "%s", line);
     else
@@ -285,30 +277,16 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
     return code;
 }
 
-/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which to look again, which takes
-   time. */
-static bool is_precise(const struct hl_bench *bench, size_t done, size_t *next) {
-    if (bench->precision == 0 || done < *next)
-        return false;
-    *next = done + done / 4 + 1;
-    struct hl_ratio wall =
-        hl_compare_pairs(bench->value[HL_PLAIN][HL_WALL], bench->value[HL_ON_HUGE][HL_WALL], done);
-    return wall.known && hl_half_width(&wall) <= bench->precision;
-}
-
 static int measure_pairs(struct hl_bench *bench) {
     int code = 0;
-    size_t done = 0, next = PAIRS_MIN;
     double now = hl_now_ms();
     struct progress progress = {now, now};
-    while (code == 0 && done < bench->pairs && !is_precise(bench, done, &next) &&
-           (bench->precision == 0 || done < PAIRS_MIN || hl_now_ms() - now < PRECISION_SECONDS * 1e3)) {
+    for (size_t done = 0; code == 0 && done < bench->pairs;) {
         code = bench->at_once ? measure_at_once(bench, done) : measure_in_turns(bench, done);
         if (code == 0)
             tell_progress(bench, &progress, ++done);
     }
     hl_hide_progress();
-    bench->pairs = done;
     return code;
 }
 
@@ -339,8 +317,9 @@ static int measure_program(struct request *request) {
         .subject = &request->subject,
         .pairs = request->pairs,
         .at_once = request->at_once,
-        .precision = request->precision,
+        .own_images = json_array(),
     };
+    struct hl_own_store own = {0};
     if (bench.at_once && !hl_find_processors(bench.processors))
         return HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++) {
@@ -348,20 +327,19 @@ static int measure_program(struct request *request) {
         for (unsigned metric = 0; metric < HL_METRICS; metric++)
             bench.value[side][metric] = hl_xmalloc(request->pairs * sizeof(double));
     }
-    char *asked = request->subject.run.options, *against = request->subject.against;
+    char *asked = request->subject.run.options;
     request->subject.run.options = hl_join_options(asked, "verbose=2");
-    request->subject.against = against != NULL ? hl_join_options(against, "verbose=2") : NULL;
-    int code = warm_up(&bench, request->ignore_failure);
+    int code = warm_up(&bench, &own, request->ignore_failure);
     if (code == 0)
         code = measure_pairs(&bench);
     if (code == 0)
         code = look_again(&bench);
-    free(request->subject.run.options);
-    free(request->subject.against);
-    request->subject.run.options = asked;
-    request->subject.against = against;
-    if (code == 0) {
+    if (code == 0)
         count_sides(&bench);
+    hl_remove_own_store(&own);
+    free(request->subject.run.options);
+    request->subject.run.options = asked;
+    if (code == 0) {
         code = hl_tell_answer(&bench, request->report, request->json);
     }
     for (unsigned side = 0; side < HL_SIDES; side++) {
@@ -372,6 +350,8 @@ static int measure_program(struct request *request) {
     }
     hl_free_counters(&bench.counters);
     hl_free_trial(&bench.reference);
+    json_decref(bench.own_images);
+    free(bench.lack);
     return code;
 }
 
@@ -380,8 +360,8 @@ static int measure_program(struct request *request) {
 /* 0, or the exit code after one line. */
 static int check_request(const struct request *request) {
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
-               request->subject.run.via != HL_VIA_AUTO || request->subject.against != NULL ||
-               request->at_once || request->precision > 0 || request->subject.run.patterns != NULL;
+               request->subject.run.via != HL_VIA_AUTO || request->at_once ||
+               request->subject.run.patterns != NULL;
     if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
@@ -416,10 +396,12 @@ static void find_input(struct hl_subject *subject) {
 int hl_measure_program(int argc, char **argv) {
     static const struct hl_command command = {
         "bench",
-        "Runs PROGRAM with and without huge pages in turns, and says whether it is faster.\v"
-        "Its standard input is read anew for each run if it is a file, and is empty otherwise; its output is "
-        "compared, not shown.  Exit status: 0 when it is faster, 1 when it isn't or nothing could be "
-        "measured.",
+        "Runs PROGRAM in turns as it is and as 'hugeld run' with these options does, and says whether that "
+        "is faster.\v"
+        "Where there is no image, one is made for the measurement.  Its standard input is read anew for each "
+        "run if it is a file, and is empty otherwise; its output is compared, not shown.  Exit status: 0 "
+        "when "
+        "it takes less time or less processor time, 1 when it doesn't or nothing could be measured.",
         command_flags, true};
     struct request request = {0};
     int code = HL_EXIT_USAGE;
@@ -429,7 +411,7 @@ int hl_measure_program(int argc, char **argv) {
     if (code != 0)
         goto out;
     if (request.pairs == 0)
-        request.pairs = request.precision > 0 ? PAIRS_MAX : PAIRS_DEFAULT;
+        request.pairs = PAIRS_DEFAULT;
     if (request.toggles) {
         request.settings.pairs = request.pairs;
         request.settings.seconds = request.seconds > 0 ? request.seconds : 10;
@@ -447,6 +429,5 @@ int hl_measure_program(int argc, char **argv) {
 out:
     hl_close_program(&request.subject.program);
     free(request.subject.run.options);
-    free(request.subject.against);
     return code;
 }

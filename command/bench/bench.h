@@ -11,6 +11,7 @@
    reported, or those of the traced run where the program takes its report away. */
 enum hl_metric {
     HL_WALL,
+    HL_PROCESSOR, /* user and system time */
     HL_USER,
     HL_SYSTEM,
     HL_MINOR_FAULTS,
@@ -21,16 +22,15 @@ enum hl_metric {
 };
 #define HL_TIMES (HL_SYSTEM + 1) /* the first metrics are times in ms */
 
-/* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: it is not changed. */
+/* How a run's environment is made.  PLAIN: without libhugeld.so.  AS_IS: it is not changed. */
 enum hl_side { HL_PLAIN, HL_ON_HUGE, HL_SIDES, HL_AS_IS = HL_SIDES };
 
-/* The program and how it runs on huge pages. */
+/* The program, and how `hugeld run` starts it. */
 struct hl_subject {
     char **argv;
     struct hl_program program;
     struct hl_run run;
-    char *against; /* options: the other side is on huge pages too, with these; NULL: it is plain */
-    int input;     /* its input: a file, from the position of the command's standard input; or -1 */
+    int input; /* its input: a file, from the position of the command's standard input; or -1 */
     off_t input_from;
 };
 
@@ -38,17 +38,6 @@ struct hl_bytes {
     char *at;
     size_t bytes;
 };
-
-/* Whether SIDE runs without hugeld; if not, how it runs on huge pages. */
-static inline bool hl_is_plain(const struct hl_subject *subject, enum hl_side side) {
-    return side == HL_PLAIN && subject->against == NULL;
-}
-static inline struct hl_run hl_run_of_side(const struct hl_subject *subject, enum hl_side side) {
-    struct hl_run run = subject->run;
-    if (side == HL_PLAIN)
-        run.options = subject->against;
-    return run;
-}
 
 /* One run. */
 struct hl_trial {
@@ -70,7 +59,6 @@ struct hl_bench {
     size_t pairs;
     bool at_once;              /* both sides of a pair at the same time */
     int processors[HL_SIDES];  /* the sides' processors in the first pair */
-    double precision;          /* half of the interval's width as asked for, in per cent; or 0 */
     struct hl_trial reference; /* the first plain run */
     bool comparable;           /* without hugeld its output is the same each time */
     uint64_t
@@ -78,6 +66,8 @@ struct hl_bench {
     double *value[HL_SIDES][HL_METRICS];
     json_t *maps[HL_SIDES], *counts[HL_SIDES];
     struct hl_counters counters;
+    json_t *own_images; /* the files that had no image, so that one was made for the measurement */
+    char *lack;         /* why one could not be made; or NULL */
 };
 
 #endif

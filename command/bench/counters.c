@@ -159,11 +159,9 @@ static json_t *run_perf(const struct hl_counters *counters, const struct hl_subj
 
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject,
                      enum hl_side side) {
-    struct hl_run run = hl_run_of_side(subject, side);
+    const struct hl_run nothing = {.patterns = ""}; /* so it starts the program as it is */
     char *starter = hl_find_starter();
-    if (hl_is_plain(subject, side))
-        run = (struct hl_run){.patterns = ""}; /* nothing is named, so it starts the program as it is */
-    char **own = hl_list_run_words(&run, subject->argv, -1);
+    char **own = hl_list_run_words(side == HL_PLAIN ? &nothing : &subject->run, subject->argv, -1);
     size_t n = 1;
     while (own[n] != NULL)
         n++;

@@ -5,11 +5,12 @@
 
 #include "command/base/common.h"
 
-/* The mean of the middle half of the pairs' ratios, HUGE over PLAIN, with its 95 % interval.  Pairs without a
-   plain time are left out; unknown if that is half of them. */
+/* PLAIN and HUGE are the means of the pairs in the middle half by their ratio; RATIO is that of these means, HUGE over PLAIN, with
+   its 95 % interval.  Pairs without a plain time are left out; unknown if that is half of them. */
 struct hl_ratio {
     bool known;
     double ratio, low, high;
+    double plain, huge;
 };
 double hl_median(const double *value, size_t n);
 
@@ -17,6 +18,9 @@ double hl_median(const double *value, size_t n);
 static inline double hl_half_width(const struct hl_ratio *ratio) {
     return ratio->ratio > 0 ? 50 * (ratio->high - ratio->low) / ratio->ratio : 0;
 }
+
+/* "faster", "slower" or "no difference"; static. */
+const char *hl_name_ratio(const struct hl_ratio *ratio);
 
 struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n);
 

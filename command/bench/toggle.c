@@ -12,7 +12,7 @@
 #include "command/bench/answer.h"
 #include "command/bench/statistics.h"
 #include "elf/kernel.h"
-#include "command/attach/attachment.h"
+#include "command/inject/attachment.h"
 #include "elf/reason.h"
 #include "command/base/subprocess.h"
 

@@ -6,7 +6,7 @@
 #include "command/bench/trace.h"
 #include "elf/kernel.h"
 #include "command/proc/process.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -33,8 +33,15 @@ static json_t *backend_of(const struct hl_region *region) {
     return hl_huge_bytes(region) > 0 ? json_string("file") : json_null();
 }
 
-/* One object's row, or NULL if it has nothing huge and is not the executable. */
-static json_t *map_object(const struct hl_process *process, const struct hl_object *object) {
+/* What is looked for in each process. */
+struct view {
+    struct hl_string patterns;
+    json_t *maps;
+};
+
+/* One object's row, or NULL if it has nothing huge, is not named, and is not the executable. */
+static json_t *map_object(const struct hl_process *process, const struct hl_object *object,
+                          struct hl_string patterns) {
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
     uint64_t text = hl_count_segment_bytes(object, start, end, PF_X), text_huge = 0, huge = 0;
     json_t *ranges = json_array();
@@ -53,7 +60,7 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
                                         hl_json_hex(to), "flags", hl_flags_text(region->flags), "backend",
                                         backend_of(region), "huge_bytes", (json_int_t)bytes));
     }
-    if (huge == 0 && !object->is_main) {
+    if (huge == 0 && !object->is_main && hl_select_object(patterns, object) == HL_NOT_SELECTED) {
         json_decref(ranges);
         return NULL;
     }
@@ -63,9 +70,8 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
 }
 
 /* The memory of the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes, ranges: [start, end
-   ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}, for the executable and the objects with
-   memory on huge pages.  NULL if it cannot be read. */
-static json_t *map_process(pid_t pid) {
+   ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}.  NULL if it cannot be read. */
+static json_t *map_process(pid_t pid, struct hl_string patterns) {
     struct hl_process process;
     struct hl_geometry geometry;
     json_t *map = NULL;
@@ -76,7 +82,7 @@ static json_t *map_process(pid_t pid) {
         hl_find_loaded(&process, &geometry) == 0) {
         json_t *objects = json_array();
         for (size_t i = 0; i < process.n_loaded; i++) {
-            json_t *object = map_object(&process, &process.loaded[i].object);
+            json_t *object = map_object(&process, &process.loaded[i].object, patterns);
             if (object != NULL)
                 json_array_append_new(objects, object);
         }
@@ -126,10 +132,11 @@ static bool is_own(const json_t *map) {
     return own;
 }
 
-static void look_at(pid_t pid, json_t *maps) {
-    json_t *map = is_process(pid) && json_array_size(maps) < MAPS_MAX ? map_process(pid) : NULL;
-    if (map != NULL && !is_own(map) && !has_map(maps, map))
-        json_array_append(maps, map);
+static void look_at(pid_t pid, const struct view *view) {
+    bool has_room = json_array_size(view->maps) < MAPS_MAX;
+    json_t *map = is_process(pid) && has_room ? map_process(pid, view->patterns) : NULL;
+    if (map != NULL && !is_own(map) && !has_map(view->maps, map))
+        json_array_append(view->maps, map);
     json_decref(map);
 }
 
@@ -155,12 +162,12 @@ static void drop_tracee(struct tracees *tracees, pid_t pid) {
 
 /* Lets PID go on after it stopped with STATUS.  A child is known from its parent's stop: the child's own stop may come only
    after the program has ended. */
-static void let_go_on(pid_t pid, int status, json_t *maps, struct tracees *tracees) {
+static void let_go_on(pid_t pid, int status, const struct view *view, struct tracees *tracees) {
     int event = status >> 16, signal = WSTOPSIG(status);
     unsigned long child;
     bool forked = event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE;
     if (event == PTRACE_EVENT_EXIT)
-        look_at(pid, maps);
+        look_at(pid, view);
     if (forked && ptrace(PTRACE_GETEVENTMSG, pid, 0, &child) == 0)
         add_tracee(tracees, (pid_t)child);
     if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) /* stopped as by a terminal: it stays */
@@ -195,7 +202,8 @@ static bool start_tracing(pid_t child, int go, unsigned long options) {
     return traced;
 }
 
-int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage) {
+int hl_trace_program(pid_t child, int go, const char *patterns, json_t *maps, struct rusage *usage) {
+    const struct view view = {hl_find_patterns(patterns), maps};
     static const unsigned long options =
         PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
     struct tracees tracees = {0};
@@ -207,7 +215,7 @@ int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage) {
             break;
         if (pid > 0 && WIFSTOPPED(status)) {
             add_tracee(&tracees, pid);
-            let_go_on(pid, status, maps, &tracees);
+            let_go_on(pid, status, &view, &tracees);
         } else if (pid > 0) {
             drop_tracee(&tracees, pid);
         }

@@ -7,9 +7,10 @@
 
 #include <sys/resource.h>
 
-/* Waits for CHILD, which waits for GO to be closed, and describes it and its children as they exit.  Where
-   tracing is not allowed it only waits. */
-int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
+/* Waits for CHILD, which waits for GO to be closed, and describes it and its children as they exit in MAPS: the executables, the
+   objects that PATTERNS (as hl_find_patterns takes them) name, and those with huge pages.  Where tracing is not allowed it only
+   waits. */
+int hl_trace_program(pid_t child, int go, const char *patterns, json_t *maps, struct rusage *usage);
 
 /* The huge pages in MAPS, which hl_try_program has filled. */
 uint64_t hl_count_mapped_pages(const json_t *maps);

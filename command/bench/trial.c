@@ -85,20 +85,14 @@ static void redirect(int input, off_t input_from, const int *stream) {
 }
 
 char **hl_list_run_words(const struct hl_run *run, char **argv, int gate) {
+    static const struct hl_flag flags[] = {HL_RUN_FLAGS(struct hl_subject, run), HL_NO_ARGUMENTS};
+    const struct hl_subject subject = {.run = *run};
     struct hl_list words = {0};
     hl_add_to_list(&words, "hugeld");
     hl_add_to_list(&words, "run");
-    if (run->patterns != NULL)
-        hl_add_to_list(&words, hl_xasprintf("--objects=%s", run->patterns));
-    if (run->options != NULL && run->options[0] != '\0')
-        hl_add_to_list(&words, hl_xasprintf("--options=%s", run->options));
-    hl_add_to_list(&words, hl_xasprintf("--via=%s", hl_via_name(run)));
-    if (run->linker != NULL)
+    hl_list_flags(&words, flags, &subject);
+    if (run->linker != NULL) /* its flag calls a function */
         hl_add_to_list(&words, hl_xasprintf("--ld-so=%s", run->linker));
-    if (run->copies)
-        hl_add_to_list(&words, "--copy");
-    if (run->children)
-        hl_add_to_list(&words, "--children");
     if (gate >= 0)
         hl_add_to_list(&words, hl_xasprintf("--gate=%d", gate));
     hl_add_to_list(&words, "--");
@@ -131,11 +125,10 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
     redirect(subject->input, subject->input_from, stream);
     if (log >= 0)
         fcntl(log, F_SETFD, 0);
-    if (hl_is_plain(subject, side)) {
+    if (side == HL_PLAIN) {
         make_plain();
-    } else if (side != HL_AS_IS) {
-        const struct hl_run run = hl_run_of_side(subject, side);
-        words = hl_list_run_words(&run, subject->argv, gate);
+    } else if (side == HL_ON_HUGE) {
+        words = hl_list_run_words(&subject->run, subject->argv, gate);
         path = hl_find_starter();
         if (gate >= 0)
             fcntl(gate, F_SETFD, 0);
@@ -209,6 +202,7 @@ static void fill_values(struct hl_trial *trial, const struct stamp *stamp) {
     trial->value[HL_WALL] = milliseconds(&stamp->end) - milliseconds(&stamp->start);
     trial->value[HL_USER] = milliseconds_used(&after->ru_utime) - milliseconds_used(&before->ru_utime);
     trial->value[HL_SYSTEM] = milliseconds_used(&after->ru_stime) - milliseconds_used(&before->ru_stime);
+    trial->value[HL_PROCESSOR] = trial->value[HL_USER] + trial->value[HL_SYSTEM];
     trial->value[HL_MINOR_FAULTS] = (double)(after->ru_minflt - before->ru_minflt);
     trial->value[HL_MAJOR_FAULTS] = (double)(after->ru_majflt - before->ru_majflt);
     trial->value[HL_PEAK_RSS] = (double)after->ru_maxrss;
@@ -285,7 +279,8 @@ int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *
         if (child > 0 && maps != NULL) {
             while (read(gate[1], &byte, 1) < 0 && errno == EINTR)
                 ;
-            effort.stamp->status = hl_trace_program(child, gate[1], maps, &effort.stamp->after);
+            effort.stamp->status =
+                hl_trace_program(child, gate[1], subject->run.patterns, maps, &effort.stamp->after);
             clock_gettime(CLOCK_MONOTONIC, &effort.stamp->end);
         } else if (gate[1] >= 0) {
             close(gate[1]);

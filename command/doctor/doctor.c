@@ -3,12 +3,12 @@
 
    Everything is checked by the same functions that decide at run time, so in a container, a cpuset or a service's sandbox the
    answers are those for a program inside it. */
-#include "command/doctor/breakpoints.h"
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/doctor/store.h"
 #include "elf/line.h"
+#include "elf/mapping.h"
 #include "elf/memory-limit.h"
 #include "elf/pool.h"
 #include "command/run/run.h"
@@ -18,8 +18,13 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/utsname.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #if defined __x86_64__
 #include <cpuid.h>
@@ -43,14 +48,8 @@ struct machine {
     struct hl_pool pool;
     uint64_t available[HL_NUMA_INTERLEAVE + 1]; /* for each numa= */
     int pool_reason, thp_reason;
-    uint64_t available_pages, headroom_bytes, max_map_count;
-    bool knows_map_count;
-    char *library;
+    uint64_t available_pages;
     bool can_hugetlb, can_thp;
-    enum hl_answer_of_kernel breakpoints;
-    struct hl_store_state store[HL_STORES_MAX];
-    unsigned n_stores;
-    struct hl_tlb tlb;
 };
 
 struct request {
@@ -62,15 +61,6 @@ static const struct hl_flag command_flags[] = {
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     HL_NO_ARGUMENTS,
 };
-
-/* Examines the stores that a process started from here looks into. */
-static void examine_stores(struct machine *machine) {
-    struct hl_options options;
-    const char *text = getenv("LD_HUGEPAGES_OPTIONS");
-    hl_default_options(&options);
-    hl_parse_options(&options, text != NULL ? text : "", NULL);
-    machine->n_stores = hl_examine_stores(machine->store, &options, &machine->geometry);
-}
 
 static void examine(struct machine *machine) {
     const struct hl_kernel *kernel = &machine->kernel;
@@ -88,12 +78,6 @@ static void examine(struct machine *machine) {
     machine->thp_reason = hl_check_thp_policy(&hl_system_roots, &machine->geometry, &machine->status);
     if (machine->thp_reason == 0)
         machine->thp_reason = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
-    machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
-    machine->knows_map_count = hl_read_setting("/proc/sys/vm/max_map_count", &machine->max_map_count);
-    machine->breakpoints = hl_try_breakpoint(&machine->geometry);
-    hl_check_tlb(&machine->tlb);
-    machine->library = hl_find_library();
-    examine_stores(machine);
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
                            ((kernel->hugetlb_mremap && kernel->executable_memory) || kernel->hugetlb_memfd);
     machine->can_thp = machine->thp_reason == 0 && kernel->executable_memory;
@@ -212,7 +196,7 @@ static void find_thp(struct request *request, const struct machine *machine) {
 }
 
 static void find_memory(struct request *request, const struct machine *machine) {
-    uint64_t bytes = machine->headroom_bytes;
+    uint64_t bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     add_detail(request, "memory_headroom_bytes",
                bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
     if (bytes == UINT64_MAX)
@@ -252,13 +236,13 @@ static void find_abilities(struct request *request, const struct machine *machin
         {"hugetlb_memfd", kernel->hugetlb_memfd, WARN, "a memfd can hold huge pages",
          has_filter ? "whether a memfd can hold huge pages was not tried" : "no memfd can hold huge pages",
          has_filter ? "backend=hugetlb tries it under a filter of system calls (seccomp), too"
-                    : "boot Linux 4.14 or newer"},
+                    : "boot a kernel with CONFIG_HUGETLBFS and CONFIG_MEMFD_CREATE"},
         {"executable_memory", kernel->executable_memory, WARN, "written memory may become executable",
          "a policy forbids making written memory executable: no thp, and hugetlb only by memfd",
          "systemctl edit the unit: MemoryDenyWriteExecute=no"},
         {"userfaultfd", kernel->userfaultfd, WARN, "pages are filled without zeroing them first",
          "pages are zeroed before they are filled: starts are slower",
-         has_filter ? untried : "boot Linux 5.11 or newer"},
+         has_filter ? untried : "boot a kernel with CONFIG_USERFAULTFD"},
         {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
          "the program's bytes cannot be read by a system call",
          has_filter ? untried : "boot a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
@@ -274,31 +258,68 @@ static void find_abilities(struct request *request, const struct machine *machin
     add_detail(request, "abilities", answer);
 }
 
+enum answer { UNKNOWN, NO, YES };
+
+/* The child fills its page itself.  An inherited page would have to be copied first, and without a page in the pool for that the
+   write fails, too. */
+static void wait_for_breakpoint(void *at, uint64_t bytes) {
+    char byte = 0;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (hl_read_memory(at, (uint64_t)&byte, 1) == 1 && mprotect(at, bytes, PROT_READ) == 0 &&
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0)
+        raise(SIGSTOP);
+    _exit(1);
+}
+
+/* Whether a debugger could set breakpoints in text on hugetlb pages: does the same in the read-only memory of a child, with one page
+   of the pool for a moment.  UNKNOWN: no page is free, or this process may trace nothing. */
+static enum answer try_breakpoint(const struct hl_geometry *geometry) {
+    enum answer answer = UNKNOWN;
+    uint64_t bytes = geometry->huge_page_bytes;
+    int status = 0;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(geometry), -1, 0);
+    if (at == MAP_FAILED)
+        return UNKNOWN;
+    pid_t pid = fork();
+    if (pid == 0)
+        wait_for_breakpoint(at, bytes);
+    if (pid > 0 && waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
+        answer = ptrace(PTRACE_POKEDATA, pid, at, NULL) == 0 ? YES : NO;
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+    }
+    munmap(at, bytes);
+    return answer;
+}
+
 static void find_breakpoints(struct request *request, const struct machine *machine) {
-    const enum hl_answer_of_kernel answer = machine->breakpoints;
+    const enum answer answer = try_breakpoint(&machine->geometry);
     static const char *const sentences[] = {
-        [HL_UNKNOWN] =
-            "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
-            "free, or nothing may be traced",
-        [HL_NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that one "
-                  "starts gets thp (backend=auto)",
-        [HL_YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
+        [UNKNOWN] = "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
+                    "free, or nothing may be traced",
+        [NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that one "
+               "starts gets thp (backend=auto)",
+        [YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
     };
-    add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
-                answer == HL_NO ? "run programs that you debug with backend=thp, or boot Linux 6.18 or newer"
-                                : NULL);
-    add_detail(request, "breakpoints", answer == HL_UNKNOWN ? json_null() : json_boolean(answer == HL_YES));
+    add_finding(request, "breakpoints", answer == NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
+                answer == NO ? "run programs that you debug with backend=thp, or boot Linux 6.18 or newer"
+                             : NULL);
+    add_detail(request, "breakpoints", answer == UNKNOWN ? json_null() : json_boolean(answer == YES));
 }
 
 /* Only a warning: the host may have another administrator. */
 static void find_tlb(struct request *request, const struct machine *machine) {
-    bool is_limited = hl_note_on_tlb(&machine->tlb) != NULL;
+    struct hl_tlb tlb;
+    (void)machine;
+    hl_check_tlb(&tlb);
+    bool is_limited = hl_note_on_tlb(&tlb) != NULL;
     add_finding(
-        request, "tlb", is_limited ? WARN : OK, hl_describe_tlb(&machine->tlb),
+        request, "tlb", is_limited ? WARN : OK, hl_describe_tlb(&tlb),
         is_limited
             ? "on the host, back the guest's memory with hugetlbfs or transparent huge pages (man hugeld)"
             : NULL);
-    add_detail(request, "tlb", hl_json_tlb(&machine->tlb));
+    add_detail(request, "tlb", hl_json_tlb(&tlb));
 }
 
 /* Whether this is a virtual machine: its hypervisor says so (CPUID, leaf 1, ECX bit 31). */
@@ -338,34 +359,44 @@ static void find_multihit(struct request *request, const struct machine *machine
 }
 
 static void find_map_count(struct request *request, const struct machine *machine) {
-    add_detail(request, "max_map_count",
-               machine->knows_map_count ? json_integer((json_int_t)machine->max_map_count) : json_null());
-    if (!machine->knows_map_count) {
+    uint64_t most = 0;
+    bool is_known = hl_read_number("/proc/sys/vm/max_map_count", &most), is_low = most < MAP_COUNT_USUAL;
+    (void)machine;
+    add_detail(request, "max_map_count", is_known ? json_integer((json_int_t)most) : json_null());
+    if (is_known)
+        add_finding(request, "max_map_count", is_low ? WARN : OK,
+                    hl_xasprintf("a process may have %" PRIu64 " mappings", most),
+                    is_low ? "sysctl vm.max_map_count=65530" : NULL);
+    else
         add_finding(request, "max_map_count", WARN, hl_xasprintf("vm.max_map_count cannot be read"),
                     "mount /proc");
-        return;
-    }
-    bool low = machine->max_map_count < MAP_COUNT_USUAL;
-    add_finding(request, "max_map_count", low ? WARN : OK,
-                hl_xasprintf("a process may have %" PRIu64 " mappings", machine->max_map_count),
-                low ? "sysctl vm.max_map_count=65530" : NULL);
 }
 
+/* The stores that a process started from here looks into. */
 static void find_stores(struct request *request, const struct machine *machine) {
+    struct hl_store_state state[HL_STORES_MAX];
+    struct hl_options options;
+    const char *text = getenv("LD_HUGEPAGES_OPTIONS");
     json_t *stores = json_array();
-    for (unsigned i = 0; i < machine->n_stores; i++) {
-        char *remedy, *sentence = hl_describe_store(&machine->store[i], &machine->geometry, &remedy);
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    unsigned n = hl_examine_stores(state, &options, &machine->geometry);
+    for (unsigned i = 0; i < n; i++) {
+        char *remedy, *sentence = hl_describe_store(&state[i], &machine->geometry, &remedy);
         add_finding(request, "store", remedy == NULL ? OK : WARN, sentence, remedy);
         free(remedy);
-        json_array_append_new(stores, hl_json_store(&machine->store[i]));
+        json_array_append_new(stores, hl_json_store(&state[i]));
+        hl_free_store_state(&state[i]);
     }
     add_detail(request, "stores", stores);
 }
 
 static void find_library(struct request *request, const struct machine *machine) {
-    add_detail(request, "libhugeld", hl_json_text(machine->library));
-    if (machine->library != NULL)
-        add_finding(request, "libhugeld", OK, hl_xasprintf("%s", machine->library), NULL);
+    char *library = hl_find_library();
+    (void)machine;
+    add_detail(request, "libhugeld", hl_json_text(library));
+    if (library != NULL)
+        add_finding(request, "libhugeld", OK, library, NULL);
     else
         add_finding(request, "libhugeld", BAD,
                     hl_xasprintf("libhugeld.so was not found, so programs cannot be moved by it"),
@@ -403,8 +434,5 @@ int hl_examine_machine(int argc, char **argv) {
     if (request.json)
         hl_print_json(json_incref(request.answer));
     json_decref(request.answer);
-    free(machine.library);
-    for (unsigned i = 0; i < machine.n_stores; i++)
-        hl_free_store_state(&machine.store[i]);
     return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Looks at a program's file before it is started.
 
-   In some programs a preloaded library never runs, and one kind (AddressSanitizer) refuses to start with any; `run` warns about
-   them and `doctor` counts no pages for them.
+   In some programs a preloaded library never runs, and one kind (AddressSanitizer) refuses to start with any; `run` and `inspect`
+   give that as the reason.
 
    It is opened once, and all decisions use that descriptor, so that they are about one file, even if another one is put at its path
    meanwhile.  The kernel looks at the path once more, to execute it. */
@@ -117,8 +117,7 @@ enum hl_reason hl_check_preload(struct hl_program *program) {
 }
 
 bool hl_is_linker_called(struct hl_program *program) {
-    return strncmp(hl_base_name(program->path), "ld", 2) == 0 && hl_read_program(program) &&
-           is_linker(&program->file);
+    return hl_read_program(program) && is_linker(&program->file);
 }
 
 /* --- the file --- */

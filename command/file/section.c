@@ -6,32 +6,36 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *hl_read_section(int file, const char *name, size_t *bytes) {
+bool hl_find_section(int file, const char *name, Elf64_Shdr *section) {
     Elf64_Ehdr header;
-    Elf64_Shdr names, section;
-    struct stat status;
+    Elf64_Shdr names;
     char found[32];
     size_t size = strlen(name) + 1;
-    if (fstat(file, &status) != 0 || !hl_read_exactly(file, 0, &header, sizeof header) ||
-        memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != ELFCLASS64 ||
-        header.e_shentsize != sizeof section || size > sizeof found ||
+    if (!hl_read_exactly(file, 0, &header, sizeof header) || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 ||
+        header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof names || size > sizeof found ||
         !hl_read_exactly(file, header.e_shoff + header.e_shstrndx * sizeof names, &names, sizeof names))
-        return NULL;
+        return false;
     for (unsigned i = 0; i < header.e_shnum; i++) {
-        if (!hl_read_exactly(file, header.e_shoff + i * sizeof section, &section, sizeof section))
-            return NULL;
-        if (!hl_read_exactly(file, names.sh_offset + section.sh_name, found, size) ||
-            memcmp(found, name, size) != 0)
-            continue;
-        if (section.sh_size == 0 || section.sh_size > (uint64_t)status.st_size)
-            return NULL;
-        void *copy = hl_xmalloc(section.sh_size);
-        *bytes = section.sh_size;
-        if (hl_read_exactly(file, section.sh_offset, copy, section.sh_size))
-            return copy;
-        free(copy);
-        return NULL;
+        if (!hl_read_exactly(file, header.e_shoff + i * sizeof names, section, sizeof *section))
+            return false;
+        if (hl_read_exactly(file, names.sh_offset + section->sh_name, found, size) &&
+            memcmp(found, name, size) == 0)
+            return true;
     }
+    return false;
+}
+
+void *hl_read_section(int file, const char *name, size_t *bytes) {
+    Elf64_Shdr section;
+    struct stat status;
+    if (fstat(file, &status) != 0 || !hl_find_section(file, name, &section) || section.sh_size == 0 ||
+        section.sh_size > (uint64_t)status.st_size)
+        return NULL;
+    void *copy = hl_xmalloc(section.sh_size);
+    *bytes = section.sh_size;
+    if (hl_read_exactly(file, section.sh_offset, copy, section.sh_size))
+        return copy;
+    free(copy);
     return NULL;
 }
 

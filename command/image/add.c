@@ -100,6 +100,11 @@ static bool make_changes_show(struct job *job) {
                         hl_xasprintf("it cannot be written back: %s; try again", strerror(errno)));
 }
 
+/* Whether there is a store, or would be one after a dry run. */
+static bool has_store(const struct job *job) {
+    return job->store->folder >= 0 || (job->flags & HL_ADD_DRY) != 0;
+}
+
 static bool check_file(struct job *job) {
     const struct hl_elf_file *file = job->file;
     struct stat now;
@@ -113,8 +118,11 @@ static bool check_file(struct job *job) {
     if (job->outcome->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
         return fail(job, HL_SHARE_FAILED, hl_xasprintf("it has been removed or replaced; name it again"));
     job->name = strrchr(job->outcome->path, '/') + 1;
-    char *sentence = hl_explain_unsteady(file->fd, job->flags & HL_ADD_ANY_DISK);
     int unknown = 0;
+    /* Without a store it can only be in place, and what that needs is asked there. */
+    if (!has_store(job) && !(job->flags & HL_ADD_IN_PLACE))
+        return true;
+    char *sentence = hl_explain_unsteady(file->fd, job->flags & HL_ADD_ANY_DISK);
     /* Of a file that is only put in place, the store shows nothing but the path. */
     if (sentence == NULL && job->store->for_all && !(job->flags & HL_ADD_IN_PLACE))
         sentence = hl_explain_private(file->fd, job->outcome->path, &unknown);
@@ -203,9 +211,8 @@ static bool leaves_margin(struct job *job, uint64_t needed) {
                                      needed >> 20, HL_AVAILABLE_MIN));
 }
 
-/* Whether there is a store, or would be one after a dry run. */
 static bool check_store(struct job *job) {
-    return job->store->folder >= 0 || (job->flags & HL_ADD_DRY) != 0 ||
+    return has_store(job) ||
            fail_for_now(job, "no-store", hl_xasprintf("there is no store in this container"));
 }
 
@@ -214,17 +221,11 @@ static bool check_room(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
     uint64_t needed;
-    struct hl_status status;
-    struct hl_placement placement;
-    if (!check_store(job))
-        return false;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
-    hl_read_status(&status, &hl_system_roots);
-    hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (needed > hl_store_room(store))
         return fail_for_room(job, "store-full", "the store", needed, hl_store_room(store), remedy);
-    int64_t there = (int64_t)hl_read_memory_headroom(&hl_system_roots, &placement) - store->planned;
+    int64_t there = (int64_t)hl_memory_room() - store->planned;
     if (there < 0 || needed > (uint64_t)there)
         return fail_for_room(job, "memory", "the machine or a memory limit", needed,
                              there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
@@ -568,8 +569,8 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
         fail_to_write(&job, result);
     else if (!reaches)
         refuse(&job, HL_REASON_IMAGE_USELESS);
-    else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && await_age(&job) && is_unchanged(&job) &&
-             !give_new_key(&job) && job.outcome->sentence == NULL && check_room(&job))
+    else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && check_store(&job) && await_age(&job) &&
+             is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_room(&job))
         make_image(&job);
     if (result == 0)
         hl_free_image(&job.image);

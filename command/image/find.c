@@ -14,6 +14,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -66,9 +67,20 @@ long hl_open_image_as(const struct hl_status *status, const struct hl_file_state
 
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
     struct hl_status status;
-    hl_read_status(&status, &hl_system_roots);
+    hl_read_first_status(&status, &hl_system_roots);
     status.thp_disabled = false; /* it is this process's, and another one may be asked about */
     return hl_open_image_as(&status, state, options);
+}
+
+/* Where AArch64 has permission overlays, sigreturn writes POR_EL0 even if the frame has no record of it, on some kernels (Linux 6.12 and
+   later). */
+int hl_check_exec_stop_machine(void) {
+#if defined __aarch64__
+    const uint64_t overlays = UINT64_C(1) << 63; /* arch/arm64/include/uapi/asm/hwcap.h: HWCAP2_POE */
+    return getauxval(AT_HWCAP2) & overlays ? HL_REASON_EXEC_OVERLAYS : 0;
+#else
+    return 0;
+#endif
 }
 
 uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t header,

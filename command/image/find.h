@@ -38,6 +38,9 @@ enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file
                                  const struct hl_options *options, const struct hl_geometry *geometry,
                                  uint64_t *pages);
 
+/* Whether a program can be changed at its exec stop with this processor: 0, or HL_REASON_EXEC_OVERLAYS. */
+int hl_check_exec_stop_machine(void);
+
 /* The offset of the second huge page with headers, which are FILE's, in the open IMAGE (image/layout.c); HEADER is the address of
    the ELF header, modulo a huge page.  0: there is none. */
 uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t header,

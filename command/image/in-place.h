@@ -7,9 +7,9 @@
 
 /* A huge page of a file that all processes map as a whole. */
 struct hl_chunk {
-    uint64_t offset; /* in the file */
-    bool is_huge;    /* one entry mapped it when it was looked at */
-    unsigned mappers;
+    uint64_t offset;  /* in the file */
+    bool is_huge;     /* one entry mapped it when it was looked at */
+    unsigned mappers; /* mappings of it in all processes */
 };
 
 struct hl_place {
@@ -17,8 +17,7 @@ struct hl_place {
     size_t n_chunks;
     struct hl_chunk *chunk; /* ascending; hl_free_place frees them */
     uint64_t chunk_bytes;
-    bool is_mapped; /* some process maps the file; known after hl_make_huge_in_place, unless the placer only
-                       joins and cannot */
+    bool is_mapped;       /* some process maps the file; known after hl_make_huge_in_place */
     const char *obstacle; /* after the same: what only the moment forbids, in one word; NULL: nothing does */
 };
 
@@ -29,11 +28,7 @@ struct hl_placer {
     bool only_looks; /* nothing is made huge, and the answer is the expected result */
     bool is_at_boot; /* pressure does not matter for files that no process maps */
     double pause_us; /* of the last collapse, for each process that mapped the chunk; 0: there was none */
-    bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
-    size_t n_superblocks;
-    struct hl_superblock *superblock; /* hl_free_placer frees them */
 };
-void hl_free_placer(struct hl_placer *placer);
 
 /* Finds the parts of FILE's text that can be on huge pages of the page cache, and which of these are on them now.  Reads nothing
    from the disk and changes nothing.  0; HL_REASON_FILE_PLACE or HL_REASON_TOO_SMALL if there are none; another enum hl_reason if its
@@ -62,12 +57,5 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path);
    remedy, which the caller frees. */
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
                             const char *path);
-
-/* Percent of the memory that stay available after an image was made, or a file put in place, unasked. */
-#define HL_AVAILABLE_MIN 15
-
-/* Whether HL_AVAILABLE_MIN percent of the machine's memory, without the pool of huge pages, would stay available after taking
-   BYTES.  False also if /proc/meminfo cannot be read. */
-bool hl_leaves_margin(uint64_t bytes);
 
 #endif

@@ -10,6 +10,7 @@
 #include "command/base/lock.h"
 #include "command/proc/process.h"
 #include "elf/kernel.h"
+#include "elf/memory-limit.h"
 #include "elf/status.h"
 #include "elf/sys.h"
 
@@ -254,24 +255,20 @@ void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *u
 }
 
 uint64_t hl_store_bytes(const char *size) {
-    char *unit;
+    static const char units[] = "kKmMgG";
+    const char *text = size != NULL ? size : DEFAULT_SIZE;
     struct sysinfo memory;
-    uint64_t number = strtoull(size != NULL ? size : DEFAULT_SIZE, &unit, 10);
-    switch (*unit) {
-    case '%':
+    char *end;
+    errno = 0;
+    uint64_t number = strtoull(text, &end, 10);
+    const char *unit = *end != '\0' ? strchr(units, *end) : NULL;
+    bool is_share = *end == '%', has_unit = is_share || unit != NULL;
+    if (text[0] < '0' || text[0] > '9' || errno != 0 || end[has_unit] != '\0' ||
+        number > (is_share ? 100 : UINT64_MAX >> 30))
+        return 0;
+    if (is_share)
         return sysinfo(&memory) == 0 ? (uint64_t)memory.totalram * memory.mem_unit / 100 * number : 0;
-    case 'k':
-    case 'K':
-        return number << 10;
-    case 'm':
-    case 'M':
-        return number << 20;
-    case 'g':
-    case 'G':
-        return number << 30;
-    default:
-        return number;
-    }
+    return unit != NULL ? number << 10 * ((unit - units) / 2 + 1) : number;
 }
 
 /* Whether the mounted STORE has the SIZE, but for a page. */
@@ -376,19 +373,40 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
 
 uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
+    uint64_t records = store->geometry.huge_page_bytes; /* what was tried is always noted */
     if (store->folder < 0)
-        return hl_subtract(store->bytes_if_made, store->planned > 0 ? (uint64_t)store->planned : 0);
+        return hl_subtract(store->bytes_if_made,
+                           records + (store->planned > 0 ? (uint64_t)store->planned : 0));
     if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
     /* On a file system that others use, too, half of the space is left to them. */
     uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
     int64_t room = (int64_t)(hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize) - store->planned;
-    return room > 0 ? (uint64_t)room : 0;
+    return room > 0 ? hl_subtract((uint64_t)room, records) : 0;
+}
+
+bool hl_leaves_margin(uint64_t bytes) {
+    char meminfo[8192];
+    uint64_t total, pool = 0, available;
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) <= 0 ||
+        !hl_find_number(meminfo, "MemTotal:", &total) ||
+        !hl_find_number(meminfo, "MemAvailable:", &available))
+        return false;
+    hl_find_number(meminfo, "Hugetlb:", &pool);
+    return available >= hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN + bytes / 1024;
+}
+
+uint64_t hl_memory_room(void) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    return hl_read_memory_headroom(&hl_system_roots, &placement);
 }
 
 /* --- removing --- */
 
-int hl_remove_tree(int folder, const char *name, bool deep) {
+int hl_remove_tree(int folder, const char *name, unsigned depth) {
     DIR *entries = hl_open_list(folder, name);
     int result = 0;
     if (entries == NULL)
@@ -398,8 +416,8 @@ int hl_remove_tree(int folder, const char *name, bool deep) {
             continue;
         if (unlinkat(dirfd(entries), entry->d_name, 0) != 0) {
             int error = errno;
-            int below = deep && (error == EISDIR || error == EPERM)
-                            ? hl_remove_tree(dirfd(entries), entry->d_name, false)
+            int below = depth > 0 && (error == EISDIR || error == EPERM)
+                            ? hl_remove_tree(dirfd(entries), entry->d_name, depth - 1)
                             : -error;
             result = result != 0 ? result : below;
         }
@@ -421,8 +439,8 @@ static char *read_link(int folder, const char *name) {
 }
 
 void hl_remove_leftovers(const struct hl_store *store) {
-    hl_remove_tree(store->folder, HL_NEW_FOLDER, true);
-    hl_remove_tree(store->folder, HL_OLD_FOLDER, true);
+    hl_remove_tree(store->folder, HL_NEW_FOLDER, 1);
+    hl_remove_tree(store->folder, HL_OLD_FOLDER, 1);
 }
 
 int hl_publish_folder(const struct hl_store *store, const char *key) {
@@ -432,13 +450,13 @@ int hl_publish_folder(const struct hl_store *store, const char *key) {
     if ((errno != EEXIST && errno != ENOTEMPTY) ||
         renameat2(folder, HL_NEW_FOLDER, folder, key, RENAME_EXCHANGE) != 0)
         return -errno;
-    return hl_remove_tree(folder, HL_NEW_FOLDER, true);
+    return hl_remove_tree(folder, HL_NEW_FOLDER, 1);
 }
 
 int hl_remove_store_item(const struct hl_store *store, const char *key) {
     if (renameat(store->folder, key, store->folder, HL_OLD_FOLDER) != 0)
         return -errno;
-    return hl_remove_tree(store->folder, HL_OLD_FOLDER, true);
+    return hl_remove_tree(store->folder, HL_OLD_FOLDER, 1);
 }
 
 /* Makes the MARKS in the folder .new. */

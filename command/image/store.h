@@ -42,7 +42,7 @@ struct hl_store {
         bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
 
-/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size. */
+/* The bytes of a store of SIZE, as mount(8) takes it; NULL: of the default size.  0: it is no size. */
 uint64_t hl_store_bytes(const char *size);
 
 /* Whether the system's store was mounted, and something other than `hugeld reset` has unmounted it. */
@@ -76,6 +76,16 @@ void hl_close_store(struct hl_store *store);
 
 /* Removes the leftovers of a killed process.  The store is locked, as for every change of it. */
 void hl_remove_leftovers(const struct hl_store *store);
+
+/* Percent of the memory that stay available after an image was made, or its small pages were joined. */
+#define HL_AVAILABLE_MIN 15
+
+/* Whether HL_AVAILABLE_MIN percent of the machine's memory, without the pool of huge pages, would stay available after taking
+   BYTES.  False also if /proc/meminfo cannot be read. */
+bool hl_leaves_margin(uint64_t bytes);
+
+/* Bytes of memory that this process may take, by the machine's margin and its own limits. */
+uint64_t hl_memory_room(void);
 
 /* Bytes that may still be added; UINT64_MAX if nothing limits it.  In a folder of a file system that others use, too, half of it is
    left to them. */
@@ -171,8 +181,8 @@ unsigned hl_find_fits(struct hl_string patterns, const struct hl_options *option
 /* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
 bool hl_is_kept_in_place(int file, const struct hl_options *options);
 
-/* Removes the folder NAME of FOLDER and everything in it, if DEEP also the folders in it.  0, or a negated errno. */
-int hl_remove_tree(int folder, const char *name, bool deep);
+/* Removes the folder NAME of FOLDER and everything in it, also folders down to DEPTH below it.  0, or a negated errno. */
+int hl_remove_tree(int folder, const char *name, unsigned depth);
 
 /* Removes the image KEY.  0, -ENOENT if another process did, or another negated errno; prints nothing. */
 int hl_remove_store_item(const struct hl_store *store, const char *key);

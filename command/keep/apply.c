@@ -27,7 +27,7 @@
 /* The runs until an image that no entry names is removed. */
 #define RUNS_UNNAMED 2
 
-void hl_note_problem(struct hl_apply *apply, char *text) {
+static void note_problem(struct hl_apply *apply, char *text) {
     hl_hide_progress();
     hl_warn("%s", text);
     json_array_append_new(apply->problems, hl_json_text(text));
@@ -41,29 +41,27 @@ json_t *hl_json_error(void) {
 
 /* --- the store --- */
 
-static bool is_missing(int result) { return result == -ENOENT; }
-
 bool hl_begin_apply(struct hl_apply *apply) {
-    int result;
     apply->files = json_array();
     apply->problems = json_array();
     hl_read_lists(&apply->lists, apply->configuration, apply->list);
     for (size_t i = 0; i < apply->lists.problems.n; i++)
-        hl_note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
+        note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
     apply->any_disk |= apply->lists.settings.any_disk;
     bool wants = apply->lists.n > 0 && !apply->is_dry;
-    result = wants ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size, true)
-                   : hl_find_store(&apply->store, apply->store_path);
+    int result = wants
+                     ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size, true)
+                     : hl_find_store(&apply->store, apply->store_path);
     apply->has_store = result == 0;
     if (result == 0 && !wants && !apply->is_dry)
         result = hl_lock_store(&apply->store, true);
-    apply->cannot_mount = result == -EPERM && geteuid() == 0;
-    if (result != 0 && !apply->cannot_mount && !(is_missing(result) && !wants)) {
+    bool cannot_mount = result == -EPERM && geteuid() == 0; /* as in a container */
+    if (result != 0 && !cannot_mount && (result != -ENOENT || wants)) {
         json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));
         apply->failed = true;
         return false;
     }
-    if (!apply->has_store && (apply->is_dry || apply->cannot_mount)) { /* the one that would be made */
+    if (!apply->has_store && (apply->is_dry || cannot_mount)) { /* the one that would be made */
         apply->store =
             (struct hl_store){.path = hl_xasprintf("%s", apply->store_path), .folder = -1, .lock = -1};
         apply->store.owner = hl_find_store_owner();
@@ -73,7 +71,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
     }
     apply->store.placer = &apply->placer;
     if (apply->has_store && apply->store.was_lost)
-        hl_note_problem(
+        note_problem(
             apply,
             hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made anew",
                          apply->store_path));
@@ -101,47 +99,25 @@ static const char *name_way(bool is_in_place) { return is_in_place ? "in-place" 
 static void say_made(const struct hl_apply *apply, const struct hl_add_outcome *outcome) {
     unsigned share = hl_permille(outcome->text_huge_bytes, outcome->text_bytes);
     const char *rest = outcome->is_in_place ? outcome->sentence : outcome->not_in_place;
+    const char *says = outcome->is_in_place ? "; the rest is not: " : "; not in place: ";
     hl_hide_progress();
-    if (apply->json)
-        return;
-    if (outcome->text_bytes == 0)
-        hl_print("%s: %s, %" PRIu64 " huge page%s", outcome->path,
-                 outcome->is_in_place ? "in place" : "image", outcome->huge_pages,
-                 hl_plural(outcome->huge_pages));
-    else
+    if (!apply->json)
         hl_print("%s: %s, %u.%u %% of its text, %" PRIu64 " huge page%s%s%s", outcome->path,
                  outcome->is_in_place ? "in place" : "image", share / 10, share % 10, outcome->huge_pages,
-                 hl_plural(outcome->huge_pages),
-                 rest == NULL           ? ""
-                 : outcome->is_in_place ? "; the rest is not: "
-                                        : "; not in place: ",
-                 rest != NULL ? rest : "");
+                 hl_plural(outcome->huge_pages), rest != NULL ? says : "", rest != NULL ? rest : "");
 }
 
 static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
                          const struct hl_record *record) {
-    switch (record->result) {
-    case HL_RESULT_MADE:
-        apply->present++;
-        if (wanted->is_named)
-            note(apply, wanted->path, wanted->entry, "present", name_way(record->is_in_place), 0, NULL, NULL);
-        break;
-    case HL_RESULT_PENDING:
-        apply->pending++;
-        note(apply, wanted->path, wanted->entry, "pending", NULL, 0, record->reason, record->sentence);
-        break;
-    case HL_RESULT_REFUSED:
-    case HL_RESULT_NOTHING:
-        *(record->result == HL_RESULT_REFUSED ? &apply->refused : &apply->nothing) += 1;
-        /* A list for many machines may name a file that gains nothing on some. */
-        apply->failed |= wanted->is_named && record->result == HL_RESULT_REFUSED;
-        if (wanted->is_named)
-            note(apply, wanted->path, wanted->entry, hl_result_name(record->result), NULL, 0, record->reason,
-                 record->sentence);
-        break;
-    default:
-        break;
-    }
+    unsigned *const counts[HL_RESULTS] = {&apply->present, &apply->nothing, &apply->refused, &apply->pending};
+    bool is_made = record->result == HL_RESULT_MADE;
+    *counts[record->result] += 1;
+    /* A list for many machines may name a file that gains nothing on some. */
+    apply->failed |= wanted->is_named && record->result == HL_RESULT_REFUSED;
+    if (wanted->is_named || record->result == HL_RESULT_PENDING)
+        note(apply, wanted->path, wanted->entry, is_made ? "present" : hl_result_name(record->result),
+             is_made ? name_way(record->is_in_place) : NULL, 0, is_made ? NULL : record->reason,
+             is_made ? NULL : record->sentence);
 }
 
 /* --- one file --- */
@@ -161,8 +137,8 @@ static int remove_item(struct hl_apply *apply, const struct hl_store_item *item)
     }
     int result = hl_remove_store_item(&apply->store, item->key);
     if (result != 0 && result != -ENOENT)
-        hl_note_problem(apply,
-                        hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
+        note_problem(apply,
+                     hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
     return result == -ENOENT ? 0 : result;
 }
 
@@ -180,18 +156,15 @@ static void remove_old_items(struct hl_apply *apply, const char *path, const cha
     hl_free_store_items(items, n);
 }
 
-/* Whether the folder of the file at PATH was found to be open to the users of the store, just before: the mode of the file itself is
-   part of its key. */
-static bool is_in_same_folder(const char *path, const char *checked) {
-    size_t length = (size_t)(strrchr(path, '/') - path) + 1;
-    return checked != NULL && strncmp(path, checked, length) == 0 && strchr(checked + length, '/') == NULL;
-}
-
-/* Whether other users may still read the file, or this cannot be found out now. */
+/* Whether other users may still read the file, or this cannot be found out now.  The mode of the file itself is part of its key, so one
+   file of each folder is looked at. */
 static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *wanted) {
     static char *checked;
     int unknown = 0;
-    if (!apply->store.for_all || is_in_same_folder(wanted->path, checked))
+    size_t length = (size_t)(strrchr(wanted->path, '/') - wanted->path) + 1;
+    bool is_beside = checked != NULL && strncmp(wanted->path, checked, length) == 0 &&
+                     strchr(checked + length, '/') == NULL;
+    if (!apply->store.for_all || is_beside)
         return true;
     int file = hl_open_local_path(wanted->path, true, &(struct stat){0});
     char *problem = file < 0 ? NULL : hl_explain_private(file, wanted->path, &unknown);
@@ -244,33 +217,15 @@ static bool is_still_in_place(const struct hl_apply *apply, const struct hl_want
     return is;
 }
 
-static bool is_still_made(struct hl_apply *apply, const struct hl_wanted *wanted,
-                          const struct hl_record *record) {
-    return record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted);
-}
-
-static enum hl_result judge(const struct hl_add_outcome *outcome) {
-    switch (outcome->result) {
-    case HL_SHARE_MADE:
-    case HL_SHARE_PRESENT:
-        return HL_RESULT_MADE;
-    case HL_SHARE_NOTHING:
-        return HL_RESULT_NOTHING;
-    default:
-        return outcome->is_pending ? HL_RESULT_PENDING : HL_RESULT_REFUSED;
-    }
-}
-
-static void replace(char **text, const char *by) {
-    free(*text);
-    *text = hl_xasprintf("%s", by != NULL ? by : "");
-}
-
 /* Notes in RECORD what came out of the attempt, and when it may be repeated. */
 static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *outcome, const char *key,
                          unsigned asked, bool was_tried) {
-    enum hl_result result = judge(outcome);
-    bool is_partial = result == HL_RESULT_MADE && outcome->is_in_place && outcome->sentence != NULL;
+    bool is_made = outcome->result == HL_SHARE_MADE || outcome->result == HL_SHARE_PRESENT;
+    enum hl_result result = is_made                               ? HL_RESULT_MADE
+                            : outcome->result == HL_SHARE_NOTHING ? HL_RESULT_NOTHING
+                            : outcome->is_pending                 ? HL_RESULT_PENDING
+                                                                  : HL_RESULT_REFUSED;
+    bool is_partial = is_made && outcome->is_in_place && outcome->sentence != NULL;
     bool is_vain = result == HL_RESULT_PENDING || result == HL_RESULT_REFUSED || is_partial;
     record->delay = !is_vain                         ? 0
                     : was_tried && record->delay > 0 ? fmin(2 * record->delay, DELAY_MAX)
@@ -279,21 +234,21 @@ static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *
     record->is_in_place = outcome->is_in_place;
     record->asked = asked;
     record->tried = find_uptime();
-    replace(&record->key, outcome->key.bytes > 0 ? outcome->key.at : key);
-    replace(&record->reason, outcome->reason);
-    replace(&record->sentence,
-            result == HL_RESULT_MADE && !outcome->is_in_place ? outcome->not_in_place : outcome->sentence);
+    hl_replace_text(&record->key, outcome->key.bytes > 0 ? outcome->key.at : key);
+    hl_replace_text(&record->reason, outcome->reason);
+    hl_replace_text(&record->sentence,
+                    is_made && !outcome->is_in_place ? outcome->not_in_place : outcome->sentence);
 }
 
-/* Whether a dry run would have made the same file already, by another of its names. */
-static bool is_planned(const struct hl_apply *apply, const char *path, const char *key) {
-    bool is = false;
-    for (size_t i = 0; i < apply->records.n && apply->is_dry && !is; i++) {
+/* What a dry run would have made already of the same file, by another of its names; NULL: nothing. */
+static const struct hl_record *find_planned(const struct hl_apply *apply, const char *path, const char *key) {
+    for (size_t i = 0; i < apply->records.n && apply->is_dry; i++) {
         const struct hl_record *record = &apply->records.record[i];
-        is = record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 &&
-             strcmp(record->path, path) != 0;
+        if (record->result == HL_RESULT_MADE && strcmp(record->key, key) == 0 &&
+            strcmp(record->path, path) != 0)
+            return record;
     }
-    return is;
+    return NULL;
 }
 
 /* Tries to put the file on huge pages, and notes the result. */
@@ -305,10 +260,13 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     hl_show_progress(1000, "%u images, %" PRIu64 " huge pages; %.60s", apply->made, apply->huge_pages,
                      hl_base_name(wanted->path));
     /* An item of the same version goes if something is wrong with it, or if another way is asked for now. */
-    remove_old_items(apply, wanted->path, is_broken || record->asked != wanted->entry->way ? "" : key, false);
-    hl_add_path(&outcome, &apply->store, wanted->path, flags);
-    if (outcome.result == HL_SHARE_MADE && is_planned(apply, wanted->path, key))
-        outcome.result = HL_SHARE_PRESENT;
+    bool is_other = record->key[0] != '\0' && record->asked != wanted->entry->way;
+    remove_old_items(apply, wanted->path, is_broken || is_other ? "" : key, false);
+    const struct hl_record *planned = find_planned(apply, wanted->path, key);
+    if (planned != NULL)
+        outcome = (struct hl_add_outcome){.result = HL_SHARE_PRESENT, .is_in_place = planned->is_in_place};
+    else
+        hl_add_path(&outcome, &apply->store, wanted->path, flags);
     keep_outcome(record, &outcome, key, wanted->entry->way, was_tried);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
@@ -342,7 +300,8 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;
-    bool is_whole = is_made && is_still_made(apply, wanted, record);
+    bool is_whole =
+        is_made && (record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted));
     if ((is_vain && !is_due && !(is_made && !is_whole)) || (is_whole && !is_vain) ||
         (is_same && record->result == HL_RESULT_NOTHING && !(wanted->is_named && apply->retries)))
         count_result(apply, wanted, record);
@@ -355,22 +314,15 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
 /* Whether the file system with the original of ITEM may be unmounted just now: the nearest folder that is left of its path lies on
    another one. */
 static bool is_unmounted(const struct hl_store_item *item) {
+    struct hl_local local = {0};
     uint64_t device = 0;
-    struct stat status = {0};
-    char *path = hl_xasprintf("%s", item->origin);
-    int result = -ENOENT;
-    for (bool goes_on = true; result != 0 && goes_on && path[0] != '\0';) {
-        int file = hl_open_local_path(path, true, &status);
-        result = file < 0 ? file : 0;
-        if (file >= 0)
-            close(file);
-        char *end = result != 0 ? strrchr(path, '/') : NULL;
-        goes_on = end != NULL;
-        if (goes_on)
-            *end = '\0';
-    }
-    if (result != 0 && path[0] == '\0')
-        result = stat("/", &status) != 0 ? -errno : 0;
+    struct stat status;
+    char *path = hl_xasprintf("%s", item->origin), *end;
+    int result;
+    while ((result = hl_stat_local(&local, path[0] != '\0' ? path : "/", true, &status)) != 0 &&
+           (end = strrchr(path, '/')) != NULL)
+        *end = '\0';
+    hl_close_local(&local);
     free(path);
     return result != 0 || sscanf(item->key, "0x%" SCNx64 "-", &device) != 1 || device != status.st_dev;
 }
@@ -405,18 +357,18 @@ static void prune(struct hl_apply *apply) {
         record->unnamed++;
         record->result = HL_RESULT_MADE;
         record->is_in_place = items[i].is_in_place;
-        replace(&record->key, items[i].key);
+        hl_replace_text(&record->key, items[i].key);
         apply->records.changed = true;
         if (record->unnamed >= RUNS_UNNAMED && remove_item(apply, &items[i]) == 0) {
             say_removed(apply, &items[i], "since no list names it");
-            hl_drop_record(&apply->records, items[i].origin);
+            record->is_gone = true;
         }
     }
     /* Records without an item and without an entry. */
-    for (size_t i = apply->records.n; i-- > 0 && prunes;) {
-        const struct hl_record *record = &apply->records.record[i];
+    for (size_t i = 0; i < apply->records.n && prunes; i++) {
+        struct hl_record *record = &apply->records.record[i];
         if (record->unnamed == 0 && hl_find_wanted_file(&apply->wanted, record->path) == NULL)
-            hl_drop_record(&apply->records, record->path);
+            record->is_gone = apply->records.changed = true;
     }
     hl_free_store_items(items, n);
 }
@@ -432,7 +384,7 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
             if (remove_item(apply, &items[j]) == 0)
                 say_removed(apply, &items[j], "since it was disabled");
         hl_free_store_items(items, n);
-        hl_drop_record(&apply->records, gone->file[i].path);
+        hl_add_record(&apply->records, gone->file[i].path)->is_gone = apply->records.changed = true;
     }
 }
 
@@ -454,62 +406,49 @@ void hl_apply_lists(struct hl_apply *apply) {
             continue;
         char *problem = hl_explain_entry(entry);
         if (problem != NULL)
-            hl_note_problem(apply, problem);
+            note_problem(apply, problem);
     }
     prune(apply);
     for (size_t i = 0; i < apply->wanted.n; i++)
         apply_file(apply, &apply->wanted.file[i]);
     hl_hide_progress();
-    if (apply->in_place > 0 && apply->placer.is_pressure_unknown)
-        hl_warn("this kernel does not say whether programs wait for memory or disks, so files were put in "
-                "place without "
-                "regard to that; boot with psi=1");
 }
 
 int hl_end_apply(struct hl_apply *apply) {
     if (apply->has_store && !apply->is_dry) {
         int result = hl_write_records(&apply->records, &apply->store);
         if (result != 0)
-            hl_note_problem(
+            note_problem(
                 apply,
-                hl_xasprintf("%s: what was tried cannot be noted: %s; enlarge the store: store_size in "
-                             "hugeld.conf",
-                             apply->store_path, strerror(-result)));
+                hl_xasprintf(
+                    "%s: what was tried cannot be noted: %s; enlarge the store: store_size in hugeld.conf",
+                    apply->store_path, strerror(-result)));
     }
     if (apply->store.path != NULL)
         hl_close_store(&apply->store);
     hl_free_wanted(&apply->wanted);
     hl_free_lists(&apply->lists);
     hl_free_records(&apply->records);
-    hl_free_placer(&apply->placer);
-    free(apply->configuration);
-    free(apply->store_path);
     return apply->failed ? HL_EXIT_NO : apply->pending > 0 ? HL_EXIT_PENDING : HL_EXIT_DONE;
 }
 
-void hl_print_applied(struct hl_apply *apply, int code, json_t *more) {
+static void print_applied(const struct hl_apply *apply, int code) {
     bool changed = apply->made + apply->in_place + apply->removed > 0;
     if (apply->json) {
-        json_t *answer =
-            json_pack("{s:b, s:b, s:O, s:O, s:I, s:I}", "changed", changed, "dry_run", apply->is_dry, "files",
-                      apply->files, "problems", apply->problems, "pending", (json_int_t)apply->pending,
-                      "huge_pages", (json_int_t)apply->huge_pages);
+        json_t *answer = json_pack("{s:b, s:b, s:O, s:O, s:I, s:I, s:o}", "changed", changed, "dry_run",
+                                   apply->is_dry, "files", apply->files, "problems", apply->problems,
+                                   "pending", (json_int_t)apply->pending, "huge_pages",
+                                   (json_int_t)apply->huge_pages, "store", hl_json_text(apply->store_path));
         if (code == HL_EXIT_NO)
             json_object_update_new(answer, hl_json_error());
-        if (more != NULL)
-            json_object_update(answer, more);
         hl_print_json(answer);
     } else {
         hl_print("%s%u image%s made, %u file%s put in place, %" PRIu64
-                 " huge page%s; %u removed, %u as before, %u pending, "
-                 "%u would gain nothing, %u cannot",
+                 " huge page%s; %u removed, %u as before, %u pending, %u would gain nothing, %u cannot",
                  apply->is_dry ? "dry run: " : "", apply->made, hl_plural(apply->made), apply->in_place,
                  hl_plural(apply->in_place), apply->huge_pages, hl_plural(apply->huge_pages), apply->removed,
                  apply->present, apply->pending, apply->nothing, apply->refused);
     }
-    json_decref(more);
-    json_decref(apply->files);
-    json_decref(apply->problems);
 }
 
 /* --- the command --- */
@@ -558,8 +497,9 @@ void hl_switch_timer(bool is_on) {
                                     : hl_xasprintf("%s/.config/systemd/user", home != NULL ? home : "");
     char *link = hl_xasprintf("%s/timers.target.wants/hugeld.timer", folder);
     char *manager = hl_xasprintf("%s/systemd/private", runtime != NULL ? runtime : "");
-    const char *const arguments[] = {is_root ? "--system" : "--user", is_on ? "enable" : "disable", "--now",
-                                     "hugeld.timer", NULL};
+    const char *const arguments[] = {
+        "systemctl", is_root ? "--system" : "--user", is_on ? "enable" : "disable", "--now", "hugeld.timer",
+        NULL};
     bool is_enabled = faccessat(AT_FDCWD, link, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     if (is_enabled != is_on && (is_root ? hl_has_systemd() : access(manager, F_OK) == 0))
         hl_call_systemctl(arguments);
@@ -568,45 +508,48 @@ void hl_switch_timer(bool is_on) {
     free(folder);
 }
 
+/* Writes the gauges to the file at PATH, after APPLY. */
+static bool write_metrics(const struct hl_apply *apply, const char *path) {
+    struct hl_apply seen = {
+        .list = apply->list, .configuration = apply->configuration, .store_path = apply->store_path};
+    json_t *list = hl_list_one(&seen, false);
+    int result = hl_write_metrics(path, list);
+    if (result != 0)
+        hl_warn("%s: the metrics cannot be written: %s", path,
+                result == -ELOOP ? "users other than root can change its folder" : strerror(-result));
+    json_decref(list);
+    return result == 0;
+}
+
 static int apply_once(const struct request *request) {
+    char *configuration = hl_find_configuration(geteuid() == 0), *own = hl_default_store(), *metrics = NULL;
     struct hl_apply apply = {.is_dry = request->dry_run,
                              .json = request->json,
                              .any_disk = request->any_disk,
                              .placer.is_at_boot = request->boot,
                              .list = request->list,
-                             .configuration = hl_find_configuration(geteuid() == 0)};
-    apply.store_path = request->store != NULL ? hl_xasprintf("%s", request->store) : hl_default_store();
-    bool is_default = request->list == NULL && request->store == NULL;
-    if (apply.configuration == NULL && request->list == NULL) {
+                             .configuration = configuration,
+                             .store_path = request->store != NULL ? request->store : own};
+    int code = HL_EXIT_NO;
+    if (configuration == NULL && request->list == NULL) {
         hl_warn("apply: HOME is not set, so there are no lists of yours; name one with --list");
-        free(apply.store_path);
-        return HL_EXIT_NO;
-    }
-    bool is_begun = hl_begin_apply(&apply);
-    if (is_begun)
-        hl_apply_lists(&apply);
-    if (is_begun && is_default && !apply.is_dry && (apply.lists.n > 0 || apply.lists.is_whole))
-        hl_switch_timer(apply.lists.n > 0);
-    json_t *more = json_pack("{s:o}", "store", hl_json_text(apply.store_path));
-    char *metrics = request->metrics != NULL               ? hl_xasprintf("%s", request->metrics)
-                    : apply.lists.settings.metrics != NULL ? hl_xasprintf("%s", apply.lists.settings.metrics)
-                                                           : NULL;
-    int code = hl_end_apply(&apply);
-    if (metrics != NULL && !request->dry_run) {
-        struct hl_apply seen = {.list = request->list,
-                                .configuration = hl_find_configuration(geteuid() == 0),
-                                .store_path = request->store != NULL ? hl_xasprintf("%s", request->store)
-                                                                     : hl_default_store()};
-        json_t *list = hl_list_one(&seen, false);
-        int result = hl_write_metrics(metrics, list);
-        if (result != 0)
-            hl_warn("%s: the metrics cannot be written: %s", metrics,
-                    result == -ELOOP ? "users other than root can change its folder" : strerror(-result));
-        code = result != 0 ? HL_EXIT_NO : code;
-        json_decref(list);
+    } else {
+        bool is_begun = hl_begin_apply(&apply), is_default = request->list == NULL && request->store == NULL;
+        if (is_begun)
+            hl_apply_lists(&apply);
+        if (is_begun && is_default && !apply.is_dry && (apply.lists.n > 0 || apply.lists.is_whole))
+            hl_switch_timer(apply.lists.n > 0);
+        const char *named = request->metrics != NULL ? request->metrics : apply.lists.settings.metrics;
+        metrics = named != NULL && !apply.is_dry ? hl_xasprintf("%s", named) : NULL;
+        code = hl_end_apply(&apply);
+        code = metrics == NULL || write_metrics(&apply, metrics) ? code : HL_EXIT_NO;
+        print_applied(&apply, code);
+        json_decref(apply.files);
+        json_decref(apply.problems);
     }
     free(metrics);
-    hl_print_applied(&apply, code, more);
+    free(configuration);
+    free(own);
     return code;
 }
 
@@ -618,38 +561,34 @@ static int apply_again(const struct request *request, double seconds) {
             exit(apply_once(request));
         while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
             ;
-        struct timespec pause = {(time_t)seconds, 0};
-        while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
-            ;
+        for (unsigned left = (unsigned)seconds; left > 0;)
+            left = sleep(left);
     }
 }
 
 int hl_apply(int argc, char **argv) {
-    static const struct hl_command command = {"apply",
-                                              "Puts what is enabled on huge pages, renews what has changed, "
-                                              "and removes what is enabled no longer.\v"
-                                              "Root's lists are in /etc/hugeld/enabled.d.  hugeld.timer runs "
-                                              "it.  Exit status: 0 done or unchanged, 1 some of it "
-                                              "failed, 3 some of it is pending; 'hugeld list' says why.",
-                                              command_flags, false};
+    static const struct hl_command command = {
+        "apply",
+        "Puts what is enabled on huge pages, renews what has changed, and removes what is enabled no "
+        "longer.\v"
+        "Root's lists are in /etc/hugeld/enabled.d.  hugeld.timer runs it.  Exit status: 0 done or "
+        "unchanged, 1 some of it failed, 3 some of it is pending; 'hugeld list' says why.",
+        command_flags, false};
     struct request request = {0};
     int code = hl_read_flags(&command, argc, argv, &request);
-    double seconds = code == 0 && request.every != NULL ? parse_time(request.every) : 0;
-    if (code == 0 && request.every != NULL && seconds == 0) {
-        hl_warn("apply: --every=%s: give a time from 1 second to 24 hours, as in 5m", request.every);
-        code = HL_EXIT_USAGE;
-    }
-    if (code == 0 && request.metrics != NULL && !hl_ends_in(request.metrics, ".prom")) {
-        hl_warn("apply: --metrics=%s: name a file NAME.prom", request.metrics);
-        code = HL_EXIT_USAGE;
-    }
-    if (code == 0 && request.dry_run && (request.metrics != NULL || request.every != NULL)) {
-        hl_warn("apply: --dry-run goes with neither --metrics nor --every");
-        code = HL_EXIT_USAGE;
-    }
+    double seconds = request.every != NULL ? parse_time(request.every) : 0;
     if (code != 0)
         return code;
-    if (!request.dry_run && request.store == NULL)
-        hl_enter_slice(argc, argv, "apply");
-    return request.every != NULL ? apply_again(&request, seconds) : apply_once(&request);
+    if (request.every != NULL && seconds == 0) {
+        hl_warn("apply: --every=%s: give a time from 1 second to 24 hours, as in 5m", request.every);
+    } else if (request.metrics != NULL && !hl_ends_in(request.metrics, ".prom")) {
+        hl_warn("apply: --metrics=%s: name a file NAME.prom", request.metrics);
+    } else if (request.dry_run && (request.metrics != NULL || request.every != NULL)) {
+        hl_warn("apply: --dry-run goes with neither --metrics nor --every");
+    } else {
+        if (!request.dry_run && request.store == NULL)
+            hl_enter_slice(argc, argv, "apply");
+        return request.every != NULL ? apply_again(&request, seconds) : apply_once(&request);
+    }
+    return HL_EXIT_USAGE;
 }

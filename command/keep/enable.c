@@ -17,7 +17,6 @@
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 struct request {
@@ -51,11 +50,9 @@ static const struct hl_flag disable_flags[] = {
 
 static char *find_line(const struct request *request, const char *text, char **source);
 
-/* Whether a list has TEXT as an entry. */
+/* Whether a list has TEXT, if there is one, as an entry. */
 static bool is_listed(const struct request *request, const char *text) {
-    char *source, *line = text != NULL ? find_line(request, text, &source) : NULL;
-    if (text != NULL)
-        free(source);
+    char *line = text != NULL ? find_line(request, text, NULL) : NULL;
     free(line);
     return line != NULL;
 }
@@ -90,7 +87,6 @@ static bool follow_driver(const struct request *request, const char *name, char 
 
 /* The word of a list for NAME: a path, also of a file that is gone; a program in PATH; a glob.  NULL, after a message. */
 static char *find_word(const struct request *request, const char *name) {
-    bool disables = request->disables;
     char path[PATH_MAX];
     char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name),
          *word = NULL;
@@ -104,20 +100,16 @@ static char *find_word(const struct request *request, const char *name) {
         free(program);
         return NULL;
     }
-    bool found = realpath(program, path) != NULL, is_glob = name[0] == '/' && strpbrk(name, "*?[\\") != NULL;
+    bool is_glob = name[0] == '/' && strpbrk(name, "*?[\\") != NULL;
+    bool found = realpath(program, path) != NULL, is_gone = !found && request->disables && program[0] == '/';
     int error = errno;
-    if (found)
-        word = hl_quote_path(path, true);
-    else if (is_glob || (disables && program[0] == '/'))
-        word = hl_quote_path(program, !is_glob);
-    char *literal = !found && disables && is_glob ? hl_quote_path(program, true) : NULL;
-    if (is_listed(request, literal)) { /* a file that looks like a glob, and is gone */
+    if (found || is_gone)
+        word = hl_quote_path(found ? path : program, true);
+    if (!found && is_glob && !(is_gone && is_listed(request, word))) {
         free(word);
-        word = literal;
-    } else {
-        free(literal);
+        word = hl_quote_path(program, false);
     }
-    if (!found && word == NULL && !is_glob && !(disables && program[0] == '/'))
+    if (!found && !is_gone && !is_glob)
         hl_warn("%s: %s", name, strerror(error));
     else if (word == NULL)
         hl_warn("%s: a list cannot name a path with such characters; rename the file", name);
@@ -151,21 +143,26 @@ static bool change_list(struct request *request, const char *added, const char *
 
 /* --- enable --- */
 
-/* Applies the entry with the word TEXT alone.  The exit code of that. */
-static int apply_entry(struct request *request, const char *text, json_t **files) {
-    struct hl_apply apply = {.json = request->json,
-                             .retries = true,
-                             .configuration = hl_xasprintf("%s", request->configuration),
-                             .store_path = hl_default_store()};
-    if (hl_begin_apply(&apply)) {
-        for (size_t i = 0; i < apply.lists.n; i++)
-            if (strcmp(apply.lists.entry[i].text, text) == 0)
-                apply.only = &apply.lists.entry[i];
+/* Applies the entry with the word TEXT alone; or if GONE is not NULL, removes at once the items of these files that no entry names any
+   more.  The exit code of that. */
+static int apply_entry(struct request *request, const char *text, const struct hl_wanted_files *gone,
+                       json_t **files) {
+    char *store = hl_default_store();
+    struct hl_apply apply = {
+        .json = request->json, .retries = true, .configuration = request->configuration, .store_path = store};
+    bool is_begun = hl_begin_apply(&apply);
+    for (size_t i = 0; i < apply.lists.n; i++)
+        if (strcmp(apply.lists.entry[i].text, text) == 0)
+            apply.only = &apply.lists.entry[i];
+    if (is_begun && gone != NULL) {
+        apply.failed = false; /* which the caller says */
+        hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
+        hl_remove_unlisted(&apply, gone);
+    } else if (is_begun) {
         apply.failed = apply.only == NULL; /* what other lists say wrong is no fault of this entry */
         if (apply.only != NULL)
             hl_apply_lists(&apply);
-        if (apply.only != NULL && apply.made + apply.in_place + apply.present + apply.pending == 0 &&
-            !apply.failed) {
+        if (!apply.failed && apply.made + apply.in_place + apply.present + apply.pending == 0) {
             if (apply.wanted.n == 0 || !apply.wanted.file[0].is_named) /* else each file says why */
                 hl_warn("%s: nothing of it can be on huge pages", text);
             apply.failed = true;
@@ -174,37 +171,38 @@ static int apply_entry(struct request *request, const char *text, json_t **files
     int code = hl_end_apply(&apply);
     *files = apply.files;
     json_decref(apply.problems);
+    free(store);
     return code;
 }
 
-/* ENTRY as a line of a list; the caller frees it. */
+/* An entry as a line of a list; the caller frees it. */
 static char *format_line(const char *text, const struct hl_texts *files, unsigned way) {
-    char *line = hl_xasprintf("%s", text);
-    for (size_t i = 0; files != NULL && i < files->n; i++) {
-        char *longer = hl_xasprintf("%s %s", line, files->text[i]);
-        free(line);
-        line = longer;
-    }
-    char *whole = hl_xasprintf("%s%s", line,
-                               way == HL_ADD_IMAGE ? " way=image"
-                               : way != 0          ? " way=in-place"
-                                                   : "");
-    free(line);
-    return whole;
+    char *line = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&line, &bytes);
+    if (out == NULL)
+        return hl_xasprintf("%s", text);
+    fprintf(out, "%s", text);
+    for (size_t i = 0; files != NULL && i < files->n; i++)
+        fprintf(out, " %s", files->text[i]);
+    if (way != 0)
+        fprintf(out, " way=%s", way == HL_ADD_IMAGE ? "image" : "in-place");
+    fclose(out);
+    return line;
 }
 
-/* The line that a list has for TEXT, and the path of that list; NULL: none has it.  The caller frees both. */
+/* The line that a list has for TEXT, and the path of that list, if SOURCE is not NULL.  NULL: none has it.  The caller frees both. */
 static char *find_line(const struct request *request, const char *text, char **source) {
     struct hl_lists lists;
     char *line = NULL;
-    *source = NULL;
     hl_read_lists(&lists, request->configuration, NULL);
     for (size_t i = 0; i < lists.n && line == NULL; i++) {
         const struct hl_entry *entry = &lists.entry[i];
         if (strcmp(entry->text, text) != 0)
             continue;
         line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
-        *source = hl_xasprintf("%s", entry->source);
+        if (source != NULL)
+            *source = hl_xasprintf("%s", entry->source);
     }
     hl_free_lists(&lists);
     return line;
@@ -226,7 +224,7 @@ static void enable_line(struct request *request, const char *text, const char *l
         bool is_there =
             before != NULL && (strcmp(before, line) == 0 || (!is_local(source) && strcmp(text, line) == 0));
         if (is_there || change_list(request, line, NULL, &added))
-            code = apply_entry(request, text, &files);
+            code = apply_entry(request, text, NULL, &files);
     }
     if (code == HL_EXIT_NO && added)
         change_list(request, is_local(source) ? before : NULL, is_local(source) ? NULL : text, &back);
@@ -260,57 +258,40 @@ static void enable_unit(struct request *request, const char *unit, const struct 
 
 /* --- disable --- */
 
-/* Removes at once the items of the files in GONE that no entry names any more. */
-static int remove_items(struct request *request, const struct hl_wanted_files *gone, json_t **files) {
-    struct hl_apply apply = {.json = request->json,
-                             .configuration = hl_xasprintf("%s", request->configuration),
-                             .store_path = hl_default_store()};
-    if (hl_begin_apply(&apply)) {
-        apply.failed = false; /* which the caller says */
-        hl_find_wanted(&apply.wanted, &apply.lists, NULL, apply.store.for_all);
-        hl_remove_unlisted(&apply, gone);
+/* Keeps of the FILES only that with the word TEXT in lists, if it is there. */
+static void keep_named(struct hl_wanted_files *files, const char *text) {
+    size_t kept = 0;
+    for (size_t i = 0; i < files->n; i++) {
+        char *word = hl_quote_path(files->file[i].path, true);
+        if (word != NULL && strcmp(word, text) == 0)
+            files->file[kept++] = files->file[i];
+        else
+            free(files->file[i].path);
+        free(word);
     }
-    int code = hl_end_apply(&apply);
-    *files = apply.files;
-    json_decref(apply.problems);
-    return code;
+    files->n = kept;
 }
 
+/* Disables the entry TEXT, or a file of an entry that is a glob or a folder. */
 static void disable_word(struct request *request, const char *text) {
     struct hl_lists lists;
-    struct hl_wanted_files gone;
+    struct hl_wanted_files gone; /* what the entry means now */
     bool removed = false, masked = false;
-    char *mask = hl_xasprintf("!%s", text), *source = NULL;
+    char *mask = hl_xasprintf("!%s", text), *source = NULL, *line = NULL;
     json_t *files = NULL;
     int code = HL_EXIT_NO;
-    /* What the entry means now; or a file of a glob or folder that is listed. */
     hl_read_lists(&lists, request->configuration, NULL);
     const struct hl_entry *entry = NULL;
     for (size_t i = 0; i < lists.n && entry == NULL; i++)
         entry = strcmp(lists.entry[i].text, text) == 0 ? &lists.entry[i] : NULL;
     hl_find_wanted(&gone, &lists, entry, geteuid() == 0);
-    if (entry == NULL && !hl_is_unit(text)) {
-        size_t kept = 0;
-        for (size_t i = 0; i < gone.n; i++) {
-            char *word = hl_quote_path(gone.file[i].path, true);
-            if (word != NULL && strcmp(word, text) == 0)
-                gone.file[kept++] = gone.file[i];
-            else
-                free(gone.file[i].path);
-            free(word);
-        }
-        gone.n = kept;
-        source = kept > 0 ? hl_xasprintf("%s", gone.file[0].entry->source) : NULL;
-    } else if (entry == NULL) {
-        hl_free_wanted(&gone);
-    }
-    bool is_meant = entry != NULL || gone.n > 0;
+    if (entry == NULL)
+        keep_named(&gone, text);
+    bool is_inside = entry == NULL && gone.n > 0;
     if (change_list(request, NULL, text, &removed)) {
-        char *line = find_line(request, text, &source);
-        bool is_listed = line != NULL || (entry == NULL && gone.n > 0);
-        if (!is_listed || change_list(request, mask, NULL, &masked))
-            code = is_meant ? remove_items(request, &gone, &files) : HL_EXIT_DONE;
-        free(line);
+        line = find_line(request, text, &source); /* of another list */
+        if ((line == NULL && !is_inside) || change_list(request, mask, NULL, &masked))
+            code = entry != NULL || is_inside ? apply_entry(request, text, &gone, &files) : HL_EXIT_DONE;
     }
     for (size_t i = 0; i < lists.problems.n; i++)
         hl_warn("%s", lists.problems.text[i]);
@@ -320,39 +301,50 @@ static void disable_word(struct request *request, const char *text) {
                  masked    ? "disabled by a line that masks it, since it is listed in "
                  : removed ? "disabled"
                            : "unchanged, it is not enabled",
-                 masked && source != NULL ? source : "");
+                 !masked     ? ""
+                 : is_inside ? gone.file[0].entry->source
+                             : source);
     note_entry(request, text, removed || masked, code, files != NULL ? files : json_array());
     hl_free_wanted(&gone);
     hl_free_lists(&lists);
     free(source);
+    free(line);
     free(mask);
+}
+
+/* Disables UNIT, or if no list has it, the listed instances that enable found for it. */
+static void disable_unit(struct request *request, const char *unit) {
+    struct hl_lists lists;
+    struct hl_texts instances = {0};
+    hl_read_lists(&lists, request->configuration, NULL);
+    for (size_t i = 0; i < lists.n && !is_listed(request, unit); i++)
+        if (lists.entry[i].is_unit && hl_is_instance(lists.entry[i].text, unit))
+            hl_add_to_texts(&instances, lists.entry[i].text);
+    for (size_t i = 0; i < instances.n; i++)
+        disable_word(request, instances.text[i]);
+    if (instances.n == 0)
+        disable_word(request, unit);
+    hl_free_texts(&instances);
+    hl_free_lists(&lists);
 }
 
 /* --- the commands --- */
 
-/* Before Linux 6.12 a user's folder on tmpfs has no huge pages. */
-static bool has_own_images(void) {
-    struct utsname name;
-    unsigned version, patch_level;
-    if (uname(&name) != 0 || sscanf(name.release, "%u.%u", &version, &patch_level) != 2 || version > 6 ||
-        (version == 6 && patch_level >= 12))
-        return true;
-    hl_warn("enable: before Linux 6.12 only root's store has huge pages; run it as root");
-    return false;
-}
-
-/* Makes and opens enabled.d, and locks it.  A descriptor of the lock, or a negated errno, after a message. */
+/* Makes and opens enabled.d, unless it is only to be read, and locks it.  A descriptor of the lock, or a negated errno, after a
+   message. */
 static int lock_lists(struct request *request) {
-    char *folder = hl_xasprintf("%s/enabled.d", request->configuration);
-    for (char *at = folder + 1; !request->disables && (at = strchr(at, '/')) != NULL; *at++ = '/') {
-        *at = '\0';
-        if (mkdir(folder, geteuid() == 0 ? 0755 : 0700) == 0 && geteuid() == 0)
+    char *folder = hl_xasprintf("%s/enabled.d", request->configuration), *at = folder;
+    while (!request->disables && at != NULL) {
+        at = strchr(at + 1, '/');
+        if (at != NULL)
+            *at = '\0';
+        request->made_folder = mkdir(folder, 0700) == 0;
+        if (request->made_folder && (geteuid() == 0 || at == NULL))
             chmod(folder, 0755); /* umask(2) */
+        if (at != NULL)
+            *at = '/';
     }
-    request->made_folder = !request->disables && mkdir(folder, 0755) == 0;
-    if (request->made_folder)
-        chmod(folder, 0755);
-    request->folder = hl_open_trusted(folder, O_RDONLY | O_DIRECTORY);
+    request->folder = hl_open_trusted(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY, geteuid());
     int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
     if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing it for ten seconds; try again later", folder);
@@ -367,14 +359,18 @@ static void act_on_names(struct request *request) {
     for (size_t i = 0; i < request->names.n; i++) {
         const char *name = request->names.word[i];
         struct hl_texts files = {0};
-        if (hl_is_unit(name) && !request->disables) {
+        if (hl_is_unit(name) && request->disables) {
+            disable_unit(request, name);
+            continue;
+        }
+        if (hl_is_unit(name)) {
             while (i + 1 < request->names.n && request->names.word[i + 1][0] == '/')
                 hl_add_to_texts(&files, request->names.word[++i]);
             enable_unit(request, name, &files);
             hl_free_texts(&files);
             continue;
         }
-        char *word = hl_is_unit(name) ? hl_xasprintf("%s", name) : find_word(request, name);
+        char *word = find_word(request, name);
         if (word == NULL) {
             note_entry(request, name, false, HL_EXIT_NO, json_array());
         } else if (request->disables) {
@@ -388,28 +384,23 @@ static void act_on_names(struct request *request) {
     }
 }
 
-static void reload_units(const struct request *request) {
-    const char *const reload[] = {"daemon-reload", NULL};
-    bool has_units = false;
-    for (size_t i = 0; i < request->names.n; i++)
-        has_units |= hl_is_unit(request->names.word[i]);
-    if (has_units && request->changed && hl_has_systemd())
-        hl_call_systemctl(reload); /* its generators print the drop-ins */
-}
-
 static int lock_and_act(struct request *request, const char *name) {
     request->configuration = hl_find_configuration(geteuid() == 0);
     if (request->configuration == NULL) {
         hl_warn("%s: HOME is not set, so there are no lists of yours", name);
         return HL_EXIT_NO;
     }
+    bool has_units = false;
     for (size_t i = 0; i < request->names.n; i++)
-        if (hl_is_unit(request->names.word[i]) && geteuid() != 0) {
-            hl_warn("%s: %s: units are the machine's; run it as root", name, request->names.word[i]);
-            return HL_EXIT_NO;
-        }
-    if (!request->disables && geteuid() != 0 && !has_own_images())
+        has_units |= hl_is_unit(request->names.word[i]);
+    if (has_units && geteuid() != 0) {
+        hl_warn("%s: units are the machine's; run it as root", name);
         return HL_EXIT_NO;
+    }
+    if (!request->disables && geteuid() != 0 && !hl_is_kernel(6, 12)) {
+        hl_warn("enable: before Linux 6.12 only root's store has huge pages; run it as root");
+        return HL_EXIT_NO;
+    }
     int lock = lock_lists(request);
     if (lock >= 0 || (request->disables && lock == -ENOENT)) {
         act_on_names(request);
@@ -417,7 +408,8 @@ static int lock_and_act(struct request *request, const char *name) {
         hl_read_lists(&lists, request->configuration, NULL);
         hl_switch_timer(lists.n > 0);
         hl_free_lists(&lists);
-        reload_units(request);
+        if (has_units && request->changed && hl_has_systemd()) /* its generators print the drop-ins */
+            hl_call_systemctl((const char *const[]){"systemctl", "daemon-reload", NULL});
     } else {
         request->code = HL_EXIT_NO;
     }
@@ -441,8 +433,7 @@ static int change(int argc, char **argv, bool disables) {
         {"enable",
          "Keeps these files on huge pages from now on, after upgrades, too.\v"
          "It writes them to enabled.d/local.list and applies them at once.  FILEs behind a unit are those "
-         "that it executes; "
-         "by itself it finds them.  Exit status: 0 done or unchanged, 1 failed, 3 pending.",
+         "that it executes; by itself it finds them.  Exit status: 0 done or unchanged, 1 failed, 3 pending.",
          enable_flags, false},
         {"disable",
          "Undoes enable.\v"

@@ -11,16 +11,15 @@
 struct hl_apply {
     /* Set by the caller. */
     bool is_dry, json, any_disk;
-    bool retries;                /* also what was tried already and waits */
-    const char *list;            /* only this list; NULL: those of CONFIGURATION */
-    char *configuration;         /* the folder of lists and settings; hl_end_apply frees it */
-    char *store_path;            /* the same */
+    bool retries;              /* also what was tried already and waits */
+    const char *list;          /* only this list; NULL: those of CONFIGURATION */
+    const char *configuration; /* the folder of lists and settings */
+    const char *store_path;
     const struct hl_entry *only; /* only this one of LISTS; nothing is pruned then */
     /* From hl_begin_apply. */
     struct hl_lists lists;
     struct hl_store store;
     bool has_store;
-    bool cannot_mount; /* root may not mount a store here, as in a container */
     struct hl_records records;
     /* From hl_apply_lists. */
     struct hl_wanted_files wanted;
@@ -48,12 +47,6 @@ int hl_end_apply(struct hl_apply *apply);
 /* What is wrong with ENTRY, and in which line of which list; NULL: nothing.  The caller frees it. */
 char *hl_explain_entry(const struct hl_entry *entry);
 
-/* Notes a problem of the whole run, and says it; takes TEXT over. */
-void hl_note_problem(struct hl_apply *apply, char *text);
-
-/* Prints what was done: in words, or with --json as an object to which MORE, which may be NULL, is added. */
-void hl_print_applied(struct hl_apply *apply, int code, json_t *more);
-
 /* As root on a machine that systemd runs, executes this command with ARGV in hugeld.slice, whose memory limit then counts the images,
    and in the machine's mount namespace.  Returns if there is no need, or if that is impossible. */
 void hl_enter_slice(int argc, char **argv, const char *command);
@@ -61,8 +54,8 @@ void hl_enter_slice(int argc, char **argv, const char *command);
 /* Whether this is root on a machine that systemd runs, seen from the machine's own mount namespace. */
 bool hl_has_systemd(void);
 
-/* Runs systemctl with ARGUMENTS, which end with NULL.  Whether it succeeded. */
-bool hl_call_systemctl(const char *const *arguments);
+/* Runs systemctl with ARGV, which begins with it.  Whether it succeeded. */
+bool hl_call_systemctl(const char *const *argv);
 
 /* Has systemd start hugeld.service regularly, or no longer: the machine's for root, else the user's own. */
 void hl_switch_timer(bool is_on);
@@ -91,6 +84,10 @@ bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out);
 /* Finds the files that UNIT executes: those that the user has NAMED, else that of its ExecStart=, behind launchers, or of its main
    process.  False, after a message. */
 bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct hl_texts *files);
+
+/* Whether UNIT is an instance of the template OF, or of the one that the unit OF groups: postgresql@15-main.service of
+   postgresql.service. */
+bool hl_is_instance(const char *unit, const char *of);
 
 /* The instances that stand for UNIT: of a template, and those that a oneshot such as postgresql.service only groups. */
 void hl_list_instances(const char *unit, struct hl_texts *units);

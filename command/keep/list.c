@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #define BYTES_MAX (1 << 20)
-#define NEW_LIST ".local.list.new"
 
 bool hl_is_unit(const char *name) { return strchr(name, '/') == NULL && hl_ends_in(name, ".service"); }
 
@@ -32,44 +31,30 @@ static void note_problem(struct hl_lists *lists, char *text) {
     free(text);
 }
 
-int hl_open_trusted(const char *path, int flags) {
-    struct stat stat;
-    int file = open(path, flags | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0)
-        return -errno;
-    int result = fstat(file, &stat) != 0                              ? -errno
-                 : !(flags & O_DIRECTORY) && !S_ISREG(stat.st_mode)   ? -EINVAL
-                 : !(flags & O_DIRECTORY) && stat.st_size > BYTES_MAX ? -EFBIG
-                 : !hl_only_writable_by(&stat, geteuid())             ? -EPERM
-                                                                      : 0;
-    if (result == 0)
-        return file;
-    close(file);
-    return result;
-}
-
 static char *explain_open(const char *path, int error) {
-    switch (error) {
-    case EPERM:
-        return hl_xasprintf(
-            "%s: other users can write it, so it is not believed; chown it to its user, chmod go-w", path);
-    case EINVAL:
-        return hl_xasprintf("%s: it is not a regular file", path);
-    case EFBIG:
-        return hl_xasprintf("%s: it has more than 1 MiB; write patterns instead of files", path);
-    default:
-        return hl_xasprintf("%s: it cannot be read: %s", path, strerror(error));
-    }
+    return hl_xasprintf(
+        "%s: %s%s", path,
+        error == EPERM ? "other users can write it, so it is not believed; chown it to its user, chmod go-w"
+        : error == EINVAL ? "it is not a regular file"
+        : error == EFBIG  ? "it has more than 1 MiB; write patterns instead of files"
+                          : "it cannot be read: ",
+        error == EPERM || error == EINVAL || error == EFBIG ? "" : strerror(error));
 }
 
-/* Calls PARSE for each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be
-   read to its end, or had a wrong line; that was noted. */
-static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_missing,
-                       char *(*parse)(struct hl_lists *lists, const char *line, const char *source,
-                                      unsigned number)) {
-    int file = hl_open_trusted(path, O_RDONLY);
-    if (file == -ENOENT && may_be_missing)
+static char *parse_setting(struct hl_lists *lists, const char *line);
+static char *parse_entry(struct hl_lists *lists, const char *line, const char *source, unsigned number);
+
+/* Parses each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be read to
+   its end, or had a wrong line; that was noted. */
+static bool read_lines(struct hl_lists *lists, const char *path, bool is_settings) {
+    struct stat stat;
+    int file = hl_open_trusted(AT_FDCWD, path, O_RDONLY, geteuid());
+    if (file == -ENOENT && is_settings)
         return true;
+    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_size > BYTES_MAX) {
+        close(file);
+        file = -EFBIG;
+    }
     FILE *stream = file >= 0 ? fdopen(file, "r") : NULL;
     if (stream == NULL) {
         note_problem(lists, explain_open(path, file < 0 ? -file : errno));
@@ -88,7 +73,7 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_mis
         if (has_nul)
             problem = hl_xasprintf("the line holds a NUL byte; write the file anew as text");
         else if (at[0] != '\0' && at[0] != '#')
-            problem = parse(lists, at, path, number);
+            problem = is_settings ? parse_setting(lists, at) : parse_entry(lists, at, path, number);
         if (problem != NULL)
             note_problem(lists, hl_xasprintf("%s:%u: %s", path, number, problem));
         fine &= problem == NULL;
@@ -104,35 +89,9 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool may_be_mis
 
 /* --- settings --- */
 
-/* "64M", "2G", "1000000" or "25%", as mount(8) takes it. */
-static bool is_size(const char *text) {
-    char *end;
-    errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    bool has_unit = *end != '\0' && strchr("kKmMgG%", *end) != NULL;
-    return text[0] >= '0' && text[0] <= '9' && errno == 0 && number > 0 && end[has_unit] == '\0' &&
-           (*end == '%' ? number <= 100 : number <= UINT64_MAX >> 30);
-}
-
-static const char *const setting_names[] = {"store_size", "any_disk", "metrics"};
-
-static char *explain_unknown(const char *name) {
-    for (size_t i = 0; i < sizeof setting_names / sizeof setting_names[0]; i++)
-        if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, setting_names[i]))
-            return hl_xasprintf("%s: there is no such setting; did you mean %s?", name, setting_names[i]);
-    return hl_xasprintf("%s: there is no such setting; hugeld(1) names them all", name);
-}
-
-static void replace(char **text, const char *by) {
-    free(*text);
-    *text = hl_xasprintf("%s", by);
-}
-
-static char *parse_setting(struct hl_lists *lists, const char *line, const char *source, unsigned number) {
+static char *parse_setting(struct hl_lists *lists, const char *line) {
     struct hl_settings *settings = &lists->settings;
     const char *equals = strchr(line, '=');
-    (void)source;
-    (void)number;
     if (equals == NULL)
         return hl_xasprintf("the line has no =; write name = value, or begin a comment with #");
     size_t length = (size_t)(equals - line);
@@ -142,11 +101,10 @@ static char *parse_setting(struct hl_lists *lists, const char *line, const char 
     snprintf(name, sizeof name, "%.*s", (int)length, line);
     const char *value = equals + 1 + strspn(equals + 1, " \t");
     if (strcmp(name, "store_size") == 0) {
-        if (!is_size(value))
+        if (hl_store_bytes(value) == 0)
             return hl_xasprintf(
-                "store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in "
-                "25%%");
-        replace(&settings->store_size, value);
+                "store_size: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%");
+        hl_replace_text(&settings->store_size, value);
     } else if (strcmp(name, "any_disk") == 0) {
         settings->any_disk = strcmp(value, "yes") == 0;
         if (!settings->any_disk && strcmp(value, "no") != 0)
@@ -154,9 +112,9 @@ static char *parse_setting(struct hl_lists *lists, const char *line, const char 
     } else if (strcmp(name, "metrics") == 0) {
         if (value[0] != '/' || !hl_ends_in(value, ".prom"))
             return hl_xasprintf("metrics: write the absolute path of a file NAME.prom");
-        replace(&settings->metrics, value);
+        hl_replace_text(&settings->metrics, value);
     } else {
-        return explain_unknown(name);
+        return hl_xasprintf("%s: there is no such setting; hugeld(1) names them all", name);
     }
     return NULL;
 }
@@ -228,18 +186,14 @@ static char *parse_entry(struct hl_lists *lists, const char *line, const char *s
     return NULL;
 }
 
-static bool is_masked(const struct hl_lists *lists, const char *text) {
-    for (size_t i = 0; i < lists->masks.n; i++)
-        if (strcmp(lists->masks.text[i], text) == 0)
-            return true;
-    return false;
-}
-
 /* Takes out what a mask names, in whichever order the lists were read. */
 static void drop_masked(struct hl_lists *lists) {
     size_t kept = 0;
     for (size_t i = 0; i < lists->n; i++) {
-        if (is_masked(lists, lists->entry[i].text))
+        bool is_masked = false;
+        for (size_t j = 0; j < lists->masks.n; j++)
+            is_masked |= strcmp(lists->masks.text[j], lists->entry[i].text) == 0;
+        if (is_masked)
             free_entry(&lists->entry[i]);
         else
             lists->entry[kept++] = lists->entry[i];
@@ -250,15 +204,15 @@ static void drop_masked(struct hl_lists *lists) {
 void hl_read_lists(struct hl_lists *lists, const char *configuration, const char *list) {
     *lists = (struct hl_lists){.is_whole = true};
     if (list != NULL) {
-        lists->is_whole = read_lines(lists, list, false, parse_entry);
+        lists->is_whole = read_lines(lists, list, false);
         drop_masked(lists);
         return;
     }
     char *settings = hl_xasprintf("%s/hugeld.conf", configuration);
-    lists->is_whole = read_lines(lists, settings, true, parse_setting);
+    lists->is_whole = read_lines(lists, settings, true);
     free(settings);
     lists->folder = hl_xasprintf("%s/enabled.d", configuration);
-    int folder = hl_open_trusted(lists->folder, O_RDONLY | O_DIRECTORY);
+    int folder = hl_open_trusted(AT_FDCWD, lists->folder, O_RDONLY | O_DIRECTORY, geteuid());
     struct dirent **names = NULL;
     int n = folder >= 0 ? scandirat(folder, ".", &names, NULL, alphasort) : folder == -ENOENT ? 0 : -1;
     if (n < 0) {
@@ -268,7 +222,7 @@ void hl_read_lists(struct hl_lists *lists, const char *configuration, const char
     for (int i = 0; i < n; i++) {
         char *path = hl_xasprintf("%s/%s", lists->folder, names[i]->d_name);
         if (names[i]->d_name[0] != '.' && hl_ends_in(names[i]->d_name, ".list"))
-            lists->is_whole &= read_lines(lists, path, false, parse_entry);
+            lists->is_whole &= read_lines(lists, path, false);
         free(path);
         free(names[i]);
     }
@@ -298,25 +252,7 @@ struct finding {
     struct hl_local local;
     struct hl_entry *entry;
     size_t found;
-    char *folder, *real; /* of the last file: as it was named, and without symbolic links */
 };
-
-/* The path without symbolic links of the open FILE, which was found at PATH. */
-static char *find_real_path(struct finding *finding, int file, const char *path) {
-    size_t length = (size_t)(strrchr(path, '/') - path);
-    bool is_plain = !finding->local.followed && path[length + 1] != '\0';
-    if (is_plain && finding->folder != NULL && strlen(finding->folder) == length &&
-        strncmp(path, finding->folder, length) == 0)
-        return hl_xasprintf("%s%s", finding->real, path + length);
-    char *found = hl_find_file_path(file);
-    if (is_plain && found != NULL && strrchr(found, '/') != NULL) {
-        free(finding->folder);
-        free(finding->real);
-        finding->folder = hl_xasprintf("%.*s", (int)length, path);
-        finding->real = hl_xasprintf("%.*s", (int)(strrchr(found, '/') - found), found);
-    }
-    return found;
-}
 
 /* Whether a mask is PATH, a pattern of it, or a folder above it. */
 static bool is_excluded(const struct hl_lists *lists, const char *path) {
@@ -347,10 +283,9 @@ static void note_unopened(struct finding *finding, const char *path, int error) 
         true);
 }
 
-static void add_file(struct finding *finding, int file, const char *found_at, const struct stat *status,
-                     bool is_named) {
+static void add_file(struct finding *finding, int file, const struct stat *status, bool is_named) {
     struct hl_wanted_files *wanted = finding->wanted;
-    char *path = find_real_path(finding, file, found_at);
+    char *path = hl_find_file_path(file);
     if (path == NULL || is_excluded(finding->lists, path)) {
         finding->found += path != NULL;
         free(path);
@@ -391,7 +326,7 @@ static void add_path(struct finding *finding, const char *path, bool is_named, b
     struct stat status;
     int file = hl_open_local(&finding->local, path, !is_inside, &status);
     if (file >= 0 && S_ISREG(status.st_mode))
-        add_file(finding, file, path, &status, is_named);
+        add_file(finding, file, &status, is_named);
     else if (file >= 0 && is_named && !S_ISDIR(status.st_mode))
         note_missing(finding, hl_xasprintf("%s: it is no regular file and no folder", path), false);
     bool is_folder = file >= 0 && S_ISDIR(status.st_mode);
@@ -469,23 +404,19 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
             else if (finding.local.is_remote)
                 note_missing(
                     &finding,
-                    hl_xasprintf("a part of it lies on a file system that may not answer, such as FUSE or "
-                                 "NFS, and is left out; keep it on a local disk"),
+                    hl_xasprintf("a part of it " HL_LOCAL_LIES ", and is left out; keep it on a local disk"),
                     true);
             else if (finding.local.is_full)
                 note_missing(
                     &finding,
-                    hl_xasprintf("it has more than %d names, and only the first ones are looked at; name "
-                                 "fewer",
-                                 HL_NAMES_MAX),
+                    hl_xasprintf(
+                        "it has more than %d names, and only the first ones are looked at; name fewer",
+                        HL_NAMES_MAX),
                     true);
             else if (finding.found == before)
                 note_missing(&finding, hl_xasprintf("there is no such file"), false);
         }
         hl_close_local(&finding.local);
-        free(finding.local.exposed);
-        free(finding.folder);
-        free(finding.real);
     }
     if (wanted->n > 0)
         qsort(wanted->file, wanted->n, sizeof *wanted->file, compare_files);
@@ -538,68 +469,49 @@ char *hl_quote_path(const char *path, bool is_path) {
 static bool is_same_entry(const char *line, const char *wanted) {
     const char *rest = line, *other = wanted;
     char *a = cut_word(&rest), *b = cut_word(&other);
-    if (a != NULL && strchr(a, '\n') != NULL)
-        *strchr(a, '\n') = '\0';
     bool same = a != NULL && b != NULL && strcmp(a, b) == 0;
     free(a);
     free(b);
     return same;
 }
 
-/* Copies OLD, which may be NULL, to NEW, with ADDED and without REMOVED.  The number of lines that are left, or a negated errno. */
-static long copy_lines(FILE *old, FILE *new_file, const char *added, const char *removed, bool *changed) {
-    char *line = NULL;
-    size_t size = 0;
-    long lines = 0;
+int hl_change_list(int folder, const char *added, const char *removed, bool *changed) {
+    struct stat stat = {.st_mode = 0644};
+    char *line = NULL, *text = NULL;
+    size_t size = 0, bytes = 0;
     bool is_there = false;
+    *changed = false;
+    int file = hl_open_trusted(folder, HL_LOCAL_LIST, O_RDONLY | O_NOFOLLOW, geteuid());
+    if (file < 0 && file != -ENOENT)
+        return file;
+    FILE *old = file >= 0 && fstat(file, &stat) == 0 ? fdopen(file, "r") : NULL,
+         *out = open_memstream(&text, &bytes);
+    if (out == NULL || (file >= 0 && old == NULL))
+        return -ENOMEM;
     while (old != NULL && getline(&line, &size, old) >= 0) {
-        size_t length = strcspn(line, "\n");
-        bool is_added = added != NULL && strlen(added) == length && strncmp(line, added, length) == 0;
+        line[strcspn(line, "\n")] = '\0';
+        bool is_added = added != NULL && strcmp(line, added) == 0;
         bool goes = (removed != NULL && is_same_entry(line, removed)) ||
                     (added != NULL && !is_added && is_same_entry(line, added));
         is_there |= is_added;
         *changed |= goes;
-        if (!goes) {
-            fprintf(new_file, "%.*s\n", (int)length, line);
-            lines++;
-        }
+        if (!goes)
+            fprintf(out, "%s\n", line);
     }
-    long result = old != NULL && ferror(old) ? -errno : lines;
-    free(line);
+    int result = old != NULL && ferror(old) ? -errno : 0;
     if (added != NULL && !is_there) {
-        fprintf(new_file, "%s\n", added);
+        fprintf(out, "%s\n", added);
         *changed = true;
-        result += result >= 0;
     }
-    return result;
-}
-
-int hl_change_list(int folder, const char *added, const char *removed, bool *changed) {
-    struct stat stat = {.st_mode = 0644};
-    *changed = false;
-    int file = openat(folder, HL_LOCAL_LIST, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    if (file < 0 && errno != ENOENT)
-        return -errno;
-    if (file >= 0 &&
-        (fstat(file, &stat) != 0 || !S_ISREG(stat.st_mode) || !hl_only_writable_by(&stat, geteuid()))) {
-        close(file);
-        return -EPERM;
-    }
-    FILE *old = file >= 0 ? fdopen(file, "r") : NULL;
-    unlinkat(folder, NEW_LIST, 0); /* the leftover of a killed process */
-    int fresh = openat(folder, NEW_LIST, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    FILE *new_file = fresh >= 0 && fchmod(fresh, stat.st_mode & 0777) == 0 ? fdopen(fresh, "w") : NULL;
-    long lines = new_file != NULL ? copy_lines(old, new_file, added, removed, changed) : -errno;
-    int result = lines < 0 ? (int)lines : fflush(new_file) != 0 || fsync(fileno(new_file)) != 0 ? -errno : 0;
-    if (new_file != NULL)
-        fclose(new_file);
     if (old != NULL)
         fclose(old);
-    if (result == 0 && *changed && lines > 0 && renameat(folder, NEW_LIST, folder, HL_LOCAL_LIST) != 0)
+    if (fclose(out) != 0 && result == 0)
+        result = -ENOMEM;
+    if (result == 0 && *changed && bytes > 0)
+        result = hl_replace_file(folder, HL_LOCAL_LIST, text, bytes, stat.st_mode & 0777);
+    else if (result == 0 && *changed && unlinkat(folder, HL_LOCAL_LIST, 0) != 0)
         result = -errno;
-    if (result == 0 && *changed && lines == 0 && unlinkat(folder, HL_LOCAL_LIST, 0) != 0)
-        result = -errno;
-    if (result != 0 || !*changed || lines == 0)
-        unlinkat(folder, NEW_LIST, 0);
+    free(line);
+    free(text);
     return result;
 }

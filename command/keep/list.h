@@ -77,10 +77,6 @@ bool hl_is_unit(const char *name);
    caller frees it. */
 char *hl_quote_path(const char *path, bool is_path);
 
-/* Opens the file or folder at PATH, by which this user acts: no other user can write it.  A descriptor, or a negated errno: -EPERM if
-   others can. */
-int hl_open_trusted(const char *path, int flags);
-
 /* Gives local.list of the open folder FOLDER, at PATH, the line ADDED, and takes the line REMOVED from it; either may be NULL.
    *CHANGED: whether there was anything to do.  The caller holds the lock.  A reader meanwhile sees a complete file.  0, or a negated
    errno. */

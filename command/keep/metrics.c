@@ -10,16 +10,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The gauges that are numbers of hugeld list --json. */
+/* The gauges: numbers of hugeld list --json, or sums over its files, which are left out where one is unknown. */
 static const struct {
     const char *name, *field, *help;
+    bool is_sum;
 } gauges[] = {
-    {"enabled", "enabled", "Entries of the lists."},
-    {"store_limit_bytes", "bytes", "How much the store may hold."},
-    {"store_bytes", "used_bytes", "How much it holds."},
+    {"enabled", "enabled", "Entries of the lists.", false},
+    {"store_limit_bytes", "bytes", "How much the store may hold.", false},
+    {"store_bytes", "used_bytes", "How much it holds.", false},
     {"users_left_out", "users_left_out",
-     "Users whose processes were not read, since one of them did not answer."},
-    {"last_apply_timestamp_seconds", "applied", "When hugeld apply last ended."},
+     "Users whose processes were not read, since one of them did not answer.", false},
+    {"last_apply_timestamp_seconds", "applied", "When hugeld apply last ended.", false},
+    {"processes", "processes", "Processes that run an enabled file.", true},
+    {"effective", "effective", "Those of them that have its text on huge pages.", true},
+    {"huge_pages", "huge_pages", "Huge pages of images and of files in place.", true},
 };
 
 static void print_head(FILE *out, const char *name, const char *help) {
@@ -40,33 +44,26 @@ static json_int_t add_up(const json_t *files, const char *field, bool *is_known)
 
 /* The pending files by their reasons. */
 static void print_pending(FILE *out, const json_t *files) {
-    json_t *reasons = json_object();
+    json_t *reasons = json_object(), *file, *number;
     const char *reason;
-    json_t *number;
-    for (size_t i = 0; i < json_array_size(files); i++) {
-        const json_t *file = json_array_get(files, i);
-        const char *state = json_string_value(json_object_get(file, "state")),
-                   *word = json_string_value(json_object_get(file, "reason"));
-        if (state == NULL || strcmp(state, "pending") != 0)
+    size_t i;
+    json_array_foreach(files, i, file) {
+        const char *word = json_string_value(json_object_get(file, "reason"));
+        if (strcmp(json_string_value(json_object_get(file, "state")), "pending") != 0)
             continue;
         word = word != NULL ? word : "unknown";
         json_object_set_new(reasons, word,
                             json_integer(json_integer_value(json_object_get(reasons, word)) + 1));
     }
+    if (json_object_size(reasons) == 0)
+        json_object_set_new(reasons, "none", json_integer(0));
     print_head(out, "pending", "Files that cannot be on huge pages just now.");
     json_object_foreach(reasons, reason, number) fprintf(
         out, "hugeld_pending{reason=\"%s\"} %" JSON_INTEGER_FORMAT "\n", reason, json_integer_value(number));
-    if (json_object_size(reasons) == 0)
-        fprintf(out, "hugeld_pending{reason=\"none\"} 0\n");
     json_decref(reasons);
 }
 
 static char *format_metrics(const json_t *list) {
-    static const struct {
-        const char *name, *field, *help;
-    } sums[] = {{"processes", "processes", "Processes that run an enabled file."},
-                {"effective", "effective", "Those of them that have its text on huge pages."},
-                {"huge_pages", "huge_pages", "Huge pages of images and of files in place."}};
     const json_t *files = json_object_get(list, "files");
     char *text = NULL;
     size_t bytes;
@@ -74,45 +71,19 @@ static char *format_metrics(const json_t *list) {
     if (out == NULL)
         return hl_xasprintf("%s", "");
     for (size_t i = 0; i < sizeof gauges / sizeof gauges[0]; i++) {
-        const json_t *value = json_object_get(list, gauges[i].field);
+        bool is_known = true;
+        json_int_t value = gauges[i].is_sum ? add_up(files, gauges[i].field, &is_known)
+                                            : json_integer_value(json_object_get(list, gauges[i].field));
+        if (!is_known)
+            continue;
         print_head(out, gauges[i].name, gauges[i].help);
-        fprintf(out, "hugeld_%s %" JSON_INTEGER_FORMAT "\n", gauges[i].name, json_integer_value(value));
+        fprintf(out, "hugeld_%s %" JSON_INTEGER_FORMAT "\n", gauges[i].name, value);
     }
     print_head(out, "problems", "What is wrong with lists, units and the store.");
     fprintf(out, "hugeld_problems %zu\n", json_array_size(json_object_get(list, "problems")));
-    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++) {
-        bool is_known;
-        json_int_t sum = add_up(files, sums[i].field, &is_known);
-        if (!is_known)
-            continue;
-        print_head(out, sums[i].name, sums[i].help);
-        fprintf(out, "hugeld_%s %" JSON_INTEGER_FORMAT "\n", sums[i].name, sum);
-    }
     print_pending(out, files);
     fclose(out);
     return text;
-}
-
-/* Always writes a new file.  FOLDER is root's, or this user's, and so are the links on the way to it. */
-static int write_in(int folder, const char *name, const char *text) {
-    char *fresh = hl_xasprintf("%s.new", name);
-    size_t bytes = strlen(text);
-    unlinkat(folder, fresh, 0);
-    int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-    int result = file < 0 ? -errno : 0;
-    if (result == 0)
-        fchmod(file, 0644); /* whatever the umask: node_exporter is another user */
-    ssize_t written = result == 0 ? write(file, text, bytes) : 0;
-    if (result == 0 && written != (ssize_t)bytes)
-        result = written < 0 ? -errno : -ENOSPC;
-    if (file >= 0)
-        close(file);
-    if (result == 0 && renameat(folder, fresh, folder, name) != 0)
-        result = -errno;
-    if (result != 0 && file >= 0)
-        unlinkat(folder, fresh, 0);
-    free(fresh);
-    return result;
 }
 
 int hl_write_metrics(const char *path, const json_t *list) {
@@ -125,12 +96,11 @@ int hl_write_metrics(const char *path, const json_t *list) {
     if (result == 0 && !hl_only_writable_by(&status, geteuid()))
         result = -ELOOP;
     char *text = format_metrics(list);
-    if (result == 0)
-        result = write_in(folder, slash != NULL ? slash + 1 : path, text);
+    if (result == 0) /* node_exporter is another user */
+        result = hl_replace_file(folder, slash != NULL ? slash + 1 : path, text, strlen(text), 0644);
     if (folder >= 0)
         close(folder);
     hl_close_local(&local);
-    free(local.exposed);
     free(text);
     free(name);
     return result;

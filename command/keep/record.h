@@ -20,6 +20,7 @@ struct hl_record {
     bool is_in_place;
     unsigned asked;      /* HL_ADD_IMAGE, HL_ADD_IN_PLACE or 0: the way that its entry asks for */
     unsigned unnamed;    /* the runs since no entry names it */
+    bool is_gone;        /* it is not written */
     double tried, delay; /* seconds since boot, and from then until another attempt */
     char *reason;        /* one word: of reason.def, or why it is pending (HL_ADD_...); "" */
     char *sentence;      /* why, and the remedy; "" */
@@ -42,7 +43,6 @@ void hl_free_records(struct hl_records *records);
 /* The record of PATH, or NULL; hl_add_record makes one if there is none. A later call of hl_add_record moves it. */
 struct hl_record *hl_find_record(const struct hl_records *records, const char *path);
 struct hl_record *hl_add_record(struct hl_records *records, const char *path);
-void hl_drop_record(struct hl_records *records, const char *path);
 
 const char *hl_result_name(enum hl_result result);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld reset: gives back everything that hugeld holds: the images, their store and the links for units.  What is enabled stays
    enabled; the timer is stopped until the next boot.  Only --detach touches processes.  It changes no file of a package. */
-#include "command/attach/leftovers.h"
+#include "command/inject/leftovers.h"
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/subprocess.h"
@@ -18,6 +18,10 @@
 #define LOOK_MS 5000.0
 #define LOST_MS_MAX 60e3
 #define MARK HL_SYSTEM_STORE "/.mounted"
+
+struct request {
+    bool detaches, json;
+};
 
 /* Whether the process whose folder of /proc is the open FOLDER has this mount namespace, and is in no other chroot. */
 static bool has_our_mounts(int folder) {
@@ -57,34 +61,22 @@ static bool maps_images(void *look_) {
     return maps;
 }
 
-static void print_detached(const char *answer) {
-    json_t *json = json_loads(answer, 0, NULL), *process, *object;
-    size_t i, j;
-    json_array_foreach(json_object_get(json, "processes"), i, process) {
-        json_array_foreach(json_object_get(process, "objects"), j, object) {
-            const char *name = json_string_value(json_object_get(process, "name"));
-            const char *path = json_string_value(json_object_get(object, "path"));
-            if (json_is_true(json_object_get(object, "moves")) && name != NULL && path != NULL)
-                hl_print("%d %s: %s: back on its own file",
-                         (int)json_integer_value(json_object_get(process, "pid")), name, path);
-        }
-    }
-    json_decref(json);
-}
-
-static void detach(pid_t pid) {
-    char *number = hl_xasprintf("%d", pid);
-    const char *const argv[] = {"hugeld", "detach", "--json", number, NULL};
+/* Says what hugeld detach has moved, unless SAYS is false. */
+static void detach(pid_t pid, bool says) {
+    char *number = hl_xasprintf("%d", pid), *line;
+    const char *const argv[] = {"hugeld", "detach", number, NULL};
     struct hl_answer answer;
     hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, false, NULL);
-    print_detached(answer.output);
+    for (char *rest = answer.output; says && (line = strsep(&rest, "\n")) != NULL;)
+        if (line[0] != '\0')
+            hl_print("%s", line);
     hl_free_answer(&answer);
     free(number);
 }
 
-/* Says which processes still map images, or with DETACHES moves them back to their own files.  One that cannot be detached keeps its
+/* Says which processes still map images, or with --detach moves them back to their own files.  One that cannot be detached keeps its
    pages until it ends. */
-static void visit_processes(bool detaches, json_t *mapped) {
+static void visit_processes(const struct request *request, json_t *mapped) {
     double lost_ms = 0; /* with processes that did not answer */
     struct stat store;
     char *path = hl_default_store();
@@ -105,15 +97,14 @@ static void visit_processes(bool detaches, json_t *mapped) {
         double ms = hl_now_ms() - begin;
         if (ms >= LOOK_MS)
             hl_warn("reset: process %d keeps its huge pages: to read its mappings took more than %.0f s, as "
-                    "with a FUSE that "
-                    "does not answer; end it",
+                    "with a FUSE that does not answer; end it",
                     pid, LOOK_MS / 1e3);
         lost_ms += ms >= LOOK_MS ? ms : 0;
         if (!maps)
             continue;
         json_array_append_new(mapped, json_integer(pid));
-        if (detaches)
-            detach(pid);
+        if (request->detaches)
+            detach(pid, !request->json);
     }
     if (proc != NULL)
         closedir(proc);
@@ -146,19 +137,14 @@ static bool remove_images(unsigned *removed) {
     return fine;
 }
 
-/* Whether this is the mount namespace of process 1. */
-static bool is_of_the_machine(void) {
-    int folder = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    bool is = folder >= 0 && has_our_mounts(folder);
-    if (folder >= 0)
-        close(folder);
-    return is;
-}
-
 /* Another namespace may have the store mounted where this one sees an empty folder; removing the folder would remove that mount,
    too. */
 static int remove_store_folder(bool was_unmounted) {
-    if (!was_unmounted && !is_of_the_machine())
+    int machine = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool is_seen = was_unmounted || (machine >= 0 && has_our_mounts(machine));
+    if (machine >= 0)
+        close(machine);
+    if (!is_seen)
         return 0;
     unlink(HL_SYSTEM_STORE "/.lock"); /* from before the mount */
     rmdir(MARK);
@@ -186,22 +172,18 @@ static bool unmount_store(bool says) {
     return result == 0;
 }
 
-struct request {
-    bool detaches, json;
-};
-
 static int reset(const struct request *request) {
-    const char *const stop[] = {"stop", "hugeld.timer", "hugeld.service", NULL};
+    const char *const stop[] = {"systemctl", "stop", "hugeld.timer", "hugeld.service", NULL};
     bool is_root = geteuid() == 0;
     json_t *mapped = json_array();
     unsigned removed = 0;
     if (hl_has_systemd())
         hl_call_systemctl(stop);
-    visit_processes(request->detaches, mapped);
+    visit_processes(request, mapped);
     bool fine = remove_images(&removed);
     if (is_root && fine) {
         fine = unmount_store(!request->json);
-        int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, true);
+        int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, 1);
         if (result == -ENOTDIR && unlink(HL_UNIT_LINKS) == 0) /* a link, which is not followed */
             result = 0;
         if (result != 0 && result != -ENOENT)
@@ -229,14 +211,13 @@ int hl_reset_machine(int argc, char **argv) {
          HL_SWITCH(struct request, detaches)},
         {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
         HL_NO_ARGUMENTS};
-    static const struct hl_command command = {"reset",
-                                              "Gives back everything that hugeld holds.\v"
-                                              "It stops the timer until the next boot, removes all images, "
-                                              "and unmounts the store.  What is enabled stays enabled.  "
-                                              "Programs that run from an image keep it until they end.  For "
-                                              "root it acts on the machine's store, for other users on "
-                                              "their own.",
-                                              command_flags, false};
+    static const struct hl_command command = {
+        "reset",
+        "Gives back everything that hugeld holds.\v"
+        "It stops the timer until the next boot, removes all images, and unmounts the store.  What is "
+        "enabled stays enabled.  Programs that run from an image keep it until they end.  For root it acts "
+        "on the machine's store, for other users on their own.",
+        command_flags, false};
     struct request request = {0};
     int code = hl_read_flags(&command, argc, argv, &request);
     return code == 0 ? reset(&request) : code;

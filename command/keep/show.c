@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,44 +24,16 @@ struct shown {
     struct hl_store_item *item; /* NULL: the store has none */
     const char *state;
     char *problem; /* from --check */
-    struct hl_use use;
+    struct hl_use *use;
 };
-
-/* The device of the open FILE as maps shows it, which stat's differs from on some file systems. */
-static uint64_t find_device_in_maps(int file, uint64_t device) {
-    static struct { uint64_t device, shown; } known[16];
-    static size_t n;
-    for (size_t i = 0; i < n; i++)
-        if (known[i].device == device)
-            return known[i].shown;
-    struct hl_region region;
-    char *line = NULL;
-    size_t size = 0, page = (size_t)sysconf(_SC_PAGESIZE);
-    uint64_t shown = device;
-    void *at = mmap(NULL, page, PROT_READ, MAP_PRIVATE, file, 0);
-    FILE *maps = at != MAP_FAILED ? fopen("/proc/self/maps", "re") : NULL;
-    while (maps != NULL && hl_next_region(&region, maps, &line, &size))
-        if (region.start == (uint64_t)at)
-            shown = region.device;
-    if (maps != NULL)
-        fclose(maps);
-    free(line);
-    if (at != MAP_FAILED)
-        munmap(at, page);
-    if (n < sizeof known / sizeof known[0]) {
-        known[n].device = device;
-        known[n++].shown = shown;
-    }
-    return shown;
-}
 
 /* Finds how SHOWN's file is mapped, and how much of its image is huge just now. */
 static void look_at(struct shown *shown, const struct hl_store *store) {
     struct hl_elf_file file;
     struct hl_store_item *item = shown->item;
     if (hl_open_elf_soon(&file, shown->path, true) == HL_ELF_FINE) {
-        shown->use.device = find_device_in_maps(file.fd, file.stat.st_dev);
-        shown->use.inode = file.stat.st_ino;
+        shown->use->device = hl_find_mapped_device(file.fd, file.stat.st_dev);
+        shown->use->inode = file.stat.st_ino;
         hl_close_elf(&file);
     }
     if (item == NULL)
@@ -74,8 +45,8 @@ static void look_at(struct shown *shown, const struct hl_store *store) {
     free(path);
     if (image < 0)
         return;
-    shown->use.image_device = find_device_in_maps(image, item->device);
-    shown->use.image_inode = item->inode;
+    shown->use->image_device = hl_find_mapped_device(image, item->device);
+    shown->use->image_inode = item->inode;
     if (hl_prove_huge(&store->geometry, image, false, &pages, &small) == 0 && small > 0 && pages > 0)
         item->text_huge_bytes -= item->text_huge_bytes * small / pages;
     close(image);
@@ -102,7 +73,7 @@ static struct hl_store_item *find_item(struct hl_store_item *items, size_t n, co
 }
 
 static char *find_advice(const struct shown *shown, bool is_known) {
-    const struct hl_use *use = &shown->use;
+    const struct hl_use *use = shown->use;
     bool is_fine = strcmp(shown->state, "fresh") == 0;
     if (!is_known || !is_fine || use->processes == use->huge)
         return NULL;
@@ -134,8 +105,8 @@ static json_t *make_file(const struct shown *shown, bool is_known, bool checks) 
                         item != NULL && item->text_bytes > 0
                             ? hl_json_share(item->text_huge_bytes, item->text_bytes)
                             : json_null());
-    json_object_set_new(file, "processes", json_integer(shown->use.processes));
-    json_object_set_new(file, "effective", is_known ? json_integer(shown->use.huge) : json_null());
+    json_object_set_new(file, "processes", json_integer(shown->use->processes));
+    json_object_set_new(file, "effective", is_known ? json_integer(shown->use->huge) : json_null());
     json_object_set_new(file, "advice", hl_json_text(advice));
     if (checks)
         json_object_set_new(file, "problem", hl_json_text(shown->problem));
@@ -144,10 +115,6 @@ static json_t *make_file(const struct shown *shown, bool is_known, bool checks) 
 }
 
 /* --- a store --- */
-
-static bool is_of_interest(const struct shown *shown, bool is_named) {
-    return is_named || shown->item != NULL || strcmp(shown->state, "pending") == 0;
-}
 
 /* Takes TEXT over. */
 static void add_problem(json_t *problems, char *text) {
@@ -206,7 +173,7 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
                                   .record = hl_find_record(&apply->records, wanted->path),
                                   .item = find_item(items, n_items, wanted->path)};
         shown[n].state = find_state(&shown[n], key.at);
-        n += is_of_interest(&shown[n], wanted->is_named);
+        n += wanted->is_named || shown[n].item != NULL || strcmp(shown[n].state, "pending") == 0;
     }
     for (size_t i = 0; i < n_items; i++)
         if (hl_find_wanted_file(&apply->wanted, items[i].origin) == NULL)
@@ -214,14 +181,13 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     struct hl_use *use = hl_xmalloc((n + 1) * sizeof *use);
     unsigned left_out = 0, pending = 0;
     for (size_t i = 0; i < n; i++) {
+        shown[i].use = &use[i];
         look_at(&shown[i], &apply->store);
         if (checks && apply->has_store)
             check(&shown[i], &apply->store, problems);
-        use[i] = shown[i].use;
     }
     bool is_known = hl_find_users(use, n, &left_out);
     for (size_t i = 0; i < n; i++) {
-        shown[i].use = use[i];
         pending += strcmp(shown[i].state, "pending") == 0;
         json_array_append_new(files, make_file(&shown[i], is_known, checks));
         free(shown[i].problem);
@@ -271,17 +237,18 @@ static char *format_field(const struct column *column, const json_t *value) {
 }
 
 static void print_row(const json_t *file) {
-    char *line = hl_xasprintf("%s", "");
-    for (size_t i = 0; i < N_COLUMNS; i++) {
+    char *line = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&line, &bytes);
+    for (size_t i = 0; i < N_COLUMNS && out != NULL; i++) {
         char *text = file != NULL ? format_field(&columns[i], json_object_get(file, columns[i].field))
                                   : hl_xasprintf("%s", columns[i].heading);
-        char *longer = hl_xasprintf("%s%s%*s", line, i > 0 ? "  " : "",
-                                    columns[i].kind == TEXT ? -columns[i].width : columns[i].width, text);
+        fprintf(out, "%s%*s", i > 0 ? "  " : "",
+                columns[i].kind == TEXT ? -columns[i].width : columns[i].width, text);
         free(text);
-        free(line);
-        line = longer;
     }
-    hl_print("%s", line);
+    if (out != NULL && fclose(out) == 0)
+        hl_print("%s", line);
     free(line);
     const char *sentence = json_string_value(json_object_get(file, "sentence")),
                *advice = json_string_value(json_object_get(file, "advice"));
@@ -325,16 +292,16 @@ static const struct hl_flag command_flags[] = {
 };
 
 static json_t *list_for(const struct request *request, bool is_root) {
-    struct hl_apply apply = {.list = request->list, .configuration = hl_find_configuration(is_root)};
-    apply.store_path = request->store != NULL ? hl_xasprintf("%s", request->store)
-                       : is_root              ? hl_xasprintf("%s", HL_SYSTEM_STORE)
-                                              : hl_default_store();
-    bool has_lists = apply.configuration != NULL || apply.list != NULL;
-    if (apply.store_path != NULL && has_lists)
-        return hl_list_one(&apply, request->checks);
-    free(apply.configuration);
-    free(apply.store_path);
-    return NULL;
+    char *configuration = hl_find_configuration(is_root),
+         *store = is_root ? hl_xasprintf("%s", HL_SYSTEM_STORE) : hl_default_store();
+    struct hl_apply apply = {.list = request->list,
+                             .configuration = configuration,
+                             .store_path = request->store != NULL ? request->store : store};
+    bool has_lists = configuration != NULL || request->list != NULL;
+    json_t *list = apply.store_path != NULL && has_lists ? hl_list_one(&apply, request->checks) : NULL;
+    free(configuration);
+    free(store);
+    return list;
 }
 
 int hl_list_enabled(int argc, char **argv) {
@@ -351,10 +318,8 @@ int hl_list_enabled(int argc, char **argv) {
     bool is_one = request.store != NULL || request.list != NULL;
     json_t *first = list_for(&request, is_one ? geteuid() == 0 : true);
     json_t *own = !is_one && geteuid() != 0 ? list_for(&request, false) : NULL;
-    if (first != NULL)
-        json_array_append_new(stores, first);
-    if (own != NULL)
-        json_array_append_new(stores, own);
+    json_array_append_new(stores, first); /* which adds nothing if that is NULL */
+    json_array_append_new(stores, own);
     bool is_wrong = false, is_pending = false;
     for (size_t i = 0; i < json_array_size(stores); i++) {
         const json_t *list = json_array_get(stores, i), *problems = json_object_get(list, "problems");

@@ -27,7 +27,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <linux/limits.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,10 +64,7 @@ static char *ask_systemctl(const char *const *argv) {
     return text;
 }
 
-bool hl_call_systemctl(const char *const *arguments) {
-    const char *argv[16] = {"systemctl"};
-    for (size_t i = 0; i < 14 && arguments[i] != NULL; i++)
-        argv[i + 1] = arguments[i];
+bool hl_call_systemctl(const char *const *argv) {
     char *text = ask_systemctl(argv);
     free(text);
     return text != NULL;
@@ -90,6 +89,12 @@ bool hl_knows_unit(const char *unit) {
     return knows;
 }
 
+bool hl_is_instance(const char *unit, const char *of) {
+    size_t length = strcspn(of, "@.");
+    bool is_name = strcmp(of + length, ".service") == 0 || strcmp(of + length, "@.service") == 0;
+    return is_name && strncmp(unit, of, length) == 0 && unit[length] == '@' && strcmp(unit, of) != 0;
+}
+
 void hl_list_instances(const char *unit, struct hl_texts *units) {
     char *type = read_properties(unit, "Type");
     bool stands_for_them =
@@ -111,12 +116,30 @@ void hl_list_instances(const char *unit, struct hl_texts *units) {
     free(pattern);
 }
 
+/* A service in a sandbox (PrivateTmp=) has mounts of its own but the machine's root: a store that it made there would be seen by no
+   other process.  A container has another root, and stays what it is. */
+static void enter_machine(void) {
+    struct stat folder, own, machine;
+    char name[32] = "", here[PATH_MAX];
+    bool is_sandbox = geteuid() == 0 && !hl_has_systemd() && stat("/run/systemd/system", &folder) == 0 &&
+                      hl_read_file("/proc/1/comm", name, sizeof name) > 0 && strcmp(name, "systemd\n") == 0 &&
+                      stat("/", &own) == 0 && stat("/proc/1/root", &machine) == 0 &&
+                      own.st_dev == machine.st_dev && own.st_ino == machine.st_ino;
+    int mounts = is_sandbox ? open("/proc/1/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
+    if (mounts >= 0 && getcwd(here, sizeof here) != NULL && setns(mounts, CLONE_NEWNS) == 0 &&
+        chdir(here) != 0)
+        hl_warn("%s: %s; names of files are looked up in /", here, strerror(errno));
+    if (mounts >= 0)
+        close(mounts);
+}
+
 void hl_enter_slice(int argc, char **argv, const char *command) {
-    static const char *const first[] = {"systemd-run", "--quiet",      "--pipe",
-                                        "--wait",      "--collect",    "--slice=hugeld.slice",
-                                        "--same-dir",  "--setenv=PATH"};
+    /* A scope needs no D-Bus, which a service with --wait does, and leaves streams, folder and environment as they are. */
+    static const char *const first[] = {"systemd-run", "--quiet", "--collect", "--scope",
+                                        "--slice=hugeld.slice"};
     char groups[4096], self[PATH_MAX] = "";
     long bytes = hl_read_file("/proc/self/cgroup", groups, sizeof groups);
+    enter_machine();
     if (!hl_has_systemd() || bytes <= 0 || strstr(groups, "/hugeld.slice/") != NULL ||
         readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return;
@@ -150,8 +173,7 @@ static bool has_own_files(const char *unit) {
         has = value != NULL && value[1] != '\0' && strcmp(value + 1, "/") != 0;
         if (has)
             hl_warn("%s: it has other files than this system (%.*s=), and an image of this system's could be "
-                    "another "
-                    "program's",
+                    "another program's",
                     unit, (int)(value - line), line);
     }
     free(text);
@@ -187,13 +209,11 @@ static char *find_running(const char *unit) {
 static char *find_executed(const char *path, char **script) {
     struct hl_program program = {0};
     struct stat status;
-    char *const argv[] = {(char *)path, NULL}, *found = NULL;
     int file = hl_open_local_path(path, true, &status);
+    char opened[32], *const argv[] = {(char *)path, NULL}, *found = NULL;
     *script = NULL;
-    if (file < 0)
-        return NULL;
-    close(file);
-    if (hl_open_program(&program, path)) {
+    snprintf(opened, sizeof opened, "/proc/self/fd/%d", file);
+    if (file >= 0 && hl_open_program(&program, opened)) {
         const struct hl_target *target = hl_follow_launchers(&program, argv);
         const char *executable = target->program->executable;
         bool is_known = executable != NULL && !target->is_unknown && !target->program->is_script;
@@ -201,6 +221,8 @@ static char *find_executed(const char *path, char **script) {
             *(is_known ? &found : script) = hl_xasprintf("%s", executable);
     }
     hl_close_program(&program);
+    if (file >= 0)
+        close(file);
     return found;
 }
 
@@ -213,43 +235,36 @@ static bool can_be_named(const char *path) {
 }
 
 bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct hl_texts *files) {
-    char *start = NULL, *script = NULL;
     if (has_own_files(unit))
         return false;
-    if (named->n > 0) {
-        for (size_t i = 0; i < named->n; i++) {
-            char *executed = find_executed(named->text[i], &script);
-            hl_add_to_texts(files, executed != NULL ? executed : named->text[i]);
-            free(executed);
-            free(script);
-        }
-    } else if ((start = find_start(unit)) == NULL) {
+    char *script, *start = named->n == 0 ? find_start(unit) : NULL;
+    const struct hl_texts started = {start != NULL, &start}, *begins = named->n > 0 ? named : &started;
+    if (begins->n == 0)
         hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE",
                 unit, unit);
-        return false;
-    } else {
-        char *executed = find_executed(start, &script);
-        char *running = executed == NULL ? find_running(unit) : NULL;
+    for (size_t i = 0; i < begins->n; i++) {
+        char *executed = find_executed(begins->text[i], &script),
+             *running = executed == NULL && start != NULL ? find_running(unit) : NULL;
         bool is_interpreter = running != NULL && script != NULL && strcmp(running, script) == 0;
-        if (executed != NULL)
-            hl_add_to_texts(files, executed);
-        else if (running != NULL && !is_interpreter)
-            hl_add_to_texts(files, running);
+        const char *file = executed != NULL ? executed
+                           : start == NULL  ? begins->text[i]
+                           : is_interpreter ? NULL
+                                            : running;
+        if (file != NULL)
+            hl_add_to_texts(files, file);
         else
             hl_warn("%s: %s starts another program, and it does not run now; start it, or name the program "
-                    "behind it: "
-                    "hugeld enable %s FILE",
+                    "behind it: hugeld enable %s FILE",
                     unit, start, unit);
         free(executed);
         free(running);
         free(script);
-        free(start);
     }
+    free(start);
     for (size_t i = 0; i < files->n; i++)
         if (!can_be_named(files->text[i])) {
             hl_warn("%s: a drop-in cannot name the path of %s, which is not absolute, or has a blank, a "
-                    "control character, a "
-                    "colon, a quote, \\, $, %% or ;",
+                    "control character, a colon, a quote, \\, $, %% or ;",
                     unit, files->text[i]);
             return false;
         }
@@ -258,10 +273,49 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
 
 /* --- the drop-ins --- */
 
+/* Whether the unit or drop-in at PATH says that it starts with the system, before the local file systems are there. */
+static bool is_early(const char *path) {
+    char line[4096], value[16];
+    FILE *file = fopen(path, "re");
+    bool is = file == NULL; /* unknown */
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, " DefaultDependencies = %15s", value) == 1)
+            is |= strcspn(value, "1tTyY") != 0 && strcasecmp(value, "on") != 0;
+    if (file != NULL)
+        fclose(file);
+    return is;
+}
+
+/* Whether UNIT may wait for hugeld-boot.service, which waits for the local file systems.  If these needed UNIT, the machine would not
+   boot; so UNIT must be one that is found and waits for them itself, as units do by default. */
+static bool can_wait_for_boot(const char *unit) {
+    static const char *const folders[] = {"/etc/systemd/system", "/run/systemd/system",
+                                          "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+                                          "/lib/systemd/system"};
+    size_t name = strcspn(unit, "@"); /* an instance is also what its template says */
+    const char *of_all = unit[name] == '@' ? "@.service" : "";
+    bool is_found = false, is_any_early = false;
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        glob_t found = {0};
+        for (unsigned kind = 0; kind < 4; kind++) {
+            char *pattern = hl_xasprintf("%s/%.*s%s%s", folders[i], kind < 2 ? PATH_MAX : (int)name, unit,
+                                         kind < 2 ? "" : of_all, kind % 2 == 0 ? "" : ".d/*.conf");
+            glob(pattern, kind > 0 ? GLOB_APPEND : 0, NULL, &found);
+            free(pattern);
+        }
+        for (size_t j = 0; j < found.gl_pathc; j++)
+            is_any_early |= is_early(found.gl_pathv[j]);
+        is_found |= found.gl_pathc > 0;
+        globfree(&found);
+    }
+    return is_found && !is_any_early;
+}
+
 static void print_drop_in(FILE *out, const struct hl_entry *entry, const char *self) {
-    fprintf(out, "# By hugeld-generator, from %s\n[Unit]\nAfter=hugeld-boot.service\n[Service]\n",
-            entry->source);
-    fprintf(out, "ExecStartPre=-+" REMOVE "\nExecStartPre=-+%s unit-begin %%n", self);
+    fprintf(out, "# By hugeld-generator, from %s\n", entry->source);
+    if (can_wait_for_boot(entry->text))
+        fprintf(out, "[Unit]\nAfter=hugeld-boot.service\n");
+    fprintf(out, "[Service]\nExecStartPre=-+" REMOVE "\nExecStartPre=-+%s unit-begin %%n", self);
     for (size_t i = 0; i < entry->files.n; i++)
         fprintf(out, " %s", entry->files.text[i]);
     fprintf(out, "\n");

@@ -37,37 +37,29 @@ struct shared {
     struct hl_use use[];
 };
 
-/* A file by which a region is found; ascending. */
-struct name {
-    uint64_t device, inode;
-    size_t use;
-};
-
 struct span {
     uint64_t start, end;
 };
 
 struct scan {
     struct shared *shared;
-    size_t n, n_names;
-    struct name *name;
+    size_t n;
     struct span *of; /* for each file, from its first region to the end of its last one in this process */
     size_t n_text;
     struct span text[SPANS_MAX]; /* the executable regions */
 };
-
-static int compare_names(const void *a, const void *b) {
-    const struct name *x = a, *y = b;
-    if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    return x->inode != y->inode ? (x->inode < y->inode ? -1 : 1) : 0;
-}
 
 static bool is_left_out(const struct shared *shared, uid_t user, pid_t process) {
     for (unsigned i = 0; i < shared->n_left_out; i++)
         if (shared->left_out[i].user == user && (user != 0 || shared->left_out[i].process == process))
             return true;
     return shared->n_left_out == LEFT_OUT_MAX;
+}
+
+/* Whether REGION maps the file of USE or its image. */
+static bool is_of(const struct hl_region *region, const struct hl_use *use) {
+    return region->inode != 0 && ((region->inode == use->inode && region->device == use->device) ||
+                                  (region->inode == use->image_inode && region->device == use->image_device));
 }
 
 static void read_regions(struct scan *scan, FILE *maps) {
@@ -77,15 +69,12 @@ static void read_regions(struct scan *scan, FILE *maps) {
     memset(scan->of, 0, scan->n * sizeof *scan->of);
     scan->n_text = 0;
     while (hl_next_region(&region, maps, &line, &size)) {
-        const struct name wanted = {region.device, region.inode, 0};
-        const struct name *found =
-            region.inode != 0 ? bsearch(&wanted, scan->name, scan->n_names, sizeof wanted, compare_names)
-                              : NULL;
-        if (found != NULL) {
-            struct span *of = &scan->of[found->use];
-            of->start = of->end == 0 ? region.start : of->start;
-            of->end = region.end;
-        }
+        for (size_t i = 0; i < scan->n; i++)
+            if (is_of(&region, &scan->shared->use[i])) {
+                struct span *of = &scan->of[i];
+                of->start = of->end == 0 ? region.start : of->start;
+                of->end = region.end;
+            }
         if ((region.flags & PF_X) && scan->n_text < SPANS_MAX)
             scan->text[scan->n_text++] = (struct span){region.start, region.end};
     }
@@ -193,15 +182,7 @@ bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out) {
     }
     memcpy(shared->use, use, n * sizeof *use);
     *scan = (struct scan){.shared = shared, .n = n};
-    scan->name = hl_xmalloc(2 * n * sizeof *scan->name);
     scan->of = hl_xmalloc(n * sizeof *scan->of);
-    for (size_t i = 0; i < n; i++) {
-        if (use[i].inode != 0)
-            scan->name[scan->n_names++] = (struct name){use[i].device, use[i].inode, i};
-        if (use[i].image_inode != 0)
-            scan->name[scan->n_names++] = (struct name){use[i].image_device, use[i].image_inode, i};
-    }
-    qsort(scan->name, scan->n_names, sizeof *scan->name, compare_names);
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     for (bool has_ended = false; !has_ended && shared->n_left_out < LEFT_OUT_MAX;) {
         shared->reading = 0;
@@ -221,7 +202,6 @@ bool hl_find_users(struct hl_use *use, size_t n, unsigned *left_out) {
     memcpy(use, shared->use, n * sizeof *use);
     *left_out = shared->n_left_out;
     bool is_known = !shared->is_unknown;
-    free(scan->name);
     free(scan->of);
     free(scan);
     munmap(shared, bytes);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Lists processes. */
+/* Lists processes, and finds the files that they map. */
 #include "command/base/common.h"
 #include "command/proc/process.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 pid_t hl_next_process(DIR **proc) {
@@ -48,4 +50,25 @@ void hl_add_children(struct hl_pids *pids) {
                 hl_add_pid(pids, pid);
         }
     }
+}
+
+uint64_t hl_find_mapped_device(int file, uint64_t device) {
+    static struct { uint64_t device, shown; } known[16];
+    static size_t n;
+    for (size_t i = 0; i < n; i++)
+        if (known[i].device == device)
+            return known[i].shown;
+    struct hl_region region;
+    char *line = NULL;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *at = mmap(NULL, page, PROT_READ, MAP_PRIVATE, file, 0);
+    uint64_t shown = at != MAP_FAILED && hl_find_own_region(&region, at, &line) ? region.device : device;
+    free(line);
+    if (at != MAP_FAILED)
+        munmap(at, page);
+    if (n < sizeof known / sizeof known[0]) {
+        known[n].device = device;
+        known[n++].shown = shown;
+    }
+    return shown;
 }

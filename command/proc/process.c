@@ -6,6 +6,7 @@
    ESRCH and never two processes in one answer. */
 #include "command/proc/process.h"
 #include "command/base/basics.h"
+#include "elf/line.h"
 #include "elf/maps.h"
 
 #include <errno.h>
@@ -51,24 +52,13 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
     process->folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (process->folder < 0)
         return -errno;
-    process->name = hl_xasprintf("?");
+    char name[80]; /* longer than any; a name may hold newlines, and the last one is the kernel's */
     char buffer[TEXT_BYTES];
     FILE *text = open_text(process, "comm", buffer);
-    if (text == NULL)
-        return 0;
-    size_t size = 0;
-    char *line = NULL;
-    ssize_t bytes =
-        getdelim(&line, &size, '\0', text); /* a name may hold newlines; the last one is the kernel's */
-    if (bytes > 0 && line[bytes - 1] == '\n')
-        line[bytes - 1] = '\0';
-    if (bytes > 0) {
-        free(process->name);
-        process->name = line;
-    } else {
-        free(line);
-    }
-    fclose(text);
+    size_t bytes = text != NULL ? fread(name, 1, sizeof name, text) : 0;
+    process->name = bytes > 0 ? hl_xasprintf("%.*s", (int)bytes - 1, name) : hl_xasprintf("?");
+    if (text != NULL)
+        fclose(text);
     return 0;
 }
 
@@ -99,6 +89,17 @@ bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *s
             return true;
     }
     return false;
+}
+
+bool hl_find_own_region(struct hl_region *region, const void *start, char **line) {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    size_t size = 0;
+    bool found = false;
+    while (maps != NULL && !found && hl_next_region(region, maps, line, &size))
+        found = region->start == (uint64_t)start && region->inode != 0;
+    if (maps != NULL)
+        fclose(maps);
+    return found;
 }
 
 /* "AnonHugePages:      2048 kB" */
@@ -376,28 +377,22 @@ const struct hl_region *hl_find_region(const struct hl_process *process, uint64_
 }
 
 int hl_read_usage(pid_t pid, struct hl_usage *usage) {
-    char *path = hl_xasprintf("/proc/%d/stat", pid), *line = NULL;
+    char path[32], line[1024];
     unsigned long user = 0, kernel = 0;
-    size_t size = 0;
-    int result = -ESRCH;
-    FILE *file = fopen(path, "re");
-    free(path);
-    if (file == NULL)
-        return errno == ENOENT ? -ESRCH : -errno;
-    ssize_t bytes = getdelim(&line, &size, '\0', file); /* a name may hold newlines and parentheses */
-    const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
-    if (at != NULL &&
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    long bytes = hl_read_file(path, line, sizeof line - 1);
+    line[bytes > 0 ? bytes : 0] = '\0';
+    const char *at = strrchr(line, ')'); /* a name may hold newlines and parentheses */
+    if (at == NULL ||
         sscanf(at,
                ") %c %d %*d %*d %*d %*d %u %*u %*u %*u %*u %lu %lu %*d %*d %*d %*d %*d %*d "
                "%" SCNu64,
-               &usage->state, &usage->parent, &usage->flags, &user, &kernel, &usage->started) == 6)
-        result = 0;
+               &usage->state, &usage->parent, &usage->flags, &user, &kernel, &usage->started) != 6)
+        return bytes < 0 && bytes != -ENOENT ? (int)bytes : -ESRCH;
     double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
     usage->user_ms = (double)user * tick_ms;
     usage->system_ms = (double)kernel * tick_ms;
-    free(line);
-    fclose(file);
-    return result;
+    return 0;
 }
 
 int hl_has_same(int folder, const char *name) {

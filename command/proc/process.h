@@ -70,6 +70,10 @@ struct hl_loaded {
    *LINE of *SIZE bytes, a buffer for getline(3).  False: there is no more line. */
 bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
 
+/* Finds the mapping of this process that begins at START: some file systems show another device and inode there than stat's.  The
+   name is part of *LINE, which the caller frees.  False: there is none of a file. */
+bool hl_find_own_region(struct hl_region *region, const void *start, char **line);
+
 /* Opens /proc/PID.  0, or a negated errno. */
 int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
@@ -183,7 +187,10 @@ void hl_say_unreadable(pid_t pid, int result);
 /* The region that holds the address AT; NULL if there is none. */
 const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at);
 
-/* The beginning of the name of an image that was made for a process (attach/image.c): it has no path, but maps shows its name as
+/* The device of the open FILE as maps shows it, which DEVICE, stat(2)'s, differs from on overlayfs and btrfs. */
+uint64_t hl_find_mapped_device(int file, uint64_t device);
+
+/* The beginning of the name of an image that was made for a process (inject/attach-image.c): it has no path, but maps shows its name as
    one. */
 #define HL_OWN_IMAGE "hugeld:"
 bool hl_is_own_image(const struct hl_region *region);

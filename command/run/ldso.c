@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The patched dynamic linker, and how it gets into a program that names another one.
+/* The patched dynamic linker, and whether it can run a program that names another one.
 
    "ld.so PROGRAM" is the simple way, but then /proc/self/exe and comm are ld.so's: interpreters don't find their libraries,
-   compilers don't find their other halves, and a script is no ELF file.  So ld.so is mounted over the one that programs name, in a
-   mount namespace that only this program and its children see. */
+   compilers don't find their other halves, and a script is no ELF file.  So the exec stop maps it in the place of the other one
+   (inject/exec-interpreter.c). */
 #include "command/run/ldso.h"
 #include "command/base/basics.h"
 #include "command/file/elf-file.h"
 #include "command/file/section.h"
-#include "command/run/mount.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -64,14 +63,4 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
     free(origin);
     free(installed);
     return reason;
-}
-
-int hl_mount_linker(const char *linker, const char *interpreter) {
-    int from = open(linker, O_PATH | O_CLOEXEC), to = open(interpreter, O_PATH | O_CLOEXEC);
-    int result = from < 0 || to < 0 ? -errno : hl_mount_over(from, to);
-    if (from >= 0)
-        close(from);
-    if (to >= 0)
-        close(to);
-    return result;
 }

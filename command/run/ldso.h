@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The patched dynamic linker, and how it gets into a program that names another one. */
+/* The patched dynamic linker, and whether it can run a program that names another one. */
 #ifndef HL_LDSO_H
 #define HL_LDSO_H
 
@@ -19,10 +19,5 @@ char *hl_find_linker(void);
    sentence.  *INTERPRETER is the dynamic linker that FILE names, if known; the caller owns it. */
 char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
                            char **interpreter);
-
-/* Puts LINKER over INTERPRETER for this process and its children: a bind mount in a mount namespace of their
-   own, which an unprivileged process gets with a user namespace in which no IDs change.  0, or a
-   negated errno, and nothing changed. */
-int hl_mount_linker(const char *linker, const char *interpreter);
 
 #endif

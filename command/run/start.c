@@ -8,7 +8,7 @@
    A program of which nothing is shared is started as it is.  If someone wants to know why, a child says it: judging a file takes
    libraries and time that this process does not have. */
 #include "command/run/start.h"
-#include "command/exec-stop/exec-stop.h"
+#include "command/inject/exec-stop.h"
 #include "command/file/file-plan.h"
 #include "command/file/launcher.h"
 #include "command/file/remedy.h"
@@ -43,7 +43,6 @@ struct start {
     bool is_in_place;          /* the file is kept on huge pages */
     struct hl_exec_stop *stop; /* the program begins on its image; or NULL */
     bool is_preloaded;         /* libhugeld.so is in LD_PRELOAD */
-    char *linker;              /* to be called with the program as its argument, or NULL */
     bool is_as_it_is;          /* nothing of it is shared, and nothing else may be used */
     bool has_told;             /* a line has said why it has no image */
     enum hl_reason reason; /* why it, or with --children what it starts, runs on small pages; or HL_MOVED */
@@ -66,7 +65,7 @@ static bool selects_main(const struct start *start, const char *path) {
 static void start_exec_stop(struct start *start) {
     if (start->options.bss != HL_BSS_OFF || hl_is_privileged(&start->program))
         return;
-    char *reason = hl_start_exec_stop(&start->stop, &start->program, &start->options);
+    char *reason = hl_start_exec_stop(&start->stop, &start->program, &start->options, NULL);
     start->has_told = reason != NULL && wants_lines(start);
     if (start->has_told)
         hl_warn("%s: not at the exec stop: %s", start->name, reason);
@@ -213,28 +212,21 @@ static void set_variables(const struct start *start, const char *more) {
 
 /* --- with the patched linker --- */
 
-/* Puts the patched linker over the one that the program names.  Preloads if that is not possible. */
+/* Maps the patched linker in the place of the one that the program names.  Preloads if that is not possible. */
 static void choose_linker(struct start *start) {
     struct hl_program *program = &start->program;
     const struct hl_run *run = &start->request->run;
+    const char *objects = getenv("LD_HUGEPAGES");
     char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker(), *interpreter;
     const struct hl_elf_file *file = hl_read_program(program) ? &program->file : NULL;
     char *reason = hl_explain_no_linker(linker, file, program->executable, &interpreter);
-    int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
-    if (reason == NULL && result != 0 && program->is_script)
-        reason = hl_xasprintf("%s cannot be mounted here (%s)", linker, strerror(-result));
-    if (reason == NULL && result != 0) {
-        hl_warn(
-            "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
-            start->name, linker, program->path, strerror(-result));
-        start->linker = linker;
-        linker = NULL;
-    }
+    if (reason == NULL)
+        reason = hl_start_exec_stop(&start->stop, program, &start->options, linker);
     if (reason != NULL) {
         choose_preload(start);
         if (start->reason == HL_MOVED)
             hl_warn("%s: %s; libhugeld.so is preloaded instead", start->name, reason);
-    } else if (getenv("LD_HUGEPAGES") == NULL) {
+    } else if (objects == NULL || objects[0] == '\0') {
         setenv("LD_HUGEPAGES", "main", 1); /* without this the linker moves nothing */
     }
     free(reason);
@@ -370,7 +362,8 @@ static int tell(const struct start *start) {
         explain_in_child(start);
     } else if (start->is_in_place && (start->is_strict || verbose)) {
         is_fine = explain_in_child(start);
-    } else if (start->stop != NULL && names_others && !start->is_preloaded && verbose) {
+    } else if (start->request->run.via == HL_VIA_AUTO && start->stop != NULL && names_others &&
+               !start->is_preloaded && verbose) {
         hl_warn("%s: %s; %s", start->name, hl_reason_sentence(HL_REASON_NO_LIBRARY_IMAGE),
                 hl_reason_remedy(HL_REASON_NO_LIBRARY_IMAGE));
     }
@@ -378,21 +371,6 @@ static int tell(const struct start *start) {
 }
 
 /* --- the program --- */
-
-/* Becomes ld.so with the program as its argument.  Returns only when that fails. */
-static int become_linker(const struct start *start) {
-    char **program = start->request->program;
-    size_t n = 1; /* its own name */
-    while (program[n] != NULL)
-        n++;
-    char **arguments = hl_xmalloc((n + 4) * sizeof *arguments);
-    const char *first[] = {start->linker, "--argv0", program[0], start->program.path};
-    memcpy(arguments, first, sizeof first);
-    memcpy(arguments + 4, program + 1, n * sizeof *arguments);
-    execv(start->linker, arguments);
-    free(arguments);
-    return hl_refuse_program(program[0]);
-}
 
 static void wait_at_gate(int gate) {
     char byte = 0;
@@ -422,8 +400,6 @@ static void become_shell(char *path, char **argv) {
 static int become_program(struct start *start) {
     struct hl_program *program = &start->program;
     char **argv = start->request->program;
-    if (start->linker != NULL)
-        return become_linker(start);
     execv(program->path, argv);
     if (start->stop != NULL && !start->is_strict) { /* a security module may forbid tracing it */
         hl_cancel_exec_stop(start->stop);

@@ -33,16 +33,11 @@ void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, ch
         (struct hl_stretch){start, end, huge_bytes, mark, hl_xasprintf("%s", words)};
 }
 
-static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
-    if (candidate > at && candidate < *limit)
-        *limit = candidate;
-}
-
 /* The next address after AT, at most END, at which one of the first N stretches begins or ends. */
 static uint64_t find_border(const struct hl_drawing *drawing, size_t n, uint64_t at, uint64_t end) {
     for (size_t i = 0; i < n; i++) {
-        lower_to(&end, drawing->stretch[i].start, at);
-        lower_to(&end, drawing->stretch[i].end, at);
+        hl_lower_to(&end, drawing->stretch[i].start, at);
+        hl_lower_to(&end, drawing->stretch[i].end, at);
     }
     return end;
 }

@@ -28,7 +28,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* "x86-64", or NULL for a machine without a known name. */
 static const char *machine_name(unsigned machine) {
     static const struct {
         unsigned machine;
@@ -40,7 +39,7 @@ static const char *machine_name(unsigned machine) {
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (names[i].machine == machine)
             return names[i].name;
-    return NULL;
+    return "unknown";
 }
 
 struct request {
@@ -63,160 +62,176 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "FILE...", NULL, HL_LIST(struct request, paths)},
 };
 
-/* All of a file's segments, by hl_list_parts. */
-struct parts {
-    size_t n;
-    struct hl_part *part;
-};
-
 /* The origin of the planned load address. */
 enum address { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
+
+/* What is known of one file. */
+struct inspection {
+    struct hl_file_plan plan;
+    struct hl_options options; /* of the plan */
+    enum address address;
+    bool has_range;
+    struct hl_starts range; /* over all load addresses */
+    uint64_t pool_pages;    /* that a private copy takes at the address that takes most */
+    struct hl_found_image image;
+    struct hl_verdict verdict;
+    size_t n_parts;
+    struct hl_part *part; /* all its segments, by hl_list_parts */
+};
 
 static bool is_static(const struct hl_elf_file *file) {
     return !file->has_interpreter && strcmp(hl_elf_type(file), "dso") != 0;
 }
 
-static uint64_t to_kib(uint64_t bytes) { return bytes / 1024 + (bytes % 1024 != 0); }
+/* --- the answer --- */
 
-/* " (remedy)", or "" if there is none.  The caller frees it. */
-static char *format_remedy(const char *remedy) {
-    return remedy == NULL ? hl_xasprintf("%s", "") : hl_xasprintf(" (%s)", remedy);
+/* Adds REASON with SENTENCE and REMEDY, each of which may be missing. */
+static void add_reason(json_t *to, enum hl_reason reason, const char *sentence, const char *remedy) {
+    json_object_set_new(to, "reason", hl_json_text(reason == HL_MOVED ? NULL : hl_reason_name(reason)));
+    json_object_set_new(to, "sentence", hl_json_text(sentence));
+    json_object_set_new(to, "remedy", hl_json_text(remedy));
 }
 
-static void print_span(const struct hl_file_plan *report, const struct hl_span *span) {
-    const struct hl_object *object = &report->object;
-    char *segments = hl_xasprintf("%s", "");
+/* The same as reason.def has them. */
+static void add_plain_reason(json_t *to, enum hl_reason reason) {
+    bool is_any = reason != HL_MOVED;
+    add_reason(to, reason, is_any ? hl_reason_sentence(reason) : NULL,
+               is_any ? hl_reason_remedy(reason) : NULL);
+}
+
+static json_t *make_spans(const struct hl_plan *plan, const struct hl_geometry *geometry) {
+    json_t *spans = json_array();
+    for (unsigned i = 0; i < plan->n_spans; i++) {
+        const struct hl_span *span = &plan->span[i];
+        json_array_append_new(spans,
+                              json_pack("{s:o, s:o, s:s, s:s, s:I}", "start", hl_json_hex(span->start), "end",
+                                        hl_json_hex(span->end), "kind", hl_kind_name(span->kind), "flags",
+                                        hl_flags_text(span->flags), "pages",
+                                        (json_int_t)(hl_span_bytes(span) / geometry->huge_page_bytes)));
+    }
+    return spans;
+}
+
+/* The reasons why parts of SEGMENT stay, each with its bytes.  *MOST is that of most bytes; HL_MOVED: some of it is moved. */
+static json_t *make_small(const struct inspection *inspection, unsigned segment, enum hl_reason *most) {
+    json_t *small = json_array();
+    uint64_t most_bytes = 0;
+    *most = inspection->plan.plan.reason[segment];
+    for (size_t i = 0; i < inspection->n_parts; i++) {
+        const struct hl_part *part = &inspection->part[i];
+        uint64_t bytes = 0;
+        bool is_first = part->segment == segment && part->sentence != NULL;
+        for (size_t j = 0; j < inspection->n_parts; j++) {
+            const struct hl_part *other = &inspection->part[j];
+            bool is_alike = other->segment == segment && other->sentence == part->sentence;
+            bytes += is_alike ? other->end - other->start : 0;
+            is_first &= !is_alike || j >= i;
+        }
+        if (!is_first)
+            continue;
+        json_t *row = json_pack("{s:I}", "bytes", (json_int_t)bytes);
+        add_reason(row, part->reason, part->sentence,
+                   part->reason != HL_MOVED ? hl_reason_remedy(part->reason) : NULL);
+        json_array_append_new(small, row);
+        if (*most != HL_MOVED && part->reason != HL_MOVED && bytes > most_bytes) {
+            most_bytes = bytes;
+            *most = part->reason;
+        }
+    }
+    return small;
+}
+
+static json_t *make_plan(const struct inspection *inspection) {
+    static const char *const names[] = {"own", "process", "kernel", "example"};
+    const struct hl_object *object = &inspection->plan.object;
+    const struct hl_plan *plan = &inspection->plan.plan;
+    json_t *segments = json_array();
     for (unsigned i = 0; i < object->n_segments; i++) {
-        if (hl_segment_overlap(&object->segment[i], span->start, span->end) == 0)
-            continue;
-        char *longer = hl_xasprintf("%s%s%u", segments, segments[0] != '\0' ? "," : "", i);
-        free(segments);
-        segments = longer;
+        const struct hl_segment *segment = &object->segment[i];
+        enum hl_reason reason;
+        json_t *small = make_small(inspection, i, &reason);
+        json_t *row = json_pack("{s:o, s:o, s:s, s:I, s:o}", "start", hl_json_hex(segment->start), "end",
+                                hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
+                                "covered_bytes", (json_int_t)plan->covered_bytes[i], "small", small);
+        add_plain_reason(row, reason);
+        json_array_append_new(segments, row);
     }
-    uint64_t pages = (span->end - span->start) / report->geometry.huge_page_bytes;
-    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %6" PRIu64 " page%-1s of segment %s", span->start,
-             span->end, hl_flags_text(span->flags), hl_kind_name(span->kind), pages, hl_plural(pages),
-             segments);
-    free(segments);
+    json_t *json =
+        json_pack("{s:o, s:s, s:I, s:o, s:I, s:o, s:o}", "load_bias", hl_json_hex(object->load_bias),
+                  "load_bias_of", names[inspection->address], "pages", (json_int_t)hl_count_pages(plan),
+                  "text_share", hl_json_share(plan->text_covered_bytes, plan->text_bytes),
+                  "made_executable_bytes", (json_int_t)plan->made_executable_bytes, "spans",
+                  make_spans(plan, &inspection->plan.geometry), "segments", segments);
+    add_plain_reason(json, (enum hl_reason)inspection->plan.reason);
+    return json;
 }
 
-/* How many bytes of PART's segment stay for PART's reason. */
-static uint64_t count_alike(const struct parts *parts, const struct hl_part *part) {
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < parts->n; i++)
-        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence)
-            bytes += parts->part[i].end - parts->part[i].start;
-    return bytes;
-}
-
-static bool is_first_alike(const struct parts *parts, size_t index) {
-    const struct hl_part *part = &parts->part[index];
-    for (size_t i = 0; i < index; i++)
-        if (parts->part[i].segment == part->segment && parts->part[i].sentence == part->sentence)
-            return false;
-    return part->sentence != NULL;
-}
-
-/* The remedy for REASON, or NULL: there is none, or it is no reason. */
-static const char *find_remedy(enum hl_reason reason) {
-    return reason == HL_MOVED ? NULL : hl_reason_remedy(reason);
-}
-
-/* Prints the parts of each segment that stay, and why. */
-static void print_segments(const struct hl_file_plan *report, const struct parts *parts) {
-    for (size_t i = 0; i < parts->n; i++) {
-        const struct hl_part *part = &parts->part[i];
-        const struct hl_segment *segment = &report->object.segment[part->segment];
-        uint64_t bytes = segment->end - segment->start, small = count_alike(parts, part);
-        if (!is_first_alike(parts, i))
-            continue;
-        char *remedy = format_remedy(find_remedy(part->reason)),
-             *amount = small == bytes
-                           ? hl_xasprintf("%s", "")
-                           : hl_xasprintf("%" PRIu64 " of %" PRIu64 " KiB: ", to_kib(small), to_kib(bytes));
-        hl_print("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64 " stays: %s%s%s", part->segment,
-                 hl_flags_text(segment->flags), segment->start, segment->end, amount, part->sentence, remedy);
-        free(amount);
-        free(remedy);
-    }
-}
-
-static void print_range(const struct hl_file_plan *report, const struct hl_starts *range, const char *where) {
-    if (range->pages_max == 0)
-        return; /* no address gives any page */
-    unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
-    unsigned most = hl_permille(range->covered_max, report->plan.text_bytes);
-    unsigned full = hl_permille(range->full_starts, range->starts);
-    hl_print("  %s %" PRIu64 " load addresses: %" PRIu64 " to %" PRIu64
-             " pages, %u.%u to %u.%u %% of the text, "
-             "all of it in %u.%u %% of starts; up to %" PRIu64 " KiB of read-only data become executable",
-             where, range->starts, range->pages_min, range->pages_max, least / 10, least % 10, most / 10,
-             most % 10, full / 10, full % 10, to_kib(range->made_executable_max));
-}
-
-/* The backend that the options want for a span of this KIND: its mark, and *BACKEND in words.  Whether data was written is only
-   known in a process. */
-static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
-    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "image"};
-    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE};
-    unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
-    *backend = kind == HL_DATA && options->data == HL_DATA_AUTO ? "thp, if most of it is written by then"
-                                                                : names[choice];
-    return marks[choice];
-}
-
-/* The name of backend='s value. */
-static const char *backend_value(const struct hl_options *options) {
-    for (size_t i = 0; i < hl_option_row_count; i++)
-        if (strcmp(hl_option_rows[i].name, "backend") == 0)
-            return hl_option_rows[i].values[options->backend];
-    return "";
-}
-
-static void draw_plan(const struct hl_file_plan *report, const struct parts *parts,
-                      const struct hl_options *options) {
-    struct hl_drawing drawing = {.huge_page_bytes = report->geometry.huge_page_bytes};
-    for (unsigned i = 0; i < report->plan.n_spans; i++) {
-        const struct hl_span *span = &report->plan.span[i];
-        const char *backend;
-        char mark = plan_mark(options, span->kind, &backend);
-        char *words = hl_xasprintf("%s, %s", hl_kind_name(span->kind), backend);
-        hl_add_stretch(&drawing, span->start, span->end, mark, hl_span_bytes(span), words);
-        free(words);
-    }
-    hl_add_small_stretches(&drawing, parts->part, parts->n);
-    hl_finish_drawing(&drawing);
-}
-
-/* Whether to print why there is no image and none can be made: if the verdict does not say it, and the file is not just too small,
-   as most are. */
-static bool is_lack_worth_a_line(const struct hl_found_image *image, const struct hl_verdict *verdict) {
-    return image->path == NULL && verdict->image_reason != HL_MOVED && image->reason != HL_MOVED &&
-           image->reason != HL_REASON_TOO_SMALL && image->reason != HL_REASON_SPARSE_TEXT;
-}
-
-static void print_image(const struct hl_file_plan *report, const struct hl_found_image *image,
-                        const struct hl_starts *range, const struct hl_options *options,
-                        const struct hl_verdict *verdict) {
-    char *remedy = hl_format_image_remedy(image, report->path), *help = format_remedy(remedy);
-    uint64_t kib = report->geometry.huge_page_bytes / 1024;
-    if (is_lack_worth_a_line(image, verdict))
-        hl_print("  image: %s%s", hl_reason_sentence(image->reason), help);
-    else if (image->use == HL_IMAGE_USED)
-        hl_print("  image: text and read-only data are mapped from %s, of which all processes share one copy",
-                 image->path);
-    else if (image->use == HL_IMAGE_DEPENDS && range != NULL)
-        hl_print("  image: mapped from %s if it is loaded at a multiple of %" PRIu64
-                 " KiB: always by the patched linker, else at one of %" PRIu64 " load addresses",
-                 image->path, kib, range->starts);
-    else if (image->is_unwanted)
-        hl_print("  image: %s is not used with backend=%s%s", image->path, backend_value(options), help);
-    else if (image->is_placed_anywhere && image->reason == HL_REASON_IMAGE_PLACE)
-        hl_print("  image: %s, on which it begins where hugeld run starts it", image->path);
-    else if (image->path != NULL)
-        hl_print("  image: %s is not used: %s%s", image->path, hl_reason_sentence(image->reason), help);
-    free(help);
+static json_t *make_image(const struct inspection *inspection) {
+    const struct hl_found_image *image = &inspection->image;
+    const struct hl_plan *plan = &image->plan;
+    char *remedy = hl_format_image_remedy(image, inspection->plan.path);
+    json_t *json =
+        json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:o}", "path", hl_json_text(image->path), "bytes",
+                  image->path != NULL ? json_integer((json_int_t)image->bytes) : json_null(), "used",
+                  image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
+                  "needed_pages", (json_int_t)image->needed_pages, "pages", (json_int_t)hl_count_pages(plan),
+                  "text_share", hl_json_share(plan->text_covered_bytes, plan->text_bytes), "spans",
+                  make_spans(plan, &inspection->plan.geometry));
+    add_reason(json, image->reason, image->reason != HL_MOVED ? hl_reason_sentence(image->reason) : NULL,
+               remedy);
     free(remedy);
+    return json;
+}
+
+static json_t *make_answer(const struct inspection *inspection) {
+    const struct hl_file_plan *plan = &inspection->plan;
+    const struct hl_starts *range = &inspection->range;
+    const struct hl_elf_file *file = plan->file;
+    const struct hl_mark *mark = hl_find_mark(file->fd);
+    json_t *json = json_pack(
+        "{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o, s:o, s:I, s:o, s:o}", "path", hl_json_text(plan->path),
+        "type", hl_elf_type(file), "machine", machine_name(file->header.e_machine), "static", is_static(file),
+        "page_bytes", (json_int_t)plan->geometry.page_bytes, "huge_page_bytes",
+        (json_int_t)plan->geometry.huge_page_bytes, "text_bytes", (json_int_t)plan->plan.text_bytes, "plan",
+        make_plan(inspection), "rewrites",
+        mark == NULL ? json_null() : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what),
+        "pool_pages", (json_int_t)inspection->pool_pages, "verdict", hl_json_verdict(&inspection->verdict),
+        "image", make_image(inspection));
+    if (inspection->has_range)
+        json_object_set_new(
+            json, "range",
+            json_pack("{s:I, s:I, s:I, s:o, s:o, s:I, s:o}", "starts", (json_int_t)range->starts, "pages_min",
+                      (json_int_t)range->pages_min, "pages_max", (json_int_t)range->pages_max,
+                      "text_share_min", hl_json_share(range->covered_min, plan->plan.text_bytes),
+                      "text_share_max", hl_json_share(range->covered_max, plan->plan.text_bytes),
+                      "made_executable_bytes_max", (json_int_t)range->made_executable_max,
+                      "starts_full_share", hl_json_share(range->full_starts, range->starts)));
+    return json;
+}
+
+/* --- in text --- */
+
+/* The line on the image, or NULL: there is none, and the verdict says it, or the file is just too small, as most are. */
+static const char *choose_image_line(const struct inspection *inspection) {
+    const struct hl_found_image *image = &inspection->image;
+    bool is_lack_worth_a_line = inspection->verdict.image_reason != HL_MOVED && image->reason != HL_MOVED &&
+                                image->reason != HL_REASON_TOO_SMALL &&
+                                image->reason != HL_REASON_SPARSE_TEXT;
+    if (image->path == NULL)
+        return is_lack_worth_a_line ? "  image: {image.sentence}{image.remedy:()}" : NULL;
+    if (image->use == HL_IMAGE_USED)
+        return "  image: text and read-only data are mapped from {image.path}, of which all processes share "
+               "one copy";
+    if (image->use == HL_IMAGE_DEPENDS && inspection->has_range)
+        return "  image: mapped from {image.path} if it is loaded at a multiple of {huge_page_bytes:KiB}: "
+               "always by the patched linker, else at one of {range.starts} load addresses";
+    if (image->is_unwanted)
+        return inspection->options.backend == HL_BACKEND_THP
+                   ? "  image: {image.path} is not used with backend=thp{image.remedy:()}"
+                   : "  image: {image.path} is not used with backend=hugetlb{image.remedy:()}";
+    if (image->is_placed_anywhere && image->reason == HL_REASON_IMAGE_PLACE)
+        return "  image: {image.path}, on which it begins where hugeld run starts it";
+    return "  image: {image.path} is not used: {image.sentence}{image.remedy:()}";
 }
 
 static void print_verdict(const struct hl_verdict *verdict) {
@@ -233,242 +248,157 @@ static void print_verdict(const struct hl_verdict *verdict) {
     free(words);
 }
 
-/* The pages of the pool that a private copy takes at the load address that takes most.  Writable data takes none. */
-static uint64_t count_pool_pages(const struct hl_file_plan *report, const struct hl_options *options) {
+#define PLAN                                                                                                 \
+    ": {plan.pages} huge page{plan.pages:s} of {huge_page_bytes:KiB}; {plan.text_share:%} of the text; "     \
+    "{plan.made_executable_bytes:KiB} of read-only data become executable"
+#define RANGE                                                                                                \
+    "over its {range.starts} load addresses: {range.pages_min} to {range.pages_max} pages, "                 \
+    "{range.text_share_min:%} to {range.text_share_max:%} of the text, all of it in "                        \
+    "{range.starts_full_share:%} of starts; up to {range.made_executable_bytes_max:KiB} of read-only data "  \
+    "become executable"
+
+/* Prints how much a private copy, or the existing image, brings onto huge pages. */
+static void print_plan(const struct inspection *inspection, const json_t *answer) {
+    static const char *const lines[] = {
+        [OWN] = "  plan" PLAN,
+        [OF_PROCESS] = "  plan" PLAN,
+        [OF_KERNEL] = "  where this kernel puts it in each start, tried out" PLAN,
+        [EXAMPLE] = "  as an example, loaded at a boundary of huge pages" PLAN};
+    bool has_range = inspection->has_range && inspection->range.pages_max > 0;
+    if (inspection->address == EXAMPLE && has_range)
+        hl_print_fields(answer, "  " RANGE);
+    hl_print_fields(answer, lines[inspection->address]);
+    if (inspection->address == OF_KERNEL && has_range)
+        hl_print_fields(answer, "  on other kernels and file systems, " RANGE);
+    if (inspection->pool_pages > 0)
+        hl_print_fields(answer,
+                        inspection->has_range
+                            ? "  a private copy takes up to {pool_pages} page{pool_pages:s} of the pool"
+                            : "  a private copy takes {pool_pages} page{pool_pages:s} of the pool");
+}
+
+/* Draws the plan.  Each span has the mark and the name of the backend that the options want for it; whether data was written is only
+   known in a process. */
+static void draw_plan(const struct inspection *inspection) {
+    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "image"};
+    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE};
+    struct hl_drawing drawing = {.huge_page_bytes = inspection->plan.geometry.huge_page_bytes};
+    for (unsigned i = 0; i < inspection->plan.plan.n_spans; i++) {
+        const struct hl_span *span = &inspection->plan.plan.span[i];
+        bool is_copy = span->kind == HL_TEXT || span->kind == HL_RODATA,
+             is_written = span->kind == HL_DATA && inspection->options.data == HL_DATA_AUTO;
+        unsigned backend = is_copy ? inspection->options.backend : HL_BACKEND_THP;
+        char *words = hl_xasprintf("%s, %s", hl_kind_name(span->kind),
+                                   is_written ? "thp, if most of it is written by then" : names[backend]);
+        hl_add_stretch(&drawing, span->start, span->end, marks[backend], hl_span_bytes(span), words);
+        free(words);
+    }
+    hl_add_small_stretches(&drawing, inspection->part, inspection->n_parts);
+    hl_finish_drawing(&drawing);
+}
+
+/* Prints the map, the moved parts, and the parts of each segment that stay, and why. */
+static void print_parts(const struct inspection *inspection, const json_t *plan) {
+    size_t i, j;
+    json_t *span, *segment, *small;
+    draw_plan(inspection);
+    json_array_foreach(json_object_get(plan, "spans"), i, span)
+        hl_print_fields(span, "    {start:x}-{end:x} {flags} {kind:-6} {pages:6} page{pages:s}");
+    json_array_foreach(json_object_get(plan, "segments"), i, segment) {
+        char *place = hl_format_fields(segment, "{flags} {start}-{end}");
+        json_array_foreach(json_object_get(segment, "small"), j, small) {
+            char *why = hl_format_fields(small, "{bytes:KiB}: {sentence}{remedy:()}");
+            hl_print("    segment %zu %s stays: %s", i, place, why);
+            free(why);
+        }
+        free(place);
+    }
+}
+
+static void print_answer(const struct inspection *inspection, const json_t *answer) {
+    const struct hl_file_plan *plan = &inspection->plan;
+    const char *image_line = choose_image_line(inspection);
+    hl_print_fields(answer, "{path}: {type}, {machine}, {text_bytes:KiB} of text");
+    if (is_static(plan->file))
+        hl_print("  static: the dynamic linker never runs, so there can be no private copy");
+    if (!json_is_null(json_object_get(answer, "rewrites")))
+        hl_print_fields(
+            answer, "  it rewrites its own text, {rewrites.what} (section {rewrites.section}): text takes "
+                    "thp, and stays with backend=hugetlb and under a memory limit");
+    if (plan->object.n_segments > 0 && hl_is_native(plan->file))
+        print_verdict(&inspection->verdict);
+    if (image_line != NULL)
+        hl_print_fields(answer, image_line);
+    /* A static program gets no private copy, so a plan applies to it only on an image. */
+    bool is_planned = !is_static(plan->file) || inspection->options.backend == HL_BACKEND_IMAGE;
+    if (is_planned && (inspection->verdict.best != HL_WAY_NOTHING || hl_count_pages(&plan->plan) > 0))
+        print_plan(inspection, answer);
+    if (is_planned)
+        print_parts(inspection, json_object_get(answer, "plan"));
+    if (plan->reason != 0 && plan->object.n_segments == 0)
+        hl_print_fields(answer, "    stays: {plan.sentence}{plan.remedy:()}");
+}
+
+/* --- files --- */
+
+/* Writable data takes no page of the pool. */
+static uint64_t count_pool_pages(const struct hl_file_plan *plan, const struct hl_options *options) {
     struct hl_options only = *options;
     struct hl_starts starts;
     only.data = HL_DATA_OFF;
     only.bss = HL_BSS_OFF;
-    bool takes_none =
-        is_static(report->file) || options->backend == HL_BACKEND_THP || options->backend == HL_BACKEND_IMAGE;
-    if (takes_none || report->object.n_segments == 0)
+    if (is_static(plan->file) || options->backend == HL_BACKEND_THP || options->backend == HL_BACKEND_IMAGE ||
+        plan->object.n_segments == 0)
         return 0;
-    hl_measure_starts(&starts, report, &only);
+    hl_measure_starts(&starts, plan, &only);
     return starts.pages_max;
-}
-
-/* Prints how much a private copy, or the existing image, brings onto huge pages. */
-static void print_plan(const struct hl_file_plan *report, const struct hl_starts *range, enum address address,
-                       uint64_t pool_pages) {
-    const struct hl_plan *plan = &report->plan;
-    unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
-    uint64_t pages = hl_count_pages(plan);
-    const char *start = address == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
-                        : address == OF_KERNEL ? "where this kernel puts it in each start, tried out"
-                                               : "plan";
-    if (address == EXAMPLE && range != NULL)
-        print_range(report, range, "over its");
-    hl_print("  %s: %" PRIu64 " huge page%s of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
-             " KiB of read-only data become executable",
-             start, pages, hl_plural(pages), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
-             to_kib(plan->made_executable_bytes));
-    if (address == OF_KERNEL && range != NULL)
-        print_range(report, range, "on other kernels and file systems, over its");
-    if (pool_pages > 0)
-        hl_print("  a private copy takes %s%" PRIu64 " page%s of the pool", range != NULL ? "up to " : "",
-                 pool_pages, hl_plural(pool_pages));
-}
-
-/* Prints the map, the moved parts, and the parts that stay. */
-static void print_parts(const struct hl_file_plan *report, const struct parts *parts,
-                        const struct hl_options *options) {
-    draw_plan(report, parts, options);
-    for (unsigned i = 0; i < report->plan.n_spans; i++)
-        print_span(report, &report->plan.span[i]);
-    print_segments(report, parts);
-}
-
-static void print_report(const struct hl_file_plan *report, const struct hl_found_image *image,
-                         const struct hl_starts *range, enum address address, const struct parts *parts,
-                         const struct hl_options *options, const struct hl_verdict *verdict) {
-    const struct hl_plan *plan = &report->plan;
-    const char *machine = machine_name(report->file->header.e_machine);
-    hl_print("%s: %s, %s, %" PRIu64 " KiB of text", report->path, hl_elf_type(report->file),
-             machine != NULL ? machine : "unknown machine", to_kib(plan->text_bytes));
-    if (is_static(report->file))
-        hl_print("  static: the dynamic linker never runs, so there can be no private copy");
-    const struct hl_mark *mark = hl_find_mark(report->file->fd);
-    if (mark != NULL)
-        hl_print(
-            "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb "
-            "and under a memory limit",
-            mark->what, mark->section);
-    if (report->object.n_segments > 0 && hl_is_native(report->file))
-        print_verdict(verdict);
-    print_image(report, image, range, options, verdict);
-    /* A static program gets no private copy, so a plan applies to it only on an image. */
-    bool is_planned = !is_static(report->file) || options->backend == HL_BACKEND_IMAGE;
-    if (is_planned && (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0))
-        print_plan(report, range, address, count_pool_pages(report, options));
-    if (is_planned)
-        print_parts(report, parts, options);
-    if (report->reason != 0 && report->object.n_segments == 0) {
-        char *remedy = format_remedy(hl_reason_remedy((enum hl_reason)report->reason));
-        hl_print("    stays: %s%s", hl_reason_sentence((enum hl_reason)report->reason), remedy);
-        free(remedy);
-    }
-}
-
-/* Adds REASON and its sentence, null if there is no obstacle, and REMEDY, which may be NULL. */
-static void add_json_reason(json_t *to, enum hl_reason reason, const char *remedy) {
-    json_object_set_new(to, "reason", reason == HL_MOVED ? json_null() : json_string(hl_reason_name(reason)));
-    json_object_set_new(to, "sentence",
-                        reason == HL_MOVED ? json_null() : json_string(hl_reason_sentence(reason)));
-    json_object_set_new(to, "remedy", hl_json_text(remedy));
-}
-
-static json_t *make_json_spans(const struct hl_file_plan *report) {
-    json_t *spans = json_array();
-    for (unsigned i = 0; i < report->plan.n_spans; i++) {
-        const struct hl_span *span = &report->plan.span[i];
-        json_array_append_new(
-            spans, json_pack("{s:o, s:o, s:s, s:s, s:I}", "start", hl_json_hex(span->start), "end",
-                             hl_json_hex(span->end), "kind", hl_kind_name(span->kind), "flags",
-                             hl_flags_text(span->flags), "pages",
-                             (json_int_t)((span->end - span->start) / report->geometry.huge_page_bytes)));
-    }
-    return spans;
-}
-
-/* Why segment I stays: the reason of most of its bytes; HL_MOVED: some of it is moved. */
-static enum hl_reason find_reason(const struct hl_file_plan *report, const struct parts *parts, unsigned i) {
-    enum hl_reason reason = report->plan.reason[i];
-    uint64_t most = 0;
-    for (size_t j = 0; j < parts->n && report->plan.reason[i] != HL_MOVED; j++) {
-        uint64_t bytes = count_alike(parts, &parts->part[j]);
-        if (parts->part[j].segment != i || parts->part[j].reason == HL_MOVED || bytes <= most)
-            continue;
-        most = bytes;
-        reason = parts->part[j].reason;
-    }
-    return reason;
-}
-
-static json_t *make_json_segments(const struct hl_file_plan *report, const struct parts *parts) {
-    json_t *segments = json_array();
-    for (unsigned i = 0; i < report->object.n_segments; i++) {
-        const struct hl_segment *segment = &report->object.segment[i];
-        json_t *row = json_pack("{s:o, s:o, s:s, s:I}", "start", hl_json_hex(segment->start), "end",
-                                hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
-                                "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
-        enum hl_reason reason = find_reason(report, parts, i);
-        add_json_reason(row, reason, find_remedy(reason));
-        json_array_append_new(segments, row);
-    }
-    return segments;
-}
-
-static json_t *make_json_range(const struct hl_file_plan *report, const struct hl_starts *range) {
-    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:I, s:o}", "starts", (json_int_t)range->starts, "pages_min",
-                     (json_int_t)range->pages_min, "pages_max", (json_int_t)range->pages_max,
-                     "text_share_min", hl_json_share(range->covered_min, report->plan.text_bytes),
-                     "text_share_max", hl_json_share(range->covered_max, report->plan.text_bytes),
-                     "made_executable_bytes_max", (json_int_t)range->made_executable_max, "starts_full_share",
-                     hl_json_share(range->full_starts, range->starts));
-}
-
-static json_t *make_json_image(const struct hl_file_plan *report, const struct hl_found_image *image) {
-    char *remedy = hl_format_image_remedy(image, report->path);
-    json_t *json = json_pack(
-        "{s:o, s:o, s:o, s:I, s:I, s:o}", "path", hl_json_text(image->path), "bytes",
-        image->path != NULL ? json_integer((json_int_t)image->bytes) : json_null(), "used",
-        image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
-        "needed_pages", (json_int_t)image->needed_pages, "pages", (json_int_t)hl_count_pages(&image->plan),
-        "text_share", hl_json_share(image->plan.text_covered_bytes, image->plan.text_bytes));
-    add_json_reason(json, image->reason, remedy);
-    free(remedy);
-    return json;
-}
-
-static json_t *make_json(const struct hl_file_plan *report, const struct hl_found_image *image,
-                         const struct hl_starts *range, enum address address, const struct parts *parts,
-                         const struct hl_options *options, const struct hl_verdict *verdict) {
-    static const char *const names[] = {"own", "process", "kernel", "example"};
-    const char *machine = machine_name(report->file->header.e_machine);
-    const struct hl_plan *plan = &report->plan;
-    json_t *json_plan =
-        json_pack("{s:o, s:s, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),
-                  "load_bias_of", names[address], "pages", (json_int_t)hl_count_pages(plan), "text_share",
-                  hl_json_share(plan->text_covered_bytes, plan->text_bytes), "made_executable_bytes",
-                  (json_int_t)plan->made_executable_bytes);
-    enum hl_reason reason = (enum hl_reason)report->reason;
-    add_json_reason(json_plan, reason, find_remedy(reason));
-    json_object_set_new(json_plan, "spans", make_json_spans(report));
-    json_object_set_new(json_plan, "segments", make_json_segments(report, parts));
-
-    json_t *json =
-        json_pack("{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o}", "path", hl_json_text(report->path), "type",
-                  hl_elf_type(report->file), "machine", machine != NULL ? machine : "unknown", "static",
-                  is_static(report->file), "page_bytes", (json_int_t)report->geometry.page_bytes,
-                  "huge_page_bytes", (json_int_t)report->geometry.huge_page_bytes, "text_bytes",
-                  (json_int_t)plan->text_bytes, "plan", json_plan);
-    const struct hl_mark *mark = hl_find_mark(report->file->fd);
-    json_object_set_new(json, "rewrites",
-                        mark == NULL ? json_null()
-                                     : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what));
-    json_object_set_new(json, "pool_pages", json_integer((json_int_t)count_pool_pages(report, options)));
-    json_object_set_new(json, "verdict", hl_json_verdict(verdict));
-    json_object_set_new(json, "image", make_json_image(report, image));
-    if (range != NULL)
-        json_object_set_new(json, "range", make_json_range(report, range));
-    return json;
-}
-
-/* For a process that maps the whole object from an image, which is the report's file. */
-static void describe_mapped_image(struct hl_found_image *image, const struct hl_file_plan *report,
-                                  const struct hl_options *options) {
-    struct hl_options all = hl_options_for_image(options);
-    *image = (struct hl_found_image){.use = HL_IMAGE_USED,
-                                     .path = hl_xasprintf("%s", report->path),
-                                     .bytes = (uint64_t)report->file->stat.st_size};
-    hl_plan_object(&image->plan, &report->object, &all, &report->geometry);
 }
 
 /* Reports FILE at its own address (ET_EXEC), at the kernel's address for it, at an example of all addresses (the range over them is
    printed, too), or as LOADED in a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
                         const struct hl_loaded *loaded) {
-    struct hl_file_plan report;
-    struct hl_found_image image;
-    struct hl_starts range;
-    struct hl_verdict verdict;
-    struct hl_options options = request->options;
-    const uint64_t *load_bias = loaded != NULL ? &loaded->object.load_bias : NULL;
-    uint64_t tried;
-    enum address address = load_bias != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
-    hl_plan_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
-    if (report.object.n_segments == 0)
-        request->failed = true;
-    if (address == EXAMPLE && hl_try_load_bias(&tried, file, &report.object, &report.geometry)) {
-        address = OF_KERNEL;
-        hl_plan_file(&report, path, file, &request->options, tried);
+    struct inspection it = {.plan = {.path = path, .file = file}, .options = request->options};
+    struct hl_file_plan *plan = &it.plan;
+    const struct hl_options for_image = hl_options_for_image(&request->options);
+    uint64_t bias = loaded != NULL ? loaded->object.load_bias : 0;
+    it.address = loaded != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
+    hl_plan_file(plan, path, file, &it.options, bias);
+    request->failed |= plan->object.n_segments == 0;
+    if (it.address == EXAMPLE && hl_try_load_bias(&bias, file, &plan->object, &plan->geometry)) {
+        it.address = OF_KERNEL;
+        hl_plan_file(plan, path, file, &it.options, bias);
     }
-    if (loaded != NULL && loaded->is_image)
-        describe_mapped_image(&image, &report, &options);
-    else
-        hl_find_image(&image, &report, &options, address != EXAMPLE);
+    it.has_range = (it.address == EXAMPLE || it.address == OF_KERNEL) && plan->object.n_segments != 0;
+    if (it.has_range)
+        hl_measure_starts(&it.range, plan, &it.options);
     if (loaded != NULL)
-        hl_judge_loaded(&verdict, &request->process, loaded, request->obstacle, &options);
+        hl_judge_loaded(&it.verdict, &request->process, loaded, request->obstacle, &it.options);
     else
-        hl_judge_file(&verdict, path, file, strcmp(hl_elf_type(file), "dso") != 0, &options);
-    bool ranges = (address == EXAMPLE || address == OF_KERNEL) && report.object.n_segments != 0;
-    if (ranges)
-        hl_measure_starts(&range, &report, &options);
-    if (image.use == HL_IMAGE_USED) {
-        options = hl_options_for_image(&options);
-        options.backend = HL_BACKEND_IMAGE;
-        hl_plan_file(&report, path, file, &options, report.object.load_bias);
+        hl_judge_file(&it.verdict, path, file, strcmp(hl_elf_type(file), "dso") != 0, &it.options);
+    if (loaded != NULL && loaded->is_image) { /* the process maps the whole object from it */
+        it.image = (struct hl_found_image){
+            .use = HL_IMAGE_USED, .path = hl_xasprintf("%s", path), .bytes = (uint64_t)file->stat.st_size};
+        hl_plan_object(&it.image.plan, &plan->object, &for_image, &plan->geometry);
+    } else {
+        hl_find_image(&it.image, plan, &it.options, it.address != EXAMPLE);
     }
-    struct parts parts;
-    parts.n = hl_list_parts(&parts.part, &report.object, &report.plan, &options, &report.geometry);
-    if (request->json)
-        json_array_append_new(request->files, make_json(&report, &image, ranges ? &range : NULL, address,
-                                                        &parts, &options, &verdict));
+    if (it.image.use == HL_IMAGE_USED) {
+        it.options = for_image;
+        it.options.backend = HL_BACKEND_IMAGE;
+        hl_plan_file(plan, path, file, &it.options, plan->object.load_bias);
+    }
+    it.pool_pages = count_pool_pages(plan, &it.options);
+    it.n_parts = hl_list_parts(&it.part, &plan->object, &plan->plan, &it.options, &plan->geometry);
+    json_t *answer = make_answer(&it);
+    if (!request->json)
+        print_answer(&it, answer);
     else
-        print_report(&report, &image, ranges ? &range : NULL, address, &parts, &options, &verdict);
-    free(parts.part);
-    hl_free_verdict(&verdict);
-    hl_free_found_image(&image);
+        json_array_append(request->files, answer);
+    json_decref(answer);
+    free(it.part);
+    hl_free_verdict(&it.verdict);
+    hl_free_found_image(&it.image);
 }
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {
@@ -525,8 +455,8 @@ static void inspect_executable(struct request *request) {
                        "the executable of this process is no ELF64 file that can be read; name a file");
 }
 
-/* 0, or the exit code. */
-static int read_process(struct request *request) {
+/* False after one line. */
+static bool read_process(struct request *request) {
     struct hl_geometry geometry;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     int result = hl_open_process(&request->process, request->pid);
@@ -534,21 +464,11 @@ static int read_process(struct request *request) {
         result = hl_read_process(&request->process);
     if (result == 0)
         result = hl_find_loaded(&request->process, &geometry);
-    if (result != 0) {
+    if (result != 0)
         hl_say_unreadable(request->pid, result);
-        return HL_EXIT_NO;
-    }
-    request->obstacle = hl_find_obstacle(&request->process);
-    return 0;
-}
-
-/* Reads the options like a run in this environment. */
-static void read_options(struct request *request) {
-    char *joined = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options_text);
-    free(request->options_text);
-    request->options_text = joined;
-    hl_default_options(&request->options);
-    hl_parse_options(&request->options, joined, NULL);
+    else
+        request->obstacle = hl_find_obstacle(&request->process);
+    return result == 0;
 }
 
 int hl_inspect_files(int argc, char **argv) {
@@ -565,10 +485,16 @@ int hl_inspect_files(int argc, char **argv) {
         hl_warn("inspect: no file given; try 'hugeld inspect /usr/bin/python3'");
         goto out;
     }
-    read_options(&request);
-    code = request.pid != 0 ? read_process(&request) : 0;
-    if (code != 0)
+    /* As a run in this environment reads them. */
+    char *joined = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request.options_text);
+    free(request.options_text);
+    request.options_text = joined;
+    hl_default_options(&request.options);
+    hl_parse_options(&request.options, joined, NULL);
+    if (request.pid != 0 && !read_process(&request)) {
+        code = HL_EXIT_NO;
         goto out;
+    }
     request.files = json_array();
     for (size_t i = 0; i < request.paths.n; i++)
         inspect_file(&request, request.paths.word[i]);

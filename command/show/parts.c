@@ -7,17 +7,19 @@
 
 #include <stdlib.h>
 
-/* Each is for segments with that flag.  A part that the option would move stays for REASON. */
+/* Each is for segments with that flag.  A part that VALUE of the option would move stays for REASON. */
+#define OPTION(name) offsetof(struct hl_options, name)
 static const struct {
-    const char *option;
+    size_t option;
+    unsigned value;
     uint32_t flag;
     enum hl_reason reason;
 } settings[] = {
-    {"sparse_text=on", PF_X, HL_REASON_SPARSE_TEXT},
-    {"segments=text+rodata", PF_R, HL_REASON_OPTION_SEGMENTS},
-    {"sparse_text=on", PF_R, HL_REASON_SPARSE_TEXT},
-    {"data=thp", PF_W, HL_REASON_OPTION_DATA},
-    {"bss=thp", PF_W, HL_REASON_OPTION_BSS},
+    {OPTION(sparse_text), 1, PF_X, HL_REASON_SPARSE_TEXT},
+    {OPTION(segments), HL_SEGMENTS_ALL, PF_R, HL_REASON_OPTION_SEGMENTS},
+    {OPTION(sparse_text), 1, PF_R, HL_REASON_SPARSE_TEXT},
+    {OPTION(data), HL_DATA_THP, PF_W, HL_REASON_OPTION_DATA},
+    {OPTION(bss), HL_BSS_THP, PF_W, HL_REASON_OPTION_BSS},
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -80,23 +82,18 @@ static void explain_part(struct hl_part *part, const struct alternatives *all) {
     part->sentence = part->reason == HL_MOVED ? "outside whole huge pages" : hl_reason_sentence(part->reason);
 }
 
-static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
-    if (candidate > at && candidate < *limit)
-        *limit = candidate;
-}
-
 static void lower_to_spans(uint64_t *limit, const struct hl_plan *plan, uint64_t at) {
     for (unsigned i = 0; i < plan->n_spans; i++) {
-        lower_to(limit, plan->span[i].start, at);
-        lower_to(limit, plan->span[i].end, at);
+        hl_lower_to(limit, plan->span[i].start, at);
+        hl_lower_to(limit, plan->span[i].end, at);
     }
 }
 
 /* The next address after AT, in SEGMENT, where another part may begin. */
 static uint64_t find_change(const struct alternatives *all, const struct hl_segment *segment, uint64_t at) {
     uint64_t limit = segment->end;
-    lower_to(&limit, all->object->relro_start, at);
-    lower_to(&limit, all->object->relro_end, at);
+    hl_lower_to(&limit, all->object->relro_start, at);
+    hl_lower_to(&limit, all->object->relro_end, at);
     lower_to_spans(&limit, all->plan, at);
     for (size_t i = 0; i < N_SETTINGS; i++)
         lower_to_spans(&limit, &all->with[i], at);
@@ -110,7 +107,7 @@ size_t hl_list_parts(struct hl_part **parts, const struct hl_object *object, con
     *parts = NULL;
     for (size_t i = 0; i < N_SETTINGS; i++) {
         struct hl_options with = *options;
-        hl_parse_options(&with, settings[i].option, NULL);
+        *(unsigned *)(void *)((char *)&with + settings[i].option) = settings[i].value;
         hl_plan_object(&all.with[i], object, &with, geometry);
     }
     for (unsigned i = 0; i < object->n_segments; i++) {

@@ -11,7 +11,7 @@
 
    The exit code is 0 if text, read-only data or initialised data of an object is on huge pages in a process. */
 #include "command/command.h"
-#include "command/attach/leftovers.h"
+#include "command/inject/leftovers.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/file/remedy.h"
@@ -26,7 +26,7 @@
 #include "elf/reason.h"
 #include "command/image/in-place.h"
 #include "command/image/store.h"
-#include "command/trace/tracee.h"
+#include "command/inject/tracee.h"
 #include "command/verdict/verdict.h"
 
 #include <errno.h>
@@ -56,6 +56,8 @@ struct range {
 struct tally {
     const struct hl_loaded *loaded;
     struct hl_verdict verdict; /* of an object with anything on huge pages, and of the executable */
+    char *why;                 /* why its text is where it is, and not on other huge pages; or NULL */
+    char *why_small;           /* why parts that could move did not */
     uint64_t text_bytes, text_huge_bytes, text_untouched_bytes;
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes;
     uint64_t image_bytes; /* of the same: those of an image */
@@ -67,7 +69,7 @@ struct tally {
 };
 
 /* One process, with the shares of its objects. */
-struct picture {
+struct snapshot {
     struct hl_process process;
     struct hl_geometry geometry;
     int pagemap; /* or negative */
@@ -75,6 +77,8 @@ struct picture {
     struct tally *tally; /* one for each loaded object, in their order */
     uint64_t own_hugetlb_bytes, own_thp_bytes, own_file_bytes, own_shmem_bytes;
     bool moved; /* anything except zero-initialised data is on huge pages */
+    char *options_text;
+    struct hl_options options; /* with which the process was started, in OPTIONS_TEXT */
 };
 
 struct request {
@@ -170,7 +174,7 @@ static uint64_t count_text(const struct range *range, const struct hl_object *ob
 }
 
 static void add_range(struct tally *tally, const struct hl_region *region, enum backend backend,
-                      uint64_t huge_bytes, const struct picture *picture, uint64_t page_bytes) {
+                      uint64_t huge_bytes, const struct snapshot *snapshot, uint64_t page_bytes) {
     if (huge_bytes == 0)
         return;
     const struct hl_object *object = &tally->loaded->object;
@@ -183,12 +187,12 @@ static void add_range(struct tally *tally, const struct hl_region *region, enum 
                             .backend = backend,
                             .huge_bytes = huge_bytes,
                             .pages = pages};
-    find_runs(range, object, picture->pagemap, picture->geometry.huge_page_bytes);
+    find_runs(range, object, snapshot->pagemap, snapshot->geometry.huge_page_bytes);
     tally->text_huge_bytes += count_text(range, object);
 }
 
-static void add_region(struct tally *tally, const struct hl_region *region, const struct picture *picture) {
-    uint64_t huge_page_bytes = picture->geometry.huge_page_bytes, text_huge_bytes = tally->text_huge_bytes;
+static void add_region(struct tally *tally, const struct hl_region *region, const struct snapshot *snapshot) {
+    uint64_t huge_page_bytes = snapshot->geometry.huge_page_bytes, text_huge_bytes = tally->text_huge_bytes;
     tally->private_hugetlb_bytes += region->private_hugetlb_bytes;
     tally->shared_hugetlb_bytes += region->shared_hugetlb_bytes;
     tally->anon_huge_bytes += region->anon_huge_bytes;
@@ -198,10 +202,10 @@ static void add_region(struct tally *tally, const struct hl_region *region, cons
         tally->image = region->name;
         tally->image_bytes += hl_hugetlb_bytes(region) + file_bytes;
     }
-    add_range(tally, region, region->of_image ? IMAGE : HUGETLB, hl_hugetlb_bytes(region), picture,
+    add_range(tally, region, region->of_image ? IMAGE : HUGETLB, hl_hugetlb_bytes(region), snapshot,
               region->page_bytes > 0 ? region->page_bytes : huge_page_bytes);
-    add_range(tally, region, THP, region->anon_huge_bytes, picture, huge_page_bytes);
-    add_range(tally, region, region->of_image ? IMAGE : FILE_CACHE, file_bytes, picture, huge_page_bytes);
+    add_range(tally, region, THP, region->anon_huge_bytes, snapshot, huge_page_bytes);
+    add_range(tally, region, region->of_image ? IMAGE : FILE_CACHE, file_bytes, snapshot, huge_page_bytes);
     if (is_rest_untouched(region))
         tally->text_untouched_bytes +=
             hl_subtract(hl_count_segment_bytes(&tally->loaded->object, region->start, region->end, PF_X),
@@ -210,45 +214,45 @@ static void add_region(struct tally *tally, const struct hl_region *region, cons
         tally->node_bytes[node] += region->node_bytes[node];
 }
 
-static void attribute_region(struct picture *picture, const struct hl_region *region) {
+static void attribute_region(struct snapshot *snapshot, const struct hl_region *region) {
     if (hl_huge_bytes(region) == 0)
         return;
-    for (size_t i = 0; i < picture->n_tallies; i++) {
-        if (is_of_object(region, picture->tally[i].loaded)) {
-            add_region(&picture->tally[i], region, picture);
+    for (size_t i = 0; i < snapshot->n_tallies; i++) {
+        if (is_of_object(region, snapshot->tally[i].loaded)) {
+            add_region(&snapshot->tally[i], region, snapshot);
             return;
         }
     }
-    picture->own_hugetlb_bytes += hl_hugetlb_bytes(region);
-    picture->own_thp_bytes += region->anon_huge_bytes;
-    picture->own_file_bytes += region->file_pmd_bytes;
-    picture->own_shmem_bytes += region->shmem_pmd_bytes;
+    snapshot->own_hugetlb_bytes += hl_hugetlb_bytes(region);
+    snapshot->own_thp_bytes += region->anon_huge_bytes;
+    snapshot->own_file_bytes += region->file_pmd_bytes;
+    snapshot->own_shmem_bytes += region->shmem_pmd_bytes;
 }
 
 /* After hl_open_process.  0, or a negated errno. */
-static int read_picture(struct picture *picture, const struct hl_geometry *geometry) {
-    struct hl_process *process = &picture->process;
-    picture->geometry = *geometry;
+static int take_snapshot(struct snapshot *snapshot, const struct hl_geometry *geometry) {
+    struct hl_process *process = &snapshot->process;
+    snapshot->geometry = *geometry;
     int result = hl_read_process(process);
     if (result == 0)
         result = hl_find_loaded(process, geometry);
     if (result != 0)
         return result;
-    picture->pagemap = hl_open_process_file(process, "pagemap");
-    picture->n_tallies = process->n_loaded;
-    picture->tally = hl_xmalloc(process->n_loaded * sizeof *picture->tally);
+    snapshot->pagemap = hl_open_process_file(process, "pagemap");
+    snapshot->n_tallies = process->n_loaded;
+    snapshot->tally = hl_xmalloc(process->n_loaded * sizeof *snapshot->tally);
     for (size_t i = 0; i < process->n_loaded; i++) {
-        struct tally *tally = &picture->tally[i];
+        struct tally *tally = &snapshot->tally[i];
         tally->loaded = &process->loaded[i];
         tally->text_bytes = hl_count_segment_bytes(&tally->loaded->object, 0, UINT64_MAX, PF_X);
     }
     for (size_t i = 0; i < process->n_regions; i++)
-        attribute_region(picture, &process->region[i]);
-    for (size_t i = 0; i < picture->n_tallies; i++)
-        for (size_t j = 0; j < picture->tally[i].n_ranges; j++)
-            picture->moved |= picture->tally[i].range[j].kind != HL_BSS;
-    if (picture->pagemap >= 0)
-        close(picture->pagemap);
+        attribute_region(snapshot, &process->region[i]);
+    for (size_t i = 0; i < snapshot->n_tallies; i++)
+        for (size_t j = 0; j < snapshot->tally[i].n_ranges; j++)
+            snapshot->moved |= snapshot->tally[i].range[j].kind != HL_BSS;
+    if (snapshot->pagemap >= 0)
+        close(snapshot->pagemap);
     return 0;
 }
 
@@ -270,187 +274,6 @@ static char *read_variable(const struct hl_process *process, const char *name) {
     return value;
 }
 
-/* Reads the options that PROCESS was started with, which point into the result; the caller frees it.  A store named by another user
-   is left out, also by a user who has started a set-user-ID program. */
-static char *read_options(const struct hl_process *process, struct hl_options *options) {
-    struct hl_task_status status;
-    char *text = read_variable(process, "LD_HUGEPAGES_OPTIONS");
-    hl_default_options(options);
-    hl_parse_options(options, text != NULL ? text : "", NULL);
-    hl_read_task_status(&status, process->folder, "status");
-    if (status.user != geteuid())
-        options->store = (struct hl_string){"", 0};
-    return text;
-}
-
-/* Judges the objects of interest, as if started with the process's own options. */
-static void judge(struct picture *picture) {
-    struct hl_options options;
-    enum hl_reason obstacle = hl_find_obstacle(&picture->process);
-    char *text = read_options(&picture->process, &options);
-    for (size_t i = 0; i < picture->n_tallies; i++)
-        if (is_of_interest(&picture->tally[i]))
-            hl_judge_loaded(&picture->tally[i].verdict, &picture->process, picture->tally[i].loaded, obstacle,
-                            &options);
-    free(text);
-}
-
-static void discard_picture(struct picture *picture) {
-    for (size_t i = 0; i < picture->n_tallies; i++) {
-        for (size_t j = 0; j < picture->tally[i].n_ranges; j++)
-            free(picture->tally[i].range[j].run);
-        free(picture->tally[i].range);
-        hl_free_verdict(&picture->tally[i].verdict);
-    }
-    free(picture->tally);
-    hl_close_process(&picture->process);
-}
-
-/* Text and huge text of the objects that have anything on huge pages. */
-static void sum_text(const struct picture *picture, uint64_t *text_bytes, uint64_t *huge_bytes) {
-    *text_bytes = *huge_bytes = 0;
-    for (size_t i = 0; i < picture->n_tallies; i++) {
-        if (picture->tally[i].n_ranges > 0) {
-            *text_bytes += picture->tally[i].text_bytes;
-            *huge_bytes += picture->tally[i].text_huge_bytes;
-        }
-    }
-}
-
-/* NODE_BYTES may be NULL: no node is known. */
-static json_t *make_json_nodes(const uint64_t *node_bytes) {
-    json_t *nodes = json_array();
-    for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++)
-        if (node_bytes[node] > 0)
-            json_array_append_new(
-                nodes, json_pack("{s:i, s:I}", "node", (int)node, "bytes", (json_int_t)node_bytes[node]));
-    return nodes;
-}
-
-static json_t *make_json_ranges(const struct tally *tally) {
-    json_t *ranges = json_array();
-    for (size_t i = 0; i < tally->n_ranges; i++) {
-        const struct range *range = &tally->range[i];
-        json_array_append_new(
-            ranges,
-            json_pack("{s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:o}", "start", hl_json_hex(range->region->start),
-                      "end", hl_json_hex(range->region->end), "flags", hl_flags_text(range->region->flags),
-                      "kind", hl_kind_name(range->kind), "backend", backend_names[range->backend],
-                      "huge_bytes", (json_int_t)range->huge_bytes, "pages", (json_int_t)range->pages, "nodes",
-                      make_json_nodes(range->region->node_bytes)));
-    }
-    return ranges;
-}
-
-static json_t *make_json_object(const struct tally *tally) {
-    const struct hl_object *object = &tally->loaded->object;
-    const uint64_t *pages = tally->pages;
-    uint64_t total = 0;
-    for (unsigned i = 0; i < BACKENDS; i++)
-        total += pages[i];
-    json_t *json =
-        json_pack("{s:o, s:o, s:b, s:I, s:I, s:I, s:o, s:I}", "path", hl_json_text(object->path), "load_bias",
-                  hl_json_hex(object->load_bias), "is_main", object->is_main, "text_bytes",
-                  (json_int_t)tally->text_bytes, "text_huge_bytes", (json_int_t)tally->text_huge_bytes,
-                  "text_untouched_bytes", (json_int_t)tally->text_untouched_bytes, "text_share",
-                  hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)total);
-    json_t *bytes = json_pack(
-        "{s:I, s:I, s:I, s:I, s:I}", "private_hugetlb_bytes", (json_int_t)tally->private_hugetlb_bytes,
-        "shared_hugetlb_bytes", (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes",
-        (json_int_t)tally->anon_huge_bytes, "file_pmd_bytes", (json_int_t)tally->file_pmd_bytes,
-        "image_bytes", (json_int_t)tally->image_bytes);
-    json_object_update(json, bytes);
-    json_decref(bytes);
-    json_object_set_new(json, "image", hl_json_text(tally->image));
-    json_object_set_new(json, "backends",
-                        json_pack("{s:I, s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB],
-                                  "thp_pages", (json_int_t)pages[THP], "image_pages",
-                                  (json_int_t)pages[IMAGE], "file_pages", (json_int_t)pages[FILE_CACHE]));
-    json_object_set_new(json, "verdict",
-                        is_of_interest(tally) ? hl_json_verdict(&tally->verdict) : json_null());
-    json_object_set_new(json, "nodes", make_json_nodes(tally->node_bytes));
-    json_object_set_new(json, "ranges", make_json_ranges(tally));
-    return json;
-}
-
-static json_t *make_json(const struct picture *picture) {
-    const struct hl_process *process = &picture->process;
-    json_t *objects = json_array();
-    uint64_t text_bytes, huge_bytes;
-    sum_text(picture, &text_bytes, &huge_bytes);
-    for (size_t i = 0; i < picture->n_tallies; i++)
-        json_array_append_new(objects, make_json_object(&picture->tally[i]));
-    return json_pack("{s:i, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I}}", "pid", (int)process->pid, "name",
-                     hl_json_text(process->name), "executable", hl_json_text(process->executable),
-                     "text_share", hl_json_share(huge_bytes, text_bytes), "objects", objects, "own",
-                     "hugetlb_bytes", (json_int_t)picture->own_hugetlb_bytes, "thp_bytes",
-                     (json_int_t)picture->own_thp_bytes, "file_bytes", (json_int_t)picture->own_file_bytes,
-                     "shmem_bytes", (json_int_t)picture->own_shmem_bytes);
-}
-
-/* "node 0: 4096 KiB, node 1: 2048 KiB", or "" if no node is known.  The caller frees it. */
-static char *format_nodes(const uint64_t *node_bytes) {
-    char *text = hl_xasprintf("%s", "");
-    for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++) {
-        if (node_bytes[node] == 0)
-            continue;
-        char *longer = hl_xasprintf("%s%snode %u: %" PRIu64 " KiB", text, text[0] != '\0' ? ", " : "", node,
-                                    node_bytes[node] / 1024);
-        free(text);
-        text = longer;
-    }
-    return text;
-}
-
-static void print_range(const struct range *range) {
-    const struct hl_region *region = range->region;
-    char *nodes = format_nodes(region->node_bytes);
-    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %-7s %6" PRIu64 " page%-1s  %s", region->start,
-             region->end, hl_flags_text(region->flags), hl_kind_name(range->kind),
-             backend_names[range->backend], range->pages, hl_plural(range->pages), nodes);
-    free(nodes);
-}
-
-/* Draws one stretch for a range that is huge in unknown parts. */
-static void draw_unknown(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
-    char *words = hl_xasprintf("%s, %s, and small pages; where cannot be known (Linux 6.7 and later say it)",
-                               hl_kind_name(range->kind), backend_names[range->backend]);
-    uint64_t bytes = part->end - part->start;
-    hl_add_stretch(drawing, part->start, part->end, HL_MARK_PARTS,
-                   range->huge_bytes < bytes ? range->huge_bytes : bytes, words);
-    free(words);
-}
-
-/* Draws the parts between the runs of huge pages, in PART. */
-static void draw_rest(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
-    bool is_untouched = is_rest_untouched(range->region);
-    char *words = hl_xasprintf("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
-                               is_untouched ? "" : ": on small pages now, or not touched yet");
-    uint64_t at = part->start;
-    for (size_t i = 0; i <= range->n_runs; i++) {
-        hl_add_stretch(drawing, at, i < range->n_runs ? range->run[i].start : part->end,
-                       is_untouched ? HL_MARK_UNTOUCHED : HL_MARK_SMALL, 0, words);
-        at = i < range->n_runs ? range->run[i].end : at;
-    }
-    free(words);
-}
-
-static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
-                       const struct range *range) {
-    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE, HL_MARK_FILE};
-    struct hl_range part = clip(range, object, drawing->huge_page_bytes);
-    if (!range->is_known) {
-        draw_unknown(drawing, range, &part);
-        return;
-    }
-    char *words = hl_xasprintf("%s, %s", hl_kind_name(range->kind), backend_names[range->backend]);
-    for (size_t i = 0; i < range->n_runs; i++)
-        hl_add_stretch(drawing, range->run[i].start, range->run[i].end, marks[range->backend],
-                       range->run[i].end - range->run[i].start, words);
-    draw_rest(drawing, range, &part);
-    free(words);
-}
-
 static bool is_preloaded(const struct hl_process *process) {
     for (size_t i = 0; i < process->n_regions; i++)
         if (process->region[i].inode != 0 &&
@@ -469,244 +292,312 @@ static bool has_patched_linker(const struct hl_process *process) {
     return found;
 }
 
-/* Why the text of OBJECT, which was started as it is or whose options leave it out, is on small pages; or, if that is not known,
-   HL_MOVED: the lines of hugeld in the process say it. */
-static enum hl_reason find_small_reason(const struct hl_process *process, const struct hl_object *object,
-                                        const struct hl_options *options, const struct tally *tally) {
-    struct hl_geometry geometry;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    const struct hl_verdict *verdict = &tally->verdict;
-    bool preloaded = is_preloaded(process);
-    if (verdict->obstacle != HL_MOVED)
-        return verdict->obstacle;
-    if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
-        return hl_has_huge_text(tally->loaded->file, &geometry) ? HL_REASON_OUTSIDE_PLACE
-                                                                : HL_REASON_PLACE_LOST;
-    if (!preloaded && !has_patched_linker(process))
-        return verdict->is_gone ? HL_REASON_FILE_GONE : verdict->reason;
-    if (process->executable != NULL && !hl_acts_in(options, process->executable))
-        return HL_REASON_OPTION_EXE;
-    char *patterns = read_variable(process, "LD_HUGEPAGES");
-    if (patterns == NULL)
-        patterns = hl_xasprintf("%s", preloaded ? "main" : "");
-    bool named = hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
-    free(patterns);
-    return named ? HL_REASON_UNSAID : HL_REASON_NOT_NAMED;
-}
-
-/* Why the parts of OBJECT that could move did not.  The caller frees it. */
-static char *explain_not_moved(const struct hl_process *process, const struct hl_object *object,
-                               const struct hl_options *options, const struct tally *tally) {
+/* Why the parts of TALLY's object that could move did not.  Where it was started as it is, or the options leave it out, we know the
+   reason; else only the lines of hugeld in the process say it. */
+static enum hl_reason find_small_reason(const struct snapshot *snapshot, const struct tally *tally) {
     static const enum hl_reason reasons[HL_NOWS] = {[HL_NOW_COPIED] = HL_REASON_OUTSIDE_COPY,
                                                     [HL_NOW_EXECUTED] = HL_REASON_OUTSIDE_IMAGE,
                                                     [HL_NOW_MAPPED] = HL_REASON_OUTSIDE_IMAGE,
                                                     [HL_NOW_CACHED] = HL_REASON_OUTSIDE_PLACE};
-    enum hl_reason reason = reasons[tally->verdict.now];
-    if (reason == HL_MOVED)
-        reason = find_small_reason(process, object, options, tally);
-    return hl_explain_reason(reason, object->path);
+    const struct hl_process *process = &snapshot->process;
+    const struct hl_verdict *verdict = &tally->verdict;
+    bool preloaded = is_preloaded(process);
+    if (reasons[verdict->now] != HL_MOVED)
+        return reasons[verdict->now];
+    if (verdict->obstacle != HL_MOVED)
+        return verdict->obstacle;
+    if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, &snapshot->options))
+        return hl_has_huge_text(tally->loaded->file, &snapshot->geometry) ? HL_REASON_OUTSIDE_PLACE
+                                                                          : HL_REASON_PLACE_LOST;
+    if (!preloaded && !has_patched_linker(process))
+        return verdict->is_gone ? HL_REASON_FILE_GONE : verdict->reason;
+    if (process->executable != NULL && !hl_acts_in(&snapshot->options, process->executable))
+        return HL_REASON_OPTION_EXE;
+    char *patterns = read_variable(process, "LD_HUGEPAGES");
+    if (patterns == NULL)
+        patterns = hl_xasprintf("%s", preloaded ? "main" : "");
+    const struct hl_string names = {patterns, strlen(patterns)};
+    bool named = hl_select_object(names, &tally->loaded->object) != HL_NOT_SELECTED;
+    free(patterns);
+    return named ? HL_REASON_UNSAID : HL_REASON_NOT_NAMED;
 }
 
-/* Writable data that is in the plan stays by default unless it was written to at startup; text has other reasons. */
-static void explain_data(struct hl_part *parts, size_t n, const struct hl_object *object,
-                         const struct hl_options *options) {
-    for (size_t i = 0; i < n && options->data == HL_DATA_AUTO; i++) {
+/* Judges the objects of interest, as if started with the process's own options.  A store named by another user is left out, also by
+   a user who has started a set-user-ID program. */
+static void judge(struct snapshot *snapshot) {
+    struct hl_task_status status;
+    const struct hl_process *process = &snapshot->process;
+    enum hl_reason obstacle = hl_find_obstacle(process);
+    snapshot->options_text = read_variable(process, "LD_HUGEPAGES_OPTIONS");
+    hl_default_options(&snapshot->options);
+    hl_parse_options(&snapshot->options, snapshot->options_text != NULL ? snapshot->options_text : "", NULL);
+    hl_read_task_status(&status, process->folder, "status");
+    if (status.user != geteuid())
+        snapshot->options.store = (struct hl_string){"", 0};
+    for (size_t i = 0; i < snapshot->n_tallies; i++) {
+        struct tally *tally = &snapshot->tally[i];
+        const struct hl_verdict *verdict = &tally->verdict;
+        if (!is_of_interest(tally))
+            continue;
+        hl_judge_loaded(&tally->verdict, process, tally->loaded, obstacle, &snapshot->options);
+        const char *path = tally->loaded->object.path;
+        tally->why_small = hl_explain_reason(find_small_reason(snapshot, tally), path);
+        if (verdict->now == HL_NOW_SMALL)
+            tally->why = hl_xasprintf("%s", tally->why_small);
+        else if (verdict->obstacle != HL_MOVED)
+            tally->why = hl_xasprintf("%s", hl_reason_sentence(verdict->obstacle));
+        else if (verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0)
+            tally->why = hl_explain_reason(HL_REASON_IMAGE_USELESS, verdict->path);
+    }
+}
+
+static void discard_snapshot(struct snapshot *snapshot) {
+    for (size_t i = 0; i < snapshot->n_tallies; i++) {
+        struct tally *tally = &snapshot->tally[i];
+        for (size_t j = 0; j < tally->n_ranges; j++)
+            free(tally->range[j].run);
+        free(tally->range);
+        free(tally->why_small);
+        free(tally->why);
+        hl_free_verdict(&tally->verdict);
+    }
+    free(snapshot->tally);
+    free(snapshot->options_text);
+    hl_close_process(&snapshot->process);
+}
+
+/* --- the answer --- */
+
+/* NODE_BYTES may be NULL: no node is known. */
+static json_t *make_nodes(const uint64_t *node_bytes) {
+    json_t *nodes = json_array();
+    for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++)
+        if (node_bytes[node] > 0)
+            json_array_append_new(
+                nodes, json_pack("{s:i, s:I}", "node", (int)node, "bytes", (json_int_t)node_bytes[node]));
+    return nodes;
+}
+
+static json_t *make_ranges(const struct tally *tally) {
+    json_t *ranges = json_array();
+    for (size_t i = 0; i < tally->n_ranges; i++) {
+        const struct range *range = &tally->range[i];
+        json_array_append_new(
+            ranges,
+            json_pack("{s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:o}", "start", hl_json_hex(range->region->start),
+                      "end", hl_json_hex(range->region->end), "flags", hl_flags_text(range->region->flags),
+                      "kind", hl_kind_name(range->kind), "backend", backend_names[range->backend],
+                      "huge_bytes", (json_int_t)range->huge_bytes, "pages", (json_int_t)range->pages, "nodes",
+                      make_nodes(range->region->node_bytes)));
+    }
+    return ranges;
+}
+
+static json_t *make_pages(const uint64_t pages[BACKENDS]) {
+    return json_pack("{s:I, s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB], "thp_pages",
+                     (json_int_t)pages[THP], "image_pages", (json_int_t)pages[IMAGE], "file_pages",
+                     (json_int_t)pages[FILE_CACHE]);
+}
+
+/* Bytes of a tally, by their names in JSON. */
+#define FIELD(name)                                                                                          \
+    { #name, offsetof(struct tally, name) }
+static const struct {
+    const char *name;
+    size_t offset;
+} byte_fields[] = {
+    FIELD(text_bytes),           FIELD(text_huge_bytes),
+    FIELD(text_untouched_bytes), FIELD(private_hugetlb_bytes),
+    FIELD(shared_hugetlb_bytes), FIELD(anon_huge_bytes),
+    FIELD(file_pmd_bytes),       FIELD(image_bytes),
+};
+
+static json_t *make_object(const struct tally *tally) {
+    const struct hl_object *object = &tally->loaded->object;
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < BACKENDS; i++)
+        pages += tally->pages[i];
+    json_t *json = json_pack(
+        "{s:o, s:o, s:b, s:o, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "path", hl_json_text(object->path),
+        "load_bias", hl_json_hex(object->load_bias), "is_main", object->is_main, "text_share",
+        hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)pages, "image",
+        hl_json_text(tally->image), "backends", make_pages(tally->pages), "verdict",
+        tally->verdict.path != NULL ? hl_json_verdict(&tally->verdict) : json_null(), "why",
+        hl_json_text(tally->why), "nodes", make_nodes(tally->node_bytes), "ranges", make_ranges(tally));
+    for (size_t i = 0; i < sizeof byte_fields / sizeof byte_fields[0]; i++) {
+        uint64_t bytes;
+        memcpy(&bytes, (const char *)tally + byte_fields[i].offset, sizeof bytes);
+        json_object_set_new(json, byte_fields[i].name, json_integer((json_int_t)bytes));
+    }
+    return json;
+}
+
+static json_t *make_process(const struct snapshot *snapshot) {
+    const struct hl_process *process = &snapshot->process;
+    uint64_t text_bytes = 0, huge_bytes = 0, pages[BACKENDS] = {0};
+    json_t *objects = json_array();
+    for (size_t i = 0; i < snapshot->n_tallies; i++) {
+        const struct tally *tally = &snapshot->tally[i];
+        json_array_append_new(objects, make_object(tally));
+        text_bytes += tally->n_ranges > 0 ? tally->text_bytes : 0;
+        huge_bytes += tally->n_ranges > 0 ? tally->text_huge_bytes : 0;
+        for (unsigned j = 0; j < BACKENDS; j++)
+            pages[j] += tally->pages[j];
+    }
+    uint64_t own_bytes = snapshot->own_hugetlb_bytes + snapshot->own_thp_bytes + snapshot->own_file_bytes +
+                         snapshot->own_shmem_bytes;
+    return json_pack("{s:i, s:o, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I}}", "pid", (int)process->pid,
+                     "name", hl_json_text(process->name), "executable", hl_json_text(process->executable),
+                     "text_share", hl_json_share(huge_bytes, text_bytes), "backends", make_pages(pages),
+                     "objects", objects, "own", "bytes", (json_int_t)own_bytes, "hugetlb_bytes",
+                     (json_int_t)snapshot->own_hugetlb_bytes, "thp_bytes",
+                     (json_int_t)snapshot->own_thp_bytes, "file_bytes", (json_int_t)snapshot->own_file_bytes,
+                     "shmem_bytes", (json_int_t)snapshot->own_shmem_bytes);
+}
+
+/* --- in text --- */
+
+static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
+                       const struct range *range) {
+    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE, HL_MARK_FILE};
+    struct hl_range part = clip(range, object, drawing->huge_page_bytes);
+    uint64_t at = part.start, bytes = part.end - part.start;
+    bool is_untouched = is_rest_untouched(range->region);
+    char *words = hl_xasprintf("%s, %s", hl_kind_name(range->kind), backend_names[range->backend]);
+    char *rest = hl_xasprintf("%s%s", words,
+                              !range->is_known
+                                  ? ", and small pages; where cannot be known (Linux 6.7 and later say it)"
+                              : is_untouched ? ""
+                                             : ": on small pages now, or not touched yet");
+    if (!range->is_known)
+        hl_add_stretch(drawing, part.start, part.end, HL_MARK_PARTS,
+                       range->huge_bytes < bytes ? range->huge_bytes : bytes, rest);
+    for (size_t i = 0; range->is_known && i <= range->n_runs; i++) {
+        const struct hl_range run = i < range->n_runs ? range->run[i] : (struct hl_range){part.end, part.end};
+        hl_add_stretch(drawing, at, run.start, is_untouched ? HL_MARK_UNTOUCHED : HL_MARK_SMALL, 0, rest);
+        hl_add_stretch(drawing, run.start, run.end, marks[range->backend], run.end - run.start, words);
+        at = run.end;
+    }
+    free(rest);
+    free(words);
+}
+
+/* The small parts and their reasons are those of the plan with the options that the process was started with.  Writable data that is
+   in the plan stays by default unless it was written to at startup; text has other reasons. */
+static void draw_tally(const struct snapshot *snapshot, const struct tally *tally) {
+    const struct hl_object *object = &tally->loaded->object;
+    const struct hl_options *options = &snapshot->options;
+    struct hl_geometry geometry = snapshot->geometry;
+    struct hl_plan plan;
+    struct hl_part *parts;
+    hl_fit_geometry(&geometry, options, &hl_system_roots);
+    struct hl_drawing drawing = {.huge_page_bytes = geometry.huge_page_bytes,
+                                 .why_not_moved = tally->why_small};
+    hl_plan_object(&plan, object, options, &geometry);
+    for (size_t i = 0; i < tally->n_ranges; i++)
+        draw_range(&drawing, object, &tally->range[i]);
+    size_t n_parts = hl_list_parts(&parts, object, &plan, options, &geometry);
+    for (size_t i = 0; i < n_parts && options->data == HL_DATA_AUTO; i++) {
         const struct hl_segment *segment = &object->segment[parts[i].segment];
         if (parts[i].sentence == NULL && (segment->flags & PF_W) && parts[i].start < segment->file_end)
             parts[i].sentence = hl_reason_sentence(HL_REASON_DATA_AUTO);
     }
-}
-
-/* The small parts and their reasons are those of the plan with the options that the process was started with. */
-static void draw_tally(const struct picture *picture, const struct tally *tally) {
-    const struct hl_object *object = &tally->loaded->object;
-    struct hl_options options;
-    struct hl_plan plan;
-    char *text = read_options(&picture->process, &options);
-    char *why = explain_not_moved(&picture->process, object, &options, tally);
-    struct hl_geometry geometry = picture->geometry;
-    hl_fit_geometry(&geometry, &options, &hl_system_roots);
-    struct hl_drawing drawing = {.huge_page_bytes = geometry.huge_page_bytes, .why_not_moved = why};
-    hl_plan_object(&plan, object, &options, &geometry);
-    for (size_t i = 0; i < tally->n_ranges; i++)
-        draw_range(&drawing, object, &tally->range[i]);
-    struct hl_part *parts;
-    size_t n_parts = hl_list_parts(&parts, object, &plan, &options, &geometry);
-    explain_data(parts, n_parts, object, &options);
     hl_add_small_stretches(&drawing, parts, n_parts);
     hl_finish_drawing(&drawing);
     free(parts);
-    free(why);
-    free(text);
 }
 
-/* Prints where the text is, and if it is on small pages, why. */
-static void print_now(const struct picture *picture, const struct tally *tally) {
-    const struct hl_verdict *verdict = &tally->verdict;
-    struct hl_options options;
-    char *text = read_options(&picture->process, &options), *now = hl_describe_now(verdict), *why = NULL;
-    if (verdict->now == HL_NOW_SMALL)
-        why = explain_not_moved(&picture->process, &tally->loaded->object, &options, tally);
-    else if (verdict->obstacle != HL_MOVED)
-        why = hl_xasprintf("%s", hl_reason_sentence(verdict->obstacle));
-    else if (verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0)
-        why = hl_explain_reason(HL_REASON_IMAGE_USELESS, verdict->path);
-    hl_print("    now: %s%s%s", now, why != NULL ? ": " : "", why != NULL ? why : "");
-    free(why);
+/* "node 0: 4096 KiB, node 1: 2048 KiB", or "" if no node is known.  The caller frees it. */
+static char *format_nodes(const json_t *nodes) {
+    char *text = hl_xasprintf("%s", "");
+    for (size_t i = 0; i < json_array_size(nodes); i++) {
+        char *node = hl_format_fields(json_array_get(nodes, i), "node {node}: {bytes:KiB}"),
+             *longer = hl_xasprintf("%s%s%s", text, i > 0 ? ", " : "", node);
+        free(node);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static void print_object(const struct snapshot *snapshot, const struct tally *tally, const json_t *object) {
+    hl_print_fields(object, "  {path}: {text_share:%} of the text on huge pages; hugetlb "
+                            "{backends.hugetlb_pages}, thp {backends.thp_pages}, image "
+                            "{backends.image_pages}, file {backends.file_pages} pages");
+    char *now = hl_describe_now(&tally->verdict);
+    hl_print("    now: %s%s%s", now, tally->why != NULL ? ": " : "", tally->why != NULL ? tally->why : "");
     free(now);
-    free(text);
-}
-
-static void print_tally(const struct picture *picture, const struct tally *tally) {
-    unsigned share = hl_permille(tally->text_huge_bytes, tally->text_bytes);
-    unsigned untouched = hl_permille(tally->text_untouched_bytes, tally->text_bytes);
-    char *rest = untouched > 0 ? hl_xasprintf(", %u.%u %% not touched yet", untouched / 10, untouched % 10)
-                               : hl_xasprintf("%s", "");
-    hl_print("  %s: %u.%u %% of the text on huge pages%s; hugetlb %" PRIu64 ", thp %" PRIu64
-             ", image %" PRIu64 ", file %" PRIu64 " pages",
-             tally->loaded->object.path, share / 10, share % 10, rest, tally->pages[HUGETLB],
-             tally->pages[THP], tally->pages[IMAGE], tally->pages[FILE_CACHE]);
-    free(rest);
-    print_now(picture, tally);
-    draw_tally(picture, tally);
+    if (tally->text_untouched_bytes > 0)
+        hl_print_fields(object, "    {text_untouched_bytes:KiB} of the text are not touched yet");
+    draw_tally(snapshot, tally);
     if (tally->n_ranges == 0)
         return;
-    hl_print("    Private_Hugetlb %" PRIu64 " KiB, Shared_Hugetlb %" PRIu64 " KiB, AnonHugePages %" PRIu64
-             " KiB, FilePmdMapped %" PRIu64 " KiB",
-             tally->private_hugetlb_bytes / 1024, tally->shared_hugetlb_bytes / 1024,
-             tally->anon_huge_bytes / 1024, tally->file_pmd_bytes / 1024);
-    if (tally->image != NULL && tally->verdict.now == HL_NOW_COPIED)
-        hl_print("    %" PRIu64 " KiB of it are a copy that attach made for this process alone (%s)",
-                 tally->image_bytes / 1024, tally->image);
-    else if (tally->image != NULL)
-        hl_print("    %" PRIu64
-                 " KiB of it belong to an image, of which all processes share one copy: it is no "
-                 "memory of this process (%s)",
-                 tally->image_bytes / 1024, tally->image);
-    char *nodes = format_nodes(tally->node_bytes);
+    hl_print_fields(object, "    Private_Hugetlb {private_hugetlb_bytes:KiB}, Shared_Hugetlb "
+                            "{shared_hugetlb_bytes:KiB}, AnonHugePages {anon_huge_bytes:KiB}, FilePmdMapped "
+                            "{file_pmd_bytes:KiB}");
+    if (tally->image != NULL)
+        hl_print_fields(
+            object, tally->verdict.now == HL_NOW_COPIED
+                        ? "    {image_bytes:KiB} of it are a copy that attach made for this process alone "
+                          "({image})"
+                        : "    {image_bytes:KiB} of it belong to an image, of which all processes share one "
+                          "copy: it is no memory of this process ({image})");
+    char *nodes = format_nodes(json_object_get(object, "nodes"));
     if (nodes[0] != '\0')
         hl_print("    %s", nodes);
     free(nodes);
-    for (size_t i = 0; i < tally->n_ranges; i++)
-        print_range(&tally->range[i]);
+    size_t i;
+    json_t *range;
+    json_array_foreach(json_object_get(object, "ranges"), i, range) {
+        char *line = hl_format_fields(
+            range, "    {start:x}-{end:x} {flags} {kind:-6} {backend:-7} {pages:6} page{pages:-1s}");
+        nodes = format_nodes(json_object_get(range, "nodes"));
+        hl_print("%s  %s", line, nodes);
+        free(nodes);
+        free(line);
+    }
 }
 
-static void print_leftovers(const struct hl_process *process) {
+static void print_process(const struct snapshot *snapshot, const json_t *answer) {
+    const struct hl_process *process = &snapshot->process;
     struct hl_leftovers left;
+    hl_print_fields(answer, "{pid} {name}");
+    for (size_t i = 0; i < snapshot->n_tallies; i++)
+        if (is_of_interest(&snapshot->tally[i]))
+            print_object(snapshot, &snapshot->tally[i],
+                         json_array_get(json_object_get(answer, "objects"), i));
     hl_find_leftovers(&left, process);
-    if (!hl_has_leftovers(&left) || hl_find_tracer(process->pid, process->pid) > 0) /* or in use */
-        return;
-    char *what = hl_describe_leftovers(&left);
-    hl_print("  left by a killed attach or detach: %s; the next one closes them: hugeld detach %d", what,
-             process->pid);
-    free(what);
+    if (hl_has_leftovers(&left) && hl_find_tracer(process->pid, process->pid) == 0) { /* else in use */
+        char *what = hl_describe_leftovers(&left);
+        hl_print("  left by a killed attach or detach: %s; the next one closes them: hugeld detach %d", what,
+                 process->pid);
+        free(what);
+    }
+    hl_print_fields(answer,
+                    "  the program's own: hugetlb {own.hugetlb_bytes:KiB}, thp {own.thp_bytes:KiB}, files "
+                    "{own.file_bytes:KiB}, shared memory {own.shmem_bytes:KiB}");
 }
 
-static void print_picture(const struct picture *picture) {
-    hl_print("%d %s", picture->process.pid, picture->process.name);
-    for (size_t i = 0; i < picture->n_tallies; i++)
-        if (is_of_interest(&picture->tally[i]))
-            print_tally(picture, &picture->tally[i]);
-    print_leftovers(&picture->process);
-    hl_print("  the program's own: hugetlb %" PRIu64 " KiB, thp %" PRIu64 " KiB, files %" PRIu64
-             " KiB, shared memory %" PRIu64 " KiB",
-             picture->own_hugetlb_bytes / 1024, picture->own_thp_bytes / 1024, picture->own_file_bytes / 1024,
-             picture->own_shmem_bytes / 1024);
-}
-
-static void print_row(const struct picture *picture) {
-    uint64_t text_bytes, huge_bytes, pages[BACKENDS] = {0};
-    sum_text(picture, &text_bytes, &huge_bytes);
-    unsigned share = hl_permille(huge_bytes, text_bytes);
-    for (size_t i = 0; i < picture->n_tallies; i++)
-        for (unsigned j = 0; j < BACKENDS; j++)
-            pages[j] += picture->tally[i].pages[j];
-    hl_print("%8d  %-20s %4u.%u %% %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %12" PRIu64,
-             picture->process.pid, picture->process.name, share / 10, share % 10, pages[HUGETLB], pages[THP],
-             pages[IMAGE], pages[FILE_CACHE],
-             (picture->own_hugetlb_bytes + picture->own_thp_bytes + picture->own_file_bytes +
-              picture->own_shmem_bytes) /
-                 1024);
-}
-
-/* Reports an opened process, and closes it.  --all silently skips a process that can't be read. */
-static void report_process(struct request *request, struct picture *picture) {
-    pid_t pid = picture->process.pid;
-    int result = read_picture(picture, &request->geometry);
+/* Reports the opened process of PICTURE, and closes it.  --all silently skips a process that can't be read. */
+static void report_process(struct request *request, struct snapshot *snapshot) {
+    pid_t pid = snapshot->process.pid;
+    int result = take_snapshot(snapshot, &request->geometry);
     if (result != 0 && !request->all)
         hl_say_unreadable(pid, result);
-    if (result != 0)
-        goto out;
-    request->moved |= picture->moved;
-    if (request->json || !request->all)
-        judge(picture);
-    if (request->json)
-        json_array_append_new(request->processes, make_json(picture));
-    else if (request->all)
-        print_row(picture);
-    else
-        print_picture(picture);
-out:
-    discard_picture(picture);
-}
-
-static void report_pid(struct request *request, pid_t pid) {
-    struct picture picture = {0};
-    int result = hl_open_process(&picture.process, pid);
-    if (result == 0)
-        report_process(request, &picture);
-    else
-        hl_say_unreadable(pid, result);
-}
-
-/* Reports every process that has huge pages. */
-static int report_huge(struct request *request) {
-    DIR *proc = NULL;
-    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
-        struct picture picture = {0};
-        if (pid == getpid() || hl_open_process(&picture.process, pid) != 0)
-            continue;
-        if (hl_has_huge_pages(&picture.process))
-            report_process(request, &picture);
-        else
-            hl_close_process(&picture.process);
-    }
-    if (errno == 0)
-        return 0;
-    hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
-    return HL_EXIT_NO;
-}
-
-/* The exit code for wrong use, or 0. */
-static int check_numbers(const struct request *request) {
-    for (size_t i = 0; i < request->who.n; i++) {
-        if (hl_parse_pid(request->who.word[i]) != 0)
-            continue;
-        hl_warn("status: '%s' is not a process ID; give a number as ps prints it, or --all",
-                request->who.word[i]);
-        return HL_EXIT_USAGE;
-    }
-    return 0;
-}
-
-/* The exit code. */
-static int report_all(struct request *request) {
-    int code = check_numbers(request);
-    if (code != 0)
-        return code;
-    hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    request->processes = json_array();
-    if (request->all && !request->json)
-        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
-                 "FILE", "OWN KiB");
-    if (request->all)
-        code = report_huge(request);
-    for (size_t i = 0; i < request->who.n; i++)
-        report_pid(request, hl_parse_pid(request->who.word[i]));
-    if (request->json)
-        hl_print_json(json_pack("{s:O}", "processes", request->processes));
-    json_decref(request->processes);
-    return code != 0 ? code : request->moved ? HL_EXIT_DONE : HL_EXIT_NO;
+    if (result == 0 && (request->json || !request->all))
+        judge(snapshot);
+    json_t *answer = result == 0 ? make_process(snapshot) : NULL;
+    request->moved |= snapshot->moved;
+    if (answer != NULL && !request->json && !request->all)
+        print_process(snapshot, answer);
+    if (answer != NULL && !request->json && request->all)
+        hl_print_fields(answer, "{pid:8}  {name:-20} {text_share:8%} {backends.hugetlb_pages:8} "
+                                "{backends.thp_pages:8} {backends.image_pages:8} {backends.file_pages:8} "
+                                "{own.bytes:12KiB}");
+    if (answer != NULL && request->json)
+        json_array_append(request->processes, answer);
+    json_decref(answer);
+    discard_snapshot(snapshot);
 }
 
 int hl_show_status(int argc, char **argv) {
@@ -716,13 +607,50 @@ int hl_show_status(int argc, char **argv) {
         "Exit status: 0 when something of an object is on huge pages, 1 when nothing is.",
         command_flags, false};
     struct request request = {0};
+    DIR *proc = NULL;
+    bool failed = false;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         return HL_EXIT_USAGE;
-    int code = HL_EXIT_USAGE;
-    if (request.all == (request.who.n > 0))
+    if (request.all == (request.who.n > 0)) {
         hl_warn("status: give PIDs, or --all");
-    else
-        code = report_all(&request);
+        return HL_EXIT_USAGE;
+    }
+    for (size_t i = 0; i < request.who.n; i++)
+        if (hl_parse_pid(request.who.word[i]) == 0) {
+            hl_warn("status: '%s' is not a process ID; give a number as ps prints it, or --all",
+                    request.who.word[i]);
+            return HL_EXIT_USAGE;
+        }
+    hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    request.processes = json_array();
+    if (request.all && !request.json)
+        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
+                 "FILE", "OWN");
+    for (pid_t pid; request.all && (pid = hl_next_process(&proc)) != 0;) {
+        struct snapshot snapshot = {0};
+        if (pid == getpid() || hl_open_process(&snapshot.process, pid) != 0)
+            continue;
+        if (hl_has_huge_pages(&snapshot.process))
+            report_process(&request, &snapshot);
+        else
+            hl_close_process(&snapshot.process);
+    }
+    if (request.all && errno != 0) {
+        hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
+        failed = true;
+    }
+    for (size_t i = 0; i < request.who.n; i++) {
+        struct snapshot snapshot = {0};
+        pid_t pid = hl_parse_pid(request.who.word[i]);
+        int result = hl_open_process(&snapshot.process, pid);
+        if (result == 0)
+            report_process(&request, &snapshot);
+        else
+            hl_say_unreadable(pid, result);
+    }
+    if (request.json)
+        hl_print_json(json_pack("{s:O}", "processes", request.processes));
+    json_decref(request.processes);
     free(request.who.word);
-    return code;
+    return request.moved && !failed ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -3,6 +3,7 @@
 
    Each file of which it has executed text is judged as it lies at its path now (verdict/verdict.c); how much of its text can be shared
    on huge pages is weighed by its share of the samples. */
+#include "command/survey/frames.h"
 #include "command/survey/survey.h"
 #include "elf/kernel.h"
 #include "command/file/program.h"
@@ -41,14 +42,16 @@ static bool can_be_copied(const char *path) {
     return can;
 }
 
-/* Opens the file that had the number INODE at PATH.  False: it is not there any more, or cannot be read.  The device is not compared:
-   on btrfs and overlayfs /proc/PID/maps has another one than stat(2). */
-static bool open_seen_file(struct hl_elf_file *file, const char *path, ino_t inode) {
+/* Opens the file that was ID at PATH; if IS_MAPPED, ID has the device as maps shows it.  False: it is not there any more, or cannot be
+   read. */
+static bool open_seen_file(struct hl_elf_file *file, const char *path, const struct hl_file_id *id,
+                           bool is_mapped) {
     struct stat status;
-    if (inode == 0 || !can_be_copied(path) || stat(path, &status) != 0 || status.st_ino != inode ||
+    if (id->inode == 0 || !can_be_copied(path) || stat(path, &status) != 0 || status.st_ino != id->inode ||
         hl_open_elf(file, AT_FDCWD, path) != HL_ELF_FINE)
         return false;
-    bool is_same = file->stat.st_ino == inode;
+    uint64_t device = is_mapped ? hl_find_mapped_device(file->fd, file->stat.st_dev) : file->stat.st_dev;
+    bool is_same = file->stat.st_ino == id->inode && device == id->device;
     if (!is_same)
         hl_close_elf(file);
     return is_same;
@@ -69,13 +72,14 @@ static void add_object(struct objects *objects, const struct hl_verdict *verdict
     objects->object[objects->n++] = object;
 }
 
-/* Judges the files of PROGRAM that have samples. */
-static void find_objects(struct objects *objects, const struct hl_surveyed *program) {
+/* Judges the files of PROGRAM that have samples, and finds in how many frames their hot parts lie. */
+static void find_objects(struct objects *objects, struct hl_surveyed *program) {
     struct hl_options options;
     struct hl_verdict verdict;
     struct hl_elf_file file;
+    struct hl_frames frames = {0};
     hl_default_options(&options);
-    objects->lacks_files = !open_seen_file(&file, program->path, program->id.inode);
+    objects->lacks_files = !open_seen_file(&file, program->path, &program->id, false);
     if (!objects->lacks_files) {
         objects->plain_reason = hl_check_file(HL_ELF_FINE, &file);
         hl_close_elf(&file);
@@ -84,14 +88,18 @@ static void find_objects(struct objects *objects, const struct hl_surveyed *prog
         const struct hl_hot_object *hot = &program->object[i];
         if (hot->share < PART_MIN || hot->id.inode == 0)
             continue;
-        if (!open_seen_file(&file, hot->path, hot->id.inode)) {
+        if (!open_seen_file(&file, hot->path, &hot->id, true)) {
             objects->lacks_files = true;
             continue;
         }
+        for (size_t j = 0; j < hot->n_chunks; j++)
+            if (hot->chunk[j].pages > 0)
+                hl_add_frames(&frames, file.fd, (uint64_t)file.stat.st_size, hot->chunk[j].offset);
         hl_judge_file(&verdict, hot->path, &file, strcmp(hot->path, program->path) == 0, &options);
         add_object(objects, &verdict, hot->share);
         hl_close_elf(&file);
     }
+    program->frames = hl_count_frames(&frames);
 }
 
 /* Why nothing can be enabled: the obstacle of the object that executes most. */
@@ -134,22 +142,21 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
         advice->reason = hl_xasprintf("too many samples were lost to decide anything");
         return;
     }
-    if (program->likely_bytes <= HL_HOT_MIN) {
-        advice->already_huge = 2 * program->huge_samples > program->samples;
-        advice->reason = hl_xasprintf("%s", advice->already_huge ? "its text is on huge pages already"
-                                                                 : "it executes no more than 2 MiB of text");
-        return;
-    }
     find_objects(&objects, program);
-    for (size_t i = 0; i < objects.n; i++) {
+    bool may_gain = hl_may_gain(program);
+    for (size_t i = 0; i < objects.n && may_gain; i++) {
         const struct object *object = &objects.object[i];
         advice->share += object->moved;
         advice->pages += object->moved > 0 ? object->verdict.pages[object->way] : 0;
         advice->way = object->moved > most ? object->way : advice->way;
         most = object->moved > most ? object->moved : most;
     }
-    advice->command = objects.lacks_files ? NULL : compose(&objects);
-    if (objects.lacks_files)
+    advice->command = objects.lacks_files || !may_gain ? NULL : compose(&objects);
+    advice->already_huge = !may_gain && 2 * program->huge_samples > program->samples;
+    if (!may_gain)
+        advice->reason = hl_xasprintf("%s", advice->already_huge ? "its text is on huge pages already"
+                                                                 : "it executes no more than 2 MiB of text");
+    else if (objects.lacks_files)
         advice->reason =
             hl_xasprintf("its files are not found by their paths from here, or a terminal does not show "
                          "these; start it anew, or ask hugeld in its mount namespace");

@@ -8,11 +8,10 @@
 #include <unistd.h>
 
 #define MIB (1 << 20)
-/* Objects with a smaller part of the samples, and such chunks of 2 MiB, are not listed. */
+/* Objects with a smaller part of the samples are not listed. */
 #define PART_MIN 0.05
-#define CHUNKS_MAX 4
 
-enum kind { COUNT, AMOUNT, NUMBER };
+enum kind { COUNT, AMOUNT, KNOWN, NUMBER }; /* KNOWN: an amount, unless it is 0 */
 
 /* HEAD: the column's head in text; NULL: only in JSON.  UNIT: by which the column's numbers are divided. */
 #define FIELD(member) offsetof(struct hl_surveyed, member)
@@ -25,7 +24,8 @@ static const struct field {
     int decimals;
 } fields[] = {
     {"cpu_share", NUMBER, FIELD(cpu_share), "CPU %", 0.01, 0},
-    {"likely_hot_bytes", AMOUNT, FIELD(likely_bytes), "HOT MiB", MIB, 1},
+    {"likely_hot_bytes", AMOUNT, FIELD(likely_bytes), "PAGES", 4096, 0},
+    {"frames", KNOWN, FIELD(frames), "FRAMES", 1, 0},
     {"samples", AMOUNT, FIELD(samples), "SAMPLES", 1, 0},
     {"huge_samples", AMOUNT, FIELD(huge_samples), "ON HUGE", 1, 0},
     {"processes", COUNT, FIELD(processes), "PROCS", 1, 0},
@@ -42,6 +42,7 @@ static double read_field(const struct hl_surveyed *program, const struct field *
     case COUNT:
         return *(const unsigned *)(const void *)at;
     case AMOUNT:
+    case KNOWN:
         return (double)*(const uint64_t *)(const void *)at;
     default:
         return *(const double *)(const void *)at;
@@ -54,7 +55,11 @@ static const char *processes(unsigned n) { return n == 1 ? "process" : "processe
 
 /* Whether PROGRAM has a row of its own. */
 static bool is_shown(const struct hl_surveyed *program) {
-    return program->likely_bytes > HL_HOT_MIN || program->huge_bytes > HL_HOT_MIN;
+    return hl_may_gain(program) || program->huge_bytes > HL_HOT_MIN;
+}
+
+static bool is_known(const struct hl_surveyed *program, const struct field *field) {
+    return field->kind != KNOWN || read_field(program, field) > 0;
 }
 
 /* A warning where the samples are not of everything. */
@@ -98,8 +103,10 @@ static void print_row(const struct hl_surveyed *program) {
     const struct hl_advice *advice = &program->advice;
     char *row = hl_xasprintf("%s", "");
     for (size_t i = 0; i < FIELDS && fields[i].head != NULL; i++) {
-        char *longer = hl_xasprintf("%s%8.*f ", row, fields[i].decimals,
-                                    read_field(program, &fields[i]) / fields[i].unit);
+        double value = read_field(program, &fields[i]) / fields[i].unit;
+        char *longer = is_known(program, &fields[i])
+                           ? hl_xasprintf("%s%8.*f ", row, fields[i].decimals, value)
+                           : hl_xasprintf("%s%8s ", row, "-");
         free(row);
         row = longer;
     }
@@ -114,20 +121,25 @@ static void print_object(const struct hl_surveyed *program, const struct hl_hot_
     if ((double)object->samples < PART_MIN * all)
         return;
     hl_print("  %.0f %%: %s", 100 * (double)object->samples / all, object->path);
-    for (size_t i = 0; i < object->n_chunks && i < CHUNKS_MAX && object->id.inode != 0; i++) {
-        const struct hl_hot_chunk *chunk = &object->chunk[i];
-        if ((double)chunk->samples >= PART_MIN * all)
-            hl_print("    %.0f %% in 2 MiB from 0x%" PRIx64 "%s", 100 * (double)chunk->samples / all,
-                     chunk->offset, 2 * chunk->huge_samples > chunk->samples ? ", on a huge page" : "");
-    }
+}
+
+/* Says which of the two is large that make translations miss. */
+static void print_misses(const struct hl_surveyed *program) {
+    const char *many = hl_has_many_pages(program) ? "many pages" : "some pages";
+    char *where = program->frames > 0
+                      ? hl_xasprintf("%s %" PRIu64 " frames of 2 MiB of memory",
+                                     hl_has_many_frames(program) ? "scattered over" : "which lie together in",
+                                     program->frames)
+                      : hl_xasprintf("in unknown frames of memory; fix: run hugeld as root");
+    hl_print("%s: executes %s of text (likely %" PRIu64 " of %" PRIu64 " on small ones), %s", program->path,
+             many, program->likely_bytes / 4096, program->text_bytes / 4096, where);
+    free(where);
 }
 
 static void print_details(const struct hl_surveyed *program) {
     const struct hl_advice *advice = &program->advice;
     hl_print("%s", "");
-    hl_print("%s: at least %.1f, and likely %.1f, of %.1f MiB executed on small pages", program->path,
-             (double)program->hot_bytes / MIB, (double)program->likely_bytes / MIB,
-             (double)program->text_bytes / MIB);
+    print_misses(program);
     if ((double)program->memory_samples >= PART_MIN * (double)program->samples)
         hl_print("  %.0f %%: text that no file has, as JIT compilers make it",
                  100 * (double)program->memory_samples / (double)program->samples);
@@ -147,7 +159,7 @@ static bool print_no_gain(const struct hl_survey *survey) {
     size_t huge = 0;
     for (size_t i = 0; i < survey->n_programs; i++) {
         huge += survey->program[i].advice.already_huge;
-        if (survey->program[i].likely_bytes > HL_HOT_MIN)
+        if (hl_may_gain(&survey->program[i]))
             return false;
     }
     char *more = huge == 0 ? hl_xasprintf("%s", "")
@@ -219,8 +231,16 @@ static json_t *make_json_program(const struct hl_surveyed *program) {
     for (size_t i = 0; i < FIELDS; i++) {
         double value = read_field(program, &fields[i]);
         json_object_set_new(json, fields[i].name,
-                            fields[i].kind == NUMBER ? json_real(value) : json_integer((json_int_t)value));
+                            !is_known(program, &fields[i]) ? json_null()
+                            : fields[i].kind == NUMBER     ? json_real(value)
+                                                           : json_integer((json_int_t)value));
     }
+    bool pages = hl_has_many_pages(program), frames = hl_has_many_frames(program);
+    json_object_set_new(json, "many",
+                        hl_json_text(pages && frames ? "both"
+                                     : pages         ? "pages"
+                                     : frames        ? "frames"
+                                                     : NULL));
     return json;
 }
 

@@ -7,6 +7,7 @@
 #include "command/survey/sample.h"
 #include "command/base/common.h"
 #include "command/survey/sample-read.h"
+#include "elf/line.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>
@@ -246,7 +247,7 @@ void hl_close_sampler(struct hl_sampler *sampler) {
 
 char *hl_explain_no_samples(int error) {
     uint64_t paranoid = 0;
-    hl_read_setting("/proc/sys/kernel/perf_event_paranoid", &paranoid);
+    hl_read_number("/proc/sys/kernel/perf_event_paranoid", &paranoid);
     switch (-error) {
     case EACCES:
     case EPERM:

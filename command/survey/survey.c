@@ -66,9 +66,15 @@ static int find_programs(struct hl_survey_filter *filter, const struct request *
 
 /* --- the answer --- */
 
-/* The samples in text that would be on huge pages, first; the samples of all processes are equally far apart. */
+static int count_many(const struct hl_surveyed *program) {
+    return hl_has_many_pages(program) + hl_has_many_frames(program);
+}
+
+/* By pages and frames first, then by the samples in text that would be on huge pages, which are equally far apart in all processes. */
 static int compare_programs(const void *a, const void *b) {
     const struct hl_surveyed *x = a, *y = b;
+    if (count_many(x) != count_many(y))
+        return count_many(y) - count_many(x);
     double x_moved = x->advice.share * (double)(x->samples - x->huge_samples),
            y_moved = y->advice.share * (double)(y->samples - y->huge_samples);
     if (x_moved != y_moved)

@@ -10,8 +10,13 @@
 #include "command/tlb/tlb.h"
 #include "command/verdict/verdict.h"
 
-/* A program that executes less text has nothing to gain. */
+/* A program that executes less text has nothing to gain, unless it is scattered. */
 #define HL_HOT_MIN ((uint64_t)2 << 20)
+/* Programs that executed as many pages at a time gained 7 % of their processor time and more, and one of 2,500 pages gained 1 % where
+   these lay in 42 frames, 4 % in 251, 11 % in 990 and 25 % in 1,735.  Of fewer than 250 pages none gained more than 2 %. */
+#define HL_PAGES_MANY 1000
+#define HL_PAGES_FEW 250
+#define HL_FRAMES_MANY 500
 
 /* 2 MiB of a file, from a multiple of 2 MiB on. */
 struct hl_hot_chunk {
@@ -30,7 +35,7 @@ struct hl_hot_object {
     double share;        /* of the program's samples on small pages */
     uint64_t samples, huge_samples;
     size_t n_chunks;
-    struct hl_hot_chunk *chunk; /* those with most samples first */
+    struct hl_hot_chunk *chunk;
 };
 
 /* What hugeld can do for a program. */
@@ -53,11 +58,22 @@ struct hl_surveyed {
     double pid_ms, cpu_share; /* processor time: of that process; of all, 1 for a whole processor */
     size_t n_objects;
     struct hl_hot_object *object;
-    uint64_t text_bytes, huge_bytes, hot_bytes;     /* of all objects */
-    uint64_t likely_bytes;                          /* an estimate of hot_bytes after a long window */
+    uint64_t text_bytes, huge_bytes, hot_bytes; /* of all objects */
+    uint64_t likely_bytes;                      /* an estimate of hot_bytes after a long window */
+    uint64_t frames; /* of 2 MiB, in which the parts of its files lie that had samples; 0: unknown */
     uint64_t samples, huge_samples, memory_samples; /* the last: in text without a file, on small pages */
     struct hl_advice advice;
 };
+
+static inline bool hl_has_many_pages(const struct hl_surveyed *program) {
+    return program->likely_bytes / 4096 >= HL_PAGES_MANY;
+}
+static inline bool hl_has_many_frames(const struct hl_surveyed *program) {
+    return program->frames >= HL_FRAMES_MANY && program->likely_bytes / 4096 >= HL_PAGES_FEW;
+}
+static inline bool hl_may_gain(const struct hl_surveyed *program) {
+    return program->likely_bytes > HL_HOT_MIN || hl_has_many_frames(program);
+}
 
 struct hl_survey {
     double seconds; /* the length of the window */
@@ -69,8 +85,9 @@ struct hl_survey {
     struct hl_tlb tlb;
     unsigned watched, ended, refused, others;
     size_t n_programs;
-    struct hl_surveyed
-        *program; /* those first that would spend most processor time in text that becomes huge */
+    struct hl_surveyed *
+        program; /* those first of which both pages and frames are many, then one of these; among equals those that spend most
+                     processor time in text that becomes huge */
 };
 
 /* Which processes are looked at. */

@@ -414,13 +414,6 @@ static void measure_text(struct hl_surveyed *program) {
     hl_close_process(&opened);
 }
 
-static int compare_chunks(const void *a, const void *b) {
-    const struct hl_hot_chunk *x = a, *y = b;
-    if (x->samples != y->samples)
-        return x->samples < y->samples ? 1 : -1;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
 static int compare_objects(const void *a, const void *b) {
     const struct hl_hot_object *x = a, *y = b;
     return (x->samples < y->samples) - (x->samples > y->samples);
@@ -433,8 +426,6 @@ static void sum_up(struct hl_surveyed *program, uint64_t seen, uint64_t once, ui
         qsort(program->object, program->n_objects, sizeof *program->object, compare_objects);
     for (size_t i = 0; i < program->n_objects; i++) {
         struct hl_hot_object *object = &program->object[i];
-        if (object->n_chunks > 0)
-            qsort(object->chunk, object->n_chunks, sizeof *object->chunk, compare_chunks);
         program->text_bytes += object->text_bytes;
         program->huge_bytes += object->huge_bytes;
         program->hot_bytes += object->hot_bytes;

@@ -19,7 +19,6 @@
 #include "elf/thp.h"
 #include "command/file/program.h"
 #include "command/image/store.h"
-#include "command/trace/tracee.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -71,6 +71,13 @@ static struct hl_object *current attribute_relro;
 /* The executable's path.  */
 static const char *executable attribute_relro;
 
+/* The path of this ld.so.  `hugeld run --via=ldso' writes it here when it has
+   mapped it in the place of the one that the program names, where debuggers
+   would look for its symbols.  */
+char _dl_hugepages_path[256] attribute_hidden
+  __attribute__ ((section (".hugeld.path"))) = "";
+
+extern const ElfW(Ehdr) __ehdr_start attribute_hidden;
 extern char **_environ attribute_hidden;
 
 #define VARIABLES "LD_HUGEPAGES"
@@ -521,6 +528,9 @@ _dl_hugepages_end_startup (const struct link_map *main_map)
 	    .is_main = l == main_map,
 	  };
 	hl_note_object (context, &object);
+	if (_dl_hugepages_path[0] != '\0'
+	    && l->l_map_start == (ElfW(Addr)) &__ehdr_start)
+	  l->l_name = _dl_hugepages_path;
       }
   int status = hl_end_startup (context);
   if (status != 0)

@@ -462,7 +462,7 @@ def test_little_text_is_left(place, tmp_path):
     (tmp_path / "data.c").write_text('__asm__(".section .rodata; .skip 30 << 20, 1; .text"); int f(void) { return 0; }\n')
     lib = tmp_path / "libdata.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", lib, tmp_path / "data.c"], check=True)
-    verdict = place.inspect("-o", "segments=text,sparse_text=off", lib)["verdict"]
+    verdict = place.inspect("-o", "segments=text", lib)["verdict"]
     assert verdict["way"] == "nothing" and "too little text" in verdict["sentence"], json.dumps(verdict)
     assert place.make(lib)["result"] == "nothing"
     assert place.make(lib, "image")["result"] == "made"

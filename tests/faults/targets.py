@@ -33,6 +33,7 @@ class Targets:
         self.compile(folder / "early.so", "-shared", "-fPIC", "-DEARLY", main, "-Wl,-z,initfirst")
         self.programs = {
             "target": ["-no-pie", "-rdynamic", main, large, big, f"-Wl,-T,{script}"],
+            "whole-target": ["-no-pie", "-rdynamic", main, large, big],
             "host": [main],
             "needs": [main, "-Wl,--no-as-needed", folder / "libtarget.so", "-Wl,-rpath,$ORIGIN"],
         }
@@ -79,6 +80,7 @@ def join(ranges, others):
 SETTINGS = {
     "start": ("preload", ["target"], "main", ""),
     "start-threads": ("early", ["target"], "main", ""),
+    "begin": ("preload", ["whole-target"], "main", ",data=off"),  # no holes: it is mapped over, and its file is the way back
     "dlopen": ("preload", ["host", "libtarget.so"], "libtarget*", ""),
     "dlopen-threads": ("preload", ["host", "libtarget.so", "threads"], "libtarget*", ""),
     "ldso-start": ("ldso", ["target-ldso"], "main", ""),
@@ -87,7 +89,7 @@ SETTINGS = {
     "ldso-dlopen": ("ldso", ["host-ldso", "libtarget.so"], "libtarget*", ""),
     "ldso-dlopen-threads": ("ldso", ["host-ldso", "libtarget.so", "threads"], "libtarget*", ""),
 }
-SETTINGS = {f"{name}-{backend}": (*setting[:3], f"backend={backend}") for name, setting in SETTINGS.items()
+SETTINGS = {f"{name}-{backend}": (*setting[:3], f"backend={backend}{setting[3]}") for name, setting in SETTINGS.items()
             for backend in ("hugetlb", "thp")}
 SETTINGS |= {f"{name}-image": (*SETTINGS[f"{name}-thp"][:3], "backend=image")
              for name in ("start", "start-threads", "dlopen", "dlopen-threads")}

@@ -15,8 +15,8 @@ def pages(pool, thp):
     pool(64)
 
 
-@pytest.mark.parametrize("name", ["start-thp", "dlopen-threads-thp", *(pytest.param(n, marks=pytest.mark.check_all) for n in (
-    "start-hugetlb", "start-threads-hugetlb", "start-threads-thp", "dlopen-threads-hugetlb"))])
+@pytest.mark.parametrize("name", ["start-thp", "begin-thp", "dlopen-threads-thp", *(pytest.param(n, marks=pytest.mark.check_all) for n in (
+    "begin-hugetlb", "start-hugetlb", "start-threads-hugetlb", "start-threads-thp", "dlopen-threads-hugetlb"))])
 def test_all_or_nothing(sweep, name):
     one = sweep(name)
     spans = [s for s in one.spans if s.backend in MOVED_BY_MREMAP]

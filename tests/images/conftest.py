@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 import collections
-import glob
 import shutil
 
 import pytest
@@ -64,12 +63,3 @@ def own_store(images):
     images.folder.chmod(0o700)
     yield images.folder
     images.folder.chmod(0o755)
-
-
-@pytest.fixture
-def later(monkeypatch):
-    """For hugeld it is ten minutes later: of a file that has just changed the service makes no image."""
-    found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
-    if not found:
-        pytest.skip("libfaketime is not installed")
-    return ["env", f"LD_PRELOAD={found[0]}", "FAKETIME=+10m", "NO_FAKE_STAT=1", "FAKETIME_ONLY_CMDS=hugeld", "FAKETIME_DONT_FAKE_MONOTONIC=1"]

@@ -4,6 +4,7 @@ again; a dry run does what the run does; and whoever interrupts it finds the sto
 
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -13,7 +14,7 @@ import time
 import pytest
 
 import helpers
-from worlds import APP, SYSTEM, USER
+from worlds import APP, OTHER, SYSTEM, USER
 
 
 def done(result, status=0):
@@ -224,8 +225,23 @@ def test_pending_says_why_everywhere(world):
 
 
 def delay(world):
-    [line] = world.path(f"{SYSTEM}/.records").read_text().splitlines()
-    return float(line.split()[5])
+    return float(world.path(f"{SYSTEM}/.records").read_text().split("\0")[0].split()[5])
+
+
+@pytest.mark.parametrize("spare, status", [(8, 3), (64, 0)])
+def test_memory_margin(world, spare, status):
+    """15 % of the memory without the pool, and the image's 16 MiB, are available afterwards, or there is no image."""
+    world.lists("mine", f"{APP} way=image")
+    path = world.path("/proc/meminfo")
+    lines = path.read_text().splitlines()
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    kept = (kib["MemTotal"] - kib["Hugetlb"]) * 15 // 100 + spare * 1024
+    world.path("/run/meminfo").write_text("".join(f"MemAvailable: {kept} kB\n" if line.startswith("MemAvailable:") else f"{line}\n"
+                                                  for line in lines))
+    assert world.run("mount", "--bind", "/run/meminfo", "/proc/meminfo").returncode == 0
+    told = answer(world, status=status)
+    assert [(file["result"], file["reason"]) for file in told["files"]] == [("made", None) if status == 0 else ("pending", "memory")]
+    assert status == 0 or "less than 15 % of the memory" in told["files"][0]["sentence"]
 
 
 def test_delay_doubles(world):
@@ -238,12 +254,43 @@ def test_delay_doubles(world):
         assert world.hugeld("apply").returncode == 3
         assert delay(world) == min(expected, 86400)
         expected *= 2
-        words = records.read_text().split(" ")
-        words[4] = str(int(float(words[4]) - float(words[5])))  # as if the delay had passed
-        records.write_text(" ".join(words))
+        numbers, *texts = records.read_text().split("\0")
+        *first, tried, waits = numbers.split()
+        first.append(str(int(tried) - int(waits)))  # as if the delay had passed
+        records.write_text("\0".join([" ".join([*first, waits]), *texts]))
     path = world.path(APP)
     path.chmod(0o755)  # another version, which is tried at once
     assert world.hugeld("apply").returncode == 3 and delay(world) == 300
+
+
+@pytest.mark.parametrize("days", [-10, 10])
+def test_jumping_clock(world, days):
+    """A clock that is set makes no attempt due or overdue, and no image old; of a file from the future no image is made yet."""
+    library = world.path("/run/own/jumps.so")
+    library.parent.mkdir()
+    assert helpers.run(["gcc", "-shared", "-fPIC", "-o", library, pathlib.Path(__file__).with_name("jumps.c")]).returncode == 0
+    prefix = ["env", f"JUMP={86400 * days}", "LD_PRELOAD=/run/own/jumps.so"]
+
+    def jumped(*arguments):
+        return world.run(*prefix, "/run/bin/hugeld", *arguments)
+
+    world.settings(store_size="20M")  # one image, and the records
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    images, waits = world.left(), second(world, "waits")
+    world.lists("mine", APP, waits)
+    assert world.hugeld("apply").returncode == 3 and states(world) == {APP: "fresh", waits: "pending"}
+    before = world.path(f"{SYSTEM}/.records").read_bytes()
+    for _ in range(3):
+        assert jumped("apply").returncode == 3 and world.path(f"{SYSTEM}/.records").read_bytes() == before
+    assert world.left() == images and states(world) == {APP: "fresh", waits: "pending"}
+    world.lists("mine", waits)
+    world.settings(store_size="64M")
+    result = jumped("enable", waits)
+    assert result.returncode == (3 if days < 0 else 0), result
+    assert days > 0 or "its ctime is in the future" in result.stderr
+    world.enable(waits)
+    assert states(world)[waits] == "fresh"
 
 
 @pytest.mark.parametrize("what", ["nothing", "refused"])
@@ -317,17 +364,19 @@ def test_dry_run_of_changes(world):
 # --- what it costs ---
 
 def test_nothing_to_do_costs_little(world):
-    """0.3 s of processor time and 30,000 system calls at most, over /usr/bin and the libraries."""
+    """0.3 s of processor time and 30,000 system calls at most, over /usr/bin, /usr/sbin and the libraries; where more programs are
+    installed, nine calls for each name."""
     folder = f"/usr/lib/{helpers.run(['gcc', '-print-multiarch']).stdout.strip()}"
-    world.lists("all", *system_files("/usr/bin/*", f"{folder}/*.so*"))
+    world.lists("all", *system_files("/usr/bin/*", "/usr/sbin/*", f"{folder}/*.so*"))
     world.hugeld("apply")
     for _ in range(3):  # what was pending because of the disk
         world.hugeld("apply")
-    names = len(os.listdir("/usr/bin")) + len([name for name in os.listdir(folder) if ".so" in name])
+    names = sum(len(os.listdir(programs)) for programs in ("/usr/bin", "/usr/sbin")) + sum(".so" in name for name in os.listdir(folder))
     result = world.run("strace", "-f", "-c", "-o", "/run/trace", "/run/bin/hugeld", "apply")
     assert result.returncode in (0, 3), result
     calls = int(re.search(r"(\d+) +\d* *total", world.path("/run/trace").read_text())[1])
-    assert calls <= max(30000, 12 * names), (calls, names)
+    assert calls <= 9 * names, (calls, names)
+    assert calls <= 30000 or names > 3500, (calls, names)
     used = world.run("/usr/bin/python3", "-c", "import resource, subprocess; subprocess.run(['/run/bin/hugeld', 'apply']); "
                      "u = resource.getrusage(resource.RUSAGE_CHILDREN); print(u.ru_utime + u.ru_stime)")
     assert float(used.stdout.split()[-1]) <= 0.3, used
@@ -389,6 +438,18 @@ def test_lost_store(world):
     assert again.returncode == 1 and "the store had been unmounted" in again.stderr, again
     done(world.hugeld("apply"))
     assert states(world) == {APP: "fresh"} and world.hugeld("list").returncode == 0
+
+
+@pytest.mark.parametrize("way", ["", " way=image"])
+def test_no_store_in_a_container(world, way):
+    """What needs an image waits for a store, also on the overlay of a container, whose files could have none anyway."""
+    world.path("/run/layer").mkdir()
+    shutil.copy(world.path(APP), world.path("/run/layer/app"))
+    world.lists("mine", f"{APP}{way}", f"/run/layer/app{way}")
+    told = answer(world, status=3, strace=["-e", "inject=mount:error=EPERM"])
+    assert told["pending"] == 2 and told["problems"] == []
+    assert {(file["result"], file["reason"], file["sentence"]) for file in told["files"]} == {
+        ("pending", "no-store", "there is no store in this container")}
 
 
 def test_nothing_is_enabled(world):
@@ -458,14 +519,32 @@ def test_full_store_of_records(world):
     assert states(world) == {APP: "fresh"}
 
 
-@pytest.mark.parametrize("records", ["", "nonsense\n", "made image 0 0 0 0\n", "made image 0 0 0 0 key - relative -\n" * 3, "\0\0\n%zz %\n"])
+@pytest.mark.parametrize("records", [None, "", "nonsense\n", "0 0 0 0 0 0", "0 0 0 0 0 0\0relative\0key\0\0\0" * 3, "9 9 9 9 9 9\0/a\0\0\0\0", "\0" * 9])
 def test_records_that_were_damaged(world, records):
-    world.lists("mine", APP)
+    """Or lost: what the store has stays, also where a list asks for that way."""
+    world.lists("mine", f"{APP} way=image")
     done(world.hugeld("apply"))
-    world.path(f"{SYSTEM}/.records").write_text(records)
+    world.path(f"{SYSTEM}/.records").unlink()
+    [image] = world.left()
+    inode = world.path(f"{SYSTEM}/{image}").stat().st_ino
+    if records is not None:
+        world.path(f"{SYSTEM}/.records").write_text(records)
     for _ in range(2):
-        done(world.hugeld("apply"))
-    assert states(world) == {APP: "fresh"} and len(world.left()) == 1
+        assert not answer(world)["changed"]
+    assert states(world) == {APP: "fresh"} and world.left() == [image]
+    assert world.path(f"{SYSTEM}/{image}").stat().st_ino == inode
+
+
+def test_room_for_the_records(world):
+    """They can be written in a store that is full, and take no huge page."""
+    for number in range(6):
+        second(world, f"app{number}")
+    world.settings(store_size="32M")  # as large as two of them
+    world.lists("mine", "/run/programs/*")
+    assert {file["result"] for file in answer(world, status=3)["files"]} == {"made", "pending"}
+    used = os.statvfs(world.path(SYSTEM))
+    records = os.stat(world.path(f"{SYSTEM}/.records")).st_blocks * 512
+    assert 0 < records < 2 << 20 <= used.f_bavail * used.f_frsize + records
 
 
 def test_waiting_names_the_other(world):
@@ -527,6 +606,41 @@ def test_a_process_that_does_not_answer(world):
             assert "1 users' processes were not read" in world.hugeld("list").stdout
     finally:
         helpers.end_process(blocked)
+
+
+@pytest.mark.parametrize("who", ["user", "root"])
+def test_fuse_behind_a_mapping(world, builder, who):
+    """A process that runs an enabled file keeps its memory map locked by a FUSE that does not answer: list and apply end, the other
+    processes of that user, or of root this process alone, are left out, and everyone else's are counted."""
+    if not os.path.exists("/dev/fuse") or helpers.run(["pkg-config", "fuse3"]).returncode != 0:
+        pytest.skip("needs FUSE and libfuse3-dev")
+    world.settings(metrics="/run/metrics/hugeld.prom")
+    world.path("/run/metrics").mkdir()
+    world.enable(APP)
+    [image] = world.list()
+    flags = helpers.run(["pkg-config", "--cflags", "--libs", "fuse3"]).stdout.split()
+    stall = builder.once("stall", lambda folder: builder.compile(folder / "stall", pathlib.Path(__file__).with_name("stall.c"), "-pthread", *flags))
+    shutil.copy(stall, world.path("/run/bin/stall"))
+    world.path("/run/stalled").mkdir()
+    user = USER if who == "user" else 0
+    with world.mapped(image["image"], user or OTHER), world.mapped(image["image"], user and OTHER):
+        assert world.list()[0]["processes"] == 2
+        server = helpers.start(world.command("/run/bin/stall", "/run/stalled", APP, user))
+        try:
+            line = server.stdout.readline()
+            assert line, server.stderr.read()
+            wchan = pathlib.Path(f"/proc/{int(line)}/wchan")
+            helpers.wait_until(lambda: "folio" in wchan.read_text() or "page" in wchan.read_text(), what="the locked page")
+            result = world.hugeld("list", "--json")
+            told = json.loads(result.stdout)["stores"][0]
+            # Those of the user that were read before count.
+            assert told["users_left_out"] == 1 and told["files"][0]["processes"] in ((1, 2) if who == "user" else (2,)), told
+            assert world.hugeld("apply").returncode == 0
+            assert "hugeld_users_left_out 1\n" in world.path("/run/metrics/hugeld.prom").read_text()
+        finally:
+            world.run("umount", "-l", "/run/stalled")
+            helpers.end_process(server)
+    assert world.list()[0]["processes"] == 0
 
 
 def test_list_of_a_user(world):

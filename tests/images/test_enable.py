@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`hugeld enable`, `disable` and `reset`: the lists, the store and the mounts afterwards."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -70,7 +71,7 @@ def test_one_file_of_a_glob(world):
     shutil.copy(world.path(APP), world.path("/run/programs/second"))
     done(world.run(HUGELD, "enable", "/run/programs/*"))
     assert len(world.left()) == 2
-    done(world.run(HUGELD, "disable", APP))
+    assert done(world.run(HUGELD, "disable", APP)).endswith("masks it, since it is listed in /etc/hugeld/enabled.d/local.list\n")
     assert [image["path"] for image in world.list()] == ["/run/programs/second"] and len(world.left()) == 1
     assert world.hugeld("apply").returncode == 0 and len(world.left()) == 1
     assert listed(world) == ["/run/programs/*", f"!{APP}"]
@@ -137,10 +138,27 @@ def test_units(world):
     assert listed(world) == [f"named.service {APP}", f"script.service {server} way=image"]
 
 
+def test_instances(world):
+    """disable of the unit by whose name instances were enabled disables these, in whichever list they are, and no others."""
+    other = "postgresqlx@1.service"
+    for name in "postgresql.service", "postgresql@.service":
+        world.lists("package", f"postgresql@2.service {APP}")
+        for unit in "postgresql@1.service", other:
+            done(world.run(HUGELD, "enable", unit, APP))
+        done(world.run(HUGELD, "disable", name))
+        assert listed(world) == [f"{other} {APP}", "!postgresql@2.service"]
+        done(world.run(HUGELD, "disable", other))
+        done(world.run(HUGELD, "enable", "postgresql@2.service", APP))
+        assert listed(world) == []
+
+
 def test_generator(world):
     """The drop-ins are what stands in the lists, and nothing hostile."""
     world.lists("some", f"large.service {APP} /run/programs/second", "odd.service /run/programs/a%n",
                 "glob.service /run/programs/*", "../../evil.service /bin/true", f"a@b.service {APP}")
+    unit = world.path("/etc/systemd/system/large.service")
+    unit.parent.mkdir(parents=True)
+    unit.write_text(f"[Service]\nExecStart={APP}\n")
     world.path("/run/out").mkdir()
     assert world.hugeld("unit-generate", "/run/out").returncode == 0
     assert sorted(os.listdir(world.path("/run/out"))) == ["a@b.service.d", "large.service.d"]
@@ -148,6 +166,25 @@ def test_generator(world):
     assert f"ExecStartPre=-+/run/bin/hugeld-command unit-begin %n {APP} /run/programs/second\n" in text
     assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{APP}\n" in text and "After=hugeld-boot.service\n" in text
     assert text.count("Exec") == 4
+
+
+EARLY = {
+    "not found": {}, "unit": {"large@.service": "DefaultDependencies=no"}, "instance": {"large@.service": "", "large@1.service": "DefaultDependencies = false"},
+    "drop-in": {"large@.service": "", "large@.service.d/x.conf": "DefaultDependencies=0"}, "yes": {"large@.service": "DefaultDependencies=on"},
+}
+
+
+@pytest.mark.parametrize("what", EARLY)
+def test_units_that_start_early(world, what):
+    """The local file systems may need such a unit, so it does not wait for the unit that waits for them."""
+    world.lists("some", f"large@1.service {APP}")
+    for name, line in EARLY[what].items():
+        path = world.path(f"/etc/systemd/system/{name}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"[Unit]\n{line}\n")
+    world.path("/run/out").mkdir()
+    done(world.hugeld("unit-generate", "/run/out"))
+    assert ("After=" in world.path("/run/out/large@1.service.d/hugeld.conf").read_text()) == (what == "yes")
 
 
 def test_unit_links(world):
@@ -251,6 +288,26 @@ def test_configuration_that_is_not_believed(world, what):
         after = path.lstat(), sorted(os.listdir(path.parent)), path.read_text() if what not in ("fifo", "folder") else ""
         assert (after[0].st_ino, after[0].st_uid, after[0].st_mode, *after[1:]) == \
             (before[0].st_ino, before[0].st_uid, before[0].st_mode, *before[1:])
+
+
+@pytest.mark.parametrize("action", ["enable", "disable"])
+def test_full_disk(world, action):
+    """The list stays as it is, and so does the store; with room it goes on."""
+    for name in ("second", "third"):
+        shutil.copy(world.path(APP), world.path(f"/run/programs/{name}"))
+    assert world.run("mount", "-t", "tmpfs", "-o", "size=16k", "none", "/etc").returncode == 0
+    done(world.run(HUGELD, "enable", "/run/programs/second"))
+    if action == "disable":
+        done(world.run(HUGELD, "enable", APP))
+    before = listed(world), world.left(), sorted(os.listdir(world.path(LIST).parent))
+    with open(world.path("/etc/full"), "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    refused(world.run(HUGELD, action, APP), f"{LIST}: it cannot be changed: No space left on device")
+    assert (listed(world), world.left(), sorted(os.listdir(world.path(LIST).parent))) == before
+    world.path("/etc/full").unlink()
+    done(world.run(HUGELD, action, APP))
+    assert (APP in listed(world)) == (action == "enable") and len(world.left()) == (2 if action == "enable" else 1)
 
 
 @pytest.mark.parametrize("name", ["/run/programs/a\nb", "/run/programs/\x1b[2Ja\tb"])

@@ -317,10 +317,11 @@ def test_many_would_wait(place):
 
 
 def test_rests_between_collapses(place):
-    """It rests twenty times as long as the processes that map the file waited for each."""
+    """It rests twenty times as long as the processes that map the file waited for each.  The first huge page, which is tried three times,
+    takes them all of the 2 ms, so no other one is joined."""
     with running(place):
         _, joined = join(place)
-    assert len(joined) >= 3 and min(b - a for a, b in zip(joined, joined[1:])) >= 40, joined
+    assert len(joined) == 3 and min(b - a for a, b in zip(joined, joined[1:])) >= 40, joined
 
 
 def test_process_whose_maps_do_not_answer(place):
@@ -365,7 +366,7 @@ def test_pressure(place, resource):
     if not os.path.exists("/proc/pressure"):
         pytest.skip("this kernel has no pressure information")
     with waiting(place.path(f"/run/{resource}")):
-        refused_untouched(place, "in 60 % of the last ten seconds", "try again later", status=3)
+        refused_untouched(place, "programs have waited for memory or disks", "try again later", status=3)
         refused_untouched(place, "programs have waited", arguments=("enable", BIG), status=3)  # and gets no image
     assert place.left() == []
     place.path(f"/run/{resource}").write_text(CALM.replace("0.00", "4.90", 1))
@@ -418,7 +419,7 @@ def test_pressure_is_not_known(place):
     for resource in ("io", "memory"):
         place.path(f"/run/{resource}").write_text("")
     result = place.hugeld("enable", "--way=in-place", BIG)
-    assert result.returncode == 0 and "psi=1" in result.stderr and huge_bytes(place) > 0
+    assert result.returncode == 0 and huge_bytes(place) > 0
 
 
 @pytest.mark.parametrize("how", ["owner", "mode", "folder"])

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import helpers
+from pagecache import on_small_pages
 from stores import Store
 from worlds import APP
 
@@ -92,6 +93,7 @@ def folder(shared_folder):
     (folder / "main.c").write_text(PROGRAM)
     flags = ["-shared", "-Wl,-z,max-page-size=0x200000", "-Wl,-soname,libf.so"]
     subprocess.run(["gcc", *flags, "-o", folder / "libf.so", folder / "f.S"], check=True)
+    on_small_pages(folder / "libf.so")  # else it is huge already, and no store is looked at
     subprocess.run(["gcc", "-O1", "-o", folder / "main", folder / "main.c"], check=True)
     yield folder
     shutil.rmtree(folder)

@@ -198,7 +198,7 @@ def test_walk(place, images, own_store, row):
     made = make(place)
     words = made if isinstance(made, list) else [made]
     file = pathlib.Path(words[-1])
-    options = "sparse_text=off" + ("" if row in OPEN else f",store={own_store}")
+    options = "" if row in OPEN else f"store={own_store}"
     if row in IMAGED:
         images.add(file)
     if row == "in place":
@@ -221,8 +221,11 @@ def test_walk(place, images, own_store, row):
         run = helpers.run([helpers.HUGELD, "run", "-o", f"verbose=1,{options}", "--", *words], stdin=subprocess.DEVNULL)
         assert f"hugeld: {words[0]}: started as it is: {sentence}" in run.stderr, run
         bench = hugeld("bench", "-i", "-n", 6, "-o", options, "--", *words, env=helpers.environment(ASAN_OPTIONS="detect_leaks=0"))
-        assert bench.returncode != 0, bench
-        assert f"nothing moved: {words[0]}: started as it is: {sentence}" in bench.stderr or row == "for another machine", bench
+        if reason == "no-image" and row not in ("env", "the dynamic linker's path, no PIE"):  # it makes one for the measurement
+            assert " has no image; one was made for this measurement" in bench.stdout and bench.stderr == "", bench
+        else:
+            assert bench.returncode != 0, bench
+            assert f"nothing moved: {words[0]}: started as it is: {sentence}" in bench.stderr or row == "for another machine", bench
     if len(words) == 1 and "script" not in row and row not in CANNOT_RUN:
         status = said_by_status(file, options)
         if row == "in place":  # the process may not have touched its text yet

@@ -23,7 +23,7 @@ class Proof(typing.NamedTuple):
 
 
 def by_run(ldso, patterns, options, argv):
-    """`hugeld run`: over the interpreter, so that the kernel maps the executable."""
+    """`hugeld run`: in the interpreter's place, so that the kernel maps the executable."""
     arguments = ["-o", options] if options else []
     return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", patterns, *arguments, "--", *argv]
 
@@ -34,7 +34,7 @@ def by_command(ldso, patterns, options, argv):
 
 
 def without_linker(image):
-    """IMAGE without ld.so as an object: its name leads to another file outside the mount namespace."""
+    """IMAGE without ld.so as an object, which has its own path only if something is selected."""
     objects = [o for o in image.objects if not o.name.startswith(("ld-linux", "ld.so"))]
     return dataclasses.replace(image, objects=objects)
 
@@ -70,6 +70,7 @@ class Linked:
             plain = process.finish()
         free = free_pages()
         with self.paused(argv, patterns, options, way, **changes) as process:
+            assert f" {os.path.realpath(self.ldso)}\n" in open(f"/proc/{process.pid}/maps").read()  # and no preloader instead
             image = without_linker(read_image(process.pid))
             paths = [o.path for o in image.objects if o.name in moved]
             plans = read_plans(process.pid, paths, options)

@@ -27,7 +27,6 @@ LINKED = {
 OVER = 'mount --bind "$0" "$1" && shift && exec "$@"'
 BY_ROOT = ["unshare", "-m"]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-BY_ANYBODY = [*NOBODY, "unshare", "-rm"]
 
 
 def run_script(name, *arguments, limit=1800):
@@ -52,3 +51,13 @@ def interpreter(program="/usr/bin/env"):
 def over_interpreter(namespace, ldso, target):
     """A command prefix: LDSO lies over the dynamic linker TARGET for the program that follows."""
     return [*namespace, "sh", "-c", OVER, ldso, target]
+
+
+def change_build_id(source, target):
+    """TARGET is SOURCE as another build would be."""
+    notes = subprocess.run(["readelf", "-n", source], check=True, capture_output=True, text=True).stdout
+    build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
+    content = source.read_bytes()
+    assert content.count(build_id) == 1
+    target.write_bytes(content.replace(build_id, bytes(255 - b for b in build_id)))
+    target.chmod(0o755)

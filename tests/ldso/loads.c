@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* loads HOW LIBRARY [N [OTHER]]: loads LIBRARY and calls use_features in it.
 
-   once, new (in a namespace of its own), thread, threads (N, each with a handle of its own, while others map,
-   fork and send signals), small (on a thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that
-   the program made), inside (the same in an array of main's), handler (in a signal handler on such a stack),
-   rounds (N times, each time unloading it, while others do that; calm-rounds: alone), forks (forks N times while
-   a thread loads and unloads it all the time; each child loads OTHER), pause (stops with SIGSTOP afterwards) */
+   once, new (in a namespace of its own), threads (N, each with a handle of its own, while others map,
+   fork and send signals), coroutine (on a small stack that the program made), rounds (N times, each time unloading it), forks (forks N times while a thread loads and unloads
+   it all the time; each child loads OTHER), pause (stops with SIGSTOP afterwards) */
 #define _GNU_SOURCE
 #include "../churn.h"
 
@@ -21,7 +19,7 @@
 #include <sys/wait.h>
 #include <ucontext.h>
 
-#define SMALL (16 << 10)
+#define SMALL (8 << 10) /* dlopen of this library takes half of it without hugeld */
 
 static const char *library;
 
@@ -62,27 +60,14 @@ static char *make_stack(void) {
 static int result_of_use;
 static void use_here(void) { result_of_use = use(dlopen(library, RTLD_NOW)); }
 
-static void use_in_coroutine(char *stack) {
+static void use_in_coroutine(void) {
     static ucontext_t back, there;
     getcontext(&there);
-    there.uc_stack.ss_sp = stack;
+    there.uc_stack.ss_sp = make_stack();
     there.uc_stack.ss_size = SMALL;
     there.uc_link = &back;
     makecontext(&there, use_here, 0);
     swapcontext(&back, &there);
-}
-
-static void handle(int signal) {
-    (void)signal;
-    use_here();
-}
-
-static void use_in_handler(void) {
-    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
-    stack_t stack = {.ss_sp = make_stack(), .ss_size = SMALL};
-    sigaltstack(&stack, NULL);
-    sigaction(SIGUSR1, &action, NULL);
-    raise(SIGUSR1);
 }
 
 static int count_lines(const char *path) {
@@ -113,13 +98,9 @@ static long resident_kb(void) {
     return kb;
 }
 
-static void do_rounds(int n, bool calm) {
+static void do_rounds(int n) {
     int maps = 0, descriptors = 0, first = 0;
     long resident = 0;
-    if (!calm) {
-        churn_start(CHURN_MAPS);
-        churn_watch_me();
-    }
     for (int i = 0; i < n; i++) {
         void *handle = dlopen(library, RTLD_NOW);
         int result = use(handle);
@@ -130,16 +111,10 @@ static void do_rounds(int n, bool calm) {
             printf("round %d: %d\n", i, result);
         if (i != 9)
             continue;
-        if (!calm)
-            churn_stop();
         maps = count_lines("/proc/self/maps");
         descriptors = count_descriptors();
         resident = resident_kb();
-        if (!calm)
-            churn_start(CHURN_MAPS);
     }
-    if (!calm)
-        churn_stop();
     printf("maps %d, descriptors %d, grown %d\n", count_lines("/proc/self/maps") - maps,
            count_descriptors() - descriptors, resident_kb() > resident + 512);
 }
@@ -189,21 +164,8 @@ int main(int argc, char **argv) {
             raise(SIGSTOP);
     } else if (strcmp(how, "new") == 0) {
         printf("%d %d\n", use(dlmopen(LM_ID_NEWLM, library, RTLD_NOW)), use(dlopen(library, RTLD_NOW)));
-    } else if (strcmp(how, "small") == 0 || strcmp(how, "thread") == 0) {
-        pthread_attr_t attributes;
-        pthread_attr_init(&attributes);
-        if (strcmp(how, "small") == 0)
-            pthread_attr_setstacksize(&attributes, 32 << 10);
-        if (pthread_create(&thread[0], &attributes, use_in_thread, &result[0]) != 0)
-            return 1;
-        pthread_join(thread[0], NULL);
-        printf("%d\n", result[0]);
-    } else if (strcmp(how, "coroutine") == 0 || strcmp(how, "inside") == 0 || strcmp(how, "handler") == 0) {
-        char inside[SMALL];
-        if (strcmp(how, "handler") == 0)
-            use_in_handler();
-        else
-            use_in_coroutine(how[0] == 'c' ? make_stack() : inside);
+    } else if (strcmp(how, "coroutine") == 0) {
+        use_in_coroutine();
         printf("%d\n", result_of_use);
     } else if (strcmp(how, "threads") == 0) {
         churn_start(CHURN_MAPS);
@@ -216,8 +178,8 @@ int main(int argc, char **argv) {
         }
         printf("%d\n", sum);
         churn_stop();
-    } else if (strcmp(how, "rounds") == 0 || strcmp(how, "calm-rounds") == 0) {
-        do_rounds(n, how[0] == 'c');
+    } else if (strcmp(how, "rounds") == 0) {
+        do_rounds(n);
     } else if (strcmp(how, "forks") == 0) {
         fork_while_loading(n, argv[4]);
     } else {

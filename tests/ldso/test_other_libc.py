@@ -12,20 +12,11 @@ import pytest
 
 import helpers
 from hugepages import free_pages
-from linkers import NOBODY
+from linkers import NOBODY, change_build_id
 
 HERE = pathlib.Path(__file__).resolve().parent
 # $1 the other libc, $2 the place of libc; then the command
 BESIDE = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-
-
-def change_build_id(source, target):
-    notes = subprocess.run(["readelf", "-n", source], check=True, capture_output=True, text=True).stdout
-    build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
-    content = source.read_bytes()
-    assert content.count(build_id) == 1
-    target.write_bytes(content.replace(build_id, bytes(255 - b for b in build_id)))
-    target.chmod(0o755)
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +105,18 @@ def test_told_what_to_run(tells, other_libc, readable_ldso, installed, root):
     assert told(theirs)[1] == {installed.name}
 
 
-def test_with_an_auditor(tells, other_libc, installed, builder, root, tmp_path):
-    """An auditor's libc is the first, and by then TLS is set up: the program is executed anew, and its auditor runs once."""
-    auditor = builder.compile(tmp_path / "libauditor.so", "-shared", "-fPIC", HERE / "auditor.c", *builder.object())
+@pytest.mark.parametrize("needs_libc", [True, False], ids=["libc", "alone"])
+def test_with_an_auditor(needs_libc, tells, other_libc, installed, builder, root, tmp_path):
+    """An auditor's libc is the first; without one the program's is.  By then TLS is set up: the program is executed anew, and its
+    auditor runs once."""
+    alone = builder.write("alone.c", "unsigned int la_version(unsigned int version) { return version; }\n")
+    source = [HERE / "auditor.c", *builder.object()] if needs_libc else ["-nostdlib", alone]
+    auditor = builder.compile(tmp_path / "libauditor.so", "-shared", "-fPIC", *source)
     program = tells("-pie", "-fPIE")
     theirs = run([*other_libc, "env", f"LD_AUDIT={auditor}", program, "one"])
     said, linkers = told(theirs)
     assert theirs.returncode == 3, theirs.stderr
-    assert len(re.findall("^audited 1", theirs.stderr, re.M)) == 1
+    assert len(re.findall("^audited 1", theirs.stderr, re.M)) == needs_libc
     assert linkers == {installed.name}
     assert [line for line in said if line.startswith("argument")] == [f"argument {program}", "argument one"]
 
@@ -189,17 +184,6 @@ def test_environment(prints, other_libc, root, mode, variables):
 def test_small_stack(prints, other_libc, root, name):
     prefix = ["sh", "-c", 'ulimit -s 64; exec "$@"', "sh"]
     same_environment(prints, other_libc, 0o755, prefix, {"GLIBC_TUNABLES": TUNABLES[name]})
-
-
-def test_auditor_without_libc(tells, other_libc, builder, root, tmp_path):
-    """The program's libc is the first one, but TLS is set up, and the auditor knows the program's objects."""
-    source = tmp_path / "auditor.c"
-    source.write_text("unsigned int la_version(unsigned int version) { return version; }\n")
-    auditor = builder.compile(tmp_path / "libalone.so", "-shared", "-fPIC", "-nostdlib", source)
-    program = tells("-pie", "-fPIE")
-    theirs = run([*other_libc, "env", f"LD_AUDIT={auditor}", program, "one"])
-    assert theirs.returncode == 3, theirs.stderr
-    assert "argument one" in theirs.stdout and str(helpers.BUILD) not in theirs.stdout
 
 
 @pytest.mark.parametrize("variables", [{}, {"LD_HUGEPAGES": "main", "LD_HUGEPAGES_OPTIONS": "strict=on,verbose=1"},

@@ -9,9 +9,8 @@ import typing
 
 import pytest
 
-import databases
 import helpers
-from installed import find_cc1plus, find_node
+from installed import find_node
 from linkers import BY_ROOT, over_interpreter
 from smaps import read_smaps
 
@@ -44,17 +43,6 @@ class Program(typing.NamedTuple):
     argv: list
     text_pages: int  # on huge pages at the worst load address that the kernel may choose
     patterns: str = "main"
-    prefix: tuple = ()
-    work: typing.Callable = lambda process: process.finish()
-
-
-def make_cc1plus(folder):
-    compiler = find_cc1plus()
-    if compiler is None:
-        pytest.skip("cc1plus is not installed (g++)")
-    (folder / "source.cc").write_text(CC)
-    (folder / "source.ii").write_text(helpers.run(["g++", "-E", folder / "source.cc"]).stdout)
-    return Program([compiler, "-quiet", "-O1", folder / "source.ii", "-o", "-"], 10)
 
 
 def make_clang(folder):
@@ -81,37 +69,7 @@ def make_node(folder):
     return Program([os.path.realpath(node), "-e", NODE], 12)
 
 
-def answer(process, client, stop):
-    """A server's answer to CLIENT, and how it ends."""
-    process.resume()
-    helpers.wait_until(lambda: helpers.run([*client, "SELECT 1"]).returncode == 0, what="the server answering")
-    done = helpers.run([*client, "CREATE TABLE t (x INT); INSERT INTO t VALUES (5), (7); SELECT SUM(x * x) FROM t; "
-                        "SELECT MD5('a'); DROP TABLE t"])
-    stop(process)
-    process.communicate(timeout=60)
-    return process.returncode, done.stdout, done.returncode, done.stderr
-
-
-def make_mariadbd(folder):
-    folder, argv = databases.make_mariadb(folder)
-    client = ["mariadb", "--no-defaults", f"--socket={folder}/socket", "-N", "mysql", "-e"]
-
-    def stop(process):
-        helpers.run(["mariadb-admin", "--no-defaults", f"--socket={folder}/socket", "shutdown"])
-
-    return Program([os.path.realpath(argv[0]), *argv[1:]], 3, work=lambda process: answer(process, client, stop))
-
-
-def make_postgres(folder):
-    folder, binaries, argv = databases.make_postgres(folder)
-    client = [f"{binaries}/psql", "-h", folder, "-U", "postgres", "-At", "-c"]
-    prefix, argv = argv[:len(databases.AS_POSTGRES)], argv[len(databases.AS_POSTGRES):]
-    return Program(argv, 2, prefix=tuple(prefix),
-                   work=lambda process: answer(process, client, lambda p: p.send_signal(2)))  # SIGINT: fast shutdown
-
-
-MAKE = {"cc1plus": make_cc1plus, "clang": make_clang, "python3": make_python3, "perl": make_perl, "node": make_node,
-        "mariadbd": make_mariadbd, "postgres": make_postgres}
+MAKE = {"clang": make_clang, "python3": make_python3, "perl": make_perl, "node": make_node}
 
 
 @pytest.fixture(scope="module", params=MAKE)
@@ -126,12 +84,11 @@ def program(request, shared_folder):
 
 
 def by_run(program, ldso, installed, folder):
-    return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", program.patterns, "-o", "backend=hugetlb,verbose=2", "--", *program.prefix,
-            *program.argv]
+    return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", program.patterns, "-o", "backend=hugetlb,verbose=2", "--", *program.argv]
 
 
 def by_command(program, ldso, installed, folder):
-    return [*program.prefix, ldso, *program.argv]
+    return [ldso, *program.argv]
 
 
 READ_ONLY = 'mount --bind "$0" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
@@ -139,7 +96,7 @@ READ_ONLY = 'mount --bind "$0" "$1" && mount -o remount,bind,ro "$1" && shift &&
 
 def by_unit(program, ldso, installed, folder):
     """The mounts of systemd's BindReadOnlyPaths=LDSO:INTERPRETER."""
-    return [*BY_ROOT, "sh", "-c", READ_ONLY, ldso, installed, *program.prefix, *program.argv]
+    return [*BY_ROOT, "sh", "-c", READ_ONLY, ldso, installed, *program.argv]
 
 
 def by_patchelf(program, ldso, installed, folder):
@@ -147,7 +104,7 @@ def by_patchelf(program, ldso, installed, folder):
     copy = folder / "patched"
     shutil.copy(program.argv[0], copy)
     subprocess.run(["patchelf", "--set-interpreter", ldso, copy], check=True, timeout=60)
-    return [*over_interpreter(BY_ROOT, copy, program.argv[0]), *program.prefix, *program.argv]
+    return [*over_interpreter(BY_ROOT, copy, program.argv[0]), *program.argv]
 
 
 WAYS = [by_run, by_command, by_patchelf, by_unit]
@@ -160,8 +117,8 @@ def test_way(way, program, readable_ldso, installed, pause_library, empty_librar
     pool(128)
     tmp_path.chmod(0o755)
     name = os.path.basename(program.argv[0])
-    with helpers.paused([*program.prefix, *program.argv], helpers.preload(empty_library, pause_library), name) as process:
-        plain = program.work(process)
+    with helpers.paused(program.argv, helpers.preload(empty_library, pause_library), name) as process:
+        plain = process.finish()
     assert plain[0] == 0, plain
     env = helpers.preload(pause_library, patterns=program.patterns, options="backend=hugetlb,verbose=2")
     command = way(program, readable_ldso, installed, tmp_path)
@@ -171,6 +128,6 @@ def test_way(way, program, readable_ldso, installed, pause_library, empty_librar
         assert linker == readable_ldso.stat().st_ino
         text = sum(m.hugetlb_bytes for m in mappings if m.is_hugetlb and m.permissions == "r-xp") // helpers.HUGE
         assert text >= program.text_pages
-        result = program.work(process)
+        result = process.finish()
     exe_is_missed = way is by_command and name in NEED_EXE
     assert (result[:2] == plain[:2]) != exe_is_missed, f"plain: {plain}\nso: {result}"

@@ -81,7 +81,8 @@ asm(".macro filler n\n.type filler_\\n, @function\nfiller_\\n: .skip 4096, 0xcc\
 
 @pytest.fixture(scope="session")
 def named(builder):
-    """named(name, *flags, filler=N): a C++ program with functions of every kind, and N fillers of 4 KiB."""
+    """named(name, *flags, filler=N): a C++ program with functions of every kind, and N fillers of 4 KiB; 2080: the last huge
+    page, which has the other functions, holds enough text to be moved."""
     def build(name, *flags, filler=0):
         def make(folder):
             source = folder / f"{name}.cc"
@@ -101,7 +102,7 @@ def moved_app(named, pool, library, pause_library):
     started = []
 
     def start(options="", app=None, **changes):
-        app = app or named("large", "-pie", filler=2048)
+        app = app or named("large", "-pie", filler=2080)
         env = helpers.preload(library, pause_library, options=options or None, **changes)
         context = helpers.paused([app], env, app.name)
         started.append(context)

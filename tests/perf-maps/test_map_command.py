@@ -58,7 +58,7 @@ def test_like_from_inside(moved_app, clean_tmp, thp, backend):
 
 def test_demangled(moved_app, named, clean_tmp):
     """--demangle: names are as perf prints them, without parameters."""
-    aligned = named("large-exec", "-no-pie", "-Wl,-z,max-page-size=0x200000", filler=2048)
+    aligned = named("large-exec", "-no-pie", "-Wl,-z,max-page-size=0x200000", filler=2080)
     process, _ = moved_app("backend=hugetlb", app=aligned)
     mangled = read_map(hugeld("perf-map", "-O", "-", process.pid).stdout)
     plain = write_map(process, "--demangle")
@@ -96,7 +96,7 @@ def debug_file(named, tmp_path):
 
     def make(how):
         app, full, debug = tmp_path / "large", tmp_path / "whole", tmp_path / "names"
-        shutil.copy(named("large-id", "-no-pie", "-Wl,--build-id=sha1", filler=2048), full)
+        shutil.copy(named("large-id", "-no-pie", "-Wl,--build-id=sha1", filler=2080), full)
         run("objcopy", "--only-keep-debug", full, debug)
         run("strip", "-o", app, full)
         if how == "debuglink":
@@ -144,7 +144,7 @@ def test_nothing_moved(builder, library, pause_library, clean_tmp):
 
 def test_stripped(named, moved_app, tmp_path):
     app = tmp_path / "large"
-    subprocess.run(["strip", "-o", app, named("large", "-pie", filler=2048)], check=True, timeout=60)
+    subprocess.run(["strip", "-o", app, named("large", "-pie", filler=2080)], check=True, timeout=60)
     process, _ = moved_app("edges=small", app=app)
     one_line(hugeld("perf-map", process.pid), 1, "names no function in the moved text; install its debug symbols")
 
@@ -204,7 +204,7 @@ def stopped(own_tmp, named, pool):
     pool(64)
 
     def start(script, options="backend=hugetlb", **changes):
-        app = named("large", "-pie", filler=2048)
+        app = named("large", "-pie", filler=2080)
         argv, env = own_tmp(script, app, options=options, **changes)
         return helpers.paused(argv, env, app.name)
 
@@ -231,7 +231,7 @@ def test_tmp_is_a_link(stopped):
 def test_in_a_user_namespace(own_tmp, named, pool):
     """root is nobody there, and the file is made all the same, as the process's user."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     argv, env = own_tmp("true", app, options="backend=hugetlb", user=0)
     argv = ["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", *argv[:1], "-r", *argv[1:]]
     if helpers.run(["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", "unshare", "-rm", "true"]).returncode != 0:
@@ -264,7 +264,7 @@ def test_by_another_user(stopped, library):
 def test_by_its_own_user(own_tmp, named, pool, library, clean_tmp):
     """The process's own user needs no privileges, in the same namespace."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     argv, env = own_tmp("umount /tmp", app, options="backend=hugetlb")
     with helpers.paused(argv, env, app.name) as process:
         # The same mount namespace, as a later login would have it.

@@ -86,7 +86,7 @@ def test_deleted_executable(named, pool, library, pause_library, clean_tmp, tmp_
     """/proc/self/exe is the file that runs, also when its name means another one by now."""
     pool(64)
     app = tmp_path / "large"
-    shutil.copy(named("large", "-pie", filler=2048), app)
+    shutil.copy(named("large", "-pie", filler=2080), app)
     env = helpers.preload(library, pause_library, options="perf_map=on,backend=hugetlb,verbose=2")
     script = 'exec 3< "$0"; rm "$0"; cp /bin/true "$0"; exec /proc/self/fd/3'
     with helpers.paused(["/bin/bash", "-c", script, app], env, "large (deleted)") as process:
@@ -116,7 +116,7 @@ def test_replaced_library_is_not_read(builder, pool, clean_tmp, library, tmp_pat
 
 def test_says_so(named, pool, clean_tmp):
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     assert helpers.run_preloaded([app], options="perf_map=on").stderr == ""
     assert helpers.run_preloaded([app], options="perf_map=on,verbose=1").stderr == ""
     assert re.search(WRITTEN, helpers.run_preloaded([app], options="perf_map=on,verbose=2").stderr)
@@ -126,7 +126,7 @@ def test_stripped_program(named, pool, clean_tmp, tmp_path):
     """A stripped program has only stubs to name."""
     pool(64)
     app = tmp_path / "large"
-    helpers.run(["strip", "-o", app, named("large", "-pie", filler=2048)])
+    helpers.run(["strip", "-o", app, named("large", "-pie", filler=2080)])
     result = helpers.run_preloaded([app], options="perf_map=on,verbose=2,edges=small")
     assert "large: functions stay unnamed: its file names no function there; install its debug symbols" in result.stderr
     assert result.returncode == 0 and "/tmp/perf-" not in result.stderr
@@ -148,7 +148,7 @@ def test_stale_map_goes_away(builder, pool, own_tmp, named):
 def test_planted_by_another_user(own_tmp, named, pool, what):
     """Another user's file is never followed or written through: one line says so, and the program goes on."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     with start(own_tmp, PLANTED[what], app, options="perf_map=on,verbose=1") as process:
         folder = pathlib.Path(f"/proc/{process.pid}/root/tmp")
         planted = map_path(process)
@@ -169,7 +169,7 @@ def test_planted_by_another_user(own_tmp, named, pool, what):
 def test_planted_by_ourselves(own_tmp, named, pool, what):
     """A planted file is replaced (a folder is not), and the target of a link keeps its contents."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     mine = f"{PLANTED[what]}; chown -h {NOBODY} /tmp/*"
     with start(own_tmp, mine, app) as process:
         folder = pathlib.Path(f"/proc/{process.pid}/root/tmp")
@@ -185,7 +185,7 @@ def test_planted_by_ourselves(own_tmp, named, pool, what):
 def test_temporary_name_is_taken(named, pool, clean_tmp, library, times, written):
     """The first names exist already: another one is tried, but not for ever."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,exe=large")
     trace = ["strace", "-o", "/dev/stdout", "-e", "trace=openat"]
     argv = ["sh", "-c", 'LD_PRELOAD=$T_LIBRARY exec "$0"', app]
@@ -205,7 +205,7 @@ def test_temporary_name_is_taken(named, pool, clean_tmp, library, times, written
 ])
 def test_failing_calls(strace, named, pool, clean_tmp, library, call, error, words):
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=2,exe=large")
     result = helpers.run([*strace(call, error, "1+"), "sh", "-c", 'LD_PRELOAD=$T_LIBRARY exec "$0"', app], env)
     assert result.returncode == 0 and leftovers("/tmp") == []
@@ -215,7 +215,7 @@ def test_failing_calls(strace, named, pool, clean_tmp, library, call, error, wor
 def test_limit_for_files(named, pool, clean_tmp):
     """Under ulimit -f there is no SIGXFSZ, and no half map."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     env = helpers.environment(T_LIBRARY=helpers.LIBRARY, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,exe=large")
     result = helpers.run(["/bin/bash", "-c", 'ulimit -f 8; LD_PRELOAD=$T_LIBRARY exec "$0"', app], env)
     assert result.returncode == 0
@@ -226,7 +226,7 @@ def test_limit_for_files(named, pool, clean_tmp):
 def test_full_tmp(own_tmp, named, pool):
     """Without room there is one line, and nothing is left."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     script = "mount -o remount,size=16k /tmp"
     with start(own_tmp, script, app, options="perf_map=on,verbose=1") as process:
         assert list(pathlib.Path(f"/proc/{process.pid}/root/tmp").iterdir()) == []
@@ -236,7 +236,7 @@ def test_full_tmp(own_tmp, named, pool):
 
 def test_unwritable_tmp(own_tmp, named, pool):
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     with start(own_tmp, "true", app, options="perf_map=on,verbose=1", mode="755") as process:
         status, _, stderr = process.finish()
     assert status == 0 and re.fullmatch(r"hugeld: perf-\d+\.map is not written: another user's file or folder .*\n", stderr)
@@ -257,7 +257,7 @@ def stopped_descendant(argv, env, app):
 def test_in_a_pid_namespace(own_tmp, named, pool):
     """The name has the number that the process itself sees."""
     pool(64)
-    app = named("large", "-pie", filler=2048)
+    app = named("large", "-pie", filler=2080)
     argv, env = own_tmp("true", app, wrapper=["-p", "-f", "--kill-child"], run='"$@"; exit')
     with stopped_descendant(argv, env, app) as pid:
         [inner] = re.findall(r"^NSpid:\t\d+\t(\d+)$", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M)

@@ -34,7 +34,6 @@ def workshop(tmp_path_factory):
     compile_c(HERE / "opener.c", folder / "opener.so", "-shared", "-fPIC")
     compile_c(HERE / "stacks.c", folder / "stacks")
     compile_c(HERE / "forks.c", folder / "forks", "-no-pie", ALIGNED, "-DNUMBER=1", HERE.parent / "dlopen/table.S")
-    compile_c(HERE / "calls.c", folder / "calls")
     for path in folder.iterdir():
         on_small_pages(path)
     yield folder

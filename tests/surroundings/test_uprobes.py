@@ -32,17 +32,36 @@ def test_set_before_the_start(builder, surround, pool, thp, probe, backend):
     assert probe.hits() == 3 * HITS  # and once more by the plain run of surround
 
 
-# hugetlb, app-nopie: ioctl 3 registers the range of the text, 4 copies it, 5 and 6 do so for the read-only data.  mremap
-# 1 is tried out, 2 to 4 move the three mappings of the text's span aside, 5 that of the read-only data, whose new memory 6
-# brings into place, and 7 that of the text; then the old pages are looked at again.
-@pytest.mark.parametrize("call, n", [(IOCTL, n) for n in (1, 3, 4, 6)] + [(MREMAP, n) for n in range(1, 8)])
+# hugetlb, app-nopie: ioctl 3 registers the range of the text, 4 copies it, 5 and 6 do so for the read-only data; 7 looks at all pages
+# again.  mremap 1 is tried out, 2 brings the text into place, and 3 the read-only data.
+@pytest.mark.parametrize("call, n", [*((IOCTL, n) for n in (1, 3, 4, 6, 7)), (MREMAP, 1)])
 def test_set_while_it_moves(builder, surround, pool, probe, tool, call, n):
-    """Everything goes back, with the probe."""
+    """Everything stays, with the probe."""
     check_set_while_it_moves(builder, surround, pool, probe, tool, call, n)
 
 
-@pytest.mark.parametrize("call, n", [(IOCTL, 4), (MREMAP, 2), (MREMAP, 5)])
+@pytest.mark.parametrize("n", [2, 3])
+def test_set_as_it_moves(builder, surround, pool, probe, tool, n):
+    """After the last look it is like one that is set when the text has moved: the new pages are the file's."""
+    pool(64)
+    app = builder.executable("nopie")
+    probe = probe(app)
+    prefix = [tool("stop-at", "-static"), MREMAP, n, probe.set_command]
+    surround([app], {app.name: ALL}, prefix=prefix, plain_prefix=[], options="backend=hugetlb,verbose=1")
+    assert probe.hits() == 0
+
+
+# Other code ran before, so the old pages are kept until it is over.  mremap 1 is tried out, 2 to 4 move the three mappings of the text's
+# span aside, 5 that of the read-only data, whose new memory 6 brings into place, and 7 that of the text; then the old pages are looked
+# at again.
+@pytest.mark.parametrize("call, n", [(IOCTL, 4), *((MREMAP, n) for n in range(1, 8))])
 def test_set_while_others_run(builder, surround, pool, probe, tool, first, call, n):
+    """Everything goes back, with the probe."""
+    check_set_while_it_moves(builder, surround, pool, probe, tool, call, n, first=[first])
+
+
+@pytest.mark.parametrize("call, n", [(IOCTL, 4), (MREMAP, 2), (MREMAP, 5)])
+def test_set_beside_threads(builder, surround, pool, probe, tool, first, call, n):
     """Hugetlb pages with text and read-only data could not be taken back: the old pages are looked at before they come."""
     check_set_while_it_moves(builder, surround, pool, probe, tool, call, n, first=[first], T_FIRST="threads:2")
 

@@ -180,6 +180,22 @@ def test_other_namespaces(calls, root, tmp_path):
         helpers.end_process(process)
 
 
+def test_same_number_on_another_device(calls, root, tmp_path):
+    """The path leads to another file from here, which has the same inode number on its own file system."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    script = f'mount -t tmpfs none {inside} && cp "$1" {inside}/program && stat -c %i {inside}/program > "$2" && shift 2 && exec "$@"'
+    alone = ["unshare", "--mount", "sh", "-ec", script, "sh"]
+    process = helpers.start([*alone, calls, tmp_path / "first", f"{inside}/program", FOREVER], stdout=subprocess.DEVNULL)
+    try:
+        helpers.wait_until(lambda: name_of(process.pid) == "program" and ticks(process.pid) > 20)
+        _, found = look(f"{inside}/program", "--pid", process.pid, prefix=[*alone, "/bin/bash", tmp_path / "second"])
+    finally:
+        helpers.end_process(process)
+    assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text()
+    assert found["advice"]["command"] is None and "not found by their paths from here" in found["advice"]["reason"]
+
+
 @pytest.mark.check_all
 def test_vanished_executable(calls, tmp_path):
     """The file was removed while it runs: the kernel's " (deleted)" is no part of a command that works."""

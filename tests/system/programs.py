@@ -53,9 +53,9 @@ TEXT = """
     .size \\name, . - \\name
     .endm
 
-    functions big_a, text_a, 4096
+    functions big_a, text_a, 4096+128
     trampoline big_b, trampoline
-    functions big_c, text_c, 4096
+    functions big_c, text_c, 4096+128
 
     .section .rodata.big, "a", @progbits
     .globl rodata_big

@@ -45,7 +45,6 @@ def test_wrong_use(arguments):
 @pytest.mark.parametrize("arguments, said", [
     (["bench", "-n", "5", "true"], "bench: --pairs 5: give a number from 6 to 10000"),
     (["bench", "-n", "6.5", "true"], "bench: --pairs 6.5: give a number from 6 to 10000"),
-    (["bench", "--precision=0.001%", "true"], "bench: --precision 0.001%: give per cent from 0.01 to 100"),
     (["survey", "--seconds", "10%"], "survey: --seconds 10%: give a number from 0.1 to 86400"),
     (["doctor", "true"], "doctor: true is one too many; give none"),
     (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
@@ -980,8 +979,8 @@ def test_few_open_files():
     (["inspect", "--optoins=x"], "see 'hugeld inspect --help': unrecognized option '--optoins=x'"),
     (["run", "--via=frob", "true"], "run: --via frob: give auto, preload or ldso"),
     (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
-    (["bench", "--against", "backend=x", "true"],
-     "bench: --against backend=x: no such value; 'hugeld bench --help' lists names and values"),
+    (["bench", "-o", "backend=x", "true"],
+     "bench: --options backend=x: no such value; 'hugeld bench --help' lists names and values"),
     (["--frob"], "--frob: no such option; 'hugeld --help' lists commands, which have options of their own"),
     (["-j", "status"], "-j: no such option; 'hugeld --help' lists commands, which have options of their own"),
     (["bench", "--commands", "3"], "see 'hugeld bench --help': unrecognized option '--commands'"),

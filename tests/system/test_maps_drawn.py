@@ -100,8 +100,8 @@ def test_inspect_draws_the_plan(builder):
 
 
 def reasons_by_segment(text):
-    """[(KiB or None for all of it, words)] of the lines that give the parts of a segment that stay."""
-    lines = re.findall(r"^    segment \d+ \S+ \S+ stays: (?:(\d+) of \d+ KiB: )?(.*)$", text, re.M)
+    """[(KiB, words)] of the lines that give the parts of a segment that stay."""
+    lines = re.findall(r"^    segment \d+ \S+ \S+ stays: (\d+) KiB: (.*)$", text, re.M)
     return [(kib, re.sub(r" \((set|link) [^)]*\)$", "", words)) for kib, words in lines]
 
 

@@ -24,12 +24,16 @@ def empty(tmp_path_factory):
 OF_THE_LINKER = ("mmap", "mprotect", "munmap", "brk", "execve")
 
 
-def calls_of(program, library, tmp_path, **variables):
+def trace(program, library, tmp_path, **variables):
     log = tmp_path / "strace"
     words = [f"-E{name}={value}" for name, value in {"LD_PRELOAD": library, **variables}.items()]
-    result = helpers.run(["strace", "-o", log, *words, program])
+    result = helpers.run(["strace", "-y", "-o", log, *words, program])
     assert result.returncode < 126, result.stderr
-    names = [line.split("(")[0] for line in log.read_text().splitlines() if "(" in line]
+    return [line for line in log.read_text().splitlines() if "(" in line]
+
+
+def calls_of(program, library, tmp_path, **variables):
+    names = [line.split("(")[0] for line in trace(program, library, tmp_path, **variables)]
     return collections.Counter(name for name in names if name not in OF_THE_LINKER)
 
 
@@ -51,3 +55,25 @@ def test_calls_where_something_is_asked_for(builder, empty, tmp_path, variables)
 def test_a_large_one_is_looked_at(builder, empty, tmp_path):
     program = builder.executable("nopie")
     assert calls_of(program, helpers.LIBRARY, tmp_path) != calls_of(program, empty, tmp_path)
+
+
+# --- what a start costs, over an empty library ---
+
+
+@pytest.mark.parametrize("objects", ["*", "none", "main"])
+def test_nothing_moves(builder, empty, tmp_path, objects):
+    """At most eight calls, one of which is the dynamic linker's, for zero-initialised data."""
+    program = builder.tiny()
+    ours, plain = (trace(program, library, tmp_path, LD_HUGEPAGES=objects) for library in (helpers.LIBRARY, empty))
+    assert len(ours) - len(plain) <= (1 if objects == "main" else 8), "\n".join(ours)
+
+
+def test_copy_without_a_pool(builder, empty, tmp_path, pool, thp):
+    """Nine files that say whether a copy may be made take three calls each, the copy itself 21."""
+    pool(0)
+    program = builder.executable("pie")
+    more = {"LD_HUGEPAGES": "main", "LD_HUGEPAGES_OPTIONS": "segments=text,sparse_text=off,data=off"}
+    ours, plain = (trace(program, library, tmp_path, **more) for library in (helpers.LIBRARY, empty))
+    moves = [line for line in ours if line.startswith("mremap(") and "MREMAP_FIXED" in line]
+    limits = [line for line in ours if "/sys/fs/cgroup/" in line]  # for each group above this process's
+    assert len(moves) == 1 and len(ours) - len(plain) - len(limits) <= 48, "\n".join(ours)

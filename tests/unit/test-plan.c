@@ -354,7 +354,8 @@ static void test_sparse_text(void **state) {
     struct hl_object object;
     struct hl_plan plan;
     for (unsigned i = 0; i < T_COUNT(both); i++) {
-        struct hl_options off = options_of("segments=text"), on = options_of("segments=text,sparse_text=on");
+        struct hl_options off = options_of("segments=text"), on = off;
+        on.sparse_text = 1;
         unsigned text = i == 0 ? 1 : 0;
         read_binary(&object, both[i], 0);
         assert_int_equal(hl_plan_object(&plan, &object, &off, &t_geometry), HL_REASON_SPARSE_TEXT);

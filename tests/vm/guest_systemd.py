@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The guest whose process 1 is systemd: the files of guest_amd64.py, those that systemd needs to start a service and
-nothing that it would start by itself, coredumpctl and gdb, and postgres with an empty cluster."""
+nothing that it would start by itself but two units for test_vm_boot.py, coredumpctl and gdb, and Debian's PostgreSQL and MariaDB with
+empty data folders."""
 
 import glob
 import os
@@ -20,10 +21,12 @@ SECOND = "second.ext4"
 PACKAGES = ("systemd", "libsystemd-shared", "systemd-coredump")
 PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown", "systemd-coredump", "systemd-sysctl")
 UNITS = ("basic.target", "multi-user.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target", "final.target",
+         "local-fs.target", "local-fs-pre.target", "timers.target", "slices.target", "paths.target",
          "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket",
          "systemd-coredump.socket", "systemd-coredump@.service")
 FILES = ("usr/lib/*/systemd/libsystemd-*.so", *(f"lib/systemd/{name}" for name in PROGRAMS),
          *(f"lib/systemd/system/{name}" for name in UNITS), "bin/systemctl", "bin/journalctl", "usr/bin/coredumpctl",
+         "usr/bin/systemd-run", "usr/lib/systemd/user/*.target", "usr/lib/systemd/user/systemd-exit.service",
          "usr/lib/sysctl.d/50-coredump.conf")
 # Its package makes the user that looks at cores, with libdw.
 USER = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\n"
@@ -75,7 +78,7 @@ def add_service(root):
     """The tool by which hugeld.service asks systemd."""
     for path in glob.glob("/usr/lib/*/libsystemd.so.0"):
         root.add(path)
-    root.add_command("kill", "nsenter")
+    root.add_command("kill", "nsenter", "setpriv")
 
 
 def add_postgres(root):
@@ -101,6 +104,55 @@ def add_postgres(root):
         shutil.copytree(f"{folder}/main", root.inside(f"/var/lib/postgresql/{version}/main"))
 
 
+def add_debians_postgres(root):
+    """The cluster above is Debian's: its unit, which starts a script of Perl, and its settings."""
+    if not os.path.exists("/etc/postgresql/15/main/postgresql.conf"):
+        raise Unavailable("there is no cluster 15/main of Debian's PostgreSQL (postgresql-15)")
+    for name in ("system/postgresql.service", "system/postgresql@.service", "system-generators/postgresql-generator"):
+        root.add(f"/lib/systemd/{name}")
+    root.add_command("chown", "perl", "pg_ctlcluster", "install", "mkdir", "ln")
+    root.add("/usr/lib/postgresql/15/bin/pg_ctl")
+    root.add("/usr/share/perl5/PgCommon.pm")
+    root.add_tree(glob.glob("/usr/lib/*/perl-base")[0])
+    root.add_tree("/usr/lib/locale/C.utf8")
+    root.add_tree("/etc/postgresql/15/main")
+    root.write("/etc/postgresql/15/main/conf.d/guest.conf", "ssl = off\n")
+
+
+def add_debians_mariadb(root):
+    """The server with its unit, settings, scripts, and an empty data folder.  Its owner there is set by the test."""
+    if not os.path.exists("/lib/systemd/system/mariadb.service"):
+        raise Unavailable("MariaDB is not installed (mariadb-server)")
+    root.add("/lib/systemd/system/mariadb.service")
+    root.add_command("bash", "mariadbd", "my_print_defaults", "galera_recovery", "mktemp", "id", "chmod", "grep", "egrep", "logger", "mysql")
+    for name in ("charsets", "english"):
+        root.add_tree(f"/usr/share/mysql/{name}")
+    root.add("/usr/share/mysql/debian-start.inc.sh")
+    root.add_tree("/etc/mysql")
+    with tempfile.TemporaryDirectory() as folder:
+        run(["mariadb-install-db", "--no-defaults", f"--datadir={folder}/data", "--skip-test-db", "--auth-root-authentication-method=normal",
+             "--innodb-log-file-size=4M"])
+        shutil.copytree(f"{folder}/data", root.inside("/var/lib/mysql"))
+
+
+def add_boot(root):
+    """What test_vm_boot.py finds: two listed services that start at boot, one of them before the local file systems are there."""
+    python = os.path.realpath(guest_amd64.PYTHON)
+    units = {
+        "boot-late.service": ("multi-user.target", f"[Service]\nExecStart={python} -c 'import signal; signal.pause()'\n"),
+        "boot-early.service": ("local-fs.target", "[Unit]\nDefaultDependencies=no\nBefore=local-fs.target\n[Service]\nType=oneshot\n"
+                               f"RemainAfterExit=yes\nExecStart={python} -c pass\n"),
+        "hugeld-boot.service": ("multi-user.target", None),
+    }
+    for name, (target, text) in units.items():
+        if text is not None:
+            root.write(f"/etc/systemd/system/{name}", text)
+        link = root.inside(f"/etc/systemd/system/{target}.wants/{name}")
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(f"/usr/local/lib/systemd/system/{name}" if text is None else f"../{name}")
+    root.write("/etc/hugeld/enabled.d/boot.list", "".join(f"{name} {python} way=image\n" for name in ("boot-late.service", "boot-early.service")))
+
+
 def make_image(folder):
     root = guest_amd64.make_root(folder)
     root.add_command("ldconfig", "rm", "stat")
@@ -109,16 +161,24 @@ def make_image(folder):
     add_hugeld(root)
     add_service(root)
     add_postgres(root)
+    add_debians_postgres(root)
+    add_debians_mariadb(root)
+    add_boot(root)
+    root.add_tree(ROOT / "debian", at="/hugeld/debian")
     for name in ("doc/services.md", "doc/databases.md", "glibc-patches/README.md"):
         root.add(ROOT / name, at=f"/hugeld/{name}")
     run(["/sbin/mke2fs", "-q", "-t", "ext4", folder / SECOND, "32M"])
     guest_amd64.make_xfs(folder)
-    return root.make_image(folder / "root.ext4")
+    return root.make_image(folder / "root.ext4", free_mib=256)
 
 
-# The postgres of doc/databases.md leaves 537 pages alone.
+def guest(name, *suites, tests):
+    """The postgres of doc/databases.md leaves 537 pages alone."""
+    return guest_amd64.guest(name, *suites, image=make_image, memory="1024M", tests=tests, disks=[SECOND, guest_amd64.XFS],
+                             modules=guest_amd64.MODULES, words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"])
+
+
 GUESTS = [
-    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M", tests="systemd",
-                      disks=[SECOND, guest_amd64.XFS], modules=guest_amd64.MODULES,
-                      words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"]),
+    guest("systemd", "bookworm", "bookworm-security", tests="systemd"),
+    guest("6.12-systemd", "trixie", "trixie-security", tests="systemd-user"),
 ]

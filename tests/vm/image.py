@@ -76,12 +76,12 @@ class Root:
             if self.inside(at or path).joinpath(library.relative_to(path)).exists():
                 self.add_libraries(library)
 
-    def make_image(self, image):
-        """Writes the tree to IMAGE, a disk with one partition of ext4, under another name until it is complete."""
+    def make_image(self, image, free_mib=16):
+        """Writes the tree to IMAGE, a disk with one partition of ext4 and room for more, under another name until it is complete."""
         kib = sum((f.lstat().st_size + 4095) // 4096 * 4 + 1 for f in self.folder.rglob("*"))
         new = image.with_suffix(f".{os.getpid()}")
         run(["/sbin/mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", f"root_owner=0:0,offset={PARTITION_AT}",
-             "-d", self.folder, new, f"{kib * 11 // 10 + 16384}k"])
+             "-d", self.folder, new, f"{kib * 11 // 10 + free_mib * 1024}k"])
         with open(new, "r+b") as disk:
             disk.seek(440)
             disk.write(struct.pack("<IH", DISK_SIGNATURE, 0))

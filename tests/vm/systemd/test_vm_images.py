@@ -2,11 +2,14 @@
 """Services that run from images, by the drop-in of the generator: also after their program was upgraded, without hugeld,
 and without a store."""
 
+import contextlib
+import fcntl
 import os
 import pathlib
 import re
 import shutil
 import tempfile
+import time
 
 import pytest
 
@@ -66,7 +69,8 @@ def replace(program):
 
 
 TYPES = {"simple": [], "exec": ["Type=exec"], "user": ["User=nobody", "NoNewPrivileges=yes", "RestrictNamespaces=yes",
-                                                        "ProtectSystem=strict", "PrivateTmp=yes"]}
+                                                        "ProtectSystem=strict", "PrivateTmp=yes"],
+         "filtered": ["DynamicUser=yes", "SystemCallFilter=@system-service", "ProtectSystem=strict", "MemoryDenyWriteExecute=yes"]}
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -201,3 +205,95 @@ def test_units(service):
         helpers.run(["systemctl", "daemon-reload"])
         helpers.hugeld("reset")
         program.unlink()
+
+
+def test_charge(unit, program):
+    """After ten applies, in a shell, in a sandbox and by the service, hugeld.slice is charged for the store, and all see that."""
+    sandboxed = unit(["Type=oneshot", "PrivateTmp=yes", "ProtectHome=yes", f"ExecStart={helpers.HUGELD} apply"])
+    assert helpers.hugeld("reset").returncode == 0
+    assert sandboxed.start().returncode == 0, sandboxed.journal()
+    first = image_of(program)
+    for turn in range(9):
+        if turn % 3 == 0:
+            replace(program)
+            time.sleep(0.1)
+        result = helpers.hugeld("apply") if turn % 3 != 1 else sandboxed.start()
+        assert result.returncode == 0, (result, sandboxed.journal())
+    assert image_of(program) != first
+    [pages] = [f["huge_pages"] for s in helpers.hugeld_json("list")["stores"] for f in s["files"] if f["path"] == str(program)]
+    assert int(pathlib.Path("/sys/fs/cgroup/hugeld.slice/memory.current").read_text()) >= pages * helpers.HUGE > 0
+
+
+@contextlib.contextmanager
+def locked_store():
+    with open("/run/hugeld/.lock", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_trigger(program):
+    """dpkg's trigger starts the service, and does not wait for it: here the store is locked."""
+    with locked_store():
+        result = helpers.run(["sh", "/hugeld/debian/hugeld.postinst", "triggered", "/usr/bin"])
+        assert result.returncode == 0, result
+        helpers.wait_until(lambda: shown("hugeld.service", "ActiveState") == "activating", what="the service, which still waits")
+    helpers.wait_until(lambda: shown("hugeld.service", "ActiveState") == "inactive", what="its end")
+    assert shown("hugeld.service", "Result") == "success"
+
+
+def test_boot_where_the_store_is_locked(program):
+    """The unit that others come after gives up by itself, before its timeout."""
+    with locked_store():
+        assert helpers.run(["systemctl", "start", "hugeld-boot.service"], timeout=100).returncode != 0
+    assert (shown("hugeld-boot.service", "Result"), shown("hugeld-boot.service", "TimeoutStartUSec")) == ("exit-code", "20s")
+    helpers.run(["systemctl", "reset-failed", "hugeld-boot.service"])
+
+
+@contextlib.contextmanager
+def clock():
+    """jump(seconds): sets the machine's clock so far from the true time."""
+    began, since = time.time(), time.monotonic()
+    yield lambda seconds: time.clock_settime(time.CLOCK_REALTIME, began + time.monotonic() - since + seconds)
+    time.clock_settime(time.CLOCK_REALTIME, began + time.monotonic() - since)
+
+
+YEAR = 365 * 86400
+
+
+def test_clock_jumps(program):
+    """Between two applies, forward and back: nothing is removed, made anew or tried again.  A file of the future has to wait, and gets its
+    image when that time has come."""
+    before = image_of(program)
+    with clock() as jump:
+        for seconds in YEAR, -YEAR, 0:
+            jump(seconds)
+            answer = helpers.hugeld_json("apply")
+            assert not answer["changed"] and image_of(program) == before, answer
+        jump(YEAR)
+        replace(program)
+        jump(0)
+        result = helpers.hugeld("apply")
+        assert result.returncode == 3 and "its ctime is in the future; fix the clock" in result.stderr, result
+        assert helpers.hugeld("list").returncode == 3
+        jump(YEAR + 60)
+        assert helpers.hugeld("enable", program).returncode == 0
+        assert image_of(program) != before
+
+
+def test_package_removal(program):
+    """The package's scripts: once it is removed nothing of it runs or is mounted; what is enabled stays until it is purged, and what other
+    packages have listed stays."""
+    lists = pathlib.Path("/etc/hugeld/enabled.d")
+    for name in ".lock", ".local.list.new":
+        (lists / name).touch()
+    (lists / "other.list").write_text(f"{program}\n")
+    assert shown("hugeld.timer", "ActiveState") == "active"
+    for script in "prerm", "postrm":
+        result = helpers.run(["sh", f"/hugeld/debian/hugeld.{script}", "remove"])
+        assert result.returncode == 0, result
+    assert not os.path.exists("/run/hugeld") and not LINKS.exists() and shown("hugeld.timer", "ActiveState") == "inactive"
+    wanted = [path for path in pathlib.Path("/etc/systemd/system").glob("*.wants/*") if path.name in ("hugeld.timer", "hugeld-boot.service")]
+    assert wanted == [] and str(program) in (lists / "local.list").read_text()
+    assert helpers.run(["sh", "/hugeld/debian/hugeld.postrm", "purge"]).returncode == 0
+    assert os.listdir("/etc/hugeld") == ["enabled.d"] and os.listdir(lists) == ["other.list"]
+    (lists / "other.list").unlink()

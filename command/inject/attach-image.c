@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* An image for a running process, if no store has one that fits.
+
+   It is no ELF file: it holds only the ranges of text, as its own file has them, and before it is used each process's bytes are
+   compared with these.  So it fits a position-independent program
+   at any address, and text in which the ELF header lies.  It has no name; the kernel frees it when the last process that maps it
+   ends.
+
+   Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; other users make it in a
+   memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a read-only descriptor of a file on a read-only
+   file system, or of a sealed file: none can change the text of the others. */
+#include "command/base/common.h"
+#include "command/inject/attachment.h"
+#include "elf/maps.h"
+#include "elf/memory-limit.h"
+#include "command/image/store.h"
+
+#if defined __x86_64__
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* A copy that is larger than this is made only if at least this fraction of the text is in memory. */
+#define ANY_USE_BYTES ((uint64_t)64 << 20)
+#define RESIDENT_SHARE 8
+
+/* Without being told, copies take at most this fraction of the free memory. */
+#define FREE_SHARE 8
+
+/* Reads PIECE from the executable's file to AT; behind the end of the file are zeros, as in a mapping. */
+static int read_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece,
+                      char *at) {
+    struct hl_piece_of_text own[HL_PIECES_MAX];
+    unsigned n = 0;
+    hl_add_own_pieces(own, &n, &attachment->loaded->object, piece->start, piece->end);
+    for (unsigned i = 0; i < n; i++) {
+        uint64_t end = own[i].end - own[i].start, done = 0;
+        for (ssize_t bytes = 1; done < end && bytes > 0; done += bytes > 0 ? (uint64_t)bytes : 0) {
+            bytes = pread(attachment->loaded->file->fd, at + (own[i].start - piece->start) + done, end - done,
+                          (off_t)(own[i].offset + done));
+            if (bytes < 0)
+                return HL_REASON_SOURCE_UNREADABLE;
+        }
+    }
+    return 0;
+}
+
+/* Whether [at, at + bytes) of this process is on huge pages; false also where the kernel does not tell. */
+static bool is_on_huge_pages(const char *at, uint64_t bytes) {
+    int pagemap = (int)hl_open_pagemap();
+    if (pagemap < 0)
+        return false;
+    bool is_huge = hl_check_huge(pagemap, (uint64_t)at, (uint64_t)at + bytes) == 0;
+    close(pagemap);
+    return is_huge;
+}
+
+/* Writes one piece, through a mapping with room for huge pages.  *IS_HUGE becomes false unless all of it is seen on huge pages. */
+static int write_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece, int out,
+                       uint64_t unit, bool *is_huge) {
+    uint64_t bytes = piece->end - piece->start;
+    char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return -errno;
+    char *at = (char *)hl_round_up((uint64_t)room, unit);
+    int result = HL_REASON_NO_MEMORY;
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
+        madvise(at, bytes, MADV_HUGEPAGE);
+        result = madvise(at, bytes, MADV_POPULATE_WRITE) == 0 ? read_piece(attachment, piece, at)
+                                                              : HL_REASON_NO_MEMORY;
+        *is_huge = *is_huge && is_on_huge_pages(at, bytes);
+    }
+    munmap(room, bytes + unit);
+    return result;
+}
+
+static int write_pieces(const struct hl_attachment *attachment, int out) {
+    uint64_t end = attachment->piece[attachment->n_pieces - 1].offset +
+                   attachment->piece[attachment->n_pieces - 1].end -
+                   attachment->piece[attachment->n_pieces - 1].start;
+    uint64_t pages, small = 0;
+    bool is_huge = true;
+    int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
+        result = write_piece(attachment, &attachment->piece[i], out,
+                             attachment->request->geometry.huge_page_bytes, &is_huge);
+    if (result == 0 && fchmod(out, 0444) != 0)
+        result = -errno;
+    if (result != 0 || is_huge)
+        return result;
+    result = hl_prove_huge(&attachment->request->geometry, out, true, &pages, &small);
+    return result != 0 || small > 0 ? HL_REASON_THP_UNAVAILABLE : 0;
+}
+
+/* OUT is complete: *FILE becomes a descriptor for reading it. */
+static int seal(int out, int *file) {
+    char *path = hl_xasprintf("/proc/self/fd/%d", out);
+    int result = fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    *file = result == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    free(path);
+    return *file >= 0 ? 0 : -errno;
+}
+
+static int write_memory_file(const struct hl_attachment *attachment, const char *name, int *file) {
+    int out = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int result = out < 0 ? -errno : write_pieces(attachment, out);
+    if (result == 0)
+        result = seal(out, file);
+    if (out >= 0)
+        close(out);
+    return result;
+}
+
+/* Writes the image to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, for which no writer may be left. */
+static int write_to_mount(const struct hl_attachment *attachment, const char *name, int context, int folder,
+                          int *file) {
+    int out = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
+    int result = out < 0 ? -errno : write_pieces(attachment, out);
+    int opened = result == 0 ? openat(folder, name, O_RDONLY | O_CLOEXEC) : -1;
+    if (out >= 0)
+        close(out);
+    if (opened >= 0 && fsconfig(context, FSCONFIG_SET_FLAG, "ro", NULL, 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) == 0) {
+        *file = opened;
+        return 0;
+    }
+    if (opened >= 0)
+        close(opened);
+    return result != 0 ? result : -EROFS;
+}
+
+/* Negative: we cannot make such a file system. */
+static int write_own_tmpfs(const struct hl_attachment *attachment, const char *name, int *file) {
+    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1, result = -EPERM;
+    if (context >= 0 && fsconfig(context, FSCONFIG_SET_STRING, "huge", "always", 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        folder = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    if (folder >= 0) {
+        result = write_to_mount(attachment, name, context, folder, file);
+        close(folder);
+    }
+    if (context >= 0)
+        close(context);
+    return result;
+}
+
+/* Whether enough of TEXT is in memory to make a copy of all of it worth its memory: a file can have holes of any size. */
+static bool is_in_use(const struct hl_attachment *attachment) {
+    uint64_t bytes = 0, resident = 0;
+    for (size_t i = 0; i < attachment->process.n_regions; i++) {
+        const struct hl_region *region = &attachment->process.region[i];
+        bool is_copied = false;
+        for (unsigned j = 0; j < attachment->n_pieces; j++)
+            is_copied |= hl_overlap(region->start, region->end, attachment->piece[j].start,
+                                    attachment->piece[j].end) > 0;
+        resident += is_copied ? region->resident_bytes : 0;
+    }
+    for (unsigned j = 0; j < attachment->n_pieces; j++)
+        bytes += attachment->piece[j].end - attachment->piece[j].start;
+    return bytes <= ANY_USE_BYTES || resident >= bytes / RESIDENT_SHARE;
+}
+
+static int write_image(const struct hl_attachment *attachment, int *file) {
+    char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(attachment->loaded->object.path));
+    int result = write_own_tmpfs(attachment, name, file);
+    if (result < 0)
+        result = write_memory_file(attachment, name, file);
+    free(name);
+    return result;
+}
+
+/* --- of all processes --- */
+
+/* Whether OWN is to have all pieces of ATTACHMENT, at the same offsets. */
+static bool has_pieces(const struct hl_own_image *own, const struct hl_attachment *attachment) {
+    for (unsigned i = 0; i < own->n_pieces && own->n_pieces == attachment->n_pieces; i++)
+        if (own->piece[i].offset != attachment->piece[i].offset ||
+            own->piece[i].end - own->piece[i].start != attachment->piece[i].end - attachment->piece[i].start)
+            return false;
+    return own->n_pieces == attachment->n_pieces;
+}
+
+int hl_claim_own_image(struct hl_attachment *attachment) {
+    struct hl_attach_request *request = attachment->request;
+    uint64_t unit = request->geometry.huge_page_bytes;
+    uint64_t load_bias = attachment->loaded->object.load_bias % unit;
+    if (!is_in_use(attachment))
+        return HL_REASON_ATTACH_UNUSED;
+    for (size_t i = 0; i < request->n_own && attachment->own == 0; i++)
+        if (hl_is_same_state(&request->own[i].state, &attachment->state) &&
+            request->own[i].load_bias == load_bias && has_pieces(&request->own[i], attachment))
+            attachment->own = i + 1;
+    if (attachment->own != 0)
+        return 0;
+    request->own = hl_xrealloc(request->own, (request->n_own + 1) * sizeof *request->own);
+    struct hl_own_image *own = &request->own[request->n_own++];
+    *own = (struct hl_own_image){attachment->state,    load_bias, attachment->huge_pages * unit, -1,
+                                 attachment->n_pieces, {{0}}};
+    memcpy(own->piece, attachment->piece, sizeof own->piece);
+    attachment->own = request->n_own;
+    return 0;
+}
+
+uint64_t hl_sum_own_images(const struct hl_attach_request *request) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < request->n_own; i++)
+        bytes += request->own[i].bytes;
+    return bytes;
+}
+
+int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    uint64_t free_bytes = hl_read_memory_headroom(&hl_system_roots, &placement);
+    *limit = request->memory_bytes != 0 ? request->memory_bytes : free_bytes / FREE_SHARE;
+    *limit = *limit < free_bytes ? *limit : free_bytes;
+    return hl_sum_own_images(request) <= *limit ? 0 : HL_REASON_ATTACH_MEMORY;
+}
+
+bool hl_fill_own_image(struct hl_attachment *attachment) {
+    struct hl_attach_request *request = attachment->request;
+    struct stat stat;
+    if (attachment->reason != 0 || attachment->own == 0)
+        return true;
+    struct hl_own_image *own = &request->own[attachment->own - 1];
+    int result = own->file >= 0 ? 0 : write_image(attachment, &own->file);
+    attachment->file = own->file;
+    if (result == 0)
+        result = hl_compare_attached_text(attachment);
+    if (result == 0 && fstat(attachment->file, &stat) == 0) {
+        attachment->device = stat.st_dev;
+        attachment->inode = stat.st_ino;
+    }
+    attachment->reason = hl_or_ended(attachment, result);
+    return result != HL_REASON_NO_MEMORY && result != HL_REASON_THP_UNAVAILABLE && result != -ENOMEM &&
+           result != -ENOSPC;
+}
+
+void hl_free_own_images(struct hl_attach_request *request) {
+    for (size_t i = 0; i < request->n_own; i++)
+        if (request->own[i].file >= 0)
+            close(request->own[i].file);
+    free(request->own);
+    request->own = NULL;
+    request->n_own = 0;
+}
+
+#endif

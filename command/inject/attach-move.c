@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Replaces the text of a running process, by system calls in one stopped thread of it.
+
+       socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd(2)
+       mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
+       mmap, madvise          and in it each piece of the file, with its page tables filled
+       mremap                 from there onto the old text: one call takes away the one and brings the other.  The room
+                              stays mapped (MREMAP_DONTUNMAP), so that nothing else can come to lie in it
+       munmap, close
+
+   All other threads run on, in the text that is replaced.  A thread that faults during mremap(2) waits for its lock, so each call
+   moves only a few huge pages: the waits are many and short.
+
+   If a call fails before the first mremap, everything is given back.  If an mremap fails, the ranges moved before it get their
+   old mappings again.  An old kernel may have unmapped the text before it failed; then the new text is mapped there, with
+   several tries, since nothing else is left to try. */
+#include "command/base/common.h"
+#include "elf/kernel.h"
+#include "command/inject/attachment.h"
+#include "elf/line.h"
+#include "elf/maps.h"
+#include "elf/sys.h"
+
+#if defined __x86_64__
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/futex.h>
+#include <linux/mman.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#define MREMAP_TO_PLACE 7 /* MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP */
+/* How many huge pages one mremap(2) moves. */
+#define PAGES_AT_ONCE 4
+/* The stack of the process that sends a descriptor, its time limit, and the pause between two looks. */
+#define SENDER_BYTES 32768
+#define SENDER_MS 1000.0
+#define SENDER_PAUSE_NS 50000
+/* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the room. */
+#define SPARE_MAPPINGS 64
+
+/* The sockets of a killed call, ours, and ours once more for the way back. */
+#define SENDINGS_MAX 4
+
+struct sending;
+
+struct mover {
+    struct hl_attachment *attachment;
+    struct hl_tracee *tracee;
+    uint64_t room, room_bytes;
+    uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
+    uint64_t moved_end;              /* the current piece is in place up to here, */
+    unsigned moved_pieces;           /* and so many pieces before it */
+    struct sending *sending[SENDINGS_MAX];
+    unsigned n_sendings;
+    int file; /* the process's descriptor of attachment->file, or -1 */
+};
+
+/* --- the descriptor --- */
+
+/* The arguments of recvmsg(2), in the process's memory. */
+struct passage {
+    int pair[2];
+    char byte;
+    struct iovec vector;
+    struct msghdr message;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr header;
+    } control;
+};
+_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES, "the thread has room for it");
+
+/* Fills PASSAGE with addresses for its place AT. */
+static void set_passage(struct passage *passage, uint64_t at) {
+    memset(passage, 0, sizeof *passage);
+    passage->vector = (struct iovec){(void *)(at + offsetof(struct passage, byte)), 1};
+    passage->message.msg_iov = (void *)(at + offsetof(struct passage, vector));
+    passage->message.msg_iovlen = 1;
+    passage->message.msg_control = (void *)(at + offsetof(struct passage, control));
+    passage->message.msg_controllen = sizeof passage->control;
+}
+
+/* Whether SOCKET is one end of a pair that the process made, and not a file that another of its threads has put in its place. */
+static bool is_end_of_pair(int socket, pid_t pid) {
+    int domain = 0, type = 0;
+    struct ucred peer = {0, 0, 0};
+    socklen_t bytes = sizeof domain, type_bytes = sizeof type, peer_bytes = sizeof peer;
+    struct sockaddr_storage name;
+    socklen_t name_bytes = sizeof name;
+    return getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX &&
+           getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &type_bytes) == 0 && type == SOCK_DGRAM &&
+           getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.pid == pid &&
+           getpeername(socket, (struct sockaddr *)&name, &name_bytes) == 0 &&
+           name_bytes <= sizeof(sa_family_t);
+}
+
+/* Sends FILE through SOCKET. */
+static int send_file(int socket, int file) {
+    struct passage passage;
+    set_passage(&passage, (uint64_t)&passage);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&passage.message);
+    *header = (struct cmsghdr){CMSG_LEN(sizeof file), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(header), &file, sizeof file);
+    return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
+}
+
+/* A process of hugeld's own that looks at a socket of the target, and sends a descriptor through it. */
+struct sending {
+    pid_t pid, maker; /* the process, and the one that made the socket: itself, or a parent */
+    int number, file;
+    _Atomic int answer; /* enum answer */
+    pid_t sender;
+    char stack[SENDER_BYTES] __attribute__((aligned(16)));
+};
+enum answer { NONE_YET, DONE, NOT_DONE };
+
+/* errno is shared with the waiting process. */
+static int send_in_process(void *data) {
+    struct sending *sending = data;
+    int process = (int)syscall(SYS_pidfd_open, sending->pid, 0);
+    int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, sending->number, 0) : -1;
+    bool is_done = socket >= 0 && is_end_of_pair(socket, sending->maker) &&
+                   (sending->file < 0 || send_file(socket, sending->file) == 0);
+    atomic_store(&sending->answer, is_done ? DONE : NOT_DONE);
+    syscall(SYS_futex, &sending->answer, FUTEX_WAKE, 1, NULL, NULL, 0);
+    return 0;
+}
+
+/* Waits for the answer, and not for the end, while the target's thread stands still. */
+static bool await_answer(struct sending *sending) {
+    const struct timespec slice = {0, (long)(SENDER_MS * 1e6 / 10)};
+    double begun = hl_now_ms();
+    while (atomic_load(&sending->answer) == NONE_YET && hl_now_ms() - begun < SENDER_MS)
+        syscall(SYS_futex, &sending->answer, FUTEX_WAIT, NONE_YET, &slice, NULL, 0);
+    return atomic_load(&sending->answer) == DONE;
+}
+
+/* A sender that does not end goes on until it can, and keeps its memory. */
+static void reap_sender(struct sending *sending) {
+    for (double begun = hl_now_ms();;) {
+        bool was_late = hl_now_ms() - begun > SENDER_MS; /* before the look, which may be the last */
+        if (waitpid(sending->sender, NULL, __WALL | __WNOTHREAD | WNOHANG) != 0)
+            break;
+        if (was_late) {
+            kill(sending->sender, SIGKILL);
+            return;
+        }
+        nanosleep(&(struct timespec){0, SENDER_PAUSE_NS}, NULL);
+    }
+    free(sending);
+}
+
+/* Lets this thread go to PROCESSOR.  *BEFORE: where it might be, for sched_setaffinity(2), if that is true. */
+static bool go_to(int processor, cpu_set_t *before) {
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    if (processor >= 0 && processor < CPU_SETSIZE)
+        CPU_SET((size_t)processor, &here);
+    return sched_getaffinity(0, sizeof *before, before) == 0 && sched_setaffinity(0, sizeof here, &here) == 0;
+}
+
+/* Begins the sender on this thread's processor, where it runs as soon as this thread sleeps.  On another one, on which many threads
+   compute, it may wait for a second: the weight of a group of threads (autogroup, cgroup) is where most of the group ran. */
+static pid_t begin_sender(struct sending *sending) {
+    cpu_set_t before;
+    bool is_held = go_to(sched_getcpu(), &before);
+    pid_t sender = clone(send_in_process, sending->stack + sizeof sending->stack, CLONE_VM, sending);
+    if (is_held)
+        sched_setaffinity(0, sizeof before, &before);
+    return sender;
+}
+
+/* Whether NUMBER is an end of a pair of sockets that the process MAKER made, and FILE, unless it is below 0, was sent through it.
+   Another thread of the process may have put another file there; if that belongs to a FUSE that never answers, closing it never
+   ends, even by SIGKILL.  So a process of its own does it. */
+static bool use_socket(struct mover *m, int number, pid_t maker, int file) {
+    if (m->n_sendings == SENDINGS_MAX)
+        return false;
+    struct sending *sending = m->sending[m->n_sendings] = hl_xmalloc(sizeof *sending);
+    sending->pid = m->attachment->process.pid;
+    sending->maker = maker;
+    sending->number = number;
+    sending->file = file;
+    atomic_store(&sending->answer, NONE_YET);
+    sending->sender = begin_sender(sending);
+    if (sending->sender < 0) {
+        free(sending);
+        return false;
+    }
+    m->n_sendings++;
+    return await_answer(sending);
+}
+
+static int receive_file(struct mover *m, int socket) {
+    struct passage passage;
+    uint64_t at = m->tracee->data;
+    long received;
+    set_passage(&passage, at);
+    int result = hl_write_tracee(m->tracee, at, &passage, sizeof passage);
+    if (result == 0)
+        result = hl_call(m->tracee, &received, SYS_recvmsg, (uint64_t)socket,
+                         at + offsetof(struct passage, message), MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
+    if (result == 0)
+        result = hl_read_thread(m->tracee->pid, at, &passage, sizeof passage);
+    if (result != 0)
+        return result;
+    if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
+        passage.control.header.cmsg_type != SCM_RIGHTS)
+        return HL_REASON_ATTACH_DESCRIPTOR; /* a policy, or a limit, has left out the descriptor */
+    memcpy(&m->file, CMSG_DATA(&passage.control.header), sizeof m->file);
+    return 0;
+}
+
+/* Sends FILE to the process, where its number is m->file. */
+static int pass_file(struct mover *m, int file) {
+    int pair[2];
+    long made;
+    lseek(file, (off_t)HL_LEFT_POSITION, SEEK_SET); /* by which it is known if we are killed */
+    int result = hl_call(m->tracee, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0,
+                         m->tracee->pair_at, 0, 0);
+    if (result != 0)
+        return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
+    result = hl_read_thread(m->tracee->pid, m->tracee->pair_at, pair, sizeof pair);
+    if (result != 0)
+        return result;
+    result = use_socket(m, pair[0], m->attachment->process.pid, file) ? receive_file(m, pair[1])
+                                                                      : HL_REASON_ATTACH_DESCRIPTOR;
+    hl_close_in_tracee(m->tracee, pair[0]);
+    hl_close_in_tracee(m->tracee, pair[1]);
+    return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
+}
+
+/* --- the new text, aside --- */
+
+static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece->end - piece->start; }
+
+/* mlockall(MCL_FUTURE) shows in a mapping made now: the new text would be locked into memory, and count as such.  Where
+   RLIMIT_MEMLOCK forbids that, mmap fails with EAGAIN. */
+static int reserve_room(struct mover *m) {
+    uint64_t unit = m->attachment->request->geometry.huge_page_bytes, page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t locked_kib = hl_read_locked(&m->attachment->process), bytes = unit + 2 * page;
+    long room;
+    for (unsigned i = 0; i < m->attachment->n_pieces; i++)
+        bytes += hl_round_up(piece_bytes(&m->attachment->piece[i]), unit) + unit;
+    int result = hl_call(m->tracee, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE,
+                         (uint64_t)m->file, HL_LEFT_OFFSET);
+    if (result == HL_REASON_ATTACH_CALL)
+        return room == -EAGAIN ? HL_REASON_ATTACH_LOCKED : HL_REASON_NO_MEMORY;
+    if (result != 0)
+        return result;
+    m->room = (uint64_t)room;
+    m->room_bytes = bytes;
+    uint64_t at = hl_round_up(m->room + page, unit); /* the first page and the last one stay reserved */
+    for (unsigned i = 0; i < m->attachment->n_pieces; i++) {
+        const struct hl_piece_of_text *piece = &m->attachment->piece[i];
+        m->scratch[i] = at + piece->start % unit;
+        at = hl_round_up(m->scratch[i] + piece_bytes(piece), unit);
+    }
+    return hl_read_locked(&m->attachment->process) < locked_kib + bytes / 1024 ? 0 : HL_REASON_ATTACH_LOCKED;
+}
+
+/* Maps a piece at its scratch address, with all its page tables. */
+static int prepare_piece(const struct mover *m, unsigned i) {
+    long done;
+    int result = hl_map_piece(m->tracee, &m->attachment->piece[i], m->scratch[i], MAP_FIXED, m->file);
+    if (result == 0)
+        result = hl_call(m->tracee, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->attachment->piece[i]),
+                         MADV_POPULATE_READ, 0, 0, 0);
+    return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
+}
+
+/* For kernels whose pagemap does not tell. */
+static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t end) {
+    struct hl_process again = {.folder = -1};
+    struct hl_address_range range = {start, end};
+    int result = hl_read_some_regions(&again, &m->attachment->process, &range, 1);
+    const struct hl_region *region = result == 0 ? hl_find_region(&again, start) : NULL;
+    if (result == 0 && again.n_regions == 0)
+        result = -ENODATA; /* the process has ended */
+    if (result == 0 && (region == NULL || region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
+        result = HL_REASON_THP_UNAVAILABLE;
+    hl_close_process(&again);
+    return result;
+}
+
+static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
+    int pagemap = hl_open_process_file(&m->attachment->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    int result = hl_check_huge(pagemap, start, end);
+    close(pagemap);
+    return result < 0 ? check_huge_in_smaps(m, start, end) : result;
+}
+
+/* Whether the scratch addresses map the file that was sent, on huge pages where that is required. */
+static int check_scratch(const struct mover *m, const struct hl_process *now) {
+    int result = 0;
+    for (unsigned i = 0; i < m->attachment->n_pieces && result == 0; i++) {
+        const struct hl_region *region = hl_find_region(now, m->scratch[i]);
+        uint64_t end = m->scratch[i] + piece_bytes(&m->attachment->piece[i]);
+        if (region == NULL || region->inode != m->attachment->inode ||
+            region->device != m->attachment->device || region->end < end ||
+            region->offset + (m->scratch[i] - region->start) != m->attachment->piece[i].offset)
+            return HL_REASON_MAPPING_CHANGED;
+        if (m->attachment->is_huge)
+            result = check_huge(m, m->scratch[i], end);
+    }
+    return result;
+}
+
+static uint64_t read_map_count_limit(void) {
+    uint64_t limit;
+    return hl_read_number("/proc/sys/vm/max_map_count", &limit) ? limit : 65530; /* the kernel's default */
+}
+
+/* The last look, at everything that could have changed since the process was planned. */
+static int check_again(const struct mover *m) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range range[2 * HL_PIECES_MAX + 1];
+    size_t n = 0;
+    for (; n < m->attachment->n_pieces; n++)
+        range[n] = (struct hl_address_range){m->attachment->piece[n].start, m->attachment->piece[n].end};
+    for (unsigned i = 0; i < m->attachment->n_gaps; i++)
+        range[n++] = m->attachment->gap[i];
+    range[n++] = (struct hl_address_range){m->room, m->room + m->room_bytes};
+    int result = hl_read_some_mappings(&now, &m->attachment->process, range, n);
+    if (result == 0)
+        result = check_scratch(m, &now);
+    if (result == 0)
+        result = hl_check_attached_text(m->attachment, &now);
+    hl_close_process(&now);
+    return result;
+}
+
+static int prepare(struct mover *m) {
+    int result = pass_file(m, m->attachment->file);
+    if (result == 0)
+        result = reserve_room(m);
+    for (unsigned i = 0; i < m->attachment->n_pieces && result == 0; i++)
+        result = prepare_piece(m, i);
+    return result;
+}
+
+/* --- into place --- */
+
+static bool is_mapped(const struct mover *m, uint64_t at) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range range = {at, at + 1};
+    bool is_there = hl_read_some_mappings(&now, &m->attachment->process, &range, 1) != 0 || now.n_regions > 0;
+    hl_close_process(&now);
+    return is_there;
+}
+
+static int move_piece(struct mover *m, unsigned i) {
+    const struct hl_piece_of_text *piece = &m->attachment->piece[i];
+    uint64_t unit = PAGES_AT_ONCE * m->attachment->request->geometry.huge_page_bytes;
+    for (uint64_t at = piece->start, next; at < piece->end; at = next) {
+        long moved;
+        next = hl_round_down(at, unit) + unit;
+        next = next < piece->end ? next : piece->end;
+        int result = hl_call(m->tracee, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at,
+                             next - at, MREMAP_TO_PLACE, at, 0);
+        if (result == HL_REASON_ATTACH_CALL && !is_mapped(m, at))
+            return hl_map_piece_surely(m->tracee, piece, m->file); /* the whole piece: the text is gone */
+        if (result != 0)
+            return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
+        m->moved_end = next;
+    }
+    return 0;
+}
+
+static int commit(struct mover *m) {
+    int result = 0;
+    while (m->moved_pieces < m->attachment->n_pieces && result == 0) {
+        m->moved_end = m->attachment->piece[m->moved_pieces].start;
+        result = move_piece(m, m->moved_pieces);
+        if (result == 0)
+            m->moved_pieces++;
+    }
+    return result;
+}
+
+/* Gives back the room and the descriptor. */
+static void finish(const struct mover *m) {
+    if (m->tracee->stage == HL_TRACEE_GONE)
+        return;
+    hl_unmap_in_tracee(m->tracee, m->room, m->room + m->room_bytes);
+    hl_close_in_tracee(m->tracee, m->file);
+}
+
+/* --- leftovers --- */
+
+/* Whether [range] is a room still. */
+static bool is_left_room(const struct mover *m, struct hl_address_range range) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range room = range;
+    bool is_left = hl_read_some_mappings(&now, &m->attachment->process, &range, 1) == 0 &&
+                   hl_find_left_room(&now, room.start) == room.end;
+    hl_close_process(&now);
+    return is_left;
+}
+
+/* Closes what earlier calls of hugeld have left when they were killed.  It is looked at once more before: other threads run. */
+static void close_leftovers(struct mover *m) {
+    const struct hl_leftovers *left = &m->attachment->left;
+    const struct hl_tracee *tracee = m->tracee;
+    for (unsigned i = 0; i < left->n_rooms; i++)
+        if (is_left_room(m, left->room[i]))
+            hl_unmap_in_tracee(m->tracee, left->room[i].start, left->room[i].end);
+    for (unsigned i = 0; i < left->n_files; i++)
+        if (hl_is_left_file(&m->attachment->process, left->file[i]))
+            hl_close_in_tracee(m->tracee, left->file[i]);
+    for (unsigned i = 0; i < 2; i++)
+        if (tracee->left_pair[i] >= 0 && use_socket(m, tracee->left_pair[i], tracee->left_pid, -1))
+            hl_close_in_tracee(m->tracee, tracee->left_pair[i]);
+}
+
+/* --- back --- */
+
+/* Maps [start, end) again from its old file. */
+static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
+    for (unsigned i = 0; i < m->attachment->n_back; i++) {
+        struct hl_piece_of_text piece = m->attachment->back[i];
+        uint64_t from = piece.start > start ? piece.start : start;
+        piece.end = piece.end < end ? piece.end : end;
+        piece.offset += from - piece.start;
+        piece.start = from;
+        if (piece.start < piece.end)
+            hl_map_piece_surely(m->tracee, &piece, m->file);
+    }
+}
+
+/* Takes back the moves made before something failed. */
+static void undo(struct mover *m) {
+    bool any =
+        m->moved_pieces > 0 || (m->attachment->n_pieces > 0 && m->moved_end > m->attachment->piece[0].start);
+    m->file = -1;
+    m->room = m->room_bytes = 0;
+    if (!any || m->tracee->stage == HL_TRACEE_GONE || m->attachment->back_file < 0 ||
+        pass_file(m, m->attachment->back_file) != 0)
+        return;
+    for (unsigned i = 0; i < m->moved_pieces; i++)
+        map_back(m, m->attachment->piece[i].start, m->attachment->piece[i].end);
+    if (m->moved_pieces < m->attachment->n_pieces)
+        map_back(m, m->attachment->piece[m->moved_pieces].start, m->moved_end);
+    finish(m);
+}
+
+/* Ends with the text as it was. */
+static void give_up(struct mover *m, int result) {
+    finish(m);
+    undo(m);
+    m->attachment->reason = hl_or_ended(m->attachment, result);
+}
+
+/* Why the thread makes no calls any more, or 0. */
+static int why_gone(const struct hl_tracee *tracee) {
+    if (tracee->stage != HL_TRACEE_GONE)
+        return 0;
+    return tracee->let_go != 0 ? tracee->let_go : -ESRCH;
+}
+
+static void move_text(struct mover *m) {
+    struct hl_attachment *attachment = m->attachment;
+    close_leftovers(m);
+    if (attachment->reason != 0) /* nothing else is to be done */
+        return;
+    int result = prepare(m);
+    if (result == 0)
+        result = why_gone(m->tracee);
+    if (result == 0)
+        result = check_again(m);
+    if (result == 0)
+        result = commit(m);
+    for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
+        hl_unmap_in_tracee(m->tracee, attachment->gap[i].start, attachment->gap[i].end);
+    if (result == 0)
+        finish(m);
+    else
+        give_up(m, result);
+}
+
+/* --- the process --- */
+
+/* The highest real-time priority of PROCESS's threads; 0: none has one.  A deadline comes before all priorities. */
+static int find_highest_priority(const struct hl_process *process) {
+    int highest = 0;
+    DIR *folder = hl_open_list(process->folder, "task");
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t tid = hl_parse_pid(entry->d_name);
+        struct sched_param priority = {0};
+        if (tid == 0 || sched_getparam(tid, &priority) != 0)
+            continue;
+        bool has_deadline = (sched_getscheduler(tid) & ~SCHED_RESET_ON_FORK) == SCHED_DEADLINE;
+        int found = has_deadline ? sched_get_priority_max(SCHED_FIFO) : priority.sched_priority;
+        highest = found > highest ? found : highest;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return highest;
+}
+
+/* The processor on which the first thread of PROCESS was last, or -1. */
+static int find_processor(const struct hl_process *process) {
+    uint64_t field[HL_STAT_FIELDS];
+    return hl_read_stat_fields(process, field) == 0 ? (int)field[39] : -1;
+}
+
+/* hugeld and the stopped thread take turns some sixty times, and on a busy machine each turn would wait for a processor.  So hugeld
+   goes to where the thread was, and never waits awake: as soon as it sleeps, that processor is free for the thread, which otherwise may
+   be put behind others.  (At a load of 30 on two processors nine of ten stops took less than 16 ms so, and 110 otherwise.)  And hugeld
+   raises its own priority, if it may.  A real-time priority gains little more, and Linux 6.18 then makes others wait for longer; but
+   where a thread of the process has one and computes, hugeld would not run at all for 0.95 of each second (sched_rt_runtime_us), and the
+   stopped thread would wait for it. */
+static int hurry(const struct hl_process *process) {
+    int highest = find_highest_priority(process), processor = find_processor(process);
+    const struct sched_param priority = {highest + 1};
+    cpu_set_t before;
+    if (go_to(processor, &before)) /* and it may be moved again: a real-time thread may keep that processor */
+        sched_setaffinity(0, sizeof before, &before);
+    setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
+    return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_REASON_ATTACH_REALTIME;
+}
+
+/* The stack of the process has a limit of its own, but when hugeld makes it grow, the kernel applies hugeld's. */
+static void allow_large_stacks(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_STACK, &limit);
+}
+
+static void *work_in_thread(void *data) {
+    struct hl_attachment *attachment = data;
+    const struct hl_process *process = &attachment->process;
+    struct hl_holding holding;
+    int result = hurry(process);
+    allow_large_stacks();
+    if (result == 0 && process->n_regions + SPARE_MAPPINGS > read_map_count_limit())
+        result = HL_REASON_MAP_COUNT;
+    if (result == 0) {
+        result = hl_hold_thread(&holding, process, &attachment->gadgets, true);
+        double stopped_ms = holding.tracee.stopped_ms;
+        struct mover m = {.attachment = attachment, .tracee = &holding.tracee, .file = -1};
+        if (result == 0)
+            move_text(&m);
+        hl_release_thread(&holding);
+        if (result == 0)
+            attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
+        while (m.n_sendings > 0)
+            reap_sender(m.sending[--m.n_sendings]);
+    }
+    if (result != 0 && attachment->reason == 0)
+        attachment->reason = hl_or_ended(attachment, result);
+    return NULL;
+}
+
+/* All of it is done in a thread of its own: when that ends, the kernel lets go of every thread that it still traces.  Ctrl-C has
+   to wait for that. */
+void hl_move_attachment(struct hl_attachment *attachment) {
+    struct hl_tracing before;
+    pthread_t thread;
+    if (attachment->reason != 0 && !attachment->closes_leftovers)
+        return;
+    hl_begin_tracing(&before);
+    int error = pthread_create(&thread, NULL, work_in_thread, attachment);
+    if (error == 0)
+        pthread_join(thread, NULL);
+    else
+        attachment->reason = -error;
+    hl_end_tracing(&before);
+}
+
+#endif

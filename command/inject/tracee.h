@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* One thread of another process, stopped by ptrace(2), that makes system calls for us.
+
+   Results are 0, a reason (enum hl_reason) or a negated errno; -ESRCH: the thread is gone (it ended, or another
+   one executed a program).  All functions for one tracee are called by the same thread, and when that ends, in
+   whichever way, the kernel lets go of what it has stopped.  They are called between hl_begin_tracing and
+   hl_end_tracing. */
+#ifndef HL_TRACEE_H
+#define HL_TRACEE_H
+
+#include "command/proc/process.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/user.h>
+#include <time.h>
+
+/* --- calls.c: which system calls a thread can be thrown out of so that neither it nor another process can tell --- */
+
+/* A call as /proc/TID/syscall shows it, or as registers hold it. */
+struct hl_call {
+    long number;
+    uint64_t argument[6];
+};
+
+/* How a call begins again.  The earlier its value comes here, the better a thread in that call suits. */
+enum hl_again {
+    HL_AGAIN_WHOLE,     /* as it was: it had done nothing yet, and has no timeout, or an absolute one */
+    HL_AGAIN_REST,      /* with the rest of its timeout, which the kernel has written over the timeout */
+    HL_AGAIN_CONTINUED, /* with the rest of its timeout, as restart_syscall(2), a call that a filter may forbid */
+    HL_AGAIN_ANEW,      /* as it was, and so does its timeout */
+    HL_AGAIN_UNKNOWN /* it is not in the table */
+};
+
+/* How CALL, which was interrupted, begins again, as far as the call alone tells.  If that is not known beforehand, EINTR says
+   that it had done nothing. */
+enum hl_again hl_find_again(const struct hl_call *call);
+
+/* The same for the call in which the first thread of PROCESS sleeps, before an interruption.  PROCESS has its regions. */
+enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process);
+
+/* The address to which CALL, a sleep, writes its remaining time as soon as it is interrupted, though it goes on; 0: none.
+   Programs read from there how long they sleep the next time. */
+#define HL_REST_BYTES sizeof(struct timespec)
+uint64_t hl_find_rest(const struct hl_call *call);
+
+/* --- tracee.c --- */
+
+/* The tracer of the thread TID of PID; 0: no tracer is seen from here.  -ESRCH: the thread has ended.  Any thread may call this
+   at any time. */
+pid_t hl_find_tracer(pid_t pid, pid_t tid);
+
+/* Reads the fields of PROCESS's stat by their numbers in proc(5), of which those from 4 on are numbers.  0, or HL_REASON_NO_PROC. */
+#define HL_STAT_FIELDS 52
+int hl_read_stat_fields(const struct hl_process *process, uint64_t field[HL_STAT_FIELDS]);
+
+/* The room of a thread that makes calls, at hl_tracee.data. */
+#define HL_TRACEE_DATA_BYTES 1024
+
+/* Where a thread's calls begin, and the code that restores it if we die in the middle of one. */
+struct hl_gadgets {
+    uint64_t call; /* syscall; ret */
+    uint64_t back; /* mov $__NR_rt_sigreturn, %eax; syscall */
+};
+
+enum hl_tracee_stage {
+    HL_TRACEE_GONE,    /* it has ended, or is not ours any more */
+    HL_TRACEE_ASKED,   /* it is ours, and to stop */
+    HL_TRACEE_STOPPED, /* it has stopped as asked */
+    HL_TRACEE_ARMED,   /* it can make calls */
+    HL_TRACEE_IN_CALL, /* it was last seen in one of these */
+};
+
+/* The number of signals that a thread raises itself, and that are not blocked. */
+#define HL_SYNCHRONOUS 6
+
+#define HL_LATER_MAX 8
+
+/* The first thread of a process. */
+struct hl_tracee {
+    pid_t pid;
+    struct hl_gadgets gadgets;
+    /* after it was prepared for calls: */
+    struct user_regs_struct registers; /* as they were at the stop */
+    uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
+    uint64_t data;                     /* HL_TRACEE_DATA_BYTES of its memory for arguments */
+    int (*call)(struct hl_tracee *tracee, long *result, long number,
+                const uint64_t argument[6]); /* for hl_call */
+
+    /* at the exec stop: */
+    uint64_t start;     /* the address of the program's first instruction */
+    uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
+    unsigned n_later;   /* calls that it makes when it is let go */
+    struct hl_call later[HL_LATER_MAX];
+
+    /* of a running process: */
+    enum hl_tracee_stage stage;
+    double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
+    int memory;       /* an open /proc/PID/mem, after hl_arm_tracee: not that of a program executed later */
+    uint64_t pair_at; /* the place for the numbers of two sockets that it makes */
+    int left_pair
+        [2]; /* sockets that it had made, as the process LEFT_PID, when an earlier tracer was killed; below 0: none */
+    pid_t left_pid;
+    struct hl_call interrupted; /* the call in which it slept when it was asked to stop, */
+    uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
+    char rest_bytes[HL_REST_BYTES];
+    int let_go;                     /* why a call has let it go, or 0 */
+    uint64_t mask;                  /* the signal mask */
+    uint64_t low, high;             /* the part of the stack that was taken for it */
+    bool suspends;                  /* no filter sees its calls */
+    siginfo_t held[HL_SYNCHRONOUS]; /* signals to be sent again, in the order in which they came */
+    unsigned n_held;
+    size_t vector_bytes; /* of its vector registers, as a signal frame has them */
+    char *vectors;
+};
+
+/* Makes a call in TRACEE, which was prepared for that.  0: it succeeded with *RESULT; HL_REASON_ATTACH_CALL: it failed, and *RESULT
+   is the negated errno; else it was not made.  In a running process, HL_REASON_ATTACH_TAMPERED: the thread was about to make
+   another call, and did not make it if a filter is suspended; HL_REASON_ATTACH_FROZEN: its control group is frozen, and it made none.
+   After both it has been let go. */
+int hl_call(struct hl_tracee *tracee, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
+            uint64_t d, uint64_t e, uint64_t f);
+
+/* These ignore errors; FILE may be negative, and START END. */
+void hl_close_in_tracee(struct hl_tracee *tracee, int file);
+void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end);
+
+/* Finds the instructions in PROCESS.  AVOID: regions for which this is true are used only if no others have them.  0,
+   HL_REASON_ATTACH_INSTRUCTIONS, or -ESRCH. */
+int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
+                    bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
+
+/* The number of the call that goes on as restart_syscall(2) in the thread TID with the instruction pointer PC; most programs
+   load it right before the call.  If not: the number of restart_syscall itself. */
+long hl_find_restarted(pid_t tid, uint64_t pc);
+
+/* The state of a process before its threads began to trace others. */
+struct hl_tracing {
+    sigset_t blocked;
+    struct sigaction change, tick;
+};
+
+/* For the calling thread and the threads that it starts: all signals are blocked, SIGCHLD tells that a thread has stopped, and
+   SIGALRM that a step takes too long. */
+void hl_begin_tracing(struct hl_tracing *before);
+void hl_end_tracing(const struct hl_tracing *before);
+
+/* Traces the first thread of PID, which does not notice, and asks it to stop.  CALL: the call in which it sleeps.  0,
+   HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
+int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, const struct hl_call *call);
+
+/* Waits until it has stopped.  0, HL_REASON_ATTACH_STOPPED, HL_REASON_ATTACH_BUSY (not in time), or a negated errno. */
+int hl_await_tracee(struct hl_tracee *tracee);
+
+/* Prepares the stopped thread for calls.  PROCESS has the present mappings of GADGETS and of [stack].  SUSPENDS: a filter of its
+   system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that restores it lies at
+   the low end of [stack], which was never used.  0, or why that cannot be. */
+int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
+                  const struct hl_process *process, bool suspends);
+
+/* Whether the first thread of PROCESS, which has its mappings, makes calls for a tracer, or did when that was killed. */
+bool hl_has_journal(const struct hl_process *process);
+
+/* The reason for ERROR, a negated errno of mapping a file that a thread may have to execute. */
+static inline int hl_explain_mapping(long error) {
+    return error == -EPERM    ? HL_REASON_STORE_NOEXEC
+           : error == -EACCES ? HL_REASON_EXEC_DENIED
+                              : HL_REASON_NO_MEMORY;
+}
+
+/* Reads the memory of the thread TID, as far as the thread itself could read it.  0, or a negated errno. */
+int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
+
+/* Writes a tracee's memory; only after hl_arm_tracee. */
+int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
+
+/* Puts everything back and lets the thread run.  A thread that does not stop stays traced until the calling thread ends. */
+void hl_release_tracee(struct hl_tracee *tracee);
+
+#endif
