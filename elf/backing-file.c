@@ -11,14 +11,14 @@
    Cold, by pread(2) into the new memory.  A large read is read ahead by as much as the device takes at once, a fault only by the
    device's setting: 70 ms, whether that is 8 MiB (where faults in order do as well) or the usual 128 KiB (faults: 800 ms).
 
-   The file is the one that a new object has just been mapped from, or the executable's.  Its link in /proc cannot be changed by
-   others, but may lead to another file than the mapped one (ld.so PROGRAM), so /proc/self/maps has to say the same of both
-   mappings; the name as well, since subvolumes of btrfs share device and inode numbers.  The name of any other object may lead
-   to another file by now; so the object is copied from memory, like every file that cannot be opened. */
+   The file is the one that a new object has just been mapped from, or the executable's, if /proc/self/maps says the same of it; the
+   name as well, since subvolumes of btrfs share device and inode numbers.  The name of any other object may lead to another file by
+   now; so the object is copied from memory, like every file that cannot be opened. */
 #include "backing-file.h"
 #include "check.h"
 #include "move.h"
 #include "pagecache.h"
+#include "segments.h"
 #include "sys.h"
 
 #include <linux/fcntl.h>
@@ -140,29 +140,6 @@ static uint64_t find_same_file(const struct hl_maps *maps_a, uint64_t a, const s
     return same ? in_a->end - a : 0;
 }
 
-/* Whether our mapping has the same file as the program's. */
-static bool is_mapped_file(const struct hl_backing_file *source, const struct hl_context *context,
-                           const struct hl_object *object, const struct hl_span *span) {
-    struct hl_maps own, its;
-    struct hl_range part;
-    uint64_t offset, bytes;
-    bool may_query = context->probed.status.filters == 0;
-    if (hl_read_maps(&own, source->at, source->at + hl_span_bytes(span), may_query) != 0)
-        return false;
-    bool same = hl_read_maps(&its, span->start, span->end, may_query) == 0;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        if (!find_part(&object->segment[i], span, &part, &offset))
-            continue;
-        for (uint64_t at = part.start; same && at < part.end; at += bytes) {
-            bytes = find_same_file(&its, at, &own, source->at + (at - span->start));
-            same = bytes > 0;
-        }
-    }
-    hl_free_maps(&its);
-    hl_free_maps(&own);
-    return same;
-}
-
 /* As in hl_mapping: stat(2) gives the kernel's new_encode_dev. */
 static uint64_t mapped_device(uint64_t device) {
     uint64_t major = device >> 8 & 0xfff, minor = (device & 0xff) | (device >> 12 & 0xfff00);
@@ -174,11 +151,25 @@ long hl_open_object_file(const struct hl_object *object) {
                    O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
+/* Whether FILE is what nothing but WORK's object is mapped from.  A filter of system calls may kill for asking. */
+static bool is_its_file(const struct hl_context *context, const struct hl_work *work, int file) {
+    struct hl_file_state state;
+    return hl_is_just_executed(context, &work->object) ||
+           (context->probed.status.filters == 0 && hl_is_as_loaded(&work->maps, &work->object) &&
+            hl_read_file_state(&state, file) == 0 && hl_is_mapped_from(context, work, file, &state));
+}
+
 int hl_find_file(struct hl_context *context, struct hl_work *work) {
     struct hl_object *object = &work->object;
-    if (object->file < 0 && hl_is_just_executed(context, object) && context->n_to_close < HL_CLOSE_MAX) {
-        object->file = (int)hl_open_object_file(object);
-        hl_close_later(context, object->file);
+    if (object->file >= 0 || !object->is_main || context->n_to_close == HL_CLOSE_MAX ||
+        (!hl_is_just_executed(context, object) && hl_look_at_object(context, work) != 0))
+        return object->file;
+    long file = hl_open_object_file(object);
+    if (!hl_is_error(file) && is_its_file(context, work, (int)file)) {
+        object->file = (int)file;
+        hl_close_later(context, file);
+    } else if (!hl_is_error(file)) {
+        hl_close((int)file);
     }
     return object->file;
 }
@@ -229,39 +220,17 @@ void hl_close_mapped_file(const struct hl_work *work, long file) {
         hl_close((int)file);
 }
 
-/* Whether a part of SPAN is zeros in memory that the file does not have. */
-static bool has_zeros(const struct hl_object *object, const struct hl_span *span) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].file_end < object->segment[i].end &&
-            hl_segment_overlap(&object->segment[i], span->start, span->end) > 0)
-            return true;
-    return false;
-}
-
-void hl_open_backing_file(struct hl_backing_file *source, const struct hl_context *context,
-                          const struct hl_object *object, const struct hl_span *span) {
-    source->file = -1;
+void hl_open_backing_file(struct hl_backing_file *source, const struct hl_object *object,
+                          const struct hl_span *span) {
+    source->file = hl_is_writable(span) || hl_has_zeros(object, span) ? -1 : object->file;
     source->at = 0;
     source->n_mapped = 0;
     source->is_populated = false;
-    source->is_ours = object->file < 0;
-    if (hl_is_writable(span) || (source->is_ours && !object->is_main) || has_zeros(object, span))
-        return;
-    long file = source->is_ours ? hl_open("/proc/self/exe", O_RDONLY | O_CLOEXEC) : object->file;
-    if (hl_is_error(file))
-        return;
-    source->file = (int)file;
-    if (source->is_ours &&
-        (!map_source(source, context, object, span, 0) || !is_mapped_file(source, context, object, span)))
-        hl_close_backing_file(source, object, span);
 }
 
 void hl_close_backing_file(struct hl_backing_file *source, const struct hl_object *object,
                            const struct hl_span *span) {
     unmap_source(source, object, span);
-    if (source->file >= 0 && source->is_ours)
-        hl_close(source->file);
-    source->file = -1;
 }
 
 /* Whether the byte at OFFSET would have to come from the disk.  Asking makes the kernel read a little of it. */
@@ -294,7 +263,7 @@ void hl_read_into_cache(const struct hl_context *context, const struct hl_object
                         const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes;
     struct hl_backing_file source;
-    hl_open_backing_file(&source, context, object, span);
+    hl_open_backing_file(&source, object, span);
     if (source.file >= 0 && hl_is_cold(&source, context, object, span) &&
         (source.n_mapped > 0 || map_source(&source, context, object, span, 0))) {
         hl_madvise(source.at, hl_span_bytes(span), MADV_HUGEPAGE);

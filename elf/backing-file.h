@@ -8,16 +8,15 @@
 
 /* The file behind a read-only span, while it is filled. */
 struct hl_backing_file {
-    int file;     /* open for reading, and proved to be the mapped file; or -1: there is only the memory */
-    bool is_ours; /* hl_close_backing_file closes it */
-    uint64_t at;  /* the span's start in a mapping of ours: */
+    int file; /* open for reading, and proved to be the mapped file; or negative: there is only the memory */
+    uint64_t at;       /* the span's start in a mapping of ours: */
     unsigned n_mapped; /* its first pieces that are mapped, */
     bool is_populated; /* and faulted in, as far as possible */
 };
 
-/* Opens the file, if it is at hand.  The caller closes SOURCE in any case. */
-void hl_open_backing_file(struct hl_backing_file *source, const struct hl_context *context,
-                          const struct hl_object *object, const struct hl_span *span);
+/* Takes OBJECT's file, if it is at hand (hl_find_file).  The caller closes SOURCE in any case. */
+void hl_open_backing_file(struct hl_backing_file *source, const struct hl_object *object,
+                          const struct hl_span *span);
 void hl_close_backing_file(struct hl_backing_file *source, const struct hl_object *object,
                            const struct hl_span *span);
 
@@ -25,7 +24,8 @@ void hl_close_backing_file(struct hl_backing_file *source, const struct hl_objec
 bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context *context,
                          const struct hl_object *object, const struct hl_span *span);
 
-/* The open file of WORK's object: one that is new, or has just been executed; then hl_end closes it.  Negative for any other. */
+/* The open file that WORK's object is mapped from, if it is new or the executable, whose file hl_end closes.  Negative for any other,
+   and where it is not certain. */
 int hl_find_file(struct hl_context *context, struct hl_work *work);
 
 /* Opens the file that OBJECT, which is not new, should be mapped from; hl_is_mapped_from tells whether it

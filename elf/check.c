@@ -153,6 +153,25 @@ static int choose_protection(struct hl_move *move, const struct hl_span *span) {
     return result;
 }
 
+bool hl_is_as_loaded(const struct hl_maps *maps, const struct hl_object *object) {
+    const struct hl_mapping *first = NULL;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if (segment->flags & PF_W)
+            continue;
+        for (size_t j = hl_find_mapping(maps, segment->first_page);
+             j < maps->n && maps->mapping[j].start < segment->end_page; j++) {
+            const struct hl_mapping *mapping = &maps->mapping[j];
+            if (first == NULL)
+                first = mapping;
+            if (mapping->inode == 0 || mapping->inode != first->inode || mapping->device != first->device ||
+                mapping->offset - segment->offset != mapping->start - segment->first_page)
+                return false;
+        }
+    }
+    return first != NULL;
+}
+
 int hl_look_at_object(const struct hl_context *context, struct hl_work *work) {
     const struct hl_object *object = &work->object;
     int result = 0;

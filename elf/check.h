@@ -23,6 +23,9 @@ int hl_check_pages(const struct hl_context *context, const struct hl_work *work)
    to its read-only pages. 0, or the reason why the object stays. */
 int hl_check_object(struct hl_context *context, struct hl_work *work);
 
+/* Whether nothing but one file is mapped at OBJECT's read-only segments, each at its offset: a program has put nothing else there. */
+bool hl_is_as_loaded(const struct hl_maps *maps, const struct hl_object *object);
+
 /* Whether MAPS has in SPAN's place the mappings that the dynamic linker makes there, from OBJECT's file. */
 bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object, const struct hl_span *span);
 

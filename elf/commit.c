@@ -190,23 +190,14 @@ static int check_pages(const struct commit *c, uint64_t at, uint64_t bytes) {
                                c->context->probed.status.filters == 0);
 }
 
-/* Whether nothing wrote to the read-only pages that are aside.  A uprobe goes into all mappings of its file, so it is found there
-   whenever it was set; new memory may hold a copy of it, or lack it. */
-static int check_old_pages(const struct commit *c) {
+/* Whether nothing wrote to the read-only pages that are aside, or to those in their old place since.  A uprobe goes into all mappings of
+   its file, so it is found aside whenever it was set; new memory may hold a copy of it, or lack it.  A debugger's breakpoint
+   is in the old place alone. */
+static int check_old_pages(const struct commit *c, bool is_aside) {
     int result = 0;
     for (size_t i = 0; result == 0 && i < c->n_steps; i++)
         if (is_read_only(c, &c->step[i]))
-            result = check_pages(c, c->step[i].aside, c->step[i].bytes);
-    return result;
-}
-
-/* Whether nothing wrote to the read-only pages in their old place since the others are aside: a debugger's breakpoint is only
-   there. */
-static int check_places(const struct commit *c) {
-    int result = 0;
-    for (size_t i = 0; result == 0 && i < c->n_steps; i++)
-        if (is_read_only(c, &c->step[i]))
-            result = check_pages(c, c->step[i].at, c->step[i].bytes);
+            result = check_pages(c, is_aside ? c->step[i].aside : c->step[i].at, c->step[i].bytes);
     return result;
 }
 
@@ -422,13 +413,13 @@ static int commit_steps(struct commit *c) {
     if (result == 0)
         result = move_all_aside(c);
     if (result == 0)
-        result = check_old_pages(c);
+        result = check_old_pages(c, true);
     if (result == 0)
-        result = check_places(c);
+        result = check_old_pages(c, false);
     hl_drop_ballast(&c->ballast);
     if (result == 0)
         result = place_all(c);
-    return result == 0 ? check_old_pages(c) : result;
+    return result == 0 ? check_old_pages(c, true) : result;
 }
 
 /* An executable that has just begun was prepared without a look at its mappings. */

@@ -263,7 +263,7 @@ int hl_fill_span(const struct hl_context *context, const struct hl_object *objec
     f.memory = move->memory;
     f.userfaultfd = f.memory_file = -1;
     f.reads_by_call = context->probed.status.filters == 0;
-    hl_open_backing_file(&f.source, context, object, span);
+    hl_open_backing_file(&f.source, object, span);
     if (move->backend == HL_HUGETLB && context->probed.status.filters == 0 &&
         (f.source.file < 0 || (!hl_is_cold(&f.source, context, object, span) &&
                                hl_map_backing_file(&f.source, context, object, span))))

@@ -185,27 +185,6 @@ int hl_check_image(const struct hl_object *object, int image, const struct hl_ge
     return result != 0 ? HL_REASON_IMAGE_MISMATCH : check_image(object, image, state.bytes, geometry);
 }
 
-/* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: the image does not hold
-   anything that a program has put there instead. */
-static bool is_as_loaded(const struct hl_maps *maps, const struct hl_object *object) {
-    const struct hl_mapping *first = NULL;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        if (segment->flags & PF_W)
-            continue;
-        for (size_t j = hl_find_mapping(maps, segment->first_page);
-             j < maps->n && maps->mapping[j].start < segment->end_page; j++) {
-            const struct hl_mapping *mapping = &maps->mapping[j];
-            if (first == NULL)
-                first = mapping;
-            if (mapping->inode == 0 || mapping->inode != first->inode || mapping->device != first->device ||
-                mapping->offset - segment->offset != mapping->start - segment->first_page)
-                return false;
-        }
-    }
-    return first != NULL;
-}
-
 /* An object's file and its image. */
 struct source {
     long file, image;           /* open, or negative */
@@ -247,21 +226,13 @@ static int check_files(const struct hl_context *context, struct hl_work *work, s
     if (result != 0 || hl_is_just_executed(context, object))
         return result;
     result = hl_look_at_object(context, work);
-    if (result == 0 && !hl_holds_its_place(object) && !is_as_loaded(&work->maps, object))
+    if (result == 0 && !hl_holds_its_place(object) && !hl_is_as_loaded(&work->maps, object))
         result = HL_REASON_MAPPING_CHANGED;
     /* Last, because it may have to map the file. */
     if (result == 0 && !object->is_new &&
         !hl_is_mapped_from(context, work, (int)source->file, &source->state))
         result = HL_REASON_NO_IMAGE;
     return result;
-}
-
-/* Zeros that no file has are not in the image either. */
-static bool has_zeros(const struct hl_object *object, const struct hl_span *span) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (hl_overlap(object->segment[i].file_end, object->segment[i].end, span->start, span->end) > 0)
-            return true;
-    return false;
 }
 
 static void plan_with(const struct hl_context *context, struct hl_work *work,
@@ -290,7 +261,7 @@ static int check_spans(const struct hl_context *context, const struct hl_work *w
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (!hl_is_writable(span) &&
-            (has_zeros(&work->object, span) || span->end - base > source->image_bytes))
+            (hl_has_zeros(&work->object, span) || span->end - base > source->image_bytes))
             return HL_REASON_IMAGE_MISMATCH;
     }
     return 0;
@@ -454,7 +425,7 @@ static bool is_one_mapping(const struct hl_object *object, const struct hl_span 
 /* A dynamic linker has set PROT_BTI where the text needs it. */
 static int join_span(const struct hl_context *context, const struct hl_work *work,
                      const struct hl_span *span) {
-    int branches = 0, result = has_zeros(&work->object, span) ? HL_REASON_IMAGE_MISMATCH : 0;
+    int branches = 0, result = hl_has_zeros(&work->object, span) ? HL_REASON_IMAGE_MISMATCH : 0;
     if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);
     int prot = hl_protection(span->flags) | branches, image = work->object.file;

@@ -180,14 +180,18 @@ long hl_read_line(const char *path, char *buffer, size_t buffer_bytes) {
     return is_any ? end - at : 0;
 }
 
+bool hl_skip_key(const char **at, const char *end, const char *key) {
+    size_t bytes = hl_strlen(key);
+    if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))
+        return false;
+    for (*at += bytes; *at < end && (**at == ' ' || **at == '\t'); ++*at)
+        ;
+    return true;
+}
+
 /* Whether the line [at, end) begins with KEY, any blanks and a number. */
 static bool scan_key(const char *at, const char *end, const char *key, uint64_t *number) {
-    size_t bytes = hl_strlen(key);
-    if ((size_t)(end - at) < bytes || !hl_same_bytes(at, key, bytes))
-        return false;
-    for (at += bytes; at < end && (*at == ' ' || *at == '\t'); at++)
-        ;
-    return hl_scan_number(&at, end, 10, number);
+    return hl_skip_key(&at, end, key) && hl_scan_number(&at, end, 10, number);
 }
 
 bool hl_read_numbers(const char *path, struct hl_number *number, unsigned n) {

@@ -28,6 +28,9 @@ bool hl_same_bytes(const char *a, const char *b, size_t bytes);
    digit or it exceeds 64 bits. */
 bool hl_scan_number(const char **at, const char *end, unsigned base, uint64_t *number);
 
+/* Moves AT behind KEY and the blanks after it, if the line [*at, end) begins with KEY. */
+bool hl_skip_key(const char **at, const char *end, const char *key);
+
 /* Reads a whole small file (one that fits) into BUFFER and terminates it.  Its length, or a negated errno;
    -EFBIG if it is longer than BUFFER_BYTES - 1. */
 long hl_read_file(const char *path, char *buffer, size_t buffer_bytes);

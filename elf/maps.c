@@ -237,15 +237,6 @@ void hl_open_smaps(struct hl_smaps *smaps) {
 
 void hl_close_smaps(struct hl_smaps *smaps) { hl_close_lines(&smaps->lines); }
 
-/* Moves AT behind KEY, if the line begins with it. */
-static bool skip_key(const char **at, const char *end, const char *key) {
-    size_t bytes = hl_strlen(key);
-    if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))
-        return false;
-    *at += bytes;
-    return true;
-}
-
 /* Whether a line of two-letter flags has FLAG. */
 static bool has_flag(const char *at, const char *end, const char *flag) {
     for (; end - at >= 2; at++)
@@ -287,20 +278,20 @@ bool hl_next_smaps(struct hl_smaps *smaps) {
     smaps->thp_bytes = smaps->file_huge_bytes = 0;
     smaps->is_special = false;
     while (hl_next_line(&smaps->lines, &at, &end)) {
-        if (skip_key(&at, end, "VmFlags:")) {
+        if (hl_skip_key(&at, end, "VmFlags:")) {
             smaps->is_guarded = has_flag(at, end, "bt");
             smaps->is_special = smaps->is_special || hl_has_special_flags(at, end);
             return true;
         }
-        if (skip_key(&at, end, "ProtectionKey:")) {
+        if (hl_skip_key(&at, end, "ProtectionKey:")) {
             while (skip_char(&at, end, ' '))
                 ;
             smaps->is_special = !skip_char(&at, end, '0');
             continue;
         }
-        if (skip_key(&at, end, "AnonHugePages:")) {
+        if (hl_skip_key(&at, end, "AnonHugePages:")) {
             smaps->thp_bytes = read_kilobytes(at, end);
-        } else if (skip_key(&at, end, "FilePmdMapped:") || skip_key(&at, end, "ShmemPmdMapped:")) {
+        } else if (hl_skip_key(&at, end, "FilePmdMapped:") || hl_skip_key(&at, end, "ShmemPmdMapped:")) {
             smaps->file_huge_bytes += read_kilobytes(at, end);
         } else if (parse_line(&mapping, at, end)) {
             smaps->mapping = mapping;

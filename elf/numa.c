@@ -14,7 +14,7 @@ static bool contains(const struct hl_nodes *nodes, uint64_t node) {
     return node < HL_NODE_NUMBERS && (nodes->bits[node / 64] >> node % 64 & 1) != 0;
 }
 
-static void fill_nodes(struct hl_nodes *nodes, uint64_t bits) {
+void hl_fill_nodes(struct hl_nodes *nodes, uint64_t bits) {
     for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
         nodes->bits[i] = bits;
 }
@@ -60,9 +60,8 @@ static bool read_bound_nodes(struct hl_nodes *bound) {
 void hl_read_placement(struct hl_placement *placement, const struct hl_status *status, unsigned numa) {
     unsigned cpu = 0, node = 0;
     placement->numa = numa;
-    for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
-        placement->cpuset.bits[i] = status->nodes.bits[i];
-    fill_nodes(&placement->bound, 0);
+    hl_copy_bytes(&placement->cpuset, &status->nodes, sizeof placement->cpuset);
+    hl_fill_nodes(&placement->bound, 0);
     placement->binds =
         status->filters == 0 && count_nodes(&placement->cpuset) > 1 && read_bound_nodes(&placement->bound);
     if (numa == HL_NUMA_LOCAL)
@@ -85,7 +84,7 @@ int hl_bind_memory(const struct hl_placement *placement, uint64_t memory, uint64
     unsigned n_cpuset = count_nodes(&placement->cpuset);
     if (placement->numa == HL_NUMA_ANY)
         return 0;
-    fill_nodes(&usable, 0);
+    hl_fill_nodes(&usable, 0);
     for (uint64_t node = 0; node < HL_NODE_NUMBERS; node++)
         if (hl_find_node_use(placement, node) == HL_NODE_USABLE)
             add_node(&usable, node);

@@ -31,6 +31,8 @@ enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t
    pages come from.  0, or HL_REASON_NUMA. */
 int hl_bind_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes);
 
+void hl_fill_nodes(struct hl_nodes *nodes, uint64_t bits);
+
 /* Reads one number or range of a list like "0-1,4" at *AT, and the comma behind it.  False at its end. */
 bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *last);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The variables: option.def makes the parser, and patterns are matched in place. */
 #include "options.h"
+#include "line.h"
 
 /* Each CHOICE's values, and the rows from which help and manual are printed. */
 #define CHOICE(field, name, help, ...) static const char *const field##_values[] = {__VA_ARGS__, NULL};
@@ -119,17 +120,10 @@ static struct hl_string cut_string(const char *text, const char *end, char stop)
     return string;
 }
 
-static size_t string_bytes(const char *text) {
-    size_t bytes = 0;
-    while (text[bytes] != '\0')
-        bytes++;
-    return bytes;
-}
-
 unsigned hl_parse_options(struct hl_options *options, const char *text,
                           const struct hl_complaints *complaints) {
     unsigned mistakes = 0;
-    const char *end = text + string_bytes(text);
+    const char *end = text + hl_strlen(text);
     for (const char *at = text; at < end;) {
         struct hl_string option = cut_string(at, end, ',');
         at += option.bytes + 1;

@@ -60,9 +60,9 @@ static bool may_execute_written(struct hl_context *context) {
 
 /* Whether spans of KIND could be committed: else their copies would be made in vain.  A filter may forbid mremap(2). */
 static bool may_commit(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
+    bool has_file = kind != HL_DATA && hl_find_file(context, work) >= 0;
     if (kind == HL_DATA || hl_holds_its_place(&work->object) ||
-        (context->probed.status.filters == 0 && hl_is_just_executed(context, &work->object) &&
-         hl_find_file(context, work) >= 0))
+        (context->probed.status.filters == 0 && hl_is_just_executed(context, &work->object) && has_file))
         return true;
     if (!context->probed.knows_keeping)
         context->probed.may_keep_mapping = hl_may_keep_mapping(context->config->geometry.page_bytes);
@@ -290,44 +290,9 @@ static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_
     if (!kernel->hugetlb ||
         hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) != 0)
         return HL_REASON_NO_HUGETLB;
-    hl_report_pool(context, work, kind, needed, &pool);
-    return needed <= hl_pool_available(&pool, context->config->options.reserve_pages) ? 0
-                                                                                      : HL_REASON_POOL_SHORT;
-}
-
-/* Writes the byte at ADDRESS, whose page is there, as a debugger would: its protection is no obstacle. */
-static bool force_byte(uint64_t address) {
-    char byte;
-    long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
-    if (hl_is_error(fd))
-        return false;
-    bool written = hl_pread((int)fd, &byte, 1, address) == 1 && hl_pwrite((int)fd, &byte, 1, address) == 1;
-    hl_close((int)fd);
-    return written;
-}
-
-/* Whether a debugger could set breakpoints in MOVE's hugetlb pages.  Linux 6.1 to 6.12 say EIO; of a memfd's
-   pages there must be one left for the private copy.  A kernel that lets only debuggers force a write (Linux
-   6.12, proc_mem.force_override=ptrace) does not tell, and counts as no. */
-static bool takes_breakpoints(const struct hl_context *context, const struct hl_move *move) {
-    uint64_t bytes = context->config->geometry.huge_page_bytes;
-    struct hl_area page;
-    if (move->memfd < 0)
-        return force_byte(move->memory);
-    if (hl_map_file_area(&page, bytes, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, move->memfd, 0) != 0)
-        return false;
-    bool takes = force_byte(page.start);
-    hl_free_area(&page);
-    return takes;
-}
-
-/* For text of a traced process that has been prepared on hugetlb pages: a debugger that finds no way to stop in it would be
-   worse off. */
-static int check_debugger(const struct hl_context *context, const struct hl_work *work) {
-    for (unsigned i = 0; i < work->plan.n_spans; i++)
-        if (is_of_kind(work, i, HL_TEXT))
-            return takes_breakpoints(context, &work->move[i]) ? 0 : HL_REASON_DEBUGGER;
-    return 0;
+    uint64_t available = hl_pool_available(&pool, context->config->options.reserve_pages);
+    hl_report_pool(context, work, kind, needed, available);
+    return needed <= available ? 0 : HL_REASON_POOL_SHORT;
 }
 
 /* Whether new memory has flags that the old did not have: after mlockall(MCL_FUTURE) in another constructor the kernel would lock it,
@@ -369,9 +334,6 @@ static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_
         work->move[i].backend = backend;
         result = prepare_span(context, &work->object, &work->move[i], &work->plan.span[i]);
     }
-    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && context->probed.status.is_traced &&
-        context->config->options.backend == HL_BACKEND_AUTO)
-        result = check_debugger(context, work);
     if (result != 0)
         free_kind(work, kind);
     if (result == HL_REASON_POOL_SHORT)
@@ -432,7 +394,9 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
         return work->no_image;
     if (!may_commit(context, work, kind))
         return HL_REASON_NO_MREMAP;
-    if (wanted != HL_BACKEND_THP)
+    if (wanted == HL_BACKEND_AUTO && kind == HL_TEXT && context->probed.status.is_traced)
+        result = HL_REASON_DEBUGGER;
+    else if (wanted != HL_BACKEND_THP)
         result = prepare_on(context, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;

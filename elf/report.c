@@ -171,16 +171,8 @@ static void add_pool_remedy(struct hl_line *line, const struct hl_context *conte
     hl_add_text(line, "kB/nr_hugepages");
 }
 
-static void add_count(struct hl_line *line, const char *before, uint64_t number, const char *after) {
-    hl_add_text(line, before);
-    hl_add_number(line, number);
-    hl_add_text(line, after);
-}
-
 void hl_report_pool(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
-                    uint64_t needed, const struct hl_pool *pool) {
-    static const char *const why[] = {"", ", not in its cpuset", ", not in its memory policy",
-                                      ", not local (numa=local)"};
+                    uint64_t needed, uint64_t available) {
     struct hl_line line;
     if (!hl_is_wanted(context, 3))
         return;
@@ -188,19 +180,9 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     hl_add_text(&line, hl_kind_name(kind));
     hl_add_text(&line, " needs ");
     add_pages(&line, needed);
-    add_count(&line, ", ", hl_pool_available(pool, context->config->options.reserve_pages), " available: ");
-    add_count(&line, "", hl_subtract(pool->free_pages, pool->reserved_pages), " free and not reserved");
-    for (unsigned i = 0; i < pool->n_nodes; i++) {
-        const struct hl_pool_node *node = &pool->node[i];
-        add_count(&line, i == 0 ? " (node " : "; node ", node->node, ": ");
-        hl_add_number(&line, node->free_pages);
-        hl_add_text(&line, why[node->use]);
-    }
-    hl_add_text(&line, pool->n_nodes > 0 ? ")" : "");
-    if (pool->overcommit_pages > 0)
-        add_count(&line, ", ", hl_pool_growth(pool), " by overcommit");
-    if (context->config->options.reserve_pages > 0)
-        add_count(&line, ", less ", context->config->options.reserve_pages, " (reserve_pages)");
+    hl_add_text(&line, ", ");
+    hl_add_number(&line, available);
+    hl_add_text(&line, " available");
     tell(context, 3, &line);
 }
 

@@ -5,9 +5,9 @@
 
 #include "context.h"
 
-/* Step 3, the pool check: its findings and decision for NEEDED pages of one KIND; from verbose=3. */
+/* Step 3, the pool check: NEEDED pages of one KIND, and how many are AVAILABLE; from verbose=3. */
 void hl_report_pool(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
-                    uint64_t needed, const struct hl_pool *pool);
+                    uint64_t needed, uint64_t available);
 
 /* Step 6, report: the lines that verbose= asks for. */
 void hl_report_object(const struct hl_context *context, const struct hl_work *work);

@@ -12,24 +12,9 @@
 
 #include <linux/fcntl.h>
 
-static void fill_nodes(struct hl_nodes *nodes, uint64_t bits) {
-    for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
-        nodes->bits[i] = bits;
-}
-
-/* Moves AT behind KEY and the blanks after it, if the line [*at, end) begins with KEY. */
-static bool skip_key(const char **at, const char *end, const char *key) {
-    size_t bytes = hl_strlen(key);
-    if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))
-        return false;
-    for (*at += bytes; *at < end && (**at == '\t' || **at == ' '); ++*at)
-        ;
-    return true;
-}
-
 static void read_nodes(struct hl_nodes *nodes, const char *at, const char *end) {
     uint64_t first, last;
-    fill_nodes(nodes, 0);
+    hl_fill_nodes(nodes, 0);
     while (hl_scan_range(&at, end, &first, &last))
         for (uint64_t i = first; i <= last && i < HL_NODE_NUMBERS; i++)
             nodes->bits[i / 64] |= (uint64_t)1 << i % 64;
@@ -39,7 +24,7 @@ static void read_nodes(struct hl_nodes *nodes, const char *at, const char *end) 
 static bool read_ids(uint64_t *id, const char *at, const char *end) {
     uint64_t number[4];
     for (unsigned i = 0; i < 4; i++)
-        if (!hl_scan_number(&at, end, 10, &number[i]) || !skip_key(&at, end, ""))
+        if (!hl_scan_number(&at, end, 10, &number[i]) || !hl_skip_key(&at, end, ""))
             return false;
     *id = number[1];
     return number[0] == number[1] && number[2] == number[1] && number[3] == number[1];
@@ -48,23 +33,23 @@ static bool read_ids(uint64_t *id, const char *at, const char *end) {
 /* Reads a line.  True after the last line that is wanted. */
 static bool read_line(struct hl_status *status, const char *at, const char *end) {
     uint64_t number;
-    if (skip_key(&at, end, "TracerPid:"))
+    if (hl_skip_key(&at, end, "TracerPid:"))
         status->is_traced = hl_scan_number(&at, end, 10, &number) && number != 0;
-    else if (skip_key(&at, end, "Threads:"))
+    else if (hl_skip_key(&at, end, "Threads:"))
         status->has_threads = !hl_scan_number(&at, end, 10, &number) || number != 1;
-    else if (skip_key(&at, end, "Seccomp:") || skip_key(&at, end, "Seccomp_filters:"))
+    else if (hl_skip_key(&at, end, "Seccomp:") || hl_skip_key(&at, end, "Seccomp_filters:"))
         status->filters = hl_scan_number(&at, end, 10, &number) ? number : HL_FILTERS_UNKNOWN;
-    else if (skip_key(&at, end, "Uid:"))
+    else if (hl_skip_key(&at, end, "Uid:"))
         status->is_one_user = read_ids(&status->user, at, end);
-    else if (skip_key(&at, end, "Gid:"))
+    else if (hl_skip_key(&at, end, "Gid:"))
         status->is_one_group = read_ids(&status->group, at, end);
-    else if (skip_key(&at, end, "CapPrm:"))
+    else if (hl_skip_key(&at, end, "CapPrm:"))
         status->has_capabilities = !hl_scan_number(&at, end, 16, &number) || number != 0;
-    else if (skip_key(&at, end, "VmLck:"))
+    else if (hl_skip_key(&at, end, "VmLck:"))
         status->has_locked = hl_scan_number(&at, end, 10, &number) && number != 0;
-    else if (skip_key(&at, end, "THP_enabled:"))
+    else if (hl_skip_key(&at, end, "THP_enabled:"))
         status->thp_disabled = hl_scan_number(&at, end, 10, &number) && number == 0;
-    bool is_last = skip_key(&at, end, "Mems_allowed_list:");
+    bool is_last = hl_skip_key(&at, end, "Mems_allowed_list:");
     if (is_last)
         read_nodes(&status->nodes, at, end);
     return is_last;
@@ -97,7 +82,7 @@ static long read_status(struct hl_status *status, const struct hl_roots *roots, 
     status->group = HL_USER_UNKNOWN;
     status->is_one_user = status->is_one_group = false;
     status->has_capabilities = true;
-    fill_nodes(&status->nodes, ~(uint64_t)0);
+    hl_fill_nodes(&status->nodes, ~(uint64_t)0);
     long fd = open_status(status, roots, name);
     read_lines(status, fd);
     return fd;

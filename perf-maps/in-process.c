@@ -62,15 +62,11 @@ static size_t find_ranges(const struct hl_work *work, uint32_t flag, struct hl_t
     return n;
 }
 
-static size_t find_text(const struct hl_work *work, struct hl_text_range *range) {
-    return find_ranges(work, PF_X, range);
-}
-
 /* Adds the lines of one object. */
 static void add_object(struct hl_context *context, struct hl_work *work, struct hl_map_text *text) {
     struct hl_text_range range[RANGES_MAX], moved[RANGES_MAX];
     struct hl_symbols symbols;
-    size_t n = find_text(work, range);
+    size_t n = find_ranges(work, PF_X, range);
     uint64_t lines = text->lines;
     long fd = hl_open_mapped_file(context, work);
     int result = hl_is_error(fd) ? (int)fd : 0;
@@ -99,7 +95,7 @@ static struct hl_work *find_next(const struct hl_context *context, uint64_t addr
     uint64_t start = UINT64_MAX;
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
-        if (find_text(work, range) > 0 && range[0].start >= address && range[0].start < start) {
+        if (find_ranges(work, PF_X, range) > 0 && range[0].start >= address && range[0].start < start) {
             best = work;
             start = range[0].start;
         }
@@ -109,7 +105,7 @@ static struct hl_work *find_next(const struct hl_context *context, uint64_t addr
 
 static uint64_t begins_at(const struct hl_work *work) {
     struct hl_text_range range[RANGES_MAX];
-    return find_text(work, range) > 0 ? range[0].start : 0;
+    return find_ranges(work, PF_X, range) > 0 ? range[0].start : 0;
 }
 
 /* Writes the lines of all objects at the end of FD, where BYTES have been written before. */

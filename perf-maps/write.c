@@ -2,8 +2,7 @@
 /* Formats a perf map and puts it where all users may write.
 
    The names come from a file, so a newline in one must not begin a line.  Names are most of the bytes: they
-   are copied eight at a time, and the next ones fetched meanwhile, because sorted by address they lie all
-   over the string table. */
+   are copied eight at a time. */
 #include "write.h"
 #include "sys.h"
 
@@ -25,7 +24,6 @@
 /* Beside HL_TEXT_PER_FILE, for small files whose functions lie in many ranges. */
 #define TEXT_MORE ((uint64_t)1 << 20)
 #define PAGE_MASK 4095
-#define AHEAD ((size_t)8)
 
 /* The buffer has room for it. */
 static void put_mark(struct hl_map_text *text) {
@@ -38,7 +36,7 @@ static void put_mark(struct hl_map_text *text) {
 void hl_begin_map(struct hl_map_text *text, int fd) {
     uint64_t limit[2];
     text->fd = fd;
-    text->filled = text->written = text->lines = text->ends = text->high = 0;
+    text->filled = text->written = text->lines = text->ends = 0;
     text->allocated_bytes = fd >= 0 ? BUFFER_BYTES : WHOLE_MAP_BYTES;
     text->at = fd >= 0 ? hl_map_pages(BUFFER_BYTES) : hl_map_huge_pages(WHOLE_MAP_BYTES);
     text->result = text->at == NULL ? -ENOMEM : 0;
@@ -114,45 +112,14 @@ static inline char *put_hex(char *to, uint64_t number) {
     return to;
 }
 
-/* START, of which all but the last four digits are mostly those of the line before. */
-static inline char *put_start(struct hl_map_text *text, char *to, uint64_t start) {
-    if (start >> 16 != text->high) {
-        text->high = start >> 16;
-        text->n_high = (unsigned)(put_hex(text->high_digits, text->high) - text->high_digits);
-    }
-    if (text->high == 0)
-        return put_hex(to, start);
-    __builtin_memcpy(to, text->high_digits, 16);
-    return put_digits(to + text->n_high, start & 0xffff, 4);
-}
-
 static char *put_text(char *to, const char *from) {
     while (*from != '\0')
         *to++ = *from++;
     return to;
 }
 
-/* Copies COPIED_AT_ONCE bytes.  How many of them come before the first one that is zero, a control
-   character, 0x7f or no ASCII: one addition and one comparison find all of these.  Bytes behind a name's
-   end are read but not used, so no sanitizer may complain. */
-#if defined __SSE2__
-#define COPIED_AT_ONCE 32
-typedef unsigned char bytes16 __attribute__((vector_size(16)));
-typedef signed char signed16 __attribute__((vector_size(16)));
-typedef char chars16 __attribute__((vector_size(16)));
-
-__attribute__((no_sanitize_address)) static inline unsigned find_special(char *to, const char *from) {
-    bytes16 bytes;
-    __builtin_memcpy(&bytes, from, sizeof bytes);
-    __builtin_memcpy(to, &bytes, sizeof bytes);
-    return (unsigned)__builtin_ia32_pmovmskb128((chars16)((signed16)(bytes + 1) <= ' '));
-}
-
-static inline unsigned copy_some(char *to, const char *from) {
-    unsigned special = find_special(to, from) | find_special(to + 16, from + 16) << 16;
-    return special != 0 ? (unsigned)__builtin_ctz(special) : COPIED_AT_ONCE;
-}
-#else
+/* Copies eight bytes.  How many of them come before the first one that is zero, a control character, 0x7f or no ASCII.  Bytes behind a
+   name's end are read but not used, so no sanitizer may complain. */
 #define COPIED_AT_ONCE 8
 #define EVERY_BYTE(x) ((uint64_t)-1 / 255 * (x))
 
@@ -164,7 +131,6 @@ __attribute__((no_sanitize_address)) static inline unsigned copy_some(char *to, 
     uint64_t special = ((bytes - EVERY_BYTE(' ')) | (bytes + EVERY_BYTE(1))) & EVERY_BYTE(0x80);
     return special != 0 ? (unsigned)__builtin_ctzll(special) / 8 : COPIED_AT_ONCE;
 }
-#endif
 
 /* NAME, up to NAME_BYTES_MAX and a few bytes more, control characters as '?'.  The copied bytes may reach
    beyond its end, but never into another page. */
@@ -196,7 +162,7 @@ static void put_line(struct hl_map_text *text, uint64_t start, uint64_t end, con
         return;
     if (count_bytes(text) >= text->ends || !make_room(text))
         return;
-    char *to = put_start(text, text->at + text->filled, start);
+    char *to = put_hex(text->at + text->filled, start);
     *to++ = ' ';
     to = put_hex(to, end - start);
     *to++ = ' ';
@@ -250,20 +216,6 @@ static bool close_until(struct hl_map_text *text, struct cursor *cursor, const s
     return false;
 }
 
-/* Fetches the name, and further on the symbol, that come after number I.  Inlined, because gcc 12 takes a
-   call of a function that only prefetches for one without effect. */
-__attribute__((always_inline)) static inline void fetch_ahead(const struct hl_symbols *symbols, size_t i) {
-    if (i + 2 * AHEAD < symbols->n_chosen)
-        __builtin_prefetch(&symbols->symbol[symbols->chosen[i + 2 * AHEAD]]);
-    if (i + AHEAD < symbols->n_chosen) {
-        const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i + AHEAD]];
-        if (symbol->kind != HL_IFUNC_STUB) {
-            __builtin_prefetch(symbol->name);
-            __builtin_prefetch(symbol->name + 64);
-        }
-    }
-}
-
 /* Sweeps over the addresses with a stack of the functions that are open. */
 int hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
                      const struct hl_text_range *range, size_t n) {
@@ -275,7 +227,6 @@ int hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
     uint32_t *open = symbols->open;
     for (size_t i = 0; i < symbols->n_chosen; i++) {
         const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i]];
-        fetch_ahead(symbols, i);
         bool inside = close_until(text, &cursor, symbols, open, &n_open, symbol->start);
         if (symbol->bytes == 0 || (inside && symbol->kind == HL_LABEL))
             continue; /* a label inside a function names no function */

@@ -19,10 +19,7 @@ struct hl_map_text {
     uint64_t written, most_bytes; /* to fd; RLIMIT_FSIZE: a write beyond is SIGXFSZ */
     uint64_t lines;
     uint64_t ends; /* of the lines of one object: the next one begins below this */
-    uint64_t high; /* of the last line's address, all but four digits: */
-    unsigned n_high;
-    char high_digits[24];
-    int result; /* the first error, negated; then nothing more is added */
+    int result;    /* the first error, negated; then nothing more is added */
 };
 
 #define HL_MAP_MARK "0 1 hugeld\n"

@@ -48,7 +48,7 @@ def test_gdb_later(workshop, later, pool, gdb, tmp_path):
     pool(64)
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    process = later(["/usr/bin/python3", "-c", OPEN, workshop / "libtable1.so", fifo], "libtable*", "verbose=2")
+    process = later(["/usr/bin/python3", "-c", OPEN, workshop / "libtable1.so", fifo], "libtable*", "backend=hugetlb,verbose=2")
     try:
         told = gdb(["-p", str(process.pid)], ["set breakpoint pending on", "x/1xb _dl_debug_state", "break dlclose",
                                               f"shell (sleep 0.5; echo > {fifo}) &", "continue", "info sharedlibrary",

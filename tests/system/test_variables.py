@@ -89,9 +89,7 @@ def test_verbose_3(builder, pool):
     pool(64)
     lines = helpers.run_preloaded([builder.executable("nopie")], options="verbose=3,reserve_pages=2").stderr.splitlines()
     lines = [line for line in lines if "not mapped from an image" not in line]  # said where the machine has a store
-    checked = r"hugeld: app-nopie: {} needs {}, {} available: {} free and not reserved( \(node .*\))?, less 2 \(reserve_pages\)"
-    assert re.fullmatch(checked.format("text", "5 pages", 62, 64), lines[0])
-    assert re.fullmatch(checked.format("rodata", "1 page", 57, 59), lines[1])
+    assert lines[:2] == ["hugeld: app-nopie: text needs 5 pages, 62 available", "hugeld: app-nopie: rodata needs 1 page, 57 available"]
     assert lines[2] == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb"
     assert "hugeld: app-nopie: 0x400000-0xe00000 r-x text 5 pages hugetlb" in lines
     assert "hugeld: app-nopie: 0xe00000-0x1000000 r-- rodata 1 page hugetlb" in lines
