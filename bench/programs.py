@@ -66,16 +66,40 @@ def copy_of(file, name):
     return copy
 
 
-def group_layouts(plan):
-    """Programs of one file, whose plain copy lies in memory in each state that is made on purpose."""
+def copy_of_folder(folder, name):
+    copy = OUT / "layouts" / name / folder.name
+    if not copy.exists():
+        shutil.copytree(folder, copy)
+    return copy
+
+
+def layout_programs():
+    """(name, ways, the plain file, its copy that is read in order)."""
     for name, argv, _, files in programs():
-        if name not in ("cc1plus", "node") or files != [argv[0]]:
+        if name in ("cc1plus", "node") and files == [argv[0]]:
+            plain, in_order = (copy_of(argv[0], kind) for kind in ("plain", "in-order"))
+            share(argv[0])
+            yield name, [Variant("plain", [plain, *argv[1:]]), Variant("plain-again", [plain, *argv[1:]]),
+                         Variant("in-order", [in_order, *argv[1:]]),
+                         Variant("exec-stop", [HUGELD, "run", "-o", f"store={STORE}", "--", *argv])], plain, in_order
+    for name, rounds in ("duckdb", 12), ("polars", 40):
+        found = [*sorted((CACHE / "wheels").glob(f"_{name}*.so")), *sorted((CACHE / "wheels").glob(f"_{name}*/*.so")), None][0]
+        if found is None:
             continue
-        plain, in_order = (copy_of(argv[0], kind) for kind in ("plain", "in-order"))
-        share(argv[0])
-        ways = with_own_output([Variant("plain", [plain, *argv[1:]]), Variant("plain-again", [plain, *argv[1:]]),
-                                Variant("in-order", [in_order, *argv[1:]]),
-                                Variant("exec-stop", [HUGELD, "run", "-o", f"store={STORE}", "--", *argv])])
+        argv = [os.path.realpath("/usr/bin/python3"), ROOT / "bench/queries.py", name, str(rounds)]
+        folders = {kind: copy_of_folder(CACHE / "wheels", kind) for kind in ("plain", "in-order", "image")}
+        plain, in_order, image = (folder / found.relative_to(CACHE / "wheels") for folder in folders.values())
+        share(image)
+        more = {kind: {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": 1} for kind, folder in folders.items()}
+        yield name, [Variant("plain", argv, **more["plain"]), Variant("plain-again", argv, **more["plain"]),
+                     Variant("in-order", argv, **more["in-order"]),
+                     Variant("run", [HUGELD, "run", "-o", f"store={STORE}", "-p", image.name, "--", *argv], **more["image"])], plain, in_order
+
+
+def group_layouts(plan):
+    """Programs whose plain file lies in memory in each state that is made on purpose."""
+    for name, ways, plain, in_order in layout_programs():
+        with_own_output(ways)
         seconds = time_run(ways[0]) / 1000
         for state in pagecache.PLAIN_STATES:
             pagecache.make(in_order, "large")
@@ -83,7 +107,11 @@ def group_layouts(plan):
             def measure(ways=ways, seconds=seconds, plain=plain):
                 return at_once(ways, pairs_for(plan, seconds), files=[plain])
 
-            found = pagecache.measure_in(state, [plain], measure, execute=lambda ways=ways: time_run(ways[0]))
+            try:
+                found = pagecache.measure_in(state, [plain], measure, execute=lambda ways=ways: time_run(ways[0]))
+            except RuntimeError as error:  # memory may have no large free blocks
+                print(f" {error}", end="", flush=True)
+                continue
             yield paired_experiment(f"layouts-{name}-{state}", f"{name}, its plain file {LAYOUTS[state]}, a run of {seconds:.1f} s", "ms",
                                     ways, found)
 

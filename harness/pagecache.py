@@ -15,6 +15,7 @@ PAGE = mmap.PAGESIZE
 TAIL = 16  # KPF_COMPOUND_TAIL (include/uapi/linux/kernel-page-flags.h)
 FRAME, PRESENT = (1 << 55) - 1, 1 << 63
 TRIES = 5
+MADV_NOHUGEPAGE, MADV_POPULATE_WRITE = 15, 23
 # State -> whether a file lies so that has this layout.
 FITS = {
     "scattered": lambda layout: layout.pages_per_folio < 2,
@@ -58,11 +59,21 @@ def on_small_pages(path):
             pass
 
 
+def count_fragments():
+    """Free pages in blocks that are smaller than a huge page; at most half of what programs may still take."""
+    zones = [line.split() for line in pathlib.Path("/proc/buddyinfo").read_text().splitlines() if "DMA " not in line]
+    [available] = [int(line.split()[1]) for line in pathlib.Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")]
+    return min(available * 1024 // PAGE // 2, sum(int(blocks) << order for zone in zones for order, blocks in enumerate(zone[4:13])))
+
+
 def gather(path):
-    """Reads PATH page by page and in order, after the kernel has compacted memory: neighbours come from one free block."""
+    """Reads PATH page by page and in order while this process holds the small free blocks of memory, so that the kernel splits
+    large ones, and neighbours come from the same block."""
     evict(path)
     pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
-    with open(path, "rb", buffering=0) as file:
+    with mmap.mmap(-1, (count_fragments() + 1) * PAGE) as held, open(path, "rb", buffering=0) as file:
+        held.madvise(MADV_NOHUGEPAGE)
+        held.madvise(MADV_POPULATE_WRITE)
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
         while file.read(PAGE):
             pass

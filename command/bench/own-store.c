@@ -67,9 +67,11 @@ static bool is_served(const struct hl_subject *subject, const json_t *object, co
     json_int_t text = json_integer_value(json_object_get(object, "text_bytes")),
                huge = json_integer_value(json_object_get(object, "text_huge_bytes"));
     bool is_main = json_is_true(json_object_get(object, "is_main"));
-    bool is_own = own != NULL && executable != NULL && strcmp(own, executable) == 0 &&
-                  hl_select_object(hl_find_patterns(subject->run.patterns), &main) != HL_NOT_SELECTED;
-    return path != NULL && 4 * huge < 3 * text && (!is_main || is_own);
+    bool is_own =
+        subject->run.children || (own != NULL && executable != NULL && strcmp(own, executable) == 0);
+    bool is_selected =
+        !is_main || hl_select_object(hl_find_patterns(subject->run.patterns), &main) != HL_NOT_SELECTED;
+    return path != NULL && 4 * huge < 3 * text && (!is_main || is_own) && is_selected;
 }
 
 /* Adds the file at PATH to FILES if hugeld can share it.  Whether it lacks an image. */

@@ -291,13 +291,16 @@ uint64_t hl_count_segment_bytes(const struct hl_object *object, uint64_t start, 
 }
 
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
-    bool needs = false;
-    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL && !needs; i++) {
-        char *name = file->dyn[i].d_tag == DT_NEEDED ? find_string(file, file->dyn[i].d_un.d_val) : NULL;
-        needs = name != NULL && strncmp(name, prefix, strlen(prefix)) == 0;
-        free(name);
+    char name[32]; /* longer than any PREFIX */
+    size_t bytes = strlen(prefix);
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++) {
+        uint64_t at = file->dyn[i].d_un.d_val;
+        if (file->dyn[i].d_tag == DT_NEEDED && at < file->strings_bytes &&
+            file->strings_at <= UINT64_MAX - at &&
+            hl_read_exactly(file->fd, file->strings_at + at, name, bytes) && memcmp(name, prefix, bytes) == 0)
+            return true;
     }
-    return needs;
+    return false;
 }
 
 bool hl_is_position_independent(const struct hl_elf_file *file) { return file->header.e_type == ET_DYN; }

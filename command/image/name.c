@@ -61,16 +61,23 @@ bool hl_is_kept_in_place(int file, const struct hl_options *options) {
     return is_kept;
 }
 
-/* Whether the store at PATH, which may be NULL, has an image of the file KEY, and not only a folder while an image cannot be made.
-   The answer decides whether to go on, not whether to trust the image: a store of another user is reported when it is opened. */
-static bool has_image(const char *path, const struct hl_line *key) {
+/* Whether the store at PATH, which may be NULL, has NAME, the folder of a file or its image.  The answer decides whether to go on,
+   not whether to trust the image: a store of another user is reported when it is opened. */
+static bool has_name(const char *path, const char *name) {
     int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
     if (store < 0)
         return false;
-    char *name = hl_xasprintf("%s/" HL_IMAGE_LINK, key->at);
     bool found = faccessat(store, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    free(name);
     close(store);
+    return found;
+}
+
+static bool is_in_any_store(const char *name, const struct hl_options *options) {
+    if (has_name(HL_SYSTEM_STORE, name))
+        return true;
+    char *own = hl_choose_store(options);
+    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 && has_name(own, name);
+    free(own);
     return found;
 }
 
@@ -78,15 +85,14 @@ bool hl_is_in_store(int file, const struct hl_options *options) {
     struct hl_line key;
     if (!read_key(&key, file))
         return false;
-    if (has_image(HL_SYSTEM_STORE, &key))
-        return true;
-    char *own = hl_choose_store(options);
-    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 && has_image(own, &key);
-    free(own);
-    return found;
+    hl_add_text(&key, "/" HL_IMAGE_LINK); /* there may be a folder while an image cannot be made */
+    return is_in_any_store(key.at, options);
 }
 
 enum hl_way hl_find_made(int file, const struct hl_options *options) {
+    struct hl_line key;
+    if (!read_key(&key, file) || !is_in_any_store(key.at, options)) /* most programs: nothing else is asked */
+        return HL_WAY_NOTHING;
     if (options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options))
         return HL_WAY_PLACE;
     return hl_is_in_store(file, options) ? HL_WAY_IMAGE : HL_WAY_NOTHING;

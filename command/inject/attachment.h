@@ -25,8 +25,8 @@ struct hl_attach_request {
     struct hl_geometry geometry;
     struct hl_options options; /* of these, store counts */
     bool is_detach, dry_run;
-    uint64_t memory_bytes;   /* the most memory for copies; 0: an eighth of what is free */
-    bool joins;              /* first join it in the page cache of its own file, which detach does not undo */
+    uint64_t memory_bytes; /* the most memory for copies; 0: an eighth of what is free */
+    bool joins;            /* first join it in the page cache of its own file, which detach does not undo */
     struct hl_placer placer;
     size_t n_own;
     struct hl_own_image *own;

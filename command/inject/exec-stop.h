@@ -12,8 +12,9 @@
 
 /* Makes the next program that this process executes start with its text on its image; it is PROGRAM, after hl_read_program.  A
    helper process traces this one from now on until that program begins.  OPTIONS say which stores are looked into.  LINKER: the
-   patched dynamic linker is mapped instead, from this path, in the place of the one that the program names; or NULL.  Returns NULL, and *STOP is for hl_cancel_exec_stop, or NULL if the program has no image that fits; else the reason why its image is
-   not used, which the caller owns.  If *STOP is NULL nothing has changed.  The memory is shared with the helper, so until the
+   patched dynamic linker is mapped instead, from this path, in the place of the one that the program names; or NULL.  Returns NULL,
+   and *STOP is for hl_cancel_exec_stop, or NULL if the program has no image that fits; else the reason why its image, or the linker,
+   is not used, which the caller owns.  If *STOP is NULL nothing has changed.  The memory is shared with the helper, so until the
    program is executed nothing of STOP may be changed. */
 struct hl_exec_stop;
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,

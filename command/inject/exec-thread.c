@@ -217,15 +217,23 @@ static int set_later_calls(struct hl_tracee *thread, uint64_t mask) {
     return result == 0 ? hl_write_registers(thread->pid, &registers) : result;
 }
 
+/* The same, but for the last one now: there is no stack for the frames (RLIMIT_STACK). */
+static void make_later_calls(struct hl_tracee *thread) {
+    const struct hl_call *last = &thread->later[thread->n_later - 1];
+    long result;
+    for (const struct hl_call *call = thread->later; call < last; call++)
+        thread->call(thread, &result, call->number, call->argument);
+    set_call(thread, last->number, last->argument);
+}
+
 void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child) {
-    const struct hl_call wait = {SYS_wait4, {(uint64_t)child, 0, __WALL}};
     char zeros[HL_TRACEE_DATA_BYTES] = {0};
     if (thread->stage == HL_TRACEE_ARMED) {
         hl_write_exec_thread(thread, thread->data, zeros, sizeof zeros);
         uint64_t mask = unblock_child_signal(thread->pid);
-        thread->later[thread->n_later++] = wait;
+        thread->later[thread->n_later++] = (struct hl_call){SYS_wait4, {(uint64_t)child, 0, __WALL}};
         if (set_later_calls(thread, mask) != 0)
-            set_call(thread, SYS_wait4, wait.argument);
+            make_later_calls(thread);
     }
     hl_trace(thread->pid, PTRACE_DETACH, 0, 0);
 }

@@ -476,15 +476,11 @@ static const struct hl_flag command_flags[] = {
 
 /* Seconds in TEXT; 0: it is none. */
 static double parse_time(const char *text) {
-    char *unit = NULL;
-    if (text[0] < '0' || text[0] > '9')
-        return 0;
-    double number = strtod(text, &unit);
-    double seconds = strcmp(unit, "") == 0 || strcmp(unit, "s") == 0 ? number
-                     : strcmp(unit, "m") == 0                        ? 60 * number
-                     : strcmp(unit, "h") == 0                        ? 3600 * number
-                                                                     : 0;
-    return seconds >= 1 && seconds <= DELAY_MAX ? seconds : 0;
+    double number = 0;
+    char unit = 's', rest;
+    int n = sscanf(text, "%lf%c%c", &number, &unit, &rest);
+    double seconds = number * (unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0);
+    return n > 0 && n < 3 && seconds >= 1 && seconds <= DELAY_MAX ? seconds : 0;
 }
 
 /* The administrator's `systemctl stop` holds until the next boot, since the link by which the timer is enabled stays. */

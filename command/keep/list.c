@@ -91,15 +91,11 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool is_setting
 
 static char *parse_setting(struct hl_lists *lists, const char *line) {
     struct hl_settings *settings = &lists->settings;
-    const char *equals = strchr(line, '=');
-    if (equals == NULL)
-        return hl_xasprintf("the line has no =; write name = value, or begin a comment with #");
-    size_t length = (size_t)(equals - line);
-    while (length > 0 && (line[length - 1] == ' ' || line[length - 1] == '\t'))
-        length--;
-    char name[HL_WORD_MAX];
-    snprintf(name, sizeof name, "%.*s", (int)length, line);
-    const char *value = equals + 1 + strspn(equals + 1, " \t");
+    char name[32];
+    int end = 0;
+    if (sscanf(line, "%31[^ \t=] = %n", name, &end) != 1 || end == 0)
+        return hl_xasprintf("the line is not name = value; begin a comment with #");
+    const char *value = line + end;
     if (strcmp(name, "store_size") == 0) {
         if (hl_store_bytes(value) == 0)
             return hl_xasprintf(

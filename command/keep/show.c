@@ -62,7 +62,9 @@ static const char *find_state(const struct shown *shown, const char *key) {
         return item != NULL ? hl_item_state_name(item->state) : "new";
     if (record->result != HL_RESULT_MADE)
         return strcmp(record->key, key) == 0 ? hl_result_name(record->result) : "changed";
-    return item == NULL ? "broken" : hl_item_state_name(item->state);
+    if (item == NULL) /* a run that renews may have been killed between the old image and the new one */
+        return strcmp(record->key, key) == 0 ? "broken" : "changed";
+    return hl_item_state_name(item->state);
 }
 
 static struct hl_store_item *find_item(struct hl_store_item *items, size_t n, const char *path) {

@@ -34,12 +34,13 @@ int hl_open_process_file(const struct hl_process *process, const char *name) {
     return fd >= 0 ? fd : -errno;
 }
 
-/* Opens one text at a time: the kernel makes a page of text in each call, and stdio would ask for a quarter of that. */
-static FILE *open_text(const struct hl_process *process, const char *name) {
-    static _Thread_local char buffer[4096];
+/* The kernel makes a page of text in each call, and stdio would ask for a quarter of that.  BUFFER is the caller's until fclose(3):
+   thread-local memory of that size would cost each `hugeld run` a mapping at its start. */
+#define TEXT_BYTES ((size_t)4096)
+static FILE *open_text(const struct hl_process *process, const char *name, char buffer[TEXT_BYTES]) {
     FILE *text = hl_open_text(process->folder, name);
     if (text != NULL)
-        setvbuf(text, buffer, _IOFBF, sizeof buffer);
+        setvbuf(text, buffer, _IOFBF, TEXT_BYTES);
     return text;
 }
 
@@ -52,7 +53,8 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
     if (process->folder < 0)
         return -errno;
     char name[80]; /* longer than any; a name may hold newlines, and the last one is the kernel's */
-    FILE *text = open_text(process, "comm");
+    char buffer[TEXT_BYTES];
+    FILE *text = open_text(process, "comm", buffer);
     size_t bytes = text != NULL ? fread(name, 1, sizeof name, text) : 0;
     process->name = bytes > 0 ? hl_xasprintf("%.*s", (int)bytes - 1, name) : hl_xasprintf("?");
     if (text != NULL)
@@ -136,8 +138,8 @@ static void parse_field(struct hl_region *region, const char *line) {
 bool hl_has_huge_pages(const struct hl_process *process) {
     struct hl_region sum = {0};
     size_t size = 0;
-    char *line = NULL;
-    FILE *text = open_text(process, "smaps_rollup");
+    char *line = NULL, buffer[TEXT_BYTES];
+    FILE *text = open_text(process, "smaps_rollup", buffer);
     if (text == NULL)
         return false;
     while (getline(&line, &size, text) >= 0)
@@ -158,7 +160,8 @@ static void add_region(struct hl_process *process, const struct hl_region *regio
    LITTLE in small calls, since the kernel looks at all regions that fit into a call's buffer. */
 static int search_ranges(struct hl_process *process, const char *name, const struct hl_address_range *range,
                          size_t n, bool little) {
-    FILE *text = open_text(process, name);
+    char buffer[TEXT_BYTES];
+    FILE *text = open_text(process, name, buffer);
     struct hl_region region;
     size_t size = 0, i = 0;
     bool is_wanted = false;
@@ -218,7 +221,8 @@ static bool any_is_huge(const struct hl_process *process) {
 
 /* Reads the nodes of huge pages only.  A kernel without NUMA has no numa_maps, and then no node is named. */
 static void read_nodes(struct hl_process *process) {
-    FILE *text = any_is_huge(process) ? open_text(process, "numa_maps") : NULL;
+    char buffer[TEXT_BYTES];
+    FILE *text = any_is_huge(process) ? open_text(process, "numa_maps", buffer) : NULL;
     if (text == NULL)
         return;
     size_t size = 0, next = 0;
@@ -239,7 +243,8 @@ static void read_nodes(struct hl_process *process) {
 
 static void read_auxv(struct hl_process *process) {
     Elf64_auxv_t entry;
-    FILE *auxv = open_text(process, "auxv");
+    char buffer[TEXT_BYTES];
+    FILE *auxv = open_text(process, "auxv", buffer);
     if (auxv == NULL)
         return;
     while (fread(&entry, sizeof entry, 1, auxv) == 1 && entry.a_type != AT_NULL)
@@ -249,10 +254,10 @@ static void read_auxv(struct hl_process *process) {
 }
 
 uint64_t hl_read_limit(const struct hl_process *process, const char *name) {
-    char line[256];
+    char line[256], buffer[TEXT_BYTES];
     uint64_t limit = 0;
     size_t length = strlen(name);
-    FILE *limits = open_text(process, "limits");
+    FILE *limits = open_text(process, "limits", buffer);
     while (limits != NULL && fgets(line, sizeof line, limits) != NULL)
         if (strncmp(line, name, length) == 0 && sscanf(line + length, " %" SCNu64, &limit) != 1)
             limit = UINT64_MAX; /* "unlimited" */

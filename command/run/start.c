@@ -38,7 +38,6 @@ struct start {
     struct hl_options options;
     struct hl_string patterns;
     bool acts, is_strict; /* here: exe= may leave the program out */
-    bool wants_lines;     /* verbose=1, or standard error is a terminal */
     /* The choice: */
     bool is_known;             /* a store knows the program's file */
     bool is_in_place;          /* the file is kept on huge pages */
@@ -49,6 +48,10 @@ struct start {
     enum hl_reason reason; /* why it, or with --children what it starts, runs on small pages; or HL_MOVED */
     char *pie;             /* with --children: an executable that has an image in vain; or NULL */
 };
+
+static bool wants_lines(const struct start *start) {
+    return start->options.verbose >= 1 || isatty(STDERR_FILENO);
+}
 
 static bool is_bare(const struct start *start) { return start->is_in_place || start->stop != NULL; }
 
@@ -63,7 +66,7 @@ static void start_exec_stop(struct start *start) {
     if (start->options.bss != HL_BSS_OFF || hl_is_privileged(&start->program))
         return;
     char *reason = hl_start_exec_stop(&start->stop, &start->program, &start->options, NULL);
-    start->has_told = reason != NULL && start->wants_lines;
+    start->has_told = reason != NULL && wants_lines(start);
     if (start->has_told)
         hl_warn("%s: not at the exec stop: %s", start->name, reason);
     free(reason);
@@ -330,7 +333,7 @@ static bool explain_in_child(const struct start *start) {
 static int tell_of_children(const struct start *start) {
     bool is_refused = start->options.strict != 0 && start->reason != HL_MOVED;
     enum hl_reason reason = start->reason;
-    if (reason == HL_MOVED && start->pie != NULL && start->wants_lines)
+    if (reason == HL_MOVED && start->pie != NULL && wants_lines(start))
         reason = HL_REASON_CHILD_PLACE;
     if (reason == HL_MOVED)
         return 0;
@@ -355,7 +358,7 @@ static int tell(const struct start *start) {
         hl_warn("%s: %s%s%s", start->name, start->is_strict ? "" : "started as it is: ", why,
                 start->is_strict ? "; " HL_STRICT_SENTENCE : "");
         free(why);
-    } else if (start->is_as_it_is && (start->is_strict || (start->wants_lines && !start->has_told))) {
+    } else if (start->is_as_it_is && (start->is_strict || (!start->has_told && wants_lines(start)))) {
         explain_in_child(start);
     } else if (start->is_in_place && (start->is_strict || verbose)) {
         is_fine = explain_in_child(start);
@@ -425,7 +428,6 @@ int hl_start_program(const struct hl_request *request) {
     hl_parse_options(&start.options, start.text,
                      NULL); /* libhugeld.so warns about mistakes in the variable */
     start.patterns = hl_find_patterns(request->run.patterns);
-    start.wants_lines = start.options.verbose >= 1 || isatty(STDERR_FILENO);
     if (hl_open_program(&start.program, start.name)) {
         start.acts = hl_acts_in(&start.options, start.program.path);
         start.is_strict = start.acts && start.options.strict != 0;

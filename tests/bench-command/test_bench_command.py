@@ -278,6 +278,15 @@ def test_bench_makes_an_image(tmp_path):
     helpers.wait_until(lambda: sorted(os.listdir("/dev/shm")) == before)
 
 
+def test_bench_serves_children(tmp_path):
+    """With run's --children the program that a shell starts gets an image, and is on it."""
+    path = os.path.realpath(sys.executable)
+    result = hugeld("bench", "--children", "--json", "-n", 6, "--", "sh", "-c", f"{path} -S -c 'for i in range(4000000): pass'; true")
+    assert result.returncode in (0, 1) and result.stdout, result.stderr
+    answer = json.loads(result.stdout)
+    assert answer["own_images"] == [path] and min(answer["runs"]["huge"]["pages"]) > 0
+
+
 def test_bench_makes_no_image_where_run_copies(worker, pool):
     """--copy and options that ask for private copies are as for run."""
     pool(16)

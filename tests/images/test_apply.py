@@ -508,6 +508,19 @@ def test_killed_at_each_step(world, call, when):
     assert set(states(world).values()) == {"fresh"} and len(world.left()) == 2 and world.hugeld("list", "--check").returncode == 0
 
 
+@pytest.mark.parametrize("call, when", [("renameat", 1), ("renameat", 2), ("unlinkat", 2), ("fallocate", 1)])
+def test_killed_while_it_renews(world, call, when):
+    """The old image may be gone and the new one not there yet: the file has changed, which is no damage."""
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    world.path(APP).write_bytes(world.path(APP).read_bytes())
+    time.sleep(0.1)
+    world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"])
+    assert set(states(world).values()) <= {"fresh", "changed"}
+    done(world.hugeld("apply"))
+    assert states(world) == {APP: "fresh"} and len(world.left()) == 1 and world.hugeld("list", "--check").returncode == 0
+
+
 def test_full_store_of_records(world):
     """Where the records cannot be written, it says so, and does its work all the same."""
     world.lists("mine", APP)

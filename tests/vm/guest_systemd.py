@@ -28,8 +28,8 @@ FILES = ("usr/lib/*/systemd/libsystemd-*.so", *(f"lib/systemd/{name}" for name i
          *(f"lib/systemd/system/{name}" for name in UNITS), "bin/systemctl", "bin/journalctl", "usr/bin/coredumpctl",
          "usr/bin/systemd-run", "usr/lib/systemd/user/*.target", "usr/lib/systemd/user/systemd-exit.service",
          "usr/lib/sysctl.d/50-coredump.conf")
-# Its package makes the user that looks at cores, with libdw.
-USER = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\n"
+# The former's package makes the user that looks at cores, with libdw; the latter is test_vm_user.py's.
+USERS = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\nsomebody:x:12345:12345::/home/somebody:/bin/sh\n"
 
 
 def add_systemd(root):
@@ -42,7 +42,7 @@ def add_systemd(root):
                 root.add(path, at=f"/{path.relative_to(tree)}")
     for path in glob.glob("/usr/lib/*/libdw.so.1"):
         root.add(path)
-    root.write("/etc/passwd", pathlib.Path("/etc/passwd").read_text() + USER)
+    root.write("/etc/passwd", pathlib.Path("/etc/passwd").read_text() + USERS)
     root.write("/etc/systemd/system/hugeld-tests.service", (HERE / "systemd" / "hugeld-tests.service").read_text())
     root.write("/etc/hosts", "127.0.0.1 localhost\n")
     root.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")

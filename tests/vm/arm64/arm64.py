@@ -95,11 +95,11 @@ forge:
 
 def make_text():
     """programs.TEXT for this machine.  The functions stand in the middle of at least three huge pages, so that they lie
-    in whole ones wherever the program is loaded."""
+    in whole ones wherever the program is loaded; the page in which the text ends has enough of it to be moved."""
     first, last = "    functions big_a, text_a, 4096+128\n", "    functions big_c, text_c, 4096+128\n"
     layout = programs.TEXT[programs.TEXT.index(first):]
     assert last in layout
-    space = f"    .space {max(0, 3 * HUGE - (8 << 20)) // 2}\n"
+    space = f"    .space {max(0, 3 * HUGE - (8 << 20)) // 2 + HUGE // 16}\n"
     return FUNCTIONS + '    .section big_a, "ax", @progbits\n' + space + layout.replace(last, last + space)
 
 

@@ -12,7 +12,7 @@ import helpers
 from smaps import read_smaps
 
 USER = 12345
-HOME, RUNTIME = pathlib.Path("/run/home"), pathlib.Path(f"/run/user/{USER}")
+HOME, RUNTIME = pathlib.Path("/home/somebody"), pathlib.Path(f"/run/user/{USER}")
 
 
 @pytest.fixture
@@ -20,14 +20,13 @@ def user(unit):
     """user(command...): runs it as a user whose systemd runs."""
     RUNTIME.mkdir(parents=True)
     assert helpers.run(["mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER}", "none", RUNTIME]).returncode == 0
-    HOME.mkdir()
+    HOME.mkdir(parents=True)
     os.chown(HOME, USER, USER)
     environment = [f"XDG_RUNTIME_DIR={RUNTIME}", f"HOME={HOME}"]
-    manager = unit([f"User={USER}", f"Group={USER}", "Delegate=yes", "Type=notify", *(f"Environment={one}" for one in environment),
+    manager = unit([f"User={USER}", "Delegate=yes", "Type=notify", *(f"Environment={one}" for one in environment),
                     "ExecStart=/lib/systemd/systemd --user"])
     assert manager.start().returncode == 0, manager.journal()
     yield lambda *command: helpers.run([*helpers.become(USER), "env", *environment, *command])
-    manager.stop()
     helpers.run(["umount", "-l", RUNTIME])
     shutil.rmtree(HOME)
 
