@@ -84,6 +84,15 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
 }
 
+/* The command that resembles NAME, or NULL. */
+static const char *find_near(const char *name) {
+    size_t best = 0;
+    for (size_t i = 1; i < sizeof commands / sizeof commands[0]; i++)
+        if (hl_count_edits(name, commands[i].name) < hl_count_edits(name, commands[best].name))
+            best = i;
+    return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
+}
+
 /* Whether WORD is no option, or one that argp knows, which may be shortened. */
 static bool is_known(const char *word) {
     static const char *const known[] = {"--help", "--usage", "--version", "-?", "-V"};
@@ -136,7 +145,11 @@ static int dispatch(int argc, char **argv) {
                                                  : HL_EXIT_NO;
         }
     }
-    hl_warn("%s: no such command; 'hugeld --help' lists them", name);
+    const char *near = find_near(name);
+    if (near != NULL)
+        hl_warn("%s: no such command; did you mean '%s'?", name, near);
+    else
+        hl_warn("%s: no such command; 'hugeld --help' lists them", name);
     return HL_EXIT_USAGE;
 }
 

@@ -10,6 +10,31 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Levenshtein's distance, of short words. */
+size_t hl_count_edits(const char *a, const char *b) {
+    size_t n = strlen(b), row[HL_WORD_MAX + 1];
+    if (n > HL_WORD_MAX)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t before = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t other = before + (a[i - 1] != b[j - 1]);
+            before = row[j];
+            row[j] = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = other < row[j] ? other : row[j];
+        }
+    }
+    return row[n];
+}
+
+bool hl_is_near(const char *word, const char *other) {
+    size_t edits = hl_count_edits(word, other);
+    return edits <= 2 && edits < strlen(other) / 2 + 1;
+}
+
 pid_t hl_parse_pid(const char *text) {
     char *end;
     if (text[0] < '1' || text[0] > '9')

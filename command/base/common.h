@@ -8,6 +8,13 @@
 #include <jansson.h>
 #include <sys/types.h>
 
+/* How many letters must be added, removed or replaced to turn A into B, which has at most HL_WORD_MAX bytes. */
+#define HL_WORD_MAX 64
+size_t hl_count_edits(const char *a, const char *b);
+
+/* Whether WORD may be OTHER with a mistake or two. */
+bool hl_is_near(const char *word, const char *other);
+
 /* A process ID: digits only, and in range.  0 if TEXT is none. */
 pid_t hl_parse_pid(const char *text);
 

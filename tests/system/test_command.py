@@ -173,9 +173,11 @@ def test_runs_what_env_runs(root, shared_folder, library, tmp_path_factory, what
     assert (result.returncode, result.stdout) == (0, plain.stdout), result
 
 
-def test_misspelt_words():
-    one_line(hugeld("appply"), 2, "appply: no such command; 'hugeld --help' lists them")
+def test_did_you_mean():
+    one_line(hugeld("appply"), 2, "appply: no such command; did you mean 'apply'?")
+    one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
     one_line(hugeld("status", "--al1"), 2, "see 'hugeld status --help': unrecognized option '--al1'")
+    assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 
 @pytest.mark.parametrize("arguments", [
