@@ -47,6 +47,32 @@ static bool map_over(uint64_t start, uint64_t end, int prot, int file, uint64_t 
     return start >= end || !hl_is_error(hl_mmap(start, end - start, prot, flags, file, offset));
 }
 
+/* Whether [start, end) is mapped without a gap, and with PROT, of which maps(5) shows three bits. */
+static bool is_mapped_with(uint64_t start, uint64_t end, int prot) {
+    int shown = prot & (PROT_READ | PROT_WRITE | PROT_EXEC);
+    struct hl_maps now;
+    if (hl_read_maps(&now, start, end, false) != 0)
+        return false;
+    for (size_t i = 0; i < now.n && now.mapping[i].start <= start && now.mapping[i].prot == shown; i++)
+        start = now.mapping[i].end;
+    hl_free_maps(&now);
+    return start >= end;
+}
+
+/* The same over memory with PROT_BEFORE that this thread has put there, with several tries: the kernel may lack memory for a moment.
+   A call that fails may have unmapped that memory, so the place is claimed again if nothing is there. */
+static bool map_over_own(uint64_t start, uint64_t end, int prot_before, int prot, int file, uint64_t offset) {
+    bool done = map_over(start, end, prot, file, offset);
+    for (int i = 0; !done && i < HL_TRIES; i++) {
+        if (hl_claim_range(start, end - start) == 0)
+            prot_before = PROT_NONE;
+        if (!is_mapped_with(start, end, prot_before))
+            return false;
+        done = map_over(start, end, prot, file, offset);
+    }
+    return done;
+}
+
 /* Zeros the rest of the last page behind the file's bytes, as the dynamic linker did. */
 static bool clear_tail(uint64_t start, uint64_t end, int prot, uint64_t page_bytes) {
     uint64_t page = hl_round_down(start, page_bytes);
@@ -66,8 +92,8 @@ static bool map_segment(int file, const struct hl_segment *segment, uint64_t sta
     uint64_t file_end = hl_round_up(segment->file_end, page_bytes);
     uint64_t zeros = file_end < start ? start : file_end < end ? file_end : end;
     uint64_t tail_end = segment->end < zeros ? segment->end : zeros;
-    return map_over(start, zeros, prot, file, segment->offset + (start - segment->first_page)) &&
-           map_over(zeros, end, prot, -1, 0) &&
+    return map_over_own(start, zeros, PROT_NONE, prot, file, segment->offset + (start - segment->first_page)) &&
+           map_over_own(zeros, end, PROT_NONE, prot, -1, 0) &&
            (segment->file_end < start || clear_tail(segment->file_end, tail_end, prot, page_bytes));
 }
 
@@ -87,13 +113,11 @@ int hl_map_again(const struct hl_object *object, int file, const struct hl_maps 
     const struct hl_segment *first = &object->segment[0];
     uint64_t gap = span->start, offset = first->offset + (span->start - first->first_page);
     int beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
-    if (!is_placed || !map_over(span->start, span->end, PROT_NONE, file, offset)) {
-        int claimed = claim(span);
-        if (claimed != 0)
-            return !is_placed && is_untouched(object, span, claimed) ? 0 : HL_REASON_LOST;
-        if (!map_over(span->start, span->end, PROT_NONE, file, offset))
-            return HL_REASON_LOST;
-    }
+    int claimed = is_placed ? 0 : claim(span);
+    if (claimed != 0)
+        return is_untouched(object, span, claimed) ? 0 : HL_REASON_LOST;
+    if (!map_over_own(span->start, span->end, is_placed ? prot : PROT_NONE, PROT_NONE, file, offset))
+        return HL_REASON_LOST;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
