@@ -323,6 +323,18 @@ static int check_thp(struct hl_context *context, const struct hl_work *work, enu
     return 2 * bytes <= headroom ? 0 : HL_REASON_MEMORY_FULL;
 }
 
+bool hl_may_be_copied(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+    const struct hl_options *options = &context->config->options;
+    uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
+    struct hl_pool pool;
+    if (options->backend == HL_BACKEND_IMAGE)
+        return false;
+    bool has_pages =
+        hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) == 0 &&
+        needed <= hl_pool_available(&pool, options->reserve_pages);
+    return has_pages || check_thp(context, work, kind) == 0;
+}
+
 static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                       enum hl_backend backend) {
     int result = backend == HL_HUGETLB ? check_pool(context, work, kind) : check_thp(context, work, kind);
