@@ -240,6 +240,9 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)
         return result;
+    /* A child that another thread forks meanwhile has the descriptor, and may have fewer rights than this process one day. */
+    if (move->memfd >= 0 && context->probed.status.filters == 0)
+        hl_seal_memfd(move->memfd);
     if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
         return span->flags & PF_X ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MEMORY;
     if (span->flags & PF_X)
