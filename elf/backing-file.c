@@ -18,6 +18,7 @@
 #include "check.h"
 #include "move.h"
 #include "pagecache.h"
+#include "prepare.h"
 #include "segments.h"
 #include "sys.h"
 
@@ -259,12 +260,13 @@ bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *c
     return false;
 }
 
-void hl_read_into_cache(const struct hl_context *context, const struct hl_object *object,
-                        const struct hl_span *span) {
+void hl_read_into_cache(struct hl_context *context, const struct hl_work *work, const struct hl_span *span) {
+    const struct hl_object *object = &work->object;
     uint64_t huge = context->config->geometry.huge_page_bytes;
     struct hl_backing_file source;
     hl_open_backing_file(&source, object, span);
     if (source.file >= 0 && hl_is_cold(&source, context, object, span) &&
+        (object->alignment >= huge || hl_may_be_copied(context, work, span->kind)) &&
         (source.n_mapped > 0 || map_source(&source, context, object, span, 0))) {
         hl_madvise(source.at, hl_span_bytes(span), MADV_HUGEPAGE);
         for (uint64_t at = 0; at < hl_span_bytes(span); at += huge)

@@ -20,8 +20,13 @@ int hl_hugetlb_flags(const struct hl_geometry *geometry) {
 
 long hl_create_memfd(const struct hl_geometry *geometry, bool is_hugetlb) {
     unsigned size = (unsigned)__builtin_ctzll(geometry->huge_page_bytes) << MFD_HUGE_SHIFT;
-    return HL_CALL(__NR_memfd_create, "hugeld", MFD_CLOEXEC | (is_hugetlb ? MFD_HUGETLB | size : 0), 0, 0, 0,
-                   0);
+    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (is_hugetlb ? MFD_HUGETLB | size : 0);
+    return HL_CALL(__NR_memfd_create, "hugeld", flags, 0, 0, 0, 0);
+}
+
+void hl_seal_memfd(int memfd) {
+    const unsigned seals = F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    HL_CALL(__NR_fcntl, memfd, F_ADD_SEALS, seals, 0, 0, 0);
 }
 
 long hl_open_userfaultfd(void) {

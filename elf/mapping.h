@@ -15,6 +15,9 @@ int hl_hugetlb_flags(const struct hl_geometry *geometry);
 /* An empty memfd, close-on-exec, or a negated errno.  IS_HUGETLB: MFD_HUGETLB.  The caller closes it. */
 long hl_create_memfd(const struct hl_geometry *geometry, bool is_hugetlb);
 
+/* Lets nobody change what is in MEMFD from now on (Linux 5.1), except by mappings that are there. */
+void hl_seal_memfd(int memfd);
+
 /* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
 long hl_open_userfaultfd(void);
 

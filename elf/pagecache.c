@@ -47,7 +47,7 @@ static uint64_t read_huge_bytes(struct hl_context *context, struct hl_work *work
     if (hl_congruent_bytes(object, span, huge) < hl_span_bytes(span) / 4 * 3)
         return 0;
     hl_find_file(context, work);
-    hl_read_into_cache(context, object, span);
+    hl_read_into_cache(context, work, span);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);

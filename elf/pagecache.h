@@ -5,10 +5,9 @@
 
 #include "context.h"
 
-/* If SPAN's file is not cached, reads it into huge pages of the page cache, as far as the file system has
-   any.  Only a hint. */
-void hl_read_into_cache(const struct hl_context *context, const struct hl_object *object,
-                        const struct hl_span *span);
+/* If SPAN's file is not cached, reads it into huge pages of the page cache, as far as the file system has any; but what is linked at
+   small pages only where it would be read for a copy as well.  Only a hint. */
+void hl_read_into_cache(struct hl_context *context, const struct hl_work *work, const struct hl_span *span);
 
 /* How many bytes of SPAN are in segments whose addresses are congruent with their offsets in the file, modulo
    the size of a huge page: only these can be on huge pages of the page cache. */

@@ -240,6 +240,9 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)
         return result;
+    /* A child that another thread forks meanwhile has the descriptor, and may have fewer rights than this process one day. */
+    if (move->memfd >= 0 && context->probed.status.filters == 0)
+        hl_seal_memfd(move->memfd);
     if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
         return span->flags & PF_X ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MEMORY;
     if (span->flags & PF_X)
@@ -321,6 +324,18 @@ static int check_thp(struct hl_context *context, const struct hl_work *work, enu
         return hl_check_memory_limit(&hl_system_roots, find_placement(context), bytes);
     uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, find_placement(context));
     return 2 * bytes <= headroom ? 0 : HL_REASON_MEMORY_FULL;
+}
+
+bool hl_may_be_copied(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+    const struct hl_options *options = &context->config->options;
+    uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
+    struct hl_pool pool;
+    if (options->backend == HL_BACKEND_IMAGE)
+        return false;
+    bool has_pages =
+        hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) == 0 &&
+        needed <= hl_pool_available(&pool, options->reserve_pages);
+    return has_pages || check_thp(context, work, kind) == 0;
 }
 
 static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,

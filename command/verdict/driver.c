@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The compiler behind the driver of gcc's at the path EXECUTABLE, as in x86_64-linux-gnu-g++-12; NULL: it is no such driver. */
@@ -27,7 +28,8 @@ static const char *find_compiler(const char *executable) {
     return compiler;
 }
 
-/* Asks the driver PROGRAM for the path of COMPILER.  NULL: it is not there; else the caller frees it. */
+/* Asks the driver PROGRAM for the path of COMPILER.  What runs as nobody may be another process of nobody's to change, so the answer is
+   taken only for a file of that name.  NULL: it is not there; else the caller frees it. */
 static char *ask_driver(const struct hl_program *program, const char *compiler) {
     char *problem = hl_explain_exposed(program->fd, program->executable, true, NULL), *path = NULL;
     struct hl_answer answer;
@@ -36,7 +38,10 @@ static char *ask_driver(const struct hl_program *program, const char *compiler) 
         hl_ask_program(&answer, program->executable, (char *[]){program->executable, option, NULL},
                        geteuid() == 0, NULL);
         answer.output[strcspn(answer.output, "\n")] = '\0';
-        if (answer.succeeded && answer.output[0] == '/')
+        struct stat file;
+        bool is_compiler =
+            answer.succeeded && answer.output[0] == '/' && strcmp(hl_base_name(answer.output), compiler) == 0;
+        if (is_compiler && stat(answer.output, &file) == 0 && S_ISREG(file.st_mode))
             path = realpath(answer.output, NULL);
         hl_free_answer(&answer);
         free(option);

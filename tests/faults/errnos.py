@@ -17,6 +17,7 @@ ERRNOS = {
     "close": "EBADF EDQUOT EINTR EIO ENOSPC",
     "fstat": STATUS,
     "fstatfs": "EBADF EFAULT EINTR EIO ENOMEM EOVERFLOW",
+    "fcntl": "EBADF EBUSY EINVAL EPERM",
     "ftruncate": "EACCES EBADF EFBIG EINTR EINVAL EIO EISDIR EPERM EROFS ETXTBSY",
     "get_mempolicy": "EFAULT EINVAL",
     "getcpu": "EFAULT",

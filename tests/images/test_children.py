@@ -322,6 +322,16 @@ def test_enable_follows(world, builder, tmp_path):
     assert world.list() == []
 
 
+@pytest.mark.parametrize("answer", ["/", "/run/programs", "/run/programs/app", "/run/programs/folder/cc1plus"])
+def test_enable_takes_no_other_answer(world, builder, tmp_path, answer):
+    """The driver runs as nobody, and so may what changes its answer: only a file with the compiler's name is taken."""
+    folder = world.path("/run/programs")
+    (folder / "folder/cc1plus").mkdir(parents=True)
+    (tmp_path / "driver.c").write_text(f'#include <stdio.h>\nint main(void) {{ puts("{answer}"); return 0; }}\n')
+    builder.compile(folder / "g++", tmp_path / "driver.c")
+    helpers.one_line(world.hugeld("enable", "--way=image", "/run/programs/g++"), 1, "/run/programs/g++: ")
+
+
 def test_enable_of_a_small_program_with_a_library(world, builder, tmp_path):
     folder = world.path("/run/programs")
     (tmp_path / "lib.c").write_text('__asm__(".text; .fill 6144 << 10, 1, 0x90"); int big(void) { return 0; }\n')

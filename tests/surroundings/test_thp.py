@@ -2,6 +2,9 @@
 """Transparent huge pages stand in only where they cannot hurt: not against the administrator's `never`, not against the
 process's own setting, not where a memory limit applies, and only if they are really huge."""
 
+import contextlib
+import mmap
+import os
 import pathlib
 import re
 import shutil
@@ -9,6 +12,7 @@ import shutil
 import pytest
 
 import helpers
+from smaps import read_smaps
 from surroundings import ALL, at_end, setting
 
 THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
@@ -84,6 +88,22 @@ def test_nothing_is_copied_to_small_pages(builder, library, pool, thp, confine, 
     assert f"{app.name}: text stays: the kernel gave small pages" in result.stderr, result.stderr
     copied = [int(n) for n in re.findall(r"(?:pread64|process_vm_readv)\(.* = (\d+)$", log.read_text(), re.M)]
     assert "/proc/self/smaps" in log.read_text() and max(copied, default=0) < 1 << 16, log.read_text()
+
+
+def test_nobody_writes_to_text_in_a_memfd(sum_program, builder, library, pause_library, root, pool, thp):
+    """A child that another thread forked while the text was filled has the memfd open for writing, as map_files has."""
+    pool(0)
+    moves = builder.write("moves.c", "#define _GNU_SOURCE\n#include <sys/mman.h>\nvoid *volatile moves = (void *)mremap;\n")
+    app = sum_program("nopie", moves, name="sum-moves")
+    plain = helpers.run([app])
+    with helpers.paused([app], helpers.preload(pause_library, library, options="backend=thp"), app.name) as process:
+        [text] = [m for m in read_smaps(process.pid) if m.name.startswith("/memfd:hugeld")]
+        memfd = os.open(f"/proc/{process.pid}/map_files/{text.start:x}-{text.end:x}", os.O_RDWR)
+        with contextlib.closing(os.fdopen(memfd, "r+b", buffering=0)) as file:
+            for change in (lambda: file.write(b"x"), lambda: file.truncate(0), lambda: mmap.mmap(memfd, helpers.HUGE)):
+                with pytest.raises(PermissionError):
+                    change()
+        assert process.finish()[:2] == (plain.returncode, plain.stdout)
 
 
 # --- memory cgroups ---

@@ -151,9 +151,9 @@ def evict(program):
 
 @pytest.fixture
 def calls(strace, library, tmp_path):
-    """calls(program, cold, options): its start's reads and advice on a file that was evicted, or read, before."""
+    """calls(program, cold, options, prefix): its start's reads and advice on a file that was evicted, or read, before."""
 
-    def run(program, cold, options):
+    def run(program, cold, options, prefix=()):
         log = tmp_path / "strace.log"
         # A copy of its own: no other process has it open or mapped.
         program = shutil.copy(program, tmp_path)
@@ -161,7 +161,7 @@ def calls(strace, library, tmp_path):
         if cold:
             evict(program)
         env = helpers.preload(library, options=f"{options},data=off,verbose=2")
-        result = helpers.run(["strace", "-f", "-o", log, "-E", f"LD_PRELOAD={library}", "-e", "trace=madvise,pread64,ioctl",
+        result = helpers.run([*prefix, "strace", "-f", "-o", log, "-E", f"LD_PRELOAD={library}", "-e", "trace=madvise,pread64,ioctl",
                               program], {k: v for k, v in env.items() if k != "LD_PRELOAD"})
         assert result.returncode == helpers.run([program]).returncode and "hugeld: " in result.stderr, result.stderr
         return log.read_text()
@@ -192,3 +192,15 @@ def test_cold_file_for_the_page_cache(pool, builder, calls):
     options = "backend=image,verbose=1"  # no copy is made
     assert any("MADV_HUGEPAGE" in calls(app, True, options) for _ in range(3))
     assert "MADV_HUGEPAGE" not in calls(app, False, options)
+
+
+def test_cold_file_is_not_read_in_vain(pool, builder, calls):
+    """What is linked at small pages is read as a whole only where a copy would read it, too: here there are no pages and no memory for
+    one, or only an image is wanted."""
+    app = builder.executable("nopie")
+    limited = ["prlimit", "--as=8589934592"]
+    pool(0)
+    for options, prefix in [("backend=auto,segments=text", limited), ("backend=image,verbose=1", [])]:
+        assert not any("MADV_HUGEPAGE" in calls(app, True, options, prefix) for _ in range(3)), options
+    pool(64)
+    assert any("MADV_HUGEPAGE" in calls(app, True, "backend=auto,segments=text", limited) for _ in range(3))
