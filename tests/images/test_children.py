@@ -12,6 +12,7 @@ import tempfile
 import pytest
 
 import helpers
+import stores
 from helpers import HUGELD, hugeld, reasons
 from installed import find_cc1plus
 from smaps import read_smaps
@@ -50,6 +51,17 @@ def place(root):
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def image_store(tmp_path_factory):
+    """A store that has no images of other tests."""
+    folder = tmp_path_factory.mktemp("children-store")
+    options = "huge=always,size=1g,mode=0755,nosuid,nodev"
+    if os.getuid() != 0 or helpers.run(["mount", "-t", "tmpfs", "-o", options, "none", folder]).returncode != 0:
+        pytest.skip("needs root, and a tmpfs with huge=always")
+    with helpers.at_end('umount -l "$1"', folder):
+        yield stores.Store(folder)
 
 
 @pytest.fixture

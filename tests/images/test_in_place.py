@@ -612,9 +612,8 @@ def test_one_moment_without_a_huge_page(place):
     place.hugeld("disable", BIG)
     whole = expected(place)
     scatter(place.path(BIG))
-    # Two calls for each chunk that is looked at, also for its mappers, two for collapses, and ten for the first chunk; the next one
-    # tries twice.
-    first = 2 * (whole // helpers.HUGE) + 12
+    # Two calls for each chunk that is looked at, also for its mappers, and fourteen for the first one: it is joined, and read twice.
+    first = 2 * (whole // helpers.HUGE) + 14
     result = place.hugeld("enable", "--way=in-place", BIG, strace=["-e", f"inject=madvise:error=ENOMEM:when=1..{first}"])
     assert result.returncode == 0 and "the rest is not: the kernel had no huge page for it" in result.stdout, result
     assert 0 < huge_bytes(place) < whole
