@@ -27,7 +27,7 @@ _hugeld() {
     doctor) options='--json --help' ;;
     perf-map) options='--append --children --demangle --output --help' ;;
     bench)
-        options='--at-once --children --copy --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --objects --report --seconds --toggle --help'
+        options='--at-once --children --copy --ignore-failure --json --via --ld-so --metric --pairs --options --pid --objects --report --seconds --toggle --help'
         ;;
     survey) options='--all-users --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;

@@ -39,7 +39,7 @@ _hugeld() {
             '--at-once[both sides at the same time]' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[measure a process]:process:_pids' \
             '--report=[write a report]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
-            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '(-)1:program:_command_names -e' \
+            '--metric=[prints the work done]:command:' '(-)1:program:_command_names -e' \
             '*::argument:_normal'
         ;;
     survey)

@@ -3,6 +3,7 @@
 #include "command/bench/answer.h"
 #include "command/bench/counters.h"
 #include "command/bench/statistics.h"
+#include "command/bench/trace.h"
 #include "command/bench/trial.h"
 #include "command/base/html.h"
 #include "command/tlb/tlb.h"
@@ -27,7 +28,6 @@ static const struct {
     {"minor_faults", "minor faults", ""},
     {"major_faults", "major faults", ""},
     {"peak_rss_kib", "peak RSS", "KiB"},
-    {"pages", "huge pages", ""},
 };
 static const char *const side_keys[HL_SIDES] = {"plain", "huge"};
 
@@ -43,18 +43,8 @@ static uint64_t count_plain_bytes(const json_t *maps) {
 
 /* The kind of huge pages that the text in MAPS is on; static. */
 static const char *find_pages(const json_t *maps) {
-    bool is_copied = false, is_of_image = false;
-    size_t i, j, k;
-    const json_t *map, *object, *range;
-    json_array_foreach((json_t *)maps, i, map) json_array_foreach(json_object_get(map, "objects"), j, object)
-        json_array_foreach(json_object_get(object, "ranges"), k, range) {
-        const char *backend = json_string_value(json_object_get(range, "backend"));
-        if (strchr(json_string_value(json_object_get(range, "flags")), 'x') == NULL)
-            continue;
-        is_of_image |= backend != NULL && strcmp(backend, "image") == 0;
-        is_copied |= backend != NULL && (strcmp(backend, "hugetlb") == 0 || strcmp(backend, "thp") == 0);
-    }
-    if (is_of_image)
+    bool is_copied = hl_sum_huge_bytes(maps, "hugetlb thp", 'x') > 0;
+    if (hl_sum_huge_bytes(maps, "image", 'x') > 0)
         return is_copied ? " of images and private copies" : " of images";
     return is_copied ? " of private copies" : "";
 }

@@ -3,8 +3,8 @@
 
    The program runs without hugeld and by `hugeld run` in turns, so that other load on the machine falls on both alike, or, with
    --at-once, at the same time.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
-   program exits, shows the memory that really was on huge pages.  Each later run on huge pages must have reported some, and its
-   output must equal the plain run's. */
+   program exits, shows the memory on huge pages, and hugeld says what it moved; a run after all others shows that it still does.  The output of
+   each run on huge pages must equal the plain run's. */
 #include "command/bench/answer.h"
 #include "command/bench/counters.h"
 #include "command/bench/own-store.h"
@@ -19,6 +19,7 @@
 #include "command/file/program.h"
 #include "elf/reason.h"
 
+#include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,6 @@
 /* With fewer pairs the 95 % interval of a median is wider than all of them. */
 #define PAIRS_MIN 6
 #define PAIRS_MAX 10000
-/* The time between two lines of progress without a terminal. */
-#define PROGRESS_SECONDS 10
 
 struct request {
     struct hl_subject subject;
@@ -58,7 +57,6 @@ static const struct hl_flag command_flags[] = {
     {"seconds", 0, "S", "With --toggle: every S seconds (10)", HL_SECONDS(struct request, seconds)},
     {"metric", 0, "COMMAND", "With --toggle: it prints the work done so far",
      HL_STRING(struct request, settings.metric)},
-    {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
@@ -110,7 +108,7 @@ static int check_status(const struct hl_bench *bench, enum hl_side side, const s
     if (trial->status == bench->reference.status)
         return 0;
     char *plain = hl_describe_status(bench->reference.status), *now = hl_describe_status(trial->status);
-    char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
+    char *line = trial->said[0] != '\0' ? choose_line(trial) : hl_xasprintf("nothing");
     if (side == HL_PLAIN)
         hl_warn("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
                 name, plain, now);
@@ -134,16 +132,20 @@ static int check_output(struct hl_bench *bench, enum hl_side side, const struct 
     return HL_EXIT_NO;
 }
 
-/* The program may have redirected its standard error before hugeld was loaded; its huge pages as it exited still show in MAPS. */
-static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, const struct hl_trial *trial) {
-    uint64_t huge = hl_count_mapped_pages(maps), plain = hl_count_mapped_pages(bench->maps[HL_PLAIN]);
-    bench->unsaid_pages = trial->value[HL_PAGES] == 0 && huge > plain ? huge - plain : 0;
+/* Whether hugeld SAID that it moved something: "main: text 12 pages hugetlb".  Pages that are only advised are none. */
+static bool says_moved(const char *said) {
+    regex_t move;
+    regcomp(&move, "[0-9] pages? (hugetlb|thp|image)([^ ]|$)", REG_EXTENDED | REG_NOSUB);
+    bool is_there = regexec(&move, said, 0, NULL, 0) == 0;
+    regfree(&move);
+    return is_there;
 }
 
-static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
-    if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
-        trial->value[HL_PAGES] = (double)bench->unsaid_pages;
-    if (side == HL_PLAIN || trial->value[HL_PAGES] > 0)
+/* Whether the traced TRIAL on huge pages has moved to some: it says so, or, where its standard error is redirected, MAPS has more of
+   them than the plain run's.  A short program may end before it can be traced.  0, or the exit code after one line. */
+static int check_pages(const struct hl_bench *bench, const json_t *maps, const struct hl_trial *trial) {
+    if (says_moved(trial->said) ||
+        hl_sum_huge_bytes(maps, HL_MOVED, 'r') > hl_sum_huge_bytes(bench->maps[HL_PLAIN], HL_MOVED, 'r'))
         return 0;
     char *line = choose_line(trial);
     const char *lack = bench->lack != NULL ? bench->lack : "";
@@ -158,11 +160,12 @@ static int refuse_start(const struct hl_bench *bench, int error) {
     return HL_EXIT_NO;
 }
 
-/* Whether TRIAL meets the conditions for SIDE.  0, or the exit code after one line. */
-static int check_trial(struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
+/* Whether TRIAL meets the conditions for SIDE; MAPS: as it was traced, or NULL.  0, or the exit code after one line. */
+static int check_trial(struct hl_bench *bench, enum hl_side side, const json_t *maps,
+                       const struct hl_trial *trial) {
     int code = check_status(bench, side, trial);
-    if (code == 0)
-        code = check_pages(bench, side, trial);
+    if (code == 0 && side == HL_ON_HUGE && maps != NULL)
+        code = check_pages(bench, maps, trial);
     return code != 0 ? code : check_output(bench, side, trial);
 }
 
@@ -173,9 +176,19 @@ static int try_side(struct hl_bench *bench, enum hl_side side, json_t *maps, str
         return refuse_start(bench, -result);
     if (bench->reference.said == NULL) /* this is the first run */
         return 0;
-    if (side == HL_ON_HUGE && maps != NULL)
-        look_for_unsaid_pages(bench, maps, trial);
-    return check_trial(bench, side, trial);
+    return check_trial(bench, side, maps, trial);
+}
+
+/* Runs the program on huge pages, traced into MAPS, and lets hugeld say what it did.  0, or the exit code after one line. */
+static int try_traced(struct hl_bench *bench, json_t *maps) {
+    struct hl_trial trial;
+    char *asked = bench->subject->run.options;
+    bench->subject->run.options = hl_join_options(asked, "verbose=2");
+    int code = try_side(bench, HL_ON_HUGE, maps, &trial);
+    hl_free_trial(&trial);
+    free(bench->subject->run.options);
+    bench->subject->run.options = asked;
+    return code;
 }
 
 /* The first plain run, with which all others are compared. */
@@ -199,43 +212,32 @@ static int try_first(struct hl_bench *bench, bool ignore_failure) {
     return HL_EXIT_NO;
 }
 
+/* The same, without a trace, for a run that does not count. */
+static int try_untraced(struct hl_bench *bench, enum hl_side side) {
+    struct hl_trial trial;
+    int code = try_side(bench, side, NULL, &trial);
+    hl_free_trial(&trial);
+    return code;
+}
+
 static int warm_up(struct hl_bench *bench, struct hl_own_store *own, bool ignore_failure) {
-    static const enum hl_side sides[] = {HL_PLAIN, HL_ON_HUGE, HL_ON_HUGE};
     int code = try_first(bench, ignore_failure);
     bench->comparable = true;
     if (code == 0)
         bench->lack = hl_make_own_images(own, bench->subject, bench->maps[HL_PLAIN], bench->own_images);
-    for (size_t i = 0; code == 0 && i < sizeof sides / sizeof sides[0]; i++) {
-        struct hl_trial trial;
-        code = try_side(bench, sides[i], i == 1 ? bench->maps[HL_ON_HUGE] : NULL, &trial);
-        hl_free_trial(&trial);
-    }
-    return code;
+    if (code == 0)
+        code = try_untraced(bench, HL_PLAIN);
+    if (code == 0)
+        code = try_traced(bench, bench->maps[HL_ON_HUGE]);
+    return code != 0 ? code : try_untraced(bench, HL_ON_HUGE);
 }
 
 /* --- measuring --- */
 
-/* When the pairs began and when a line was last printed, in ms. */
-struct progress {
-    double started, told;
-};
-
-/* Prints the progress after DONE pairs. */
-static void tell_progress(const struct hl_bench *bench, struct progress *progress, size_t done) {
-    bool terminal = isatty(STDERR_FILENO);
-    double now = hl_now_ms(), rest = (now - progress->started) / (double)done * (double)(bench->pairs - done);
-    if (!terminal && now - progress->told < PROGRESS_SECONDS * 1e3)
-        return;
-    double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
-    double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
-    char *line = hl_xasprintf("pair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs,
-                              ratio, rest / 1e3);
-    if (terminal)
-        hl_show_progress(0, "%s", line);
-    else
-        hl_warn("%s", line);
-    free(line);
-    progress->told = now;
+/* Shows the progress after DONE pairs, which began at STARTED (ms). */
+static void show_progress(const struct hl_bench *bench, double started, size_t done) {
+    double rest = (hl_now_ms() - started) / (double)done * (double)(bench->pairs - done);
+    hl_show_progress(0, "pair %zu of %zu, %.0f s to go", done, bench->pairs, rest / 1e3);
 }
 
 static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
@@ -269,7 +271,7 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
     int code = result != 0 ? refuse_start(bench, -result) : 0;
     for (int side = 0; side < HL_SIDES; side++) {
         if (code == 0)
-            code = check_trial(bench, (enum hl_side)side, &trials[side]);
+            code = check_trial(bench, (enum hl_side)side, NULL, &trials[side]);
         if (code == 0)
             keep_values(bench, (enum hl_side)side, pair, &trials[side]);
         hl_free_trial(&trials[side]);
@@ -279,25 +281,20 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
 
 static int measure_pairs(struct hl_bench *bench) {
     int code = 0;
-    double now = hl_now_ms();
-    struct progress progress = {now, now};
+    double started = hl_now_ms();
     for (size_t done = 0; code == 0 && done < bench->pairs;) {
         code = bench->at_once ? measure_at_once(bench, done) : measure_in_turns(bench, done);
         if (code == 0)
-            tell_progress(bench, &progress, ++done);
+            show_progress(bench, started, ++done);
     }
     hl_hide_progress();
     return code;
 }
 
-/* If the measured runs could not report their moves: checks that the program still is on huge pages. */
+/* Checks that the program still is on huge pages. */
 static int look_again(struct hl_bench *bench) {
-    struct hl_trial trial;
-    if (bench->unsaid_pages == 0)
-        return 0;
     json_t *maps = json_array();
-    int code = try_side(bench, HL_ON_HUGE, maps, &trial);
-    hl_free_trial(&trial);
+    int code = try_traced(bench, maps);
     json_decref(maps);
     return code;
 }
@@ -328,7 +325,7 @@ static int measure_program(struct request *request) {
             bench.value[side][metric] = hl_xmalloc(request->pairs * sizeof(double));
     }
     char *asked = request->subject.run.options;
-    request->subject.run.options = hl_join_options(asked, "verbose=2");
+    request->subject.run.options = hl_join_options(asked, NULL); /* the store is added */
     int code = warm_up(&bench, &own, request->ignore_failure);
     if (code == 0)
         code = measure_pairs(&bench);
@@ -339,9 +336,8 @@ static int measure_program(struct request *request) {
     hl_remove_own_store(&own);
     free(request->subject.run.options);
     request->subject.run.options = asked;
-    if (code == 0) {
+    if (code == 0)
         code = hl_tell_answer(&bench, request->report, request->json);
-    }
     for (unsigned side = 0; side < HL_SIDES; side++) {
         json_decref(bench.maps[side]);
         json_decref(bench.counts[side]);
@@ -366,18 +362,14 @@ static int check_request(const struct request *request) {
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID --toggle");
     else if (request->program != NULL && request->pid != 0)
         hl_warn("bench: give a program or --pid, not both");
-    else if (request->pid != 0 && !request->toggles)
+    else if (request->toggles != (request->pid != 0))
         hl_warn(
             "bench: --pid goes with --toggle, which attaches and detaches in turns; 'perf stat -p' counts "
             "in a process as it is");
-    else if (request->pid != 0 && run)
-        hl_warn("bench: --toggle goes with --json, --seconds, -n, --metric and --keep");
-    else if ((request->settings.metric != NULL || request->settings.keep) && !request->toggles)
-        hl_warn("bench: --metric and --keep go with --toggle");
-    else if (request->toggles && request->pid == 0)
-        hl_warn("bench: --toggle goes with --pid");
-    else if (request->program != NULL && request->seconds > 0)
-        hl_warn("bench: --seconds goes with --toggle; -n says how many runs");
+    else if (request->toggles && run)
+        hl_warn("bench: --toggle goes with --json, --seconds, -n and --metric");
+    else if (!request->toggles && (request->settings.metric != NULL || request->seconds > 0))
+        hl_warn("bench: --metric and --seconds go with --toggle; -n says how many runs");
     else
         return 0;
     return HL_EXIT_USAGE;

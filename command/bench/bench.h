@@ -7,8 +7,7 @@
 #include "command/file/program.h"
 #include "command/run/run.h"
 
-/* The measured values of one run.  PEAK_RSS counts no hugetlb pages (getrusage(2)); PAGES are the huge pages that hugeld
-   reported, or those of the traced run where the program takes its report away. */
+/* The measured values of one run.  PEAK_RSS counts no hugetlb pages (getrusage(2)). */
 enum hl_metric {
     HL_WALL,
     HL_PROCESSOR, /* user and system time */
@@ -17,7 +16,6 @@ enum hl_metric {
     HL_MINOR_FAULTS,
     HL_MAJOR_FAULTS,
     HL_PEAK_RSS,
-    HL_PAGES,
     HL_METRICS
 };
 #define HL_TIMES (HL_SYSTEM + 1) /* the first metrics are times in ms */
@@ -61,8 +59,6 @@ struct hl_bench {
     int processors[HL_SIDES];  /* the sides' processors in the first pair */
     struct hl_trial reference; /* the first plain run */
     bool comparable;           /* without hugeld its output is the same each time */
-    uint64_t
-        unsaid_pages; /* on huge pages in the traced run, of which no line of hugeld's came through; or 0 */
     double *value[HL_SIDES][HL_METRICS];
     json_t *maps[HL_SIDES], *counts[HL_SIDES];
     struct hl_counters counters;

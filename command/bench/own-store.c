@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: images for the measurement alone.
 
-   They lie in a folder of their own in /dev/shm, or in XDG_RUNTIME_DIR.  A child makes it, and removes it when this process ends,
+   They lie in a folder of their own in /dev/shm.  A child makes it, and removes it when this process ends,
    however it ends: the child waits for the end of a socket that no program inherits. */
 #include "command/bench/own-store.h"
 #include "command/image/store.h"
@@ -18,19 +18,14 @@
 
 /* Makes a folder, tells PARENT its path, and removes it when PARENT's other end is closed. */
 _Noreturn static void keep_folder(int parent) {
-    const char *parents[] = {"/dev/shm", getenv("XDG_RUNTIME_DIR")};
-    char byte;
+    char byte, path[] = "/dev/shm/hugeld-bench-XXXXXX";
     setsid(); /* what ends the parent's group, or comes from the terminal, is not for this process */
-    for (size_t i = 0; i < 2 && parents[i] != NULL; i++) {
-        char *path = hl_xasprintf("%s/hugeld-bench-XXXXXX", parents[i]);
-        if (mkdtemp(path) == NULL)
-            continue;
-        if (write(parent, path, strlen(path) + 1) > 0)
-            while (read(parent, &byte, 1) < 0 && errno == EINTR)
-                ;
-        hl_remove_tree(AT_FDCWD, path, 2);
-        break;
-    }
+    if (mkdtemp(path) == NULL)
+        _exit(HL_EXIT_NO);
+    if (write(parent, path, sizeof path) > 0)
+        while (read(parent, &byte, 1) < 0 && errno == EINTR)
+            ;
+    hl_remove_tree(AT_FDCWD, path, 2);
     _exit(HL_EXIT_DONE);
 }
 

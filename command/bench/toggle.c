@@ -6,7 +6,7 @@
    meanwhile, so its units of work have to be counted: by the number that a command prints, such as transactions so far.  Without a
    command the unit is an instruction, if perf can count those, and its cost is cycles.
 
-   The process is left as it was found, unless it is to stay attached. */
+   The process is left as it was found. */
 #include "command/bench/toggle.h"
 #include "command/bench/counters.h"
 #include "command/bench/answer.h"
@@ -186,10 +186,6 @@ static bool measure_pairs(struct toggle *toggle) {
 
 /* --- the answer --- */
 
-static const char *unit_name(const struct toggle *toggle) {
-    return toggle->settings->metric != NULL ? "metric" : "instructions";
-}
-
 static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) {
     json_t *values = json_array();
     for (size_t i = 0; i < toggle->settings->pairs; i++)
@@ -198,12 +194,12 @@ static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) 
 }
 
 static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio) {
-    hl_print_json(
-        json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-                  (json_int_t)toggle->settings->pairs, "seconds", toggle->settings->seconds, "unit",
-                  unit_name(toggle), "verdict", hl_name_ratio(ratio), "attached", toggle->is_attached,
-                  "ratio", hl_json_ratio(ratio), "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN),
-                  "huge", make_json_values(toggle, HL_ON_HUGE)));
+    hl_print_json(json_pack(
+        "{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
+        (json_int_t)toggle->settings->pairs, "seconds", toggle->settings->seconds, "unit",
+        toggle->settings->metric != NULL ? "metric" : "instructions", "verdict", hl_name_ratio(ratio),
+        "attached", toggle->is_attached, "ratio", hl_json_ratio(ratio), "for_each_unit", "plain",
+        make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
 }
 
 static int tell(const struct toggle *toggle, bool json) {
@@ -256,8 +252,8 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
             sigaction(ends[i], &action, NULL);
     toggle.was_attached = toggle.is_attached = is_attached(&toggle);
     bool done = measure_pairs(&toggle);
-    bool wanted = toggle.was_attached || (done && settings->keep);
-    bool restored = toggle.is_attached == wanted || kill(pid, 0) != 0 || set(&toggle, wanted);
+    bool restored =
+        toggle.is_attached == toggle.was_attached || kill(pid, 0) != 0 || set(&toggle, toggle.was_attached);
     int code = done && restored ? tell(&toggle, json) : HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);

@@ -9,10 +9,8 @@
    code. */
 struct hl_toggle_settings {
     size_t pairs;
-    double seconds; /* of a block */
-    const char
-        *metric; /* a command that prints the work done so far; NULL: instructions, else context switches */
-    bool keep;   /* stay attached */
+    double seconds;     /* of a block */
+    const char *metric; /* a command that prints the work done so far; NULL: instructions */
 };
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json);
 

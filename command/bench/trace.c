@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: looks at a run from the kernel's side.
 
-   The warm-up runs are traced: as a process exits it stops once more (PTRACE_EVENT_EXIT), with its memory intact, and smaps
-   shows the memory on huge pages.  The measured runs are not traced. */
+   Two runs of the warm-up and the last one are traced: as a process exits it stops once more (PTRACE_EVENT_EXIT), with its
+   memory intact, and smaps shows the memory on huge pages.  The measured runs are not traced. */
 #include "command/bench/trace.h"
 #include "elf/kernel.h"
 #include "command/proc/process.h"
@@ -92,29 +92,26 @@ static json_t *map_process(pid_t pid, struct hl_string patterns) {
     return map;
 }
 
-uint64_t hl_count_mapped_pages(const json_t *maps) {
-    struct hl_geometry geometry;
+static uint64_t sum_process(const json_t *map, const char *backends, char flag) {
     uint64_t bytes = 0;
-    size_t i, j, k;
-    json_t *map, *object, *range;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    json_array_foreach((json_t *)maps, i, map) {
-        json_array_foreach(json_object_get(map, "objects"), j, object) {
-            json_array_foreach(json_object_get(object, "ranges"), k, range) {
-                bytes += (uint64_t)json_integer_value(json_object_get(range, "huge_bytes"));
-            }
-        }
+    size_t i, j;
+    json_t *object, *range;
+    json_array_foreach(json_object_get(map, "objects"), i, object)
+        json_array_foreach(json_object_get(object, "ranges"), j, range) {
+        const char *backend = json_string_value(json_object_get(range, "backend")),
+                   *flags = json_string_value(json_object_get(range, "flags"));
+        if (backend != NULL && strstr(backends, backend) != NULL && strchr(flags, flag) != NULL)
+            bytes += (uint64_t)json_integer_value(json_object_get(range, "huge_bytes"));
     }
-    return bytes / geometry.huge_page_bytes;
+    return bytes;
 }
 
-static bool has_map(const json_t *maps, const json_t *map) {
+uint64_t hl_sum_huge_bytes(const json_t *maps, const char *backends, char flag) {
+    uint64_t bytes = 0;
     size_t i;
-    const json_t *other;
-    json_array_foreach((json_t *)maps, i,
-                       other) if (json_equal(json_object_get(other, "executable"),
-                                             json_object_get(map, "executable"))) return true;
-    return false;
+    json_t *map;
+    json_array_foreach((json_t *)maps, i, map) bytes += sum_process(map, backends, flag);
+    return bytes;
 }
 
 /* A process of several threads exits once for each. */
@@ -132,11 +129,25 @@ static bool is_own(const json_t *map) {
     return own;
 }
 
+/* Adds MAP to MAPS, which keep of the processes of one executable that with most huge pages. */
+static void add_map(json_t *maps, json_t *map) {
+    size_t i;
+    json_t *other;
+    json_array_foreach(maps, i, other) {
+        if (!json_equal(json_object_get(other, "executable"), json_object_get(map, "executable")))
+            continue;
+        if (sum_process(map, HL_MOVED, 'r') > sum_process(other, HL_MOVED, 'r'))
+            json_array_set(maps, i, map);
+        return;
+    }
+    if (json_array_size(maps) < MAPS_MAX)
+        json_array_append(maps, map);
+}
+
 static void look_at(pid_t pid, const struct view *view) {
-    bool has_room = json_array_size(view->maps) < MAPS_MAX;
-    json_t *map = is_process(pid) && has_room ? map_process(pid, view->patterns) : NULL;
-    if (map != NULL && !is_own(map) && !has_map(view->maps, map))
-        json_array_append(view->maps, map);
+    json_t *map = is_process(pid) ? map_process(pid, view->patterns) : NULL;
+    if (map != NULL && !is_own(map))
+        add_map(view->maps, map);
     json_decref(map);
 }
 

@@ -12,7 +12,8 @@
    waits. */
 int hl_trace_program(pid_t child, int go, const char *patterns, json_t *maps, struct rusage *usage);
 
-/* The huge pages in MAPS, which hl_try_program has filled. */
-uint64_t hl_count_mapped_pages(const json_t *maps);
+/* How much of the memory in MAPS, which hl_try_program has filled, is on huge pages of BACKENDS, words, where FLAG is among its flags. */
+#define HL_MOVED "hugetlb thp image" /* those that hugeld moves memory to */
+uint64_t hl_sum_huge_bytes(const json_t *maps, const char *backends, char flag);
 
 #endif

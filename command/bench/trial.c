@@ -3,8 +3,7 @@
 
    The child makes its environment, takes the time and its own usage so far, and becomes the program, or `hugeld run`, whose work
    counts as it does for a user.  The program's output goes to memory files: they need not be read while it runs.
-   The run on huge pages reports its moves on standard error (verbose=2), and these lines are taken out again before the outputs are
-   compared.
+   What hugeld says on standard error is taken out again before the outputs are compared.
 
    With --at-once both sides run at the same time, each on a processor of its own.  For each a process of ours waits on the same
    processor, which is free when the program ends: a single one that waited for both would have to push the other program aside
@@ -24,14 +23,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static const char prefix[] = "hugeld: ";
 
 /* Shared by the processes that take part in one run. */
 struct stamp {
-    struct timespec start, end;
+    double start_ms, end_ms;
     struct rusage before, after; /* of the child when it became the program, and at the end */
     int status;                  /* as waitpid(2) has it */
     int error;                   /* the errno that kept it from running, or 0 */
@@ -42,10 +40,6 @@ struct effort {
     int stream[2];
     struct stamp *stamp;
 };
-
-static double milliseconds(const struct timespec *time) {
-    return (double)time->tv_sec * 1e3 + (double)time->tv_nsec / 1e6;
-}
 
 static double milliseconds_used(const struct timeval *time) {
     return (double)time->tv_sec * 1e3 + (double)time->tv_usec / 1e3;
@@ -149,7 +143,7 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
     if (words == subject->argv)
         wait_at_gate(gate);
     getrusage(RUSAGE_SELF, &stamp->before);
-    clock_gettime(CLOCK_MONOTONIC, &stamp->start);
+    stamp->start_ms = hl_now_ms();
     execv(path, words);
     if (words == subject->argv && errno == ENOEXEC)
         execvp(path, words); /* a script without "#!" */
@@ -186,34 +180,15 @@ static void move_lines(struct hl_bytes *stream, char **said) {
     stream->bytes = (size_t)(to - stream->at);
 }
 
-/* The pages in "... 12 pages hugetlb, rodata 1 page thp"; advised ones are none. */
-static uint64_t count_pages(const char *said) {
-    static const char *const backends[] = {"hugetlb", "thp", "image"};
-    uint64_t sum = 0;
-    unsigned long pages;
-    char backend[8];
-    for (const char *at = strchr(said, ' '); at != NULL; at = strchr(at + 1, ' ')) {
-        int end = 0;
-        if (sscanf(at, " %lu page%*1[s] %7[a-z]%n", &pages, backend, &end) != 2 &&
-            sscanf(at, " %lu page %7[a-z]%n", &pages, backend, &end) != 2)
-            continue;
-        for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
-            if (strcmp(backend, backends[i]) == 0 && at[end] != ' ')
-                sum += pages;
-    }
-    return sum;
-}
-
 static void fill_values(struct hl_trial *trial, const struct stamp *stamp) {
     const struct rusage *before = &stamp->before, *after = &stamp->after;
-    trial->value[HL_WALL] = milliseconds(&stamp->end) - milliseconds(&stamp->start);
+    trial->value[HL_WALL] = stamp->end_ms - stamp->start_ms;
     trial->value[HL_USER] = milliseconds_used(&after->ru_utime) - milliseconds_used(&before->ru_utime);
     trial->value[HL_SYSTEM] = milliseconds_used(&after->ru_stime) - milliseconds_used(&before->ru_stime);
     trial->value[HL_PROCESSOR] = trial->value[HL_USER] + trial->value[HL_SYSTEM];
     trial->value[HL_MINOR_FAULTS] = (double)(after->ru_minflt - before->ru_minflt);
     trial->value[HL_MAJOR_FAULTS] = (double)(after->ru_majflt - before->ru_majflt);
     trial->value[HL_PEAK_RSS] = (double)after->ru_maxrss;
-    trial->value[HL_PAGES] = (double)count_pages(trial->said);
 }
 
 /* 0, or a negated errno; close_effort in either case. */
@@ -252,7 +227,7 @@ static pid_t start_child(const struct hl_subject *subject, enum hl_side side, co
 static void wait_for_child(pid_t child, struct stamp *stamp) {
     while (wait4(child, &stamp->status, 0, &stamp->after) < 0 && errno == EINTR)
         ;
-    clock_gettime(CLOCK_MONOTONIC, &stamp->end);
+    stamp->end_ms = hl_now_ms();
 }
 
 /* Reads the results of the run. */
@@ -288,7 +263,7 @@ int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *
                 ;
             effort.stamp->status =
                 hl_trace_program(child, gate[1], subject->run.patterns, maps, &effort.stamp->after);
-            clock_gettime(CLOCK_MONOTONIC, &effort.stamp->end);
+            effort.stamp->end_ms = hl_now_ms();
         } else if (gate[1] >= 0) {
             close(gate[1]);
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld survey: its answer, as JSON and in text.  Both have the numbers of a program from one table. */
+/* hugeld survey: its answer, as JSON and in text, which has the numbers of a program from the JSON. */
 #include "command/survey/survey.h"
 
 #include <inttypes.h>
@@ -7,47 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MIB (1 << 20)
-/* Objects with a smaller part of the samples are not listed. */
+/* What has a smaller part of the samples is not listed. */
 #define PART_MIN 0.05
-
-enum kind { COUNT, AMOUNT, KNOWN, NUMBER }; /* KNOWN: an amount, unless it is 0 */
-
-/* HEAD: the column's head in text; NULL: only in JSON.  UNIT: by which the column's numbers are divided. */
-#define FIELD(member) offsetof(struct hl_surveyed, member)
-static const struct field {
-    const char *name;
-    enum kind kind;
-    size_t offset;
-    const char *head;
-    double unit;
-    int decimals;
-} fields[] = {
-    {"cpu_share", NUMBER, FIELD(cpu_share), "CPU %", 0.01, 0},
-    {"likely_hot_bytes", AMOUNT, FIELD(likely_bytes), "PAGES", 4096, 0},
-    {"frames", KNOWN, FIELD(frames), "FRAMES", 1, 0},
-    {"samples", AMOUNT, FIELD(samples), "SAMPLES", 1, 0},
-    {"huge_samples", AMOUNT, FIELD(huge_samples), "ON HUGE", 1, 0},
-    {"processes", COUNT, FIELD(processes), "PROCS", 1, 0},
-    {"memory_samples", AMOUNT, FIELD(memory_samples), NULL, 1, 0},
-    {"hot_bytes", AMOUNT, FIELD(hot_bytes), NULL, 1, 0},
-    {"text_bytes", AMOUNT, FIELD(text_bytes), NULL, 1, 0},
-    {"huge_bytes", AMOUNT, FIELD(huge_bytes), NULL, 1, 0},
-};
-#define FIELDS (sizeof fields / sizeof fields[0])
-
-static double read_field(const struct hl_surveyed *program, const struct field *field) {
-    const char *at = (const char *)program + field->offset;
-    switch (field->kind) {
-    case COUNT:
-        return *(const unsigned *)(const void *)at;
-    case AMOUNT:
-    case KNOWN:
-        return (double)*(const uint64_t *)(const void *)at;
-    default:
-        return *(const double *)(const void *)at;
-    }
-}
 
 /* --- text --- */
 
@@ -56,10 +17,6 @@ static const char *processes(unsigned n) { return n == 1 ? "process" : "processe
 /* Whether PROGRAM has a row of its own. */
 static bool is_shown(const struct hl_surveyed *program) {
     return hl_may_gain(program) || program->huge_bytes > HL_HOT_MIN;
-}
-
-static bool is_known(const struct hl_surveyed *program, const struct field *field) {
-    return field->kind != KNOWN || read_field(program, field) > 0;
 }
 
 /* A warning where the samples are not of everything. */
@@ -88,88 +45,61 @@ static void print_left_out(const struct hl_survey *survey) {
                  processes(survey->refused), geteuid() != 0 ? "as root" : "with CAP_SYS_PTRACE");
 }
 
-static void print_head(void) {
-    char *row = hl_xasprintf("%s", "");
-    for (size_t i = 0; i < FIELDS && fields[i].head != NULL; i++) {
-        char *longer = hl_xasprintf("%s%8s ", row, fields[i].head);
-        free(row);
-        row = longer;
-    }
-    hl_print("%s%6s %-8s %s", row, "PLAN %", "WAY", "PROGRAM");
-    free(row);
-}
-
-static void print_row(const struct hl_surveyed *program) {
-    const struct hl_advice *advice = &program->advice;
-    char *row = hl_xasprintf("%s", "");
-    for (size_t i = 0; i < FIELDS && fields[i].head != NULL; i++) {
-        double value = read_field(program, &fields[i]) / fields[i].unit;
-        char *longer = is_known(program, &fields[i])
-                           ? hl_xasprintf("%s%8.*f ", row, fields[i].decimals, value)
-                           : hl_xasprintf("%s%8s ", row, "-");
-        free(row);
-        row = longer;
-    }
-    hl_print("%s%6.0f %-8s %s", row, 100 * advice->share,
-             advice->already_huge ? "(huge)" : hl_way_name(advice->way), program->path);
-    free(row);
-}
-
-/* Prints where in OBJECT the samples of PROGRAM are. */
-static void print_object(const struct hl_surveyed *program, const struct hl_hot_object *object) {
-    double all = (double)program->samples;
-    if ((double)object->samples < PART_MIN * all)
-        return;
-    hl_print("  %.0f %%: %s", 100 * (double)object->samples / all, object->path);
+static void print_row(const json_t *program) {
+    bool is_huge = json_is_true(json_object_get(json_object_get(program, "advice"), "already_huge"));
+    char *line = hl_xasprintf("{cpu_share:8%%} {likely_hot_bytes:12KiB} %s {samples:8} {huge_samples:8} "
+                              "{processes:6} {advice.hot_share:8%%} %s {path}",
+                              json_is_null(json_object_get(program, "frames")) ? "       -" : "{frames:8}",
+                              is_huge ? "(huge)  " : "{advice.way:-8}");
+    hl_print_fields(program, line);
+    free(line);
 }
 
 /* Says which of the two is large that make translations miss. */
-static void print_misses(const struct hl_surveyed *program) {
-    const char *many = hl_has_many_pages(program) ? "many pages" : "some pages";
-    char *where = program->frames > 0
-                      ? hl_xasprintf("%s %" PRIu64 " frames of 2 MiB of memory",
-                                     hl_has_many_frames(program) ? "scattered over" : "which lie together in",
-                                     program->frames)
-                      : hl_xasprintf("in unknown frames of memory; fix: run hugeld as root");
-    hl_print("%s: executes %s of text (likely %" PRIu64 " of %" PRIu64 " on small ones), %s", program->path,
-             many, program->likely_bytes / 4096, program->text_bytes / 4096, where);
-    free(where);
+static void print_misses(const struct hl_surveyed *program, const json_t *json) {
+    char *line = hl_xasprintf("{path}: executes %s pages of text (likely {likely_hot_bytes:KiB} of "
+                              "{text_bytes:KiB} on small ones), %s",
+                              hl_has_many_pages(program) ? "many" : "some",
+                              program->frames == 0 ? "in unknown frames of memory; fix: run hugeld as root"
+                              : hl_has_many_frames(program)
+                                  ? "scattered over {frames} frames of 2 MiB of memory"
+                                  : "which lie together in {frames} frames of 2 MiB of memory");
+    hl_print_fields(json, line);
+    free(line);
 }
 
-static void print_details(const struct hl_surveyed *program) {
+static void print_details(const struct hl_surveyed *program, const json_t *json) {
     const struct hl_advice *advice = &program->advice;
+    size_t i;
+    json_t *object;
     hl_print("%s", "");
-    print_misses(program);
+    print_misses(program, json);
     if ((double)program->memory_samples >= PART_MIN * (double)program->samples)
-        hl_print("  %.0f %%: text that no file has, as JIT compilers make it",
-                 100 * (double)program->memory_samples / (double)program->samples);
-    for (size_t i = 0; i < program->n_objects; i++)
-        print_object(program, &program->object[i]);
+        hl_print_fields(
+            json, "  {memory_samples} of {samples} samples: text that no file has, as JIT compilers make it");
+    json_array_foreach(json_object_get(json, "objects"), i, object) if (program->object[i].share >= PART_MIN)
+        hl_print_fields(object, "  {hot_share:%}: {path}");
     if (advice->way != HL_WAY_NOTHING)
-        hl_print("  %s: %.0f %% of that on %" PRIu64 " huge pages for all processes together",
-                 hl_way_name(advice->way), 100 * advice->share, advice->pages);
+        hl_print_fields(json, "  {advice.way}: {advice.hot_share:%} of that on {advice.pages} huge "
+                              "page{advice.pages:s} for all processes together");
     if (advice->reason != NULL)
-        hl_print("  %s%s", advice->way == HL_WAY_NOTHING ? "nothing: " : "", advice->reason);
+        hl_print_fields(json,
+                        advice->way == HL_WAY_NOTHING ? "  nothing: {advice.reason}" : "  {advice.reason}");
     if (advice->command != NULL)
-        hl_print("%s", advice->command);
+        hl_print_fields(json, "{advice.command}");
 }
 
 /* The one line if there is nothing to gain; false: there is. */
 static bool print_no_gain(const struct hl_survey *survey) {
-    size_t huge = 0;
-    for (size_t i = 0; i < survey->n_programs; i++) {
-        huge += survey->program[i].advice.already_huge;
+    for (size_t i = 0; i < survey->n_programs; i++)
         if (hl_may_gain(&survey->program[i]))
             return false;
-    }
-    char *more = huge == 0 ? hl_xasprintf("%s", "")
-                           : hl_xasprintf("; %zu %s on huge pages already", huge, huge == 1 ? "is" : "are");
-    hl_print("no program here executes more than 2 MiB of text on small pages%s", more);
-    free(more);
+    hl_print("no program here executes more than 2 MiB of text on small pages");
     return true;
 }
 
-void hl_print_survey(const struct hl_survey *survey) {
+void hl_print_survey(const struct hl_survey *survey, const json_t *answer) {
+    const json_t *programs = json_object_get(answer, "programs");
     const char *note = hl_note_on_tlb(&survey->tlb);
     size_t shown = 0;
     if (survey->undecided) {
@@ -187,10 +117,11 @@ void hl_print_survey(const struct hl_survey *survey) {
     print_sampling(survey);
     if (note != NULL)
         hl_print("%s", note);
-    print_head();
+    hl_print("%8s %12s %8s %8s %8s %6s %8s %-8s %s", "CPU", "TEXT", "FRAMES", "SAMPLES", "ON HUGE", "PROCS",
+             "PLAN", "WAY", "PROGRAM");
     for (size_t i = 0; i < survey->n_programs; i++)
         if (is_shown(&survey->program[i])) {
-            print_row(&survey->program[i]);
+            print_row(json_array_get(programs, i));
             shown++;
         }
     if (survey->n_programs > shown)
@@ -198,7 +129,7 @@ void hl_print_survey(const struct hl_survey *survey) {
     print_left_out(survey);
     for (size_t i = 0; i < survey->n_programs; i++)
         if (is_shown(&survey->program[i]))
-            print_details(&survey->program[i]);
+            print_details(&survey->program[i], json_array_get(programs, i));
 }
 
 /* --- JSON --- */
@@ -223,18 +154,20 @@ static json_t *make_json_program(const struct hl_surveyed *program) {
     json_t *objects = json_array();
     for (size_t i = 0; i < program->n_objects; i++)
         json_array_append_new(objects, make_json_object(&program->object[i]));
-    json_t *json = json_pack("{s:o, s:i, s:o, s:{s:s, s:b, s:o, s:o, s:f, s:I}}", "path",
-                             hl_json_text(program->path), "pid", (int)program->pid, "objects", objects,
-                             "advice", "way", hl_way_name(advice->way), "already_huge", advice->already_huge,
-                             "reason", hl_json_text(advice->reason), "command", hl_json_text(advice->command),
-                             "hot_share", advice->share, "pages", (json_int_t)advice->pages);
-    for (size_t i = 0; i < FIELDS; i++) {
-        double value = read_field(program, &fields[i]);
-        json_object_set_new(json, fields[i].name,
-                            !is_known(program, &fields[i]) ? json_null()
-                            : fields[i].kind == NUMBER     ? json_real(value)
-                                                           : json_integer((json_int_t)value));
-    }
+    json_t *json = json_pack(
+        "{s:o, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "path", hl_json_text(program->path),
+        "pid", (int)program->pid, "processes", (int)program->processes, "cpu_share", program->cpu_share,
+        "text_bytes", (json_int_t)program->text_bytes, "huge_bytes", (json_int_t)program->huge_bytes,
+        "hot_bytes", (json_int_t)program->hot_bytes, "likely_hot_bytes", (json_int_t)program->likely_bytes,
+        "samples", (json_int_t)program->samples, "huge_samples", (json_int_t)program->huge_samples,
+        "memory_samples", (json_int_t)program->memory_samples, "objects", objects);
+    json_object_set_new(json, "frames",
+                        program->frames > 0 ? json_integer((json_int_t)program->frames) : json_null());
+    json_object_set_new(json, "advice",
+                        json_pack("{s:s, s:b, s:o, s:o, s:f, s:I}", "way", hl_way_name(advice->way),
+                                  "already_huge", advice->already_huge, "reason",
+                                  hl_json_text(advice->reason), "command", hl_json_text(advice->command),
+                                  "hot_share", advice->share, "pages", (json_int_t)advice->pages));
     bool pages = hl_has_many_pages(program), frames = hl_has_many_frames(program);
     json_object_set_new(json, "many",
                         hl_json_text(pages && frames ? "both"

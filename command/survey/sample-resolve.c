@@ -8,17 +8,12 @@
 #include "command/survey/sample-resolve.h"
 #include "command/base/common.h"
 #include "command/proc/process.h"
-#include "elf/maps.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -43,20 +38,9 @@ struct known {
 };
 
 struct hl_resolver {
-    bool uses_maps; /* the kernel cannot be asked for one mapping */
     uint64_t uses;
     size_t n;
     struct known known[PROCESSES_MAX];
-    char path[PATH_MAX];
-    char escaped[4 * PATH_MAX];
-};
-
-/* One mapping. */
-struct mapping {
-    uint64_t start, end, offset, page_bytes; /* the last: 0 where it is not known */
-    dev_t device;
-    ino_t inode;
-    const char *name;
 };
 
 /* --- processes --- */
@@ -116,7 +100,11 @@ static int read_program(struct known *known) {
         return -errno;
     free(known->program_path);
     known->program_path = path;
-    return hl_read_file_id(&known->program, known->process.folder, "exe");
+    struct hl_file_id before = known->program;
+    int result = hl_read_file_id(&known->program, known->process.folder, "exe");
+    if (!hl_is_same_file_id(&known->program, &before))
+        known->read_ms = 0; /* its mappings are others */
+    return result;
 }
 
 /* NULL: the process of SAMPLE has ended.  *RESULT: read_program's. */
@@ -141,131 +129,64 @@ static struct known *find_known(struct hl_resolver *resolver, const struct hl_sa
 
 /* --- mappings --- */
 
-/* Escapes newlines as the kernel does in maps. */
-static void escape_newlines(char *to, const char *from) {
-    for (; *from != '\0'; from++) {
-        if (*from != '\n') {
-            *to++ = *from;
-            continue;
-        }
-        memcpy(to, "\\012", 4);
-        to += 4;
-    }
-    *to = '\0';
-}
-
-/* 0; -ENOENT: nothing executable is mapped there; -ENOTTY: this kernel cannot be asked; or another negated errno. */
-static int query(struct hl_resolver *resolver, const struct known *known, uint64_t address,
-                 struct mapping *mapping) {
-    struct hl_mapping_query query = {.size = sizeof query,
-                                     .query_flags = HL_QUERY_EXECUTABLE,
-                                     .address = address,
-                                     .name_bytes = sizeof resolver->path,
-                                     .name = (uint64_t)(uintptr_t)resolver->path};
-    int maps = hl_open_process_file(&known->process, "maps"), result = 0;
-    if (maps < 0)
-        return maps;
-    resolver->path[0] = '\0';
-    if (ioctl(maps, HL_MAPPING_QUERY, &query) != 0)
-        result = -errno;
-    if (result == -ENAMETOOLONG) { /* mapped, but its name is too long for a path */
-        query.name_bytes = 0;
-        query.name = 0;
-        resolver->path[0] = '\0';
-        result = ioctl(maps, HL_MAPPING_QUERY, &query) == 0 ? 0 : -errno;
-    }
-    close(maps);
-    if (result != 0)
-        return result;
-    escape_newlines(resolver->escaped, resolver->path);
-    *mapping = (struct mapping){
-        query.start, query.end,        query.offset, query.page_bytes, makedev(query.major, query.minor),
-        query.inode, resolver->escaped};
-    return 0;
-}
-
 /* Reads maps into KNOWN.  0, or a negated errno. */
 static int read_maps(struct known *known) {
     struct hl_process fresh;
     double start = hl_now_ms();
     int result = hl_read_mappings(&fresh, &known->process);
     double took = hl_now_ms() - start;
-    if (result == 0) {
-        struct hl_process old = known->process;
+    hl_close_process(result == 0 ? &known->process : &fresh);
+    if (result == 0)
         known->process = fresh;
-        hl_close_process(&old);
-    } else {
-        hl_close_process(&fresh);
-    }
     known->read_ms = hl_now_ms() + fmax(MAPS_MS, MAPS_REST * took);
     known->again_ms = hl_now_ms() + fmax(MAPS_AGAIN_MS, MAPS_REST * took);
     return result;
 }
 
-/* The same as query, from maps, which may have been read before. */
-static int look_up(struct known *known, uint64_t address, struct mapping *mapping) {
+/* Sets *REGION to the executable mapping at ADDRESS.  0; -ENOENT: there is none; or another negated errno. */
+static int find_region(struct known *known, uint64_t address, const struct hl_region **region) {
     double now = hl_now_ms();
-    const struct hl_region *region = hl_find_region(&known->process, address);
-    if (now > known->read_ms || (region == NULL && now > known->again_ms)) {
+    *region = hl_find_region(&known->process, address);
+    if (now > known->read_ms || (*region == NULL && now > known->again_ms)) {
         int result = read_maps(known);
         if (result != 0)
             return result;
-        region = hl_find_region(&known->process, address);
+        *region = hl_find_region(&known->process, address);
     }
-    if (region == NULL || !(region->flags & PF_X))
-        return -ENOENT;
-    *mapping = (struct mapping){region->start,  region->end,   region->offset, 0,
-                                region->device, region->inode, region->name};
-    return 0;
+    return *region != NULL && (*region)->flags & PF_X ? 0 : -ENOENT;
 }
 
 /* Anonymous memory on hugetlb pages is a file without a name. */
-static bool is_memory(const struct mapping *mapping) {
+static bool is_memory(const struct hl_region *region) {
     static const char anonymous[] = "/anon_hugepage";
-    return mapping->inode == 0 || mapping->page_bytes > (uint64_t)sysconf(_SC_PAGESIZE) ||
-           strncmp(mapping->name, anonymous, sizeof anonymous - 1) == 0;
-}
-
-static int find_mapping(struct hl_resolver *resolver, struct known *known, uint64_t address,
-                        struct mapping *mapping) {
-    int result = resolver->uses_maps ? -ENOTTY : query(resolver, known, address, mapping);
-    if (result != -ENOTTY)
-        return result;
-    resolver->uses_maps = true;
-    return look_up(known, address, mapping);
-}
-
-/* The same as hl_resolve_sample, for a process for which find_known has returned RESULT. */
-static void resolve_known(struct hl_resolver *resolver, const struct hl_sample *sample, struct known *known,
-                          int result, struct hl_sample_place *place) {
-    struct mapping mapping;
-    if (result == 0)
-        result = find_mapping(resolver, known, sample->address, &mapping);
-    if (result != 0) {
-        place->kind = result == -EACCES || result == -EPERM ? HL_PLACE_REFUSED : HL_PLACE_ENDED;
-        return;
-    }
-    place->program = known->program;
-    place->program_path = known->program_path;
-    place->start = mapping.start;
-    place->end = mapping.end;
-    place->mapping_offset = mapping.offset;
-    place->path = mapping.name;
-    place->offset = sample->address - mapping.start + mapping.offset;
-    place->kind = is_memory(&mapping) ? HL_PLACE_MEMORY : HL_PLACE_FILE;
-    place->file = (struct hl_file_id){mapping.device, mapping.inode};
+    return region->inode == 0 || strncmp(region->name, anonymous, sizeof anonymous - 1) == 0;
 }
 
 void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample,
                        struct hl_sample_place *place) {
     int result = -ESRCH;
+    const struct hl_region *region = NULL;
     struct known *known = sample->process > 0 ? find_known(resolver, sample, &result) : NULL;
     *place = (struct hl_sample_place){.kind = HL_PLACE_ENDED, .process = sample->process};
     if (known == NULL)
         return;
     place->started = known->started;
     place->owner = known->owner;
-    resolve_known(resolver, sample, known, result, place);
+    if (result == 0)
+        result = find_region(known, sample->address, &region);
+    if (result == -EACCES || result == -EPERM)
+        place->kind = HL_PLACE_REFUSED;
+    if (result != 0)
+        return;
+    place->program = known->program;
+    place->program_path = known->program_path;
+    place->start = region->start;
+    place->end = region->end;
+    place->mapping_offset = region->offset;
+    place->path = region->name;
+    place->offset = sample->address - region->start + region->offset;
+    place->kind = is_memory(region) ? HL_PLACE_MEMORY : HL_PLACE_FILE;
+    place->file = (struct hl_file_id){region->device, region->inode};
 }
 
 struct hl_resolver *hl_open_resolver(void) {

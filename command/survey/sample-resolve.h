@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Where a sample was: in which file, at which offset, and in which program.
 
-   Each sample is resolved at once, while its process lives: the kernel is asked for the one mapping (PROCMAP_QUERY, Linux 6.11),
-   or /proc/PID/maps is read, which is kept for a while.  Files of the process are opened only as O_PATH, and no file system is
-   waited for. */
+   Each sample is resolved at once, while its process lives: /proc/PID/maps is read, which is kept for a while.  Files of the
+   process are opened only as O_PATH, and no file system is waited for. */
 #ifndef HL_SAMPLE_RESOLVE_H
 #define HL_SAMPLE_RESOLVE_H
 

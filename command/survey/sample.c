@@ -251,16 +251,12 @@ char *hl_explain_no_samples(int error) {
     switch (-error) {
     case EACCES:
     case EPERM:
-        if (geteuid() == 0 && paranoid > 2)
-            return hl_xasprintf("kernel.perf_event_paranoid is above 2, where Debian's kernels want "
-                                "CAP_SYS_ADMIN; set it to 2, or "
-                                "give that capability");
+        if (paranoid > 2)
+            return hl_xasprintf("kernel.perf_event_paranoid is above 2, so only root with CAP_SYS_ADMIN may "
+                                "sample; set it to 2, or run hugeld as root");
         if (geteuid() == 0)
             return hl_xasprintf(
                 "a container or a policy forbids perf_event_open(2); give the container CAP_PERFMON");
-        if (paranoid > 2)
-            return hl_xasprintf(
-                "kernel.perf_event_paranoid is above 2, so only root may sample; run hugeld as root");
         return hl_xasprintf(
             "a container or a policy forbids perf_event_open(2), or RLIMIT_MEMLOCK is used up; run "
             "hugeld as root, outside of it");
@@ -268,9 +264,6 @@ char *hl_explain_no_samples(int error) {
         return hl_xasprintf(
             "there is no perf_event_open(2) here; boot a kernel with CONFIG_PERF_EVENTS, or let the "
             "container call it");
-    case EMFILE:
-    case ENFILE:
-        return hl_xasprintf("too many files would have to be open; raise the limit (ulimit -n)");
     case ENODEV:
         return hl_xasprintf(
             "all processors are isolated or without a tick (nohz_full); leave one for the rest");

@@ -93,7 +93,7 @@ static int tell(const struct hl_survey *survey, const struct request *request) {
     if (request->json)
         hl_print_json(json_incref(answer));
     else
-        hl_print_survey(survey);
+        hl_print_survey(survey, answer);
     json_decref(answer);
     return code;
 }

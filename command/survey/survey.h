@@ -105,8 +105,8 @@ void hl_free_survey(struct hl_survey *survey);
 /* Finds what hugeld can do for PROGRAM. */
 void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey);
 
-/* The answer with --json, and without. */
+/* The answer with --json; and without, from that. */
 json_t *hl_json_survey(const struct hl_survey *survey);
-void hl_print_survey(const struct hl_survey *survey);
+void hl_print_survey(const struct hl_survey *survey, const json_t *answer);
 
 #endif

@@ -67,16 +67,6 @@ def test_instructions(targets, plain_output, tmp_path):
 
 
 @pytest.mark.check_all
-def test_keep(targets, plain_output):
-    with attaching.running(targets["exec"], "doze") as target:
-        arguments = ["--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
-        result = helpers.hugeld("bench", *arguments, "--keep", timeout=120)
-        assert result.stderr == "" and "times the processor time" in result.stdout
-        assert target.huge_bytes() >= 2 * helpers.HUGE
-        assert target.finish() == plain_output
-
-
-@pytest.mark.check_all
 @pytest.mark.parametrize("attached, number", [
     (False, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGHUP), (False, signal.SIGQUIT), (True, signal.SIGPIPE)])
 def test_interrupted(targets, plain_output, attached, number):
@@ -97,8 +87,8 @@ def test_interrupted(targets, plain_output, attached, number):
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("arguments", [["--toggle"], ["--toggle", "true"], ["--pid", "1", "--metric", "x"], ["--pid", "1", "--keep"],
-                                       ["--pid", "1"]])
+@pytest.mark.parametrize("arguments", [["--toggle"], ["--toggle", "true"], ["--pid", "1", "--metric", "x"],
+                                       ["--pid", "1"], ["--keep", "true"]])
 def test_wrong_use(arguments):
     assert helpers.hugeld("bench", *arguments).returncode == 2
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld survey takes samples on every kernel, before Linux 6.11 without PROCMAP_QUERY."""
+"""hugeld survey takes samples on every kernel."""
 
 import json
 import os
