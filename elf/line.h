@@ -74,6 +74,12 @@ struct hl_number {
     bool is_found;
 };
 
+static inline void hl_seek_number(struct hl_number *number, const char *key) {
+    number->key = key;
+    number->value = 0;
+    number->is_found = false;
+}
+
 /* Reads the file at PATH until all N NUMBERs are found, or it ends.  False if it can't be read. */
 bool hl_read_numbers(const char *path, struct hl_number *number, unsigned n);
 

@@ -33,15 +33,15 @@ static uint64_t in_bytes(const struct hl_number *kib) {
 }
 
 static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
-    struct hl_number number[] = {{"MemTotal:", 0, false},
-                                 {"MemAvailable:", 0, false},
-                                 {"CommitLimit:", 0, false},
-                                 {"Committed_AS:", 0, false},
-                                 {"Hugetlb:", 0, false}};
+    static const char *const keys[] = {
+        "MemTotal:", "MemAvailable:", "CommitLimit:", "Committed_AS:", "Hugetlb:"};
+    struct hl_number number[5];
     struct hl_line path;
     hl_set_line(&path, roots->proc);
     hl_add_text(&path, "/meminfo");
-    if (!hl_read_numbers(path.at, number, sizeof number / sizeof number[0]))
+    for (unsigned i = 0; i < 5; i++)
+        hl_seek_number(&number[i], keys[i]);
+    if (!hl_read_numbers(path.at, number, 5))
         return false;
     machine->total = hl_subtract(in_bytes(&number[0]), in_bytes(&number[4]));
     machine->available = in_bytes(&number[1]);
@@ -67,7 +67,7 @@ static void add_node(struct memory *sum, const struct hl_roots *roots, uint64_t 
         hl_set_line(&key[i], "Node ");
         hl_add_number(&key[i], node);
         hl_add_text(&key[i], names[i]);
-        number[i] = (struct hl_number){key[i].at, 0, false};
+        hl_seek_number(&number[i], key[i].at);
     }
     hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/node");
@@ -222,7 +222,8 @@ static int find_group(struct group *group, const struct hl_roots *roots) {
 
 /* memory.stat has the least limit of the group and of all ancestors, also of those outside a container. */
 static int check_v1(struct group *group, uint64_t total) {
-    struct hl_number limit = {"hierarchical_memory_limit ", 0, false};
+    struct hl_number limit;
+    hl_seek_number(&limit, "hierarchical_memory_limit ");
     if (!read_stat(group, &limit, 1) || !limit.is_found)
         return HL_REASON_MEMORY_UNKNOWN;
     return limit.value < total ? HL_REASON_MEMORY_LIMIT : 0;
@@ -253,8 +254,9 @@ static int check_groups(const struct hl_roots *roots, uint64_t total) {
 
 /* The usage of GROUP that it could not give back by dropping file pages. */
 static uint64_t read_fixed_usage(struct group *group) {
-    struct hl_number file[] = {{group->is_v1 ? "total_active_file " : "active_file ", 0, false},
-                               {group->is_v1 ? "total_inactive_file " : "inactive_file ", 0, false}};
+    struct hl_number file[2];
+    hl_seek_number(&file[0], group->is_v1 ? "total_active_file " : "active_file ");
+    hl_seek_number(&file[1], group->is_v1 ? "total_inactive_file " : "inactive_file ");
     uint64_t usage;
     if (read_bytes(group, group->is_v1 ? "/memory.usage_in_bytes" : "/memory.current", &usage) != 0)
         return 0;

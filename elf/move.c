@@ -66,8 +66,8 @@ static void clear_process(struct hl_context *context) {
 }
 
 void hl_copy_context(struct hl_context *to, struct hl_config *config, const struct hl_context *from) {
-    *config = *from->config;
-    *to = *from;
+    hl_copy_bytes(config, from->config, sizeof *config);
+    hl_copy_bytes(to, from, sizeof *to);
     to->config = config;
     clear_process(to);
 }

@@ -44,8 +44,8 @@ bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *
 
 static unsigned count_nodes(const struct hl_nodes *nodes) {
     unsigned n = 0;
-    for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
-        n += (unsigned)__builtin_popcountll(nodes->bits[i]);
+    for (uint64_t node = 0; node < HL_NODE_NUMBERS; node++)
+        n += contains(nodes, node);
     return n;
 }
 

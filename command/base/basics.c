@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <linux/limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -164,20 +164,9 @@ char *hl_find_file_path(int file) {
     return NULL;
 }
 
-/* The folder of the running command; without /proc, the folder of the executed path; empty if neither is known. */
-static void find_own_folder(char folder[PATH_MAX]) {
-    memset(folder, 0, PATH_MAX);
-    if (readlink("/proc/self/exe", folder, PATH_MAX - 1) <= 0 &&
-        realpath((const char *)getauxval(AT_EXECFN), folder) == NULL)
-        folder[0] = '\0';
-    char *slash = strrchr(folder, '/');
-    if (slash != NULL)
-        *slash = '\0';
-}
-
 char *hl_find_part(const char *name, const char *built, int mode) {
-    char folder[PATH_MAX], *found = NULL;
-    find_own_folder(folder);
+    char *own = hl_read_link(AT_FDCWD, "/proc/self/exe"), *found = NULL;
+    const char *folder = own != NULL ? dirname(own) : "";
     char *places[] = {hl_xasprintf("%s/%s", folder, built != NULL ? built : name),
                       hl_xasprintf("%s/../lib/hugeld/%s", folder, name),
                       hl_xasprintf("%s/%s", HL_LIBDIR, name)};
@@ -186,6 +175,7 @@ char *hl_find_part(const char *name, const char *built, int mode) {
             found = realpath(places[i], NULL);
         free(places[i]);
     }
+    free(own);
     return found;
 }
 
@@ -209,15 +199,11 @@ unsigned hl_permille(uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : (unsigned)((long double)part * 1000 / (long double)whole);
 }
 
-static double read_clock(clockid_t clock) {
+double hl_now_ms(void) {
     struct timespec time;
-    clock_gettime(clock, &time);
+    clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
-
-double hl_now_ms(void) { return read_clock(CLOCK_MONOTONIC); }
-
-double hl_processor_ms(void) { return read_clock(CLOCK_PROCESS_CPUTIME_ID); }
 
 void hl_add_word(char **text, const char *word) {
     char *quoted = hl_xmalloc(2 * strlen(word) + 1), *to = quoted;

@@ -95,9 +95,6 @@ size_t hl_raise_file_limit(void);
 /* Milliseconds of CLOCK_MONOTONIC, for differences. */
 double hl_now_ms(void);
 
-/* Milliseconds of processor time that this process has used, for differences. */
-double hl_processor_ms(void);
-
 /* Adds WORD, quoted for a shell, to *TEXT, from malloc, after a space unless *TEXT is empty. */
 void hl_add_word(char **text, const char *word);
 

@@ -15,6 +15,7 @@
 struct reading {
     const struct hl_command *command;
     void *request;
+    const struct hl_flag *flag; /* that is being read */
 };
 
 /* --- values --- */
@@ -25,32 +26,23 @@ void hl_add_to_list(struct hl_list *list, const char *word) {
 }
 
 /* Asks for WANTED, which it frees, instead of TEXT.  EINVAL. */
-static int refuse(const struct hl_command *command, const struct hl_flag *flag, const char *text,
-                  char *wanted) {
-    hl_warn("%s: --%s %s: give %s", command->name, flag->name, text, wanted);
+static int refuse(const struct reading *reading, const char *text, char *wanted) {
+    hl_warn("%s: --%s %s: give %s", reading->command->name, reading->flag->name, text, wanted);
     free(wanted);
     return EINVAL;
 }
 
-/* The command and flag with which options were given. */
-struct giving {
-    const struct hl_command *command;
-    const struct hl_flag *flag;
-};
-
 static void tell_mistake(void *data, struct hl_string option, const char *what) {
-    const struct giving *giving = data;
-    const char *command = giving->command->name;
-    hl_warn("%s: --%s %.*s: %s; 'hugeld %s --help' lists names and values", command, giving->flag->name,
+    const struct reading *reading = data;
+    const char *command = reading->command->name;
+    hl_warn("%s: --%s %.*s: %s; 'hugeld %s --help' lists names and values", command, reading->flag->name,
             (int)(option.bytes < 200 ? option.bytes : 200), option.at, what, command);
 }
 
 /* Each mistake is reported in a line of its own. */
-static int add_options(const struct hl_command *command, const struct hl_flag *flag, char **joined,
-                       const char *text) {
+static int add_options(struct reading *reading, char **joined, const char *text) {
     struct hl_options options;
-    struct giving giving = {command, flag};
-    const struct hl_complaints complaints = {tell_mistake, &giving};
+    const struct hl_complaints complaints = {tell_mistake, reading};
     hl_default_options(&options);
     if (hl_parse_options(&options, text, &complaints) != 0)
         return EINVAL;
@@ -60,22 +52,15 @@ static int add_options(const struct hl_command *command, const struct hl_flag *f
     return 0;
 }
 
-static int read_pid(const struct hl_command *command, const struct hl_flag *flag, pid_t *pid,
-                    const char *text) {
-    *pid = hl_parse_pid(text);
-    return *pid != 0 ? 0 : refuse(command, flag, text, hl_xasprintf("the ID of a process"));
-}
-
-static int read_number(const struct hl_command *command, const struct hl_flag *flag, void *at,
-                       const char *text) {
+static int read_number(const struct reading *reading, void *at, const char *text) {
+    const struct hl_flag *flag = reading->flag;
     bool is_count = flag->kind == HL_FLAG_COUNT;
     char *end;
     double number = strtod(text, &end);
     if (is_count)
         end = (char *)text + strspn(text, "0123456789");
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || number < flag->least || number > flag->most)
-        return refuse(command, flag, text,
-                      hl_xasprintf("a number from %.9g to %.9g", flag->least, flag->most));
+        return refuse(reading, text, hl_xasprintf("a number from %.9g to %.9g", flag->least, flag->most));
     if (is_count)
         *(size_t *)at = (size_t)number;
     else
@@ -94,21 +79,19 @@ static char *list_choices(const struct hl_choice *choice) {
     return text;
 }
 
-static int choose(const struct hl_command *command, const struct hl_flag *flag, unsigned *value,
-                  const char *text) {
-    const struct hl_choice *choice = flag->choices;
+static int choose(const struct reading *reading, unsigned *value, const char *text) {
+    const struct hl_choice *choice = reading->flag->choices;
     while (choice->name != NULL && strcmp(choice->name, text) != 0)
         choice++;
     if (choice->name == NULL)
-        return refuse(command, flag, text, list_choices(flag->choices));
+        return refuse(reading, text, list_choices(reading->flag->choices));
     *value = choice->value;
     return 0;
 }
 
-/* Stores TEXT, the value of FLAG, in the request.  0, or EINVAL after one line. */
-static error_t store(const struct reading *reading, const struct hl_flag *flag, struct argp_state *state,
-                     char *text) {
-    const struct hl_command *command = reading->command;
+/* Stores TEXT, the value of the flag, in the request.  0, or EINVAL after one line. */
+static error_t store(struct reading *reading, struct argp_state *state, char *text) {
+    const struct hl_flag *flag = reading->flag;
     void *at = (char *)reading->request + flag->offset;
     switch (flag->kind) {
     case HL_FLAG_SWITCH:
@@ -121,14 +104,15 @@ static error_t store(const struct reading *reading, const struct hl_flag *flag, 
         hl_add_to_list(at, text);
         return 0;
     case HL_FLAG_OPTIONS:
-        return add_options(command, flag, at, text);
+        return add_options(reading, at, text);
     case HL_FLAG_PID:
-        return read_pid(command, flag, at, text);
+        *(pid_t *)at = hl_parse_pid(text);
+        return *(pid_t *)at != 0 ? 0 : refuse(reading, text, hl_xasprintf("the ID of a process"));
     case HL_FLAG_COUNT:
     case HL_FLAG_NUMBER:
-        return read_number(command, flag, at, text);
+        return read_number(reading, at, text);
     case HL_FLAG_CHOICE:
-        return choose(command, flag, at, text);
+        return choose(reading, at, text);
     case HL_FLAG_PROGRAM:
         *(char ***)at = state->argv + state->next - 1;
         state->next = state->argc;
@@ -137,30 +121,6 @@ static error_t store(const struct reading *reading, const struct hl_flag *flag, 
         return flag->call(at, text);
     default: /* HL_FLAG_NONE: it takes no argument */
         return ARGP_ERR_UNKNOWN;
-    }
-}
-
-/* The value of FLAG, which stands AT a field, as text; NULL: it was not given.  The caller frees it. */
-static char *write_value(const struct hl_flag *flag, const void *at) {
-    const char *text = NULL;
-    if (flag->kind == HL_FLAG_STRING)
-        text = *(const char *const *)at;
-    else if (flag->kind == HL_FLAG_OPTIONS)
-        text = *(char *const *)at;
-    for (const struct hl_choice *choice = flag->choices; choice != NULL && choice->name != NULL; choice++)
-        if (choice->value == *(const unsigned *)at && choice != flag->choices) /* the first is the default */
-            text = choice->name;
-    return text != NULL ? hl_xasprintf("--%s=%s", flag->name, text) : NULL;
-}
-
-void hl_list_flags(struct hl_list *words, const struct hl_flag *flags, const void *request) {
-    for (; flags->name != NULL; flags++) {
-        const void *at = (const char *)request + flags->offset;
-        char *word = flags->kind != HL_FLAG_SWITCH ? write_value(flags, at)
-                     : *(const bool *)at           ? hl_xasprintf("--%s", flags->name)
-                                                   : NULL;
-        if (word != NULL)
-            hl_add_to_list(words, word);
     }
 }
 
@@ -203,14 +163,14 @@ static const struct hl_flag *find_flag(const struct hl_flag *flags, int key) {
 }
 
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    const struct reading *reading = state->input;
-    const struct hl_flag *flag = find_flag(reading->command->flags, key);
+    struct reading *reading = state->input;
+    const struct hl_flag *flag = reading->flag = find_flag(reading->command->flags, key);
     if (key == ARGP_KEY_ARG && flag->help != NULL && state->arg_num >= (unsigned)flag->most) {
         hl_warn("%s: %s is one too many; give %s", reading->command->name, argument, flag->help);
         return EINVAL;
     }
     if (flag->name != NULL || key == ARGP_KEY_ARG)
-        return store(reading, flag, state, argument);
+        return store(reading, state, argument);
     if (key == 'h')
         print_help(state, reading->command);
     if (key != ARGP_KEY_INIT)
@@ -232,7 +192,7 @@ int hl_read_flags(const struct hl_command *command, int argc, char **argv, void 
     options[n] = (struct argp_option){.name = "help", .key = 'h', .doc = "Print this help", .group = -1};
     const struct argp argp = {
         .options = options, .parser = parse_argument, .args_doc = last->argument, .doc = command->doc};
-    struct reading reading = {command, request};
+    struct reading reading = {command, request, NULL};
     unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* the rest is the program's */
     char *own_name = argv[0], *name = hl_xasprintf("hugeld: see 'hugeld %s --help'", command->name);
     argv[0] = name; /* getopt's messages begin with it */

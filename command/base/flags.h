@@ -80,9 +80,6 @@ struct hl_command {
     bool takes_options; /* --help ends with the rows of option.def */
 };
 
-/* Adds to WORDS what gives another request the values that those fields of REQUEST have which FLAGS set, but for functions. */
-void hl_list_flags(struct hl_list *words, const struct hl_flag *flags, const void *request);
-
 /* Fills REQUEST in from ARGV.  0, or HL_EXIT_USAGE after one line on stderr.  --help ends the process. */
 int hl_read_flags(const struct hl_command *command, int argc, char **argv, void *request);
 

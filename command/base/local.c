@@ -2,7 +2,6 @@
 #include "command/base/local.h"
 #include "command/base/common.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,12 +20,6 @@ static const char *const kinds[] = {"bcachefs", "btrfs", "erofs",  "ext2",     "
 
 bool hl_is_passing_error(int error) {
     return error == EREMOTE || error == ENOMEM || error == EAGAIN || error == EMFILE || error == ENFILE;
-}
-
-/* A descriptor, or a negated errno. */
-static int duplicate(int file) {
-    int copy = fcntl(file, F_DUPFD_CLOEXEC, 0);
-    return copy < 0 ? -errno : copy;
 }
 
 /* --- mounts --- */
@@ -57,22 +50,18 @@ static bool find_mount(const char *mountinfo, uint64_t number, bool *is_local) {
     return found;
 }
 
-/* mountinfo lists only mounts below the process's own root, so a mount that chroot(2) has left behind is looked for in the list of
-   process 1: the numbers are the same for all.  A mount in neither list may be of any kind. */
-static bool read_mount(uint64_t number) {
-    bool is_local = false;
-    if (!find_mount("/proc/self/mountinfo", number, &is_local))
-        find_mount("/proc/1/mountinfo", number, &is_local);
-    return is_local;
-}
+/* Whether the mount of the open FILE, which has this NUMBER, is of a local kind; each mount is looked up once.
 
-/* The same for the mount of the open FILE, which has this NUMBER; each mount is looked up once. */
+   mountinfo lists only mounts below the process's own root, so a mount that chroot(2) has left behind is looked for in the list of
+   process 1: the numbers are the same for all.  A mount in neither list may be of any kind. */
 static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
     for (size_t i = 0; i < local->n; i++)
         if (local->mount[i].number == number)
             return local->mount[i].is_local;
-    bool is_local = read_mount(number);
-    int kept = local->n < HL_LOCAL_MOUNTS ? duplicate(file) : -1;
+    bool is_local = false;
+    if (!find_mount("/proc/self/mountinfo", number, &is_local))
+        find_mount("/proc/1/mountinfo", number, &is_local);
+    int kept = local->n < HL_LOCAL_MOUNTS ? fcntl(file, F_DUPFD_CLOEXEC, 0) : -1;
     if (kept >= 0) {
         local->mount[local->n].number = number;
         local->mount[local->n].file = kept;
@@ -106,23 +95,6 @@ static int exclude(struct hl_local *local, const char *path) {
     return -EPERM;
 }
 
-/* A local file system's attributes are never out of date. */
-static void fill(struct stat *status, const struct statx *about) {
-    *status = (struct stat){.st_dev = makedev(about->stx_dev_major, about->stx_dev_minor),
-                            .st_ino = about->stx_ino,
-                            .st_mode = about->stx_mode,
-                            .st_nlink = about->stx_nlink,
-                            .st_uid = about->stx_uid,
-                            .st_gid = about->stx_gid,
-                            .st_rdev = makedev(about->stx_rdev_major, about->stx_rdev_minor),
-                            .st_size = (off_t)about->stx_size,
-                            .st_blksize = (blksize_t)about->stx_blksize,
-                            .st_blocks = (blkcnt_t)about->stx_blocks,
-                            .st_atim = {about->stx_atime.tv_sec, about->stx_atime.tv_nsec},
-                            .st_mtim = {about->stx_mtime.tv_sec, about->stx_mtime.tv_nsec},
-                            .st_ctim = {about->stx_ctime.tv_sec, about->stx_ctime.tv_nsec}};
-}
-
 int hl_open_local_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
     *status = (struct stat){0};
     struct statx about;
@@ -132,8 +104,14 @@ int hl_open_local_part(struct hl_local *local, int folder, const char *name, str
     bool is_local =
         statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS | STATX_MNT_ID, &about) == 0 &&
         (about.stx_mask & STATX_MNT_ID) != 0 && is_mount_local(local, file, about.stx_mnt_id);
-    if (is_local) {
-        fill(status, &about);
+    if (is_local) { /* its attributes are never out of date */
+        *status = (struct stat){.st_dev = makedev(about.stx_dev_major, about.stx_dev_minor),
+                                .st_ino = about.stx_ino,
+                                .st_mode = about.stx_mode,
+                                .st_uid = about.stx_uid,
+                                .st_size = (off_t)about.stx_size,
+                                .st_mtim = {about.stx_mtime.tv_sec, about.stx_mtime.tv_nsec},
+                                .st_ctim = {about.stx_ctime.tv_sec, about.stx_ctime.tv_nsec}};
         return file;
     }
     local->is_remote = true;
@@ -178,7 +156,6 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
     unsigned links = 0;
     size_t length = strlen(path);
     *status = (struct stat){0};
-    local->followed = false;
     if (length == 0 || length >= PATH_MAX)
         return length == 0 ? -ENOENT : -ENAMETOOLONG;
     snprintf(left, sizeof left, "%s", known != NULL ? known : path);
@@ -191,7 +168,6 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
         int part = hl_open_local_part(local, folder, at, status);
         at = next;
         if (part >= 0 && S_ISLNK(status->st_mode) && (follows || !is_last)) {
-            local->followed = true;
             bool is_left_out = local->only_roots && status->st_uid != 0;
             int error = is_left_out           ? exclude(local, path)
                         : ++links > LINKS_MAX ? -ELOOP
@@ -212,9 +188,9 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
     return folder;
 }
 
-int hl_open_local_path(const char *path, bool follows, struct stat *status) {
+int hl_open_local_path(const char *path, struct stat *status) {
     struct hl_local local = {0};
-    int file = hl_open_local(&local, path, follows, status);
+    int file = hl_open_local(&local, path, true, status);
     hl_close_local(&local);
     return file;
 }

@@ -36,7 +36,6 @@ struct hl_local {
     bool is_remote;     /* something was left out because of its file system */
     bool is_full;       /* or because of entries_max */
     char *exposed;      /* or because of only_roots: the first such path */
-    bool followed;      /* the path that was opened last led through a symbolic link */
     char *folder;       /* the folder that was looked into last */
     int folder_file;    /* its descriptor */
     size_t n;
@@ -48,8 +47,9 @@ struct hl_local {
 };
 void hl_close_local(struct hl_local *local);
 
-/* Reads the STATUS of PATH; FOLLOWS: if PATH is a symbolic link, its target's.  0; -EREMOTE: part of it may not answer, and
-   is_remote becomes true; -EPERM: because of only_roots; or another negated errno. */
+/* Reads the STATUS of PATH (device, inode, mode, owner, size and times of change; the rest is 0); FOLLOWS: if PATH is a symbolic
+   link, its target's.  0; -EREMOTE: part of it may not answer, and is_remote becomes true; -EPERM: because of only_roots; or another
+   negated errno. */
 int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
 /* The same, and opens it by O_PATH.  A descriptor, which the caller closes, or the same negated errno. */
@@ -58,8 +58,8 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
 /* The same for NAME in the open FOLDER (or AT_FDCWD), one part of a path; a symbolic link itself is opened. */
 int hl_open_local_part(struct hl_local *local, int folder, const char *name, struct stat *status);
 
-/* hl_open_local for a single path, without a struct hl_local. */
-int hl_open_local_path(const char *path, bool follows, struct stat *status);
+/* hl_open_local for a single path, which is followed, without a struct hl_local. */
+int hl_open_local_path(const char *path, struct stat *status);
 
 /* hl_open_folder opens the folder that PATH leads to, or returns NULL and errno: EREMOTE, or EPERM for only_roots, if it was left
    out.  closedir(3) closes it.  hl_read_folder returns its next entry, never "." and "..", or NULL, and errno is 0 at the end. */

@@ -85,13 +85,20 @@ static void redirect(int input, off_t input_from, const int *stream) {
 }
 
 char **hl_list_run_words(const struct hl_run *run, char **argv, int gate) {
-    static const struct hl_flag flags[] = {HL_RUN_FLAGS(struct hl_subject, run), HL_NO_ARGUMENTS};
-    const struct hl_subject subject = {.run = *run};
     struct hl_list words = {0};
     hl_add_to_list(&words, "hugeld");
     hl_add_to_list(&words, "run");
-    hl_list_flags(&words, flags, &subject);
-    if (run->linker != NULL) /* its flag calls a function */
+    if (run->patterns != NULL)
+        hl_add_to_list(&words, hl_xasprintf("--objects=%s", run->patterns));
+    if (run->options != NULL)
+        hl_add_to_list(&words, hl_xasprintf("--options=%s", run->options));
+    if (run->via != HL_VIA_AUTO)
+        hl_add_to_list(&words, hl_xasprintf("--via=%s", hl_via_name(run)));
+    if (run->copies)
+        hl_add_to_list(&words, "--copy");
+    if (run->children)
+        hl_add_to_list(&words, "--children");
+    if (run->linker != NULL)
         hl_add_to_list(&words, hl_xasprintf("--ld-so=%s", run->linker));
     if (gate >= 0)
         hl_add_to_list(&words, hl_xasprintf("--gate=%d", gate));

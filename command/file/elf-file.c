@@ -44,10 +44,6 @@ const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
     return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
 }
 
-static enum hl_elf_problem check_kind(const struct stat *stat) {
-    return S_ISREG(stat->st_mode) ? HL_ELF_FINE : HL_ELF_SPECIAL;
-}
-
 /* Reads the first bytes, which are the header, and finds the kind of file. */
 static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
     const unsigned char *head = (const unsigned char *)&file->header;
@@ -192,7 +188,9 @@ static void read_dynamic(struct hl_elf_file *file) {
 enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd) {
     memset(file, 0, sizeof *file);
     file->fd = fd;
-    enum hl_elf_problem problem = fstat(fd, &file->stat) != 0 ? HL_ELF_UNREADABLE : check_kind(&file->stat);
+    enum hl_elf_problem problem = fstat(fd, &file->stat) != 0    ? HL_ELF_UNREADABLE
+                                  : !S_ISREG(file->stat.st_mode) ? HL_ELF_SPECIAL
+                                                                 : HL_ELF_FINE;
     if (problem == HL_ELF_FINE)
         problem = check_magic(file);
     if (problem == HL_ELF_FINE)
@@ -212,13 +210,12 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
     file->fd = -1;
     if (fstatat(directory, path, &file->stat, 0) != 0)
         return HL_ELF_UNREADABLE;
-    enum hl_elf_problem problem = check_kind(&file->stat);
-    if (problem != HL_ELF_FINE)
-        return problem;
+    if (!S_ISREG(file->stat.st_mode))
+        return HL_ELF_SPECIAL;
     int fd = openat(directory, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0)
         return HL_ELF_UNREADABLE;
-    problem = hl_read_elf(file, fd);
+    enum hl_elf_problem problem = hl_read_elf(file, fd);
     int error = errno; /* for hl_elf_problem_sentence */
     if (problem != HL_ELF_FINE)
         close(fd);
@@ -226,10 +223,10 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
     return problem;
 }
 
-enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows) {
+enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path) {
     struct stat status;
     char link[32];
-    int found = hl_open_local_path(path, follows, &status);
+    int found = hl_open_local_path(path, &status);
     memset(file, 0, sizeof *file);
     file->fd = -1;
     if (found < 0) {

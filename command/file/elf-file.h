@@ -43,9 +43,8 @@ struct hl_elf_file {
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path);
 void hl_close_elf(struct hl_elf_file *file);
 
-/* The same, but it waits for no server: a file on no local file system (command/base/local.h) is HL_ELF_UNREADABLE, with EREMOTE.
-   FOLLOWS: a symbolic link at PATH is followed. */
-enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path, bool follows);
+/* The same, but it waits for no server: a file on no local file system (command/base/local.h) is HL_ELF_UNREADABLE, with EREMOTE. */
+enum hl_elf_problem hl_open_elf_soon(struct hl_elf_file *file, const char *path);
 
 /* hl_open_elf for the open FD, which FILE owns only after HL_ELF_FINE.  Else FILE->stat is filled if possible. */
 enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd);

@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/xattr.h>
@@ -89,15 +88,10 @@ static bool is_linker(const struct hl_elf_file *file) {
     return file->soname != NULL && strncmp(file->soname, "ld-linux", strlen("ld-linux")) == 0;
 }
 
-enum hl_reason hl_check_file(enum hl_elf_problem problem, const struct hl_elf_file *file) {
-    bool is_fine = problem == HL_ELF_FINE;
-    if (!is_fine && problem != HL_ELF_32_BIT)
-        return HL_MOVED;
+enum hl_reason hl_check_file(const struct hl_elf_file *file) {
     if (has_other_user(&file->stat) ||
-        (is_fine && getuid() != 0 && fgetxattr(file->fd, "security.capability", NULL, 0) > 0))
+        (getuid() != 0 && fgetxattr(file->fd, "security.capability", NULL, 0) > 0))
         return HL_REASON_PRIVILEGED;
-    if (!is_fine)
-        return HL_REASON_32_BIT;
     if (!hl_is_native(file))
         return HL_REASON_OTHER_MACHINE;
     if (!file->has_interpreter && !is_linker(file))
@@ -111,9 +105,11 @@ enum hl_reason hl_check_preload(struct hl_program *program) {
     hl_read_program(program);
     if (program->problem == HL_ELF_UNREADABLE)
         return HL_REASON_UNREADABLE;
+    if (program->problem != HL_ELF_FINE)
+        return program->problem == HL_ELF_32_BIT && !program->is_script ? HL_REASON_32_BIT : HL_MOVED;
     if (!program->is_script)
-        return hl_check_file(program->problem, &program->file);
-    return program->problem == HL_ELF_FINE && is_sanitized(&program->file) ? HL_REASON_SANITIZED : HL_MOVED;
+        return hl_check_file(&program->file);
+    return is_sanitized(&program->file) ? HL_REASON_SANITIZED : HL_MOVED;
 }
 
 bool hl_is_linker_called(struct hl_program *program) {

@@ -49,8 +49,8 @@ bool hl_is_privileged(const struct hl_program *program);
    abort: the programs that it starts inherit the variables. */
 enum hl_reason hl_check_preload(struct hl_program *program);
 
-/* The same for a FILE with the PROBLEM that hl_open_elf or hl_read_elf has found. */
-enum hl_reason hl_check_file(enum hl_elf_problem problem, const struct hl_elf_file *file);
+/* The same for an open FILE. */
+enum hl_reason hl_check_file(const struct hl_elf_file *file);
 
 /* Whether PROGRAM is a dynamic linker, which starts the program that its arguments name ("ld.so PROGRAM"). */
 bool hl_is_linker_called(struct hl_program *program);

@@ -579,7 +579,7 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags) {
     struct hl_elf_file file;
-    enum hl_elf_problem problem = hl_open_elf_soon(&file, path, true);
+    enum hl_elf_problem problem = hl_open_elf_soon(&file, path);
     if (problem == HL_ELF_FINE) {
         add_file(outcome, store, &file, flags);
         hl_close_elf(&file);

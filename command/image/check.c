@@ -170,7 +170,7 @@ static char *check_image(const struct expected *expected, const struct hl_store_
 /* Whether the file at the path of ITEM has another key by now, so that a starting program does not find the record. */
 static bool has_new_key(const struct hl_store_item *item) {
     struct stat status;
-    int file = hl_open_local_path(item->origin, true, &status);
+    int file = hl_open_local_path(item->origin, &status);
     struct hl_file_state state;
     struct hl_line key;
     bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;
@@ -220,7 +220,7 @@ void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *i
     struct hl_elf_file file;
     struct hl_reach reach;
     bool is_there = item->state == HL_ITEM_FRESH || item->state == HL_ITEM_TOUCHED;
-    if (!is_there || hl_open_elf_soon(&file, item->origin, true) != HL_ELF_FINE)
+    if (!is_there || hl_open_elf_soon(&file, item->origin) != HL_ELF_FINE)
         return;
     if (item->is_in_place) {
         measure_in_place(store, item, &file);
@@ -256,7 +256,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         return hl_xasprintf("%s", sentences[item->state]);
     if (item->is_in_place)
         return check_in_place(store, item, fault);
-    enum hl_elf_problem elf_problem = hl_open_elf_soon(&file, item->origin, true);
+    enum hl_elf_problem elf_problem = hl_open_elf_soon(&file, item->origin);
     if (elf_problem == HL_ELF_UNREADABLE && hl_is_passing_error(errno))
         *fault = HL_FAULT_UNKNOWN;
     if (elf_problem != HL_ELF_FINE)

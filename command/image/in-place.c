@@ -381,9 +381,9 @@ static bool count_mappers(struct work *work) {
 static bool count_again(struct work *work) {
     if (hl_now_ms() < work->next_count)
         return true;
-    double used = hl_processor_ms();
+    clock_t used = clock();
     bool is_known = count_mappers(work);
-    work->next_count = hl_now_ms() + fmax(COUNTED_MS, REST * (hl_processor_ms() - used));
+    work->next_count = hl_now_ms() + fmax(COUNTED_MS, REST * 1e3 * (double)(clock() - used) / CLOCKS_PER_SEC);
     return is_known;
 }
 

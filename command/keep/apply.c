@@ -166,7 +166,7 @@ static bool is_still_public(struct hl_apply *apply, const struct hl_wanted *want
                      strchr(checked + length, '/') == NULL;
     if (!apply->store.for_all || is_beside)
         return true;
-    int file = hl_open_local_path(wanted->path, true, &(struct stat){0});
+    int file = hl_open_local_path(wanted->path, &(struct stat){0});
     char *problem = file < 0 ? NULL : hl_explain_private(file, wanted->path, &unknown);
     if (file >= 0)
         close(file);
@@ -206,7 +206,7 @@ static bool is_still_in_place(const struct hl_apply *apply, const struct hl_want
     struct hl_elf_file file;
     struct hl_place place;
     bool is = false;
-    if (hl_open_elf_soon(&file, wanted->path, true) != HL_ELF_FINE)
+    if (hl_open_elf_soon(&file, wanted->path) != HL_ELF_FINE)
         return false;
     if (hl_look_in_place(&place, &file, &apply->store.geometry) == 0) {
         is = hl_is_place_enough(hl_huge_text_bytes(&place), place.text_bytes) ||

@@ -31,7 +31,7 @@ struct shown {
 static void look_at(struct shown *shown, const struct hl_store *store) {
     struct hl_elf_file file;
     struct hl_store_item *item = shown->item;
-    if (hl_open_elf_soon(&file, shown->path, true) == HL_ELF_FINE) {
+    if (hl_open_elf_soon(&file, shown->path) == HL_ELF_FINE) {
         shown->use->device = hl_find_mapped_device(file.fd, file.stat.st_dev);
         shown->use->inode = file.stat.st_ino;
         hl_close_elf(&file);

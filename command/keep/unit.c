@@ -209,7 +209,7 @@ static char *find_running(const char *unit) {
 static char *find_executed(const char *path, char **script) {
     struct hl_program program = {0};
     struct stat status;
-    int file = hl_open_local_path(path, true, &status);
+    int file = hl_open_local_path(path, &status);
     char opened[32], *const argv[] = {(char *)path, NULL}, *found = NULL;
     *script = NULL;
     snprintf(opened, sizeof opened, "/proc/self/fd/%d", file);

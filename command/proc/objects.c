@@ -26,7 +26,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/limits.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,12 +84,6 @@ static void unescape(char *text) {
     *to = '\0';
 }
 
-/* The places over which images are mounted. */
-struct image_mounts {
-    bool is_read;
-    struct hl_texts points;
-};
-
 /* The mount point of an image in LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", inside LINE; or NULL. */
 static char *find_image_mount(char *line) {
     char *rest = line, *field[5] = {NULL};
@@ -102,26 +95,17 @@ static char *find_image_mount(char *line) {
     return field[4];
 }
 
-static void read_image_mounts(struct image_mounts *mounts, const struct hl_process *process) {
+/* Lists the places over which images are mounted. */
+static void read_image_mounts(struct hl_texts *points, const struct hl_process *process) {
     FILE *text = hl_open_text(process->folder, "mountinfo");
     char *line = NULL, *point;
     size_t size = 0;
     while (text != NULL && getline(&line, &size, text) >= 0)
         if ((point = find_image_mount(line)) != NULL)
-            hl_add_to_texts(&mounts->points, point);
+            hl_add_to_texts(points, point);
     free(line);
     if (text != NULL)
         fclose(text);
-    mounts->is_read = true;
-}
-
-static bool is_mounted_over(struct image_mounts *mounts, const struct hl_process *process, const char *path) {
-    bool found = false;
-    if (!mounts->is_read)
-        read_image_mounts(mounts, process);
-    for (size_t i = 0; i < mounts->points.n && !found; i++)
-        found = strcmp(mounts->points.text[i], path) == 0;
-    return found;
 }
 
 bool hl_is_own_image(const struct hl_region *region) {
@@ -139,34 +123,39 @@ static bool is_removed_mount(const struct hl_region *region) {
    major number 0, and hugetlbfs has none either. */
 static void find_images(struct hl_process *process) {
     const struct hl_region *image = NULL;
-    struct image_mounts mounts = {0};
+    struct hl_texts points = {0};
+    bool is_read = false;
     for (size_t i = 0; i < process->n_regions; i++) {
         struct hl_region *region = &process->region[i];
-        bool may_be = major(region->device) == 0;
+        bool is_mounted_over = false, may_be = major(region->device) == 0;
         if (region->inode == 0 || region->name[0] != '/')
             continue;
+        if (may_be && !is_read)
+            read_image_mounts(&points, process);
+        is_read |= may_be;
+        for (size_t j = 0; j < points.n && may_be; j++)
+            is_mounted_over |= strcmp(points.text[j], region->name) == 0;
         region->of_image =
             find_image_folder(region->name) != NULL || hl_is_own_image(region) ||
             (image != NULL && image->inode == region->inode && image->device == region->device) ||
-            is_removed_mount(region) || (may_be && is_mounted_over(&mounts, process, region->name));
+            is_removed_mount(region) || is_mounted_over;
         if (region->of_image)
             image = region;
     }
-    hl_free_texts(&mounts.points);
+    hl_free_texts(&points);
 }
 
 /* The original's path of the image that REGION maps, by the link beside the image; NULL if there is no readable link, as on
    hugetlbfs, which has no links. */
 static char *read_image_origin(const struct hl_process *process, const struct hl_region *region) {
     const char *folder = find_image_folder(region->name);
-    char origin[PATH_MAX];
     if (folder == NULL)
         return NULL;
     char *path =
         hl_xasprintf("root%.*s/.origin", (int)(folder + folder_bytes(folder) - region->name), region->name);
-    ssize_t bytes = readlinkat(process->folder, path, origin, sizeof origin - 1);
+    char *origin = hl_read_link(process->folder, path);
     free(path);
-    return bytes > 0 ? hl_xasprintf("%.*s", (int)bytes, origin) : NULL;
+    return origin;
 }
 
 /* --- files --- */

@@ -5,7 +5,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -53,11 +52,6 @@ void hl_add_children(struct hl_pids *pids) {
 }
 
 uint64_t hl_find_mapped_device(int file, uint64_t device) {
-    static struct { uint64_t device, shown; } known[16];
-    static size_t n;
-    for (size_t i = 0; i < n; i++)
-        if (known[i].device == device)
-            return known[i].shown;
     struct hl_region region;
     char *line = NULL;
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -66,9 +60,5 @@ uint64_t hl_find_mapped_device(int file, uint64_t device) {
     free(line);
     if (at != MAP_FAILED)
         munmap(at, page);
-    if (n < sizeof known / sizeof known[0]) {
-        known[n].device = device;
-        known[n++].shown = shown;
-    }
     return shown;
 }

@@ -16,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -318,14 +317,11 @@ static void add_answer(struct hl_process *process, const struct hl_process *open
     add_region(process, &region);
 }
 
-static uint64_t end_of(const struct hl_process *process) {
-    return process->n_regions > 0 ? process->region[process->n_regions - 1].end : 0;
-}
-
 /* Asks for the regions one after the other.  -ENOTTY: the kernel does not support the query. */
 static int query_range(struct hl_process *process, const struct hl_process *opened, int maps,
                        const struct hl_address_range *range) {
-    uint64_t at = end_of(process) > range->start ? end_of(process) : range->start;
+    uint64_t end = process->n_regions > 0 ? process->region[process->n_regions - 1].end : 0;
+    uint64_t at = end > range->start ? end : range->start;
     while (at < range->end) {
         struct hl_mapping_query query = {
             .size = sizeof query, .query_flags = HL_QUERY_OR_NEXT, .address = at};

@@ -159,8 +159,8 @@ static bool is_preloadable(const struct hl_elf_file *file, const struct hl_optio
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     bool is_quiet = options->verbose == 0 && options->strict == 0;
     return !hl_gets_any_address(file, &geometry) && hl_is_in_store(file->fd, options) &&
-           (!is_quiet || (hl_check_file(HL_ELF_FINE, file) == HL_MOVED && has_address_space() &&
-                          is_usable(file, options)));
+           (!is_quiet ||
+            (hl_check_file(file) == HL_MOVED && has_address_space() && is_usable(file, options)));
 }
 
 /* For a program that is not bare: whether libhugeld.so may find an image of the executable, which "ld.so PROGRAM" names, and it is

@@ -81,7 +81,7 @@ static void find_objects(struct objects *objects, struct hl_surveyed *program) {
     hl_default_options(&options);
     objects->lacks_files = !open_seen_file(&file, program->path, &program->id, false);
     if (!objects->lacks_files) {
-        objects->plain_reason = hl_check_file(HL_ELF_FINE, &file);
+        objects->plain_reason = hl_check_file(&file);
         hl_close_elf(&file);
     }
     for (size_t i = 0; i < program->n_objects; i++) {

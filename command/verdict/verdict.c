@@ -260,7 +260,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     if (tried != 0)
         hl_plan_file(&judging.file_plan, path, file, &of_text, tried);
     verdict->text_bytes = judging.file_plan.plan.text_bytes;
-    verdict->plain_reason = is_main ? hl_check_file(HL_ELF_FINE, file) : HL_MOVED;
+    verdict->plain_reason = is_main ? hl_check_file(file) : HL_MOVED;
     if (judging.file_plan.object.n_segments > 0) {
         if (verdict->plain_reason == HL_MOVED && hl_is_native(file))
             consider_copy(&judging);

@@ -36,11 +36,11 @@ static void test_open_elf_soon(void **state) {
     struct hl_elf_file file;
     (void)state;
     errno = 0;
-    assert_int_equal(hl_open_elf_soon(&file, away, true), HL_ELF_UNREADABLE);
+    assert_int_equal(hl_open_elf_soon(&file, away), HL_ELF_UNREADABLE);
     assert_int_equal(errno, EREMOTE);
-    assert_int_equal(hl_open_elf_soon(&file, "/bin/sh", true), HL_ELF_FINE);
+    assert_int_equal(hl_open_elf_soon(&file, "/bin/sh"), HL_ELF_FINE);
     hl_close_elf(&file);
-    assert_int_equal(hl_open_elf_soon(&file, "/bin/no-such-program", true), HL_ELF_UNREADABLE);
+    assert_int_equal(hl_open_elf_soon(&file, "/bin/no-such-program"), HL_ELF_UNREADABLE);
     assert_int_equal(errno, ENOENT);
 }
 
