@@ -19,7 +19,6 @@ from pagecache import on_small_pages
 HERE = pathlib.Path(__file__).resolve().parent
 IMAGE = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages image, rodata \d+ pages? image", re.M)
 MISMATCH = "its image does not match the file"
-NO_IMAGE = "there is no image of it, or the file has changed since"
 
 
 @pytest.fixture
