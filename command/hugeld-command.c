@@ -155,10 +155,11 @@ static int dispatch(int argc, char **argv) {
 
 /* Prints the version, and the files that `run` would use. */
 static void print_version(FILE *stream, struct argp_state *state) {
-    char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
+    char *library = hl_find_library(), *linker = hl_find_linker();
     struct hl_elf_file own;
     bool is_read = hl_open_elf(&own, AT_FDCWD, "/proc/self/exe") == HL_ELF_FINE;
-    char *reason = hl_explain_no_linker(linker, is_read ? &own : NULL, "/proc/self/exe", &interpreter);
+    char *reason = hl_explain_no_linker(linker, is_read ? &own : NULL, "/proc/self/exe");
+    char *interpreter = is_read ? hl_read_interpreter(&own) : NULL;
     if (is_read)
         hl_close_elf(&own);
     (void)stream;

@@ -39,10 +39,8 @@ static char *read_id(const char *path, bool is_patched) {
     return id;
 }
 
-char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
-                           char **interpreter) {
-    char *reason = NULL, *origin = NULL, *installed = NULL;
-    *interpreter = NULL;
+char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path) {
+    char *reason = NULL;
     if (linker == NULL)
         return hl_xasprintf(
             "there is no patched dynamic linker; install hugeld-ldso, or build it with make ldso");
@@ -50,17 +48,17 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
         return hl_xasprintf("%s may not be executed (%s)", linker, strerror(errno));
     if (file == NULL)
         return hl_xasprintf("the program that it runs cannot be found");
-    *interpreter = hl_read_interpreter(file);
-    if (*interpreter == NULL)
+    char *interpreter = hl_read_interpreter(file);
+    if (interpreter == NULL)
         return hl_xasprintf("%s names no dynamic linker", path);
-    origin = read_id(linker, true);
-    installed = read_id(*interpreter, false);
+    char *origin = read_id(linker, true), *installed = read_id(interpreter, false);
     if (origin == NULL)
         reason = hl_xasprintf("%s was not made by 'make ldso'", linker);
     else if (installed == NULL || strcmp(origin, installed) != 0)
         reason = hl_xasprintf("%s was not made for %s and its libc (upgraded since?), run 'make ldso'",
-                              linker, *interpreter);
+                              linker, interpreter);
     free(origin);
     free(installed);
+    free(interpreter);
     return reason;
 }

@@ -16,8 +16,7 @@ char *hl_find_linker(void);
 
 /* Why LINKER cannot run the program at PATH; FILE is its open file, or NULL if it is no ELF file.  LINKER must be made for the
    dynamic linker that FILE names, since that one and libc are halves of one library.  NULL if it can; else the caller owns the
-   sentence.  *INTERPRETER is the dynamic linker that FILE names, if known; the caller owns it. */
-char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
-                           char **interpreter);
+   sentence. */
+char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path);
 
 #endif

@@ -217,9 +217,9 @@ static void choose_linker(struct start *start) {
     struct hl_program *program = &start->program;
     const struct hl_run *run = &start->request->run;
     const char *objects = getenv("LD_HUGEPAGES");
-    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker(), *interpreter;
+    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker();
     const struct hl_elf_file *file = hl_read_program(program) ? &program->file : NULL;
-    char *reason = hl_explain_no_linker(linker, file, program->executable, &interpreter);
+    char *reason = hl_explain_no_linker(linker, file, program->executable);
     if (reason == NULL)
         reason = hl_start_exec_stop(&start->stop, program, &start->options, linker);
     if (reason != NULL) {
@@ -231,7 +231,6 @@ static void choose_linker(struct start *start) {
     }
     free(reason);
     free(linker);
-    free(interpreter);
 }
 
 /* --- the choice --- */

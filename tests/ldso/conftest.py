@@ -69,5 +69,12 @@ def features(builder):
 
 
 @pytest.fixture(scope="module")
+def auditor(builder):
+    """A library for LD_AUDIT, with large text."""
+    return builder.once("auditor", lambda folder: builder.compile(folder / "libbig-auditor.so", "-shared", "-fPIC", HERE / "auditor.c",
+                                                                  *builder.object()))
+
+
+@pytest.fixture(scope="module")
 def loads(builder):
     return builder.once("loads", lambda folder: builder.compile(folder / "loads", HERE / "loads.c"))

@@ -23,7 +23,7 @@ LINKED = {
     "initfirst": ["-Wl,-z,initfirst"],
 }
 
-# sh -c OVER OURS INTERPRETER PROGRAM..., in a mount namespace of its own
+# sh -c OVER FILE TARGET PROGRAM..., in a mount namespace of its own
 OVER = 'mount --bind "$0" "$1" && shift && exec "$@"'
 BY_ROOT = ["unshare", "-m"]
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -48,9 +48,9 @@ def interpreter(program="/usr/bin/env"):
     return found and pathlib.Path(found[1])
 
 
-def over_interpreter(namespace, ldso, target):
-    """A command prefix: LDSO lies over the dynamic linker TARGET for the program that follows."""
-    return [*namespace, "sh", "-c", OVER, ldso, target]
+def over_interpreter(namespace, file, target):
+    """A command prefix: FILE lies over the dynamic linker (or the libc) TARGET for the program that follows."""
+    return [*namespace, "sh", "-c", OVER, file, target]
 
 
 def change_build_id(source, target):

@@ -3,7 +3,7 @@
 
    once, new (in a namespace of its own), threads (N, each with a handle of its own, while others map,
    fork and send signals), coroutine (on a small stack that the program made), rounds (N times, each time unloading it), forks (forks N times while a thread loads and unloads
-   it all the time; each child loads OTHER), pause (stops with SIGSTOP afterwards) */
+   it all the time; each child loads OTHER) */
 #define _GNU_SOURCE
 #include "../churn.h"
 
@@ -156,12 +156,9 @@ int main(int argc, char **argv) {
     int n = argc > 3 ? atoi(argv[3]) : 1, result[64] = {0};
     pthread_t thread[64];
     library = argv[2];
-    if (strcmp(how, "once") == 0 || strcmp(how, "pause") == 0) {
+    if (strcmp(how, "once") == 0) {
         void *handle = dlopen(library, RTLD_NOW);
         printf("%d %d\n", use(handle), use(handle));
-        fflush(stdout);
-        if (strcmp(how, "pause") == 0)
-            raise(SIGSTOP);
     } else if (strcmp(how, "new") == 0) {
         printf("%d %d\n", use(dlmopen(LM_ID_NEWLM, library, RTLD_NOW)), use(dlopen(library, RTLD_NOW)));
     } else if (strcmp(how, "coroutine") == 0) {

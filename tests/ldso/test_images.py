@@ -2,7 +2,6 @@
 """The patched linker opens an object's image in the place of its file: nothing is copied or moved, and to the program and
 to every tool that looks at the object it is the file.  Executables that the kernel maps are tested in tests/images."""
 
-import contextlib
 import os
 import pathlib
 import re
@@ -15,13 +14,11 @@ import helpers
 from linked import ALL, by_command, by_run
 from objects import PT_LOAD, read_headers
 from pagecache import on_small_pages
-from stores import Store
 
 
 HERE = pathlib.Path(__file__).resolve().parent
 IMAGE = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages image, rodata \d+ pages? image", re.M)
 MISMATCH = "its image does not match the file"
-NO_IMAGE = "there is no image of it, or the file has changed since"
 
 
 @pytest.fixture
@@ -113,15 +110,6 @@ def test_same_object(images, own, same, asks, way):
     assert IMAGE.search(told) and str(image) in told
 
 
-def test_origin(images, builder, same, asks, tmp_path):
-    """$ORIGIN is the file's folder."""
-    needed = builder.compile(tmp_path / "libneeded.so", "-shared", "-fPIC", "-x", "c", "/dev/null")
-    library = builder.compile(tmp_path / "libbig-origin.so", "-shared", *builder.object(), "-Wl,--no-as-needed", "-x", "none", needed,
-                              "-Wl,-rpath,$ORIGIN")
-    images.add(library)
-    assert IMAGE.search(same([asks, library]))
-
-
 def test_soname(images, builder, same, asks):
     """Before it is mapped its path decides; one that only its soname selects is moved afterwards."""
     _, [library] = builder.with_library("dso")
@@ -138,9 +126,9 @@ def test_soname(images, builder, same, asks):
 def unused(images, linked, asks):
     """unused(library, reason): the file itself is mapped, and verbose=3 says why."""
 
-    def check(library, reason, options=None):
+    def check(library, reason):
         plain = helpers.run([asks, library])
-        done = linked.run([asks, library], "libbig*", options or images.options("verbose=3"))
+        done = linked.run([asks, library], "libbig*", images.options("verbose=3"))
         assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
         assert reason in done.stderr and f" {library}\n" in done.stderr and "pages image" not in done.stderr, done.stderr
 
@@ -171,24 +159,6 @@ def test_other_headers(images, own, unused, field):
         file.seek(header + place)
         file.write(struct.pack("<" + kind, before ^ (helpers.PAGE | helpers.HUGE if field in ("its p_offset", "its p_align") else 1)))
     unused(library, MISMATCH)
-
-
-@contextlib.contextmanager
-def mounted(folder, *arguments):
-    folder.mkdir()
-    done = helpers.run(["mount", *arguments, "none", folder])
-    if done.returncode != 0:
-        pytest.skip(f"cannot mount: {done.stderr}")
-    with helpers.at_end('umount -l "$1"', folder):
-        yield Store(folder)
-
-
-def test_noexec(own, unused, tmp_path):
-    """dlopen would fail, were this found out too late."""
-    with mounted(tmp_path / "noexec", "-t", "tmpfs", "-o", "huge=always,size=64m,mode=0755,noexec") as store:
-        _, library = own()
-        store.add(library)
-        unused(library, "the store is mounted noexec; mount it without noexec", store.options("verbose=3"))
 
 
 def test_filter_that_came_after_start(images, features, linked):

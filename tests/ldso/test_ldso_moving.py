@@ -99,11 +99,20 @@ def test_unselected_object_stays_where_it_was(linked, features, thp, opened_late
     assert read_layout(linked, features(), "libbig*", opened_later) != unset
 
 
-def test_executable_and_libraries(linked, builder, pool):
+EARLY = """
+#include <unistd.h>
+static void early(void) { write(2, "early\\n", 6); }
+__attribute__((section(".preinit_array"), used)) static void (*entry)(void) = early;
+int main(void) { return 3; }
+"""
+
+
+def test_preinit(linked, builder, pool, tmp_path):
+    """Code in .preinit_array, which runs before any library's constructor, runs after the move."""
     pool(64)
-    app, libraries = builder.with_library("dso", 2)
-    linked.prove([app], {library.name: ALL for library in libraries}, "*", "backend=hugetlb")
-    linked.prove([app], {libraries[0].name: ALL}, str(libraries[0].parent) + "/libbig.so*")
+    app = builder.compile(tmp_path / "app-early", "-no-pie", builder.write("early.c", EARLY), *builder.object())
+    done = linked.run([app], "main", "verbose=2")
+    assert done.returncode == 3 and re.fullmatch(r"hugeld: app-early: text \d+ pages hugetlb.*\nearly\n", done.stderr), done.stderr
 
 
 def test_strict(linked, builder, pool):
@@ -113,17 +122,6 @@ def test_strict(linked, builder, pool):
     assert done.returncode == 127 and done.stdout == ""
     assert done.stderr == "hugeld: libbig.so.1: text stays: the huge page pool cannot serve it; strict=on ends the program\n"
     assert linked.run([app], "libbig*", "backend=hugetlb,strict=on").returncode == 3
-
-
-def test_text_relocations(linked, builder, pool):
-    pool(64)
-    app, _ = builder.with_library("dso-textrel")
-    plain = helpers.run([app])
-    if plain.returncode < 0:
-        pytest.skip(f"it does not run here without hugeld either: signal {-plain.returncode}")
-    done = linked.run([app], "libbig*", "verbose=2")
-    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
-    assert done.stderr == "hugeld: libbig.so.1: text stays: it has text relocations\n"
 
 
 @pytest.mark.parametrize("way", [by_run, by_command])

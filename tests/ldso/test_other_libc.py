@@ -12,11 +12,9 @@ import pytest
 
 import helpers
 from hugepages import free_pages
-from linkers import NOBODY, change_build_id
+from linkers import BY_ROOT, NOBODY, change_build_id, over_interpreter
 
 HERE = pathlib.Path(__file__).resolve().parent
-# $1 the other libc, $2 the place of libc; then the command
-BESIDE = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +22,7 @@ def other_libc(installed, shared_folder):
     """A command prefix: the other libc is there."""
     libc = installed.parent / "libc.so.6"
     change_build_id(libc, shared_folder / "other-libc.so.6")
-    return ["unshare", "-m", "sh", "-c", BESIDE, "sh", shared_folder / "other-libc.so.6", libc.resolve()]
+    return over_interpreter(BY_ROOT, shared_folder / "other-libc.so.6", libc.resolve())
 
 
 @pytest.fixture
@@ -164,7 +162,16 @@ def prints(readable_ldso, shared_folder):
     return make
 
 
-def same_environment(prints, other_libc, mode, prefix, variables):
+SMALL_STACK = ["sh", "-c", 'ulimit -s 64; exec "$@"', "sh"]
+STARTS = {
+    **{f"{name}-{mode:o}": (mode, NOBODY, variables) for name, variables in ENVIRONMENTS.items() for mode in (0o755, 0o4755)
+       if mode == 0o755 or "LD_HUGEPAGES" not in variables},  # those are removed in secure mode
+    **{f"small-stack-{name}": (0o755, SMALL_STACK, ENVIRONMENTS[name]) for name in ("one", "unknown")},
+}
+
+
+@pytest.mark.parametrize("mode, prefix, variables", STARTS.values(), ids=STARTS)
+def test_environment(prints, other_libc, root, mode, prefix, variables):
     """Each variable arrives in the program as it does by the system's linker."""
     ours, theirs = (helpers.run([*other_libc, *prefix, program], {"PATH": os.environ["PATH"], **variables})
                     for program in prints(mode))
@@ -173,28 +180,14 @@ def same_environment(prints, other_libc, mode, prefix, variables):
     assert ours.stdout.replace("/ours/", "/theirs/") == theirs.stdout
 
 
-@pytest.mark.parametrize("variables", ENVIRONMENTS.values(), ids=ENVIRONMENTS)
-@pytest.mark.parametrize("mode", [0o755, 0o4755], ids=["ordinary", "set-user-ID"])
-def test_environment(prints, other_libc, root, mode, variables):
-    if mode == 0o755 or "LD_HUGEPAGES" not in variables:  # those are removed in secure mode
-        same_environment(prints, other_libc, mode, NOBODY, variables)
-
-
-@pytest.mark.parametrize("name", ["one", "unknown"])
-def test_small_stack(prints, other_libc, root, name):
-    prefix = ["sh", "-c", 'ulimit -s 64; exec "$@"', "sh"]
-    same_environment(prints, other_libc, 0o755, prefix, {"GLIBC_TUNABLES": TUNABLES[name]})
-
-
 @pytest.mark.parametrize("variables", [{}, {"LD_HUGEPAGES": "main", "LD_HUGEPAGES_OPTIONS": "strict=on,verbose=1"},
                                        {"GLIBC_TUNABLES": "glibc.malloc.perturb=3"}], ids=["unset", "moved", "tunables"])
 @pytest.mark.parametrize("way", ["interpreter", "command"])
 def test_over_the_systems_own(variables, way, tells, other_libc, readable_ldso, installed, root):
     """A mount has put ours in the place of the system's, so there is none to hand over to: nothing runs mismatched."""
-    over = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', readable_ldso, installed]
     program = tells("-pie", "-fPIE")
     command = [program, "one"] if way == "interpreter" else [readable_ldso, program, "one"]
-    result = run([*other_libc, *over, *command], **variables)
+    result = run([*other_libc, *over_interpreter([], readable_ldso, installed), *command], **variables)
     assert (result.returncode, result.stdout) == (127, "")
     assert re.fullmatch(r"hugeld: \S*/libc\.so\.6 is not the one that this dynamic linker was made for, and at \S+ there is no "
                         r"other linker; .*\n", result.stderr), result.stderr

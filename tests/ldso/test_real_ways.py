@@ -45,39 +45,25 @@ class Program(typing.NamedTuple):
     patterns: str = "main"
 
 
-def make_clang(folder):
-    if not shutil.which("clang"):
-        pytest.skip("clang is not installed")
-    (folder / "source.cc").write_text(CC)
+PROGRAMS = {
     # It starts itself, as it does for more than one file.
-    return Program([os.path.realpath(shutil.which("clang")), "-fno-integrated-cc1", "-x", "c++", "-S", "-O1",
-                    folder / "source.cc", "-o", "-"], 30, "main:libLLVM*:libclang-cpp*")
+    "clang": Program(["clang", "-fno-integrated-cc1", "-x", "c++", "-S", "-O1", "SOURCE", "-o", "-"], 30, "main:libLLVM*:libclang-cpp*"),
+    "python3": Program(["/usr/bin/python3", "-c", PYTHON], 1),
+    "perl": Program(["/usr/bin/perl", "-e", PERL], 0),
+    "node": Program([find_node(), "-e", NODE], 12),
+}
 
 
-def make_python3(folder):
-    return Program([os.path.realpath("/usr/bin/python3"), "-c", PYTHON], 1)
-
-
-def make_perl(folder):
-    return Program(["/usr/bin/perl", "-e", PERL], 0)
-
-
-def make_node(folder):
-    node = find_node()
-    if not node:
-        pytest.skip("node is not installed")
-    return Program([os.path.realpath(node), "-e", NODE], 12)
-
-
-MAKE = {"clang": make_clang, "python3": make_python3, "perl": make_perl, "node": make_node}
-
-
-@pytest.fixture(scope="module", params=MAKE)
+@pytest.fixture(scope="module", params=PROGRAMS)
 def program(request, shared_folder):
-    folder = shared_folder / f"ways-{request.param}"
-    folder.mkdir()
-    folder.chmod(0o755)
-    return MAKE[request.param](folder)
+    program = PROGRAMS[request.param]
+    path = program.argv[0] and shutil.which(program.argv[0])
+    if not path:
+        pytest.skip(f"{request.param} is not installed")
+    source = shared_folder / "ways.cc"
+    source.write_text(CC)
+    arguments = [source if word == "SOURCE" else word for word in program.argv[1:]]
+    return program._replace(argv=[os.path.realpath(path), *arguments])
 
 
 # --- the ways: the command that runs PROGRAM with LDSO ---
@@ -91,12 +77,10 @@ def by_command(program, ldso, installed, folder):
     return [ldso, *program.argv]
 
 
-READ_ONLY = 'mount --bind "$0" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
-
-
 def by_unit(program, ldso, installed, folder):
     """The mounts of systemd's BindReadOnlyPaths=LDSO:INTERPRETER."""
-    return [*BY_ROOT, "sh", "-c", READ_ONLY, ldso, installed, *program.argv]
+    read_only = ["sh", "-c", 'mount -o remount,bind,ro "$0" && exec "$@"', installed]
+    return [*over_interpreter(BY_ROOT, ldso, installed), *read_only, *program.argv]
 
 
 def by_patchelf(program, ldso, installed, folder):
