@@ -22,6 +22,7 @@
 #include <sys/types.h>
 
 #define HL_LOCK_FILE ".lock"
+#define HL_RECORDS_FILE ".records"
 #define HL_IN_PLACE_MARK ".in-place"
 #define HL_DIGEST_LINK ".digest"
 #define HL_ORIGIN_LINK ".origin"

@@ -118,7 +118,7 @@ static bool remove_images(unsigned *removed) {
         }
         if (fine)
             hl_free_store_items(items, n);
-        unlinkat(store.folder, ".records", 0);
+        unlinkat(store.folder, HL_RECORDS_FILE, 0);
         hl_close_store(&store);
     }
     free(path);
