@@ -60,6 +60,12 @@ size_t hl_hidden_bytes(const char *text) {
     return at[0] == 0xef && at[1] == 0xbb && at[2] == 0xbf ? 3 : 0; /* U+FEFF */
 }
 
+bool hl_has_hidden(const char *text) {
+    while (*text != '\0' && hl_hidden_bytes(text) == 0)
+        text++;
+    return *text != '\0';
+}
+
 json_t *hl_json_text(const char *text) {
     json_t *value = text != NULL ? json_string(text) : json_null();
     if (value != NULL)
@@ -133,6 +139,8 @@ static char *format_value(const json_t *value, const char *unit) {
     uint64_t number = (uint64_t)json_integer_value(value);
     const char *text = json_string_value(value);
     unsigned millionths = (unsigned)(json_number_value(value) * 1e6 + 0.5);
+    if (json_is_null(value))
+        return hl_xasprintf("%s", unit[0] == '(' ? "" : "-");
     if (unit[0] == '%')
         return hl_xasprintf("%u.%u %%", millionths / 10000, millionths / 1000 % 10);
     if (unit[0] == 'K')

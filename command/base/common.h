@@ -22,6 +22,9 @@ pid_t hl_parse_pid(const char *text);
    Unicode that turn the direction of writing or have no width.  0: it is none of these. */
 size_t hl_hidden_bytes(const char *text);
 
+/* Whether TEXT has such a character. */
+bool hl_has_hidden(const char *text);
+
 /* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?', and NULL null.  hl_json_hex: "0x...".  hl_json_share:
    PART of WHOLE, 0 to 1.  hl_print_json writes VALUE to stdout and drops it. */
 json_t *hl_json_text(const char *text);
@@ -39,8 +42,8 @@ int hl_replace_file(int folder, const char *name, const char *text, size_t bytes
 
 /* LINE with the members of the object FROM in the places of their names: "{path}: {own.thp_bytes:KiB}, {kind:-6}, {share:8%}".  Behind
    the colon are a width as in printf(3), and what the member is: a share of 1 "%", bytes "KiB", an address "x", a number whose noun
-   gets a plural "s", or a text "()" that stands in parentheses, if it is not null.  So the text of a command has no other data than
-   its JSON.  The caller frees hl_format_fields'. */
+   gets a plural "s", or a text "()" that stands in parentheses.  Null is "-", or with "()" nothing.  So the text of a command has no
+   other data than its JSON.  The caller frees hl_format_fields'. */
 char *hl_format_fields(const json_t *from, const char *line);
 void hl_print_fields(const json_t *from, const char *line);
 

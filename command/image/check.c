@@ -111,14 +111,6 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     return *small > 0 ? result : 0;
 }
 
-/* The original and the store, for comparison with an image. */
-struct expected {
-    const struct hl_store *store;
-    const struct hl_elf_file *file;
-    struct hl_image image; /* unless only its state is checked */
-    unsigned how;          /* HL_CHECK_* */
-};
-
 /* Whether the open IMAGE is still as it was made; if not, *PROBLEM says so.  0, or a negated errno. */
 static int check_digest(const struct hl_store_item *item, int image, char **problem) {
     char digest[HL_DIGEST_TEXT];
@@ -130,35 +122,23 @@ static int check_digest(const struct hl_store_item *item, int image, char **prob
     return result;
 }
 
-/* The same, and whether its bytes are the file's: HL_REASON_IMAGE_MISMATCH if not.  Both are read in full. */
-static int check_bytes(const struct expected *expected, const struct hl_store_item *item, int image,
-                       char **problem) {
-    int result = check_digest(item, image, problem);
-    return result == 0 && *problem == NULL ? hl_compare_written(&expected->image, expected->file, image)
-                                           : result;
-}
-
-/* Checks the image of ITEM.  NULL, or the problem. */
-static char *check_image(const struct expected *expected, const struct hl_store_item *item,
-                         enum hl_fault *fault) {
+/* Checks the image of ITEM, which is read in full as FILE is: it should be as EXPECTED.  NULL, or the problem. */
+static char *check_image(const struct hl_store *store, const struct hl_store_item *item,
+                         const struct hl_image *expected, const struct hl_elf_file *file) {
     char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL;
     uint64_t pages = 0, small = 0;
-    int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int image = openat(store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
-    if (image < 0) {
-        *fault = hl_is_passing_error(errno) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
+    if (image < 0)
         return hl_xasprintf("it cannot be opened: %s", strerror(errno));
-    }
-    int result = expected->how & HL_CHECK_STATE ? 0 : check_bytes(expected, item, image, &problem);
+    int result = check_digest(item, image, &problem);
     if (result == 0 && problem == NULL)
-        result = hl_prove_huge(&expected->store->geometry, image, expected->how & HL_CHECK_REPAIRS, &pages,
-                               &small);
+        result = hl_compare_written(expected, file, image);
+    if (result == 0 && problem == NULL)
+        result = hl_prove_huge(&store->geometry, image, false, &pages, &small);
     else if (result == HL_REASON_IMAGE_MISMATCH)
         problem = hl_xasprintf("its bytes are not those that the file has now");
-    *fault = problem == NULL && small > 0                 ? HL_FAULT_SMALL
-             : result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN
-                                                          : HL_FAULT_ANY;
-    if (*fault == HL_FAULT_SMALL)
+    if (problem == NULL && small > 0)
         problem = hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
     else if (problem == NULL && result != 0)
         problem = hl_xasprintf("it cannot be read: %s",
@@ -183,14 +163,12 @@ static bool has_new_key(const struct hl_store_item *item) {
 
 /* Says how many pages of a file in place are not huge, or that the present version of the file can never be in place.  The kernel
    tells only the file's owner which pages are cached. */
-static char *check_in_place(const struct hl_store *store, const struct hl_store_item *item,
-                            enum hl_fault *fault) {
+static char *check_in_place(const struct hl_store *store, const struct hl_store_item *item) {
     struct hl_store_item measured = *item;
     hl_measure_store_item(store, &measured);
     if (measured.not_in_place != HL_MOVED)
         return hl_xasprintf("the file that is there now cannot be in place: %s",
                             hl_reason_sentence(measured.not_in_place));
-    *fault = HL_FAULT_SMALL;
     if (has_new_key(item))
         return hl_xasprintf(
             "the file or its attributes have changed since, so no start finds that it is in place");
@@ -233,8 +211,7 @@ void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *i
     hl_close_elf(&file);
 }
 
-char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
-                          enum hl_fault *fault) {
+char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item) {
     static const char *const sentences[] = {
         [HL_ITEM_CHANGED] = "the file has changed since",
         [HL_ITEM_TOUCHED] =
@@ -247,35 +224,27 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
             ("the file's path leads to a file system that may not answer; unmount that, or remove the file "
              "from the store")};
     struct hl_elf_file file;
-    struct expected expected = {.store = store, .file = &file, .how = how};
-    int unknown = 0;
-    *fault = HL_FAULT_ANY;
-    if (item->state == HL_ITEM_UNREADABLE || item->state == HL_ITEM_REMOTE)
-        *fault = HL_FAULT_UNKNOWN;
+    struct hl_image expected;
     if (item->state != HL_ITEM_FRESH)
         return hl_xasprintf("%s", sentences[item->state]);
     if (item->is_in_place)
-        return check_in_place(store, item, fault);
+        return check_in_place(store, item);
     enum hl_elf_problem elf_problem = hl_open_elf_soon(&file, item->origin);
-    if (elf_problem == HL_ELF_UNREADABLE && hl_is_passing_error(errno))
-        *fault = HL_FAULT_UNKNOWN;
     if (elf_problem != HL_ELF_FINE)
         return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
     /* In another PID namespace, the file system of the machine's / is unknown. */
     char *problem = hl_explain_unsteady(file.fd, (item->marks & HL_ADD_ANY_DISK) || !hl_is_outermost());
     if (problem == NULL && store->for_all)
-        problem = hl_explain_private(file.fd, item->origin, &unknown);
+        problem = hl_explain_private(file.fd, item->origin, &(int){0});
     if (problem != NULL) {
-        *fault = unknown != 0 ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
         hl_close_elf(&file);
         return problem;
     }
-    int result = how & HL_CHECK_STATE ? 0 : hl_plan_image(&expected.image, &file, &store->geometry);
+    int result = hl_plan_image(&expected, &file, &store->geometry);
     if (result == 0) {
-        problem = check_image(&expected, item, fault);
-        hl_free_image(&expected.image);
+        problem = check_image(store, item, &expected, &file);
+        hl_free_image(&expected);
     } else {
-        *fault = result < 0 && hl_is_passing_error(-result) ? HL_FAULT_UNKNOWN : HL_FAULT_ANY;
         problem = hl_xasprintf("it cannot be made again: %s",
                                result > 0 ? hl_reason_sentence((enum hl_reason)result) : strerror(-result));
     }

@@ -441,6 +441,7 @@ static char *read_link(int folder, const char *name) {
 void hl_remove_leftovers(const struct hl_store *store) {
     hl_remove_tree(store->folder, HL_NEW_FOLDER, 1);
     hl_remove_tree(store->folder, HL_OLD_FOLDER, 1);
+    unlinkat(store->folder, HL_RECORDS_FILE ".new", 0); /* of hl_replace_file */
 }
 
 int hl_publish_folder(const struct hl_store *store, const char *key) {

@@ -22,6 +22,7 @@
 #include <sys/types.h>
 
 #define HL_LOCK_FILE ".lock"
+#define HL_RECORDS_FILE ".records"
 #define HL_IN_PLACE_MARK ".in-place"
 #define HL_DIGEST_LINK ".digest"
 #define HL_ORIGIN_LINK ".origin"
@@ -231,22 +232,8 @@ void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, c
                  unsigned flags);
 void hl_free_add_outcome(struct hl_add_outcome *outcome);
 
-/* How thoroughly an image is checked. */
-enum hl_check {
-    HL_CHECK_STATE = 1,  /* its pages, and its original's state and rights, but no bytes */
-    HL_CHECK_REPAIRS = 2 /* small pages are made huge if the kernel can */
-};
-
-enum hl_fault {
-    HL_FAULT_ANY,
-    HL_FAULT_SMALL,  /* only that pages are small */
-    HL_FAULT_UNKNOWN /* it cannot be determined now whether anything is wrong, so the image stays */
-};
-
-/* Compares ITEM with its original, as HOW (HL_CHECK_*) says, and counts its pages that are not huge.  NULL if nothing is wrong,
-   else the problem, which the caller frees, and *FAULT is its kind. */
-char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item, unsigned how,
-                          enum hl_fault *fault);
+/* Compares ITEM with its original.  NULL if nothing is wrong, else the problem, which the caller frees. */
+char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item);
 
 /* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end);

@@ -27,9 +27,10 @@
 /* The runs until an image that no entry names is removed. */
 #define RUNS_UNNAMED 2
 
-static void note_problem(struct hl_apply *apply, char *text) {
+void hl_note_problem(struct hl_apply *apply, char *text) {
     hl_hide_progress();
-    hl_warn("%s", text);
+    if (!apply->is_quiet)
+        hl_warn("%s", text);
     json_array_append_new(apply->problems, hl_json_text(text));
     apply->failed = true;
     free(text);
@@ -46,7 +47,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
     apply->problems = json_array();
     hl_read_lists(&apply->lists, apply->configuration, apply->list);
     for (size_t i = 0; i < apply->lists.problems.n; i++)
-        note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
+        hl_note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
     apply->any_disk |= apply->lists.settings.any_disk;
     bool wants = apply->lists.n > 0 && !apply->is_dry;
     int result = wants
@@ -55,7 +56,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
     apply->has_store = result == 0;
     if (result == 0 && !wants && !apply->is_dry)
         result = hl_lock_store(&apply->store, true);
-    bool cannot_mount = result == -EPERM && geteuid() == 0; /* as in a container */
+    bool cannot_mount = wants && result == -EPERM && geteuid() == 0; /* as in a container */
     if (result != 0 && !cannot_mount && (result != -ENOENT || wants)) {
         json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));
         apply->failed = true;
@@ -71,7 +72,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
     }
     apply->store.placer = &apply->placer;
     if (apply->has_store && apply->store.was_lost)
-        note_problem(
+        hl_note_problem(
             apply,
             hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made anew",
                          apply->store_path));
@@ -137,8 +138,8 @@ static int remove_item(struct hl_apply *apply, const struct hl_store_item *item)
     }
     int result = hl_remove_store_item(&apply->store, item->key);
     if (result != 0 && result != -ENOENT)
-        note_problem(apply,
-                     hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
+        hl_note_problem(apply,
+                        hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
     return result == -ENOENT ? 0 : result;
 }
 
@@ -390,24 +391,23 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
 
 /* --- the run --- */
 
-char *hl_explain_entry(const struct hl_entry *entry) {
-    const char *problem = entry->problem;
-    if (problem == NULL && entry->is_unit && !hl_knows_unit(entry->text))
-        problem = "systemd knows no such unit";
-    return problem != NULL ? hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, problem)
-                           : NULL;
-}
-
-void hl_apply_lists(struct hl_apply *apply) {
+void hl_find_listed(struct hl_apply *apply) {
     hl_find_wanted(&apply->wanted, &apply->lists, apply->only, apply->store.for_all);
     for (size_t i = 0; i < apply->lists.n; i++) {
         const struct hl_entry *entry = &apply->lists.entry[i];
+        const char *problem = entry->problem;
         if (apply->only != NULL && apply->only != entry)
             continue;
-        char *problem = hl_explain_entry(entry);
+        if (problem == NULL && entry->is_unit && !hl_knows_unit(entry->text))
+            problem = "systemd knows no such unit";
         if (problem != NULL)
-            note_problem(apply, problem);
+            hl_note_problem(apply,
+                            hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, problem));
     }
+}
+
+void hl_apply_lists(struct hl_apply *apply) {
+    hl_find_listed(apply);
     prune(apply);
     for (size_t i = 0; i < apply->wanted.n; i++)
         apply_file(apply, &apply->wanted.file[i]);
@@ -418,7 +418,7 @@ int hl_end_apply(struct hl_apply *apply) {
     if (apply->has_store && !apply->is_dry) {
         int result = hl_write_records(&apply->records, &apply->store);
         if (result != 0)
-            note_problem(
+            hl_note_problem(
                 apply,
                 hl_xasprintf(
                     "%s: what was tried cannot be noted: %s; enlarge the store: store_size in hugeld.conf",
@@ -498,7 +498,7 @@ void hl_switch_timer(bool is_on) {
         NULL};
     bool is_enabled = faccessat(AT_FDCWD, link, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     if (is_enabled != is_on && (is_root ? hl_has_systemd() : access(manager, F_OK) == 0))
-        hl_call_systemctl(arguments);
+        free(hl_ask_systemctl(arguments));
     free(manager);
     free(link);
     free(folder);
@@ -506,8 +506,10 @@ void hl_switch_timer(bool is_on) {
 
 /* Writes the gauges to the file at PATH, after APPLY. */
 static bool write_metrics(const struct hl_apply *apply, const char *path) {
-    struct hl_apply seen = {
-        .list = apply->list, .configuration = apply->configuration, .store_path = apply->store_path};
+    struct hl_apply seen = {.is_quiet = true,
+                            .list = apply->list,
+                            .configuration = apply->configuration,
+                            .store_path = apply->store_path};
     json_t *list = hl_list_one(&seen, false);
     int result = hl_write_metrics(path, list);
     if (result != 0)

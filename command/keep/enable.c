@@ -48,7 +48,38 @@ static const struct hl_flag disable_flags[] = {
 
 /* --- what a name means --- */
 
-static char *find_line(const struct request *request, const char *text, char **source);
+/* An entry as a line of a list; the caller frees it. */
+static char *format_line(const char *text, const struct hl_texts *files, unsigned way) {
+    char *line = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&line, &bytes);
+    if (out == NULL)
+        return hl_xasprintf("%s", text);
+    fprintf(out, "%s", text);
+    for (size_t i = 0; files != NULL && i < files->n; i++)
+        fprintf(out, " %s", files->text[i]);
+    if (way != 0)
+        fprintf(out, " way=%s", way == HL_ADD_IMAGE ? "image" : "in-place");
+    fclose(out);
+    return line;
+}
+
+/* The line that a list has for TEXT, and the path of that list, if SOURCE is not NULL.  NULL: none has it.  The caller frees both. */
+static char *find_line(const struct request *request, const char *text, char **source) {
+    struct hl_lists lists;
+    char *line = NULL;
+    hl_read_lists(&lists, request->configuration, NULL);
+    for (size_t i = 0; i < lists.n && line == NULL; i++) {
+        const struct hl_entry *entry = &lists.entry[i];
+        if (strcmp(entry->text, text) != 0)
+            continue;
+        line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
+        if (source != NULL)
+            *source = hl_xasprintf("%s", entry->source);
+    }
+    hl_free_lists(&lists);
+    return line;
+}
 
 /* Whether a list has TEXT, if there is one, as an entry. */
 static bool is_listed(const struct request *request, const char *text) {
@@ -175,39 +206,6 @@ static int apply_entry(struct request *request, const char *text, const struct h
     return code;
 }
 
-/* An entry as a line of a list; the caller frees it. */
-static char *format_line(const char *text, const struct hl_texts *files, unsigned way) {
-    char *line = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&line, &bytes);
-    if (out == NULL)
-        return hl_xasprintf("%s", text);
-    fprintf(out, "%s", text);
-    for (size_t i = 0; files != NULL && i < files->n; i++)
-        fprintf(out, " %s", files->text[i]);
-    if (way != 0)
-        fprintf(out, " way=%s", way == HL_ADD_IMAGE ? "image" : "in-place");
-    fclose(out);
-    return line;
-}
-
-/* The line that a list has for TEXT, and the path of that list, if SOURCE is not NULL.  NULL: none has it.  The caller frees both. */
-static char *find_line(const struct request *request, const char *text, char **source) {
-    struct hl_lists lists;
-    char *line = NULL;
-    hl_read_lists(&lists, request->configuration, NULL);
-    for (size_t i = 0; i < lists.n && line == NULL; i++) {
-        const struct hl_entry *entry = &lists.entry[i];
-        if (strcmp(entry->text, text) != 0)
-            continue;
-        line = format_line(text, entry->is_unit ? &entry->files : NULL, entry->way);
-        if (source != NULL)
-            *source = hl_xasprintf("%s", entry->source);
-    }
-    hl_free_lists(&lists);
-    return line;
-}
-
 static bool is_local(const char *source) {
     return source != NULL && hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST);
 }
@@ -258,24 +256,10 @@ static void enable_unit(struct request *request, const char *unit, const struct 
 
 /* --- disable --- */
 
-/* Keeps of the FILES only that with the word TEXT in lists, if it is there. */
-static void keep_named(struct hl_wanted_files *files, const char *text) {
-    size_t kept = 0;
-    for (size_t i = 0; i < files->n; i++) {
-        char *word = hl_quote_path(files->file[i].path, true);
-        if (word != NULL && strcmp(word, text) == 0)
-            files->file[kept++] = files->file[i];
-        else
-            free(files->file[i].path);
-        free(word);
-    }
-    files->n = kept;
-}
-
 /* Disables the entry TEXT, or a file of an entry that is a glob or a folder. */
 static void disable_word(struct request *request, const char *text) {
     struct hl_lists lists;
-    struct hl_wanted_files gone; /* what the entry means now */
+    struct hl_wanted_files gone; /* what the entry means now; all files, if there is none */
     bool removed = false, masked = false;
     char *mask = hl_xasprintf("!%s", text), *source = NULL, *line = NULL;
     json_t *files = NULL;
@@ -285,13 +269,17 @@ static void disable_word(struct request *request, const char *text) {
     for (size_t i = 0; i < lists.n && entry == NULL; i++)
         entry = strcmp(lists.entry[i].text, text) == 0 ? &lists.entry[i] : NULL;
     hl_find_wanted(&gone, &lists, entry, geteuid() == 0);
-    if (entry == NULL)
-        keep_named(&gone, text);
-    bool is_inside = entry == NULL && gone.n > 0;
+    struct hl_wanted *inside = NULL;
+    for (size_t i = 0; i < gone.n && entry == NULL && inside == NULL; i++) {
+        char *word = hl_quote_path(gone.file[i].path, true);
+        inside = word != NULL && strcmp(word, text) == 0 ? &gone.file[i] : NULL;
+        free(word);
+    }
     if (change_list(request, NULL, text, &removed)) {
         line = find_line(request, text, &source); /* of another list */
-        if ((line == NULL && !is_inside) || change_list(request, mask, NULL, &masked))
-            code = entry != NULL || is_inside ? apply_entry(request, text, &gone, &files) : HL_EXIT_DONE;
+        const struct hl_wanted_files one = {1, inside}, *goes = entry != NULL ? &gone : &one;
+        if ((line == NULL && inside == NULL) || change_list(request, mask, NULL, &masked))
+            code = entry != NULL || inside != NULL ? apply_entry(request, text, goes, &files) : HL_EXIT_DONE;
     }
     for (size_t i = 0; i < lists.problems.n; i++)
         hl_warn("%s", lists.problems.text[i]);
@@ -301,9 +289,9 @@ static void disable_word(struct request *request, const char *text) {
                  masked    ? "disabled by a line that masks it, since it is listed in "
                  : removed ? "disabled"
                            : "unchanged, it is not enabled",
-                 !masked     ? ""
-                 : is_inside ? gone.file[0].entry->source
-                             : source);
+                 !masked          ? ""
+                 : inside != NULL ? inside->entry->source
+                                  : source);
     note_entry(request, text, removed || masked, code, files != NULL ? files : json_array());
     hl_free_wanted(&gone);
     hl_free_lists(&lists);
@@ -409,7 +397,7 @@ static int lock_and_act(struct request *request, const char *name) {
         hl_switch_timer(lists.n > 0);
         hl_free_lists(&lists);
         if (has_units && request->changed && hl_has_systemd()) /* its generators print the drop-ins */
-            hl_call_systemctl((const char *const[]){"systemctl", "daemon-reload", NULL});
+            free(hl_ask_systemctl((const char *const[]){"systemctl", "daemon-reload", NULL}));
     } else {
         request->code = HL_EXIT_NO;
     }

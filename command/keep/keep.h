@@ -11,6 +11,7 @@
 struct hl_apply {
     /* Set by the caller. */
     bool is_dry, json, any_disk;
+    bool is_quiet;             /* problems are noted and not said */
     bool retries;              /* also what was tried already and waits */
     const char *list;          /* only this list; NULL: those of CONFIGURATION */
     const char *configuration; /* the folder of lists and settings */
@@ -44,8 +45,11 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
 /* Writes the records, closes the store and frees everything but FILES and PROBLEMS.  The exit code. */
 int hl_end_apply(struct hl_apply *apply);
 
-/* What is wrong with ENTRY, and in which line of which list; NULL: nothing.  The caller frees it. */
-char *hl_explain_entry(const struct hl_entry *entry);
+/* Says that APPLY fails, and why, also in PROBLEMS.  Takes TEXT over. */
+void hl_note_problem(struct hl_apply *apply, char *text);
+
+/* Finds the files that the entries mean, and notes the problems of entries.  hl_apply_lists begins with it. */
+void hl_find_listed(struct hl_apply *apply);
 
 /* As root on a machine that systemd runs, executes this command with ARGV in hugeld.slice, whose memory limit then counts the images,
    and in the machine's mount namespace.  Returns if there is no need, or if that is impossible. */
@@ -54,8 +58,8 @@ void hl_enter_slice(int argc, char **argv, const char *command);
 /* Whether this is root on a machine that systemd runs, seen from the machine's own mount namespace. */
 bool hl_has_systemd(void);
 
-/* Runs systemctl with ARGV, which begins with it.  Whether it succeeded. */
-bool hl_call_systemctl(const char *const *argv);
+/* Runs systemctl with ARGV, which begins with it.  NULL: there is none, or it failed; else its output, which the caller frees. */
+char *hl_ask_systemctl(const char *const *argv);
 
 /* Has systemd start hugeld.service regularly, or no longer: the machine's for root, else the user's own. */
 void hl_switch_timer(bool is_on);
@@ -65,9 +69,14 @@ json_t *hl_json_error(void);
 
 /* --- who runs the files (users.c) --- */
 
+/* Calls VISIT for each other process with DATA, of which it may change the BYTES.  A process can keep its memory map locked for as long
+   as it likes, with a FUSE behind a mapping; so this is done in a child, which ends when one takes two seconds; that is said, and another goes on without the processes of that user.  How many users, or processes of root, were left out. */
+unsigned hl_visit_processes(void (*visit)(void *data, pid_t pid), void *data, size_t bytes);
+
 struct hl_use {
     uint64_t device, inode;             /* of the file or of its image, as maps shows them */
     uint64_t image_device, image_inode; /* 0: it has none */
+    uint64_t start, end;                /* from its first region to the end of its last one, in one process */
     unsigned processes, huge;           /* that map its text, and those of them that do so by huge pages */
     unsigned in_units; /* those of them without huge pages that belong to a unit of systemd */
     char unit[128];    /* the name of one of these units */

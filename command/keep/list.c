@@ -41,52 +41,6 @@ static char *explain_open(const char *path, int error) {
         error == EPERM || error == EINVAL || error == EFBIG ? "" : strerror(error));
 }
 
-static char *parse_setting(struct hl_lists *lists, const char *line);
-static char *parse_entry(struct hl_lists *lists, const char *line, const char *source, unsigned number);
-
-/* Parses each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be read to
-   its end, or had a wrong line; that was noted. */
-static bool read_lines(struct hl_lists *lists, const char *path, bool is_settings) {
-    struct stat stat;
-    int file = hl_open_trusted(AT_FDCWD, path, O_RDONLY, geteuid());
-    if (file == -ENOENT && is_settings)
-        return true;
-    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_size > BYTES_MAX) {
-        close(file);
-        file = -EFBIG;
-    }
-    FILE *stream = file >= 0 ? fdopen(file, "r") : NULL;
-    if (stream == NULL) {
-        note_problem(lists, explain_open(path, file < 0 ? -file : errno));
-        return false;
-    }
-    char *line = NULL;
-    size_t size = 0;
-    ssize_t length;
-    bool fine = true;
-    for (unsigned number = 1; (length = getline(&line, &size, stream)) >= 0; number++) {
-        char *at = line + strspn(line, " \t"), *problem = NULL;
-        bool has_nul = strlen(line) != (size_t)length;
-        size_t left = strlen(at);
-        while (left > 0 && strchr(" \t\r\n", at[left - 1]) != NULL && (left < 2 || at[left - 2] != '\\'))
-            at[--left] = '\0';
-        if (has_nul)
-            problem = hl_xasprintf("the line holds a NUL byte; write the file anew as text");
-        else if (at[0] != '\0' && at[0] != '#')
-            problem = is_settings ? parse_setting(lists, at) : parse_entry(lists, at, path, number);
-        if (problem != NULL)
-            note_problem(lists, hl_xasprintf("%s:%u: %s", path, number, problem));
-        fine &= problem == NULL;
-        free(problem);
-    }
-    if (ferror(stream))
-        note_problem(lists, explain_open(path, errno));
-    fine &= !ferror(stream);
-    free(line);
-    fclose(stream);
-    return fine;
-}
-
 /* --- settings --- */
 
 static char *parse_setting(struct hl_lists *lists, const char *line) {
@@ -180,6 +134,49 @@ static char *parse_entry(struct hl_lists *lists, const char *line, const char *s
     lists->entry = hl_xrealloc(lists->entry, (lists->n + 1) * sizeof *lists->entry);
     lists->entry[lists->n++] = entry;
     return NULL;
+}
+
+/* Parses each line of the file at PATH that is not empty and no comment, without blanks around it.  False: it could not be read to
+   its end, or had a wrong line; that was noted. */
+static bool read_lines(struct hl_lists *lists, const char *path, bool is_settings) {
+    struct stat stat;
+    int file = hl_open_trusted(AT_FDCWD, path, O_RDONLY, geteuid());
+    if (file == -ENOENT && is_settings)
+        return true;
+    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_size > BYTES_MAX) {
+        close(file);
+        file = -EFBIG;
+    }
+    FILE *stream = file >= 0 ? fdopen(file, "r") : NULL;
+    if (stream == NULL) {
+        note_problem(lists, explain_open(path, file < 0 ? -file : errno));
+        return false;
+    }
+    char *line = NULL;
+    size_t size = 0;
+    ssize_t length;
+    bool fine = true;
+    for (unsigned number = 1; (length = getline(&line, &size, stream)) >= 0; number++) {
+        char *at = line + strspn(line, " \t"), *problem = NULL;
+        bool has_nul = strlen(line) != (size_t)length;
+        size_t left = strlen(at);
+        while (left > 0 && strchr(" \t\r\n", at[left - 1]) != NULL && (left < 2 || at[left - 2] != '\\'))
+            at[--left] = '\0';
+        if (has_nul)
+            problem = hl_xasprintf("the line holds a NUL byte; write the file anew as text");
+        else if (at[0] != '\0' && at[0] != '#')
+            problem = is_settings ? parse_setting(lists, at) : parse_entry(lists, at, path, number);
+        if (problem != NULL)
+            note_problem(lists, hl_xasprintf("%s:%u: %s", path, number, problem));
+        fine &= problem == NULL;
+        free(problem);
+    }
+    if (ferror(stream))
+        note_problem(lists, explain_open(path, errno));
+    fine &= !ferror(stream);
+    free(line);
+    fclose(stream);
+    return fine;
 }
 
 /* Takes out what a mask names, in whichever order the lists were read. */
@@ -444,15 +441,11 @@ struct hl_wanted *hl_find_wanted_file(const struct hl_wanted_files *wanted, cons
 /* --- changing a list --- */
 
 char *hl_quote_path(const char *path, bool is_path) {
-    if (strpbrk(path, "\n\r\t") != NULL || path[0] != '/')
+    if (strpbrk(path, "\n\r\t") != NULL || path[0] != '/' || (is_path && hl_has_hidden(path)))
         return NULL;
     char *word = hl_xmalloc(2 * strlen(path) + 1);
     size_t bytes = 0;
     for (const char *at = path; *at != '\0'; at++) {
-        if (is_path && hl_hidden_bytes(at) > 0) {
-            free(word);
-            return NULL;
-        }
         if (*at == ' ' ? at == path || at[-1] != '\\' || is_path : is_path && strchr("*?[\\", *at) != NULL)
             word[bytes++] = '\\';
         word[bytes++] = *at;

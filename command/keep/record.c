@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILE_NAME ".records"
 /* More than it ever has; fallocate(2) wants an end. */
 #define BYTES_MAX (1 << 30)
 
@@ -61,7 +60,7 @@ void hl_read_records(struct hl_records *records, const struct hl_store *store) {
     struct stat stat;
     struct hl_record record;
     *records = (struct hl_records){0};
-    int file = hl_open_trusted(store->folder, FILE_NAME, O_RDONLY | O_NOFOLLOW, store->owner);
+    int file = hl_open_trusted(store->folder, HL_RECORDS_FILE, O_RDONLY | O_NOFOLLOW, store->owner);
     FILE *in = file >= 0 ? fdopen(file, "r") : NULL;
     if (in == NULL)
         return;
@@ -76,7 +75,7 @@ void hl_read_records(struct hl_records *records, const struct hl_store *store) {
 int hl_write_records(struct hl_records *records, const struct hl_store *store) {
     char *text = NULL;
     size_t bytes = 0;
-    if (!records->changed && utimensat(store->folder, FILE_NAME, NULL, AT_SYMLINK_NOFOLLOW) == 0)
+    if (!records->changed && utimensat(store->folder, HL_RECORDS_FILE, NULL, AT_SYMLINK_NOFOLLOW) == 0)
         return 0;
     FILE *out = open_memstream(&text, &bytes);
     for (size_t i = 0; i < records->n && out != NULL; i++) {
@@ -89,14 +88,14 @@ int hl_write_records(struct hl_records *records, const struct hl_store *store) {
     }
     int result = out == NULL || fclose(out) != 0
                      ? -errno
-                     : hl_replace_file(store->folder, FILE_NAME, text, bytes, 0644);
+                     : hl_replace_file(store->folder, HL_RECORDS_FILE, text, bytes, 0644);
     free(text);
     if (result != 0)
         return result;
     records->changed = false;
     /* The kernel takes a huge page for it, as for every file of the store; the rest of that is given back. */
     uint64_t page = store->geometry.page_bytes, end = hl_round_up(bytes, page);
-    int file = openat(store->folder, FILE_NAME, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    int file = openat(store->folder, HL_RECORDS_FILE, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (file >= 0) {
         fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)end, BYTES_MAX);
         close(file);

@@ -15,8 +15,7 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-#define LOOK_MS 5000.0
-#define LOST_MS_MAX 60e3
+#define MAPPED_MAX 65536
 #define MARK HL_SYSTEM_STORE "/.mounted"
 
 struct request {
@@ -33,81 +32,70 @@ static bool is_removed_image(const struct hl_region *region) {
     return strstr(region->name, "/" HL_OLD_FOLDER "/") != NULL && hl_ends_in(region->name, HL_DELETED);
 }
 
-/* A process that is looked at in a child, since its memory map may stay locked. */
 struct look {
-    pid_t pid;
-    const struct stat *store; /* NULL: there is none */
+    bool has_store;
+    dev_t store;
+    size_t n;
+    pid_t pid[MAPPED_MAX]; /* that map images */
 };
 
-/* Whether the process executes images of the store, or, if it has our mounts, a copy that was made for it, or has leftovers of a killed
-   attach.  In a container or sandbox with a store of its own, hugeld reset has to be run there.  No file of the process is opened: a FUSE may not answer. */
-static bool maps_images(void *look_) {
-    const struct look *look = look_;
+/* Notes the process if it executes images of the store, or, if it has our mounts, a copy that was made for it, or has leftovers of a
+   killed attach.  In a container or sandbox with a store of its own, hugeld reset has to be run there.  No file of the process is
+   opened: a FUSE may not answer. */
+static void note_mapping(void *look_, pid_t pid) {
+    struct look *look = look_;
     struct hl_process process = {0};
     bool maps = false;
-    if (hl_open_process(&process, look->pid) != 0)
-        return false;
+    if (look->n == MAPPED_MAX || hl_open_process(&process, pid) != 0)
+        return;
     hl_read_process_map(&process);
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
         maps = (region->flags & PF_X) && (hl_is_own_image(region) || is_removed_image(region)
                                               ? has_our_mounts(process.folder)
-                                              : look->store != NULL && region->device == look->store->st_dev);
+                                              : look->has_store && region->device == look->store);
     }
     struct hl_leftovers left;
     hl_find_leftovers(&left, &process);
     maps = maps || (hl_has_leftovers(&left) && has_our_mounts(process.folder));
     hl_close_process(&process);
-    return maps;
+    if (maps)
+        look->pid[look->n++] = pid;
 }
 
 /* Says what hugeld detach has moved, unless SAYS is false. */
 static void detach(pid_t pid, bool says) {
-    char *number = hl_xasprintf("%d", pid), *line;
+    char *number = hl_xasprintf("%d", pid);
     const char *const argv[] = {"hugeld", "detach", number, NULL};
     struct hl_answer answer;
     hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, false, NULL);
-    for (char *rest = answer.output; says && (line = strsep(&rest, "\n")) != NULL;)
-        if (line[0] != '\0')
-            hl_print("%s", line);
+    if (says)
+        printf("%s", answer.output); /* by hl_print */
     hl_free_answer(&answer);
     free(number);
 }
 
-/* Says which processes still map images, or with --detach moves them back to their own files.  One that cannot be detached keeps its
+/* Finds which processes still map images, and with --detach moves them back to their own files.  One that cannot be detached keeps its
    pages until it ends. */
-static void visit_processes(const struct request *request, json_t *mapped) {
-    double lost_ms = 0; /* with processes that did not answer */
+static void find_mapping(const struct request *request, json_t *mapped) {
+    struct look *look = hl_xmalloc(sizeof *look);
     struct stat store;
     char *path = hl_default_store();
-    bool has_store = path != NULL && stat(path, &store) == 0;
+    look->has_store = path != NULL && stat(path, &store) == 0;
+    look->store = look->has_store ? store.st_dev : 0;
     free(path);
-    DIR *proc = NULL;
-    for (pid_t pid; (pid = hl_next_process(&proc)) != 0;) {
-        if (pid == getpid())
-            continue;
-        if (lost_ms >= LOST_MS_MAX) {
-            hl_warn("reset: no other process is looked at after a minute of that; they keep their huge pages "
-                    "until they end");
-            break;
-        }
-        struct look look = {pid, has_store ? &store : NULL};
-        double begin = hl_now_ms();
-        bool maps = hl_call_in_child(maps_images, &look, LOOK_MS);
-        double ms = hl_now_ms() - begin;
-        if (ms >= LOOK_MS)
-            hl_warn("reset: process %d keeps its huge pages: to read its mappings took more than %.0f s, as "
-                    "with a FUSE that does not answer; end it",
-                    pid, LOOK_MS / 1e3);
-        lost_ms += ms >= LOOK_MS ? ms : 0;
-        if (!maps)
-            continue;
-        json_array_append_new(mapped, json_integer(pid));
+    hl_visit_processes(note_mapping, look, sizeof *look);
+    for (size_t i = 0; i < look->n; i++) {
+        json_array_append_new(mapped, json_integer(look->pid[i]));
         if (request->detaches)
-            detach(pid, !request->json);
+            detach(look->pid[i], !request->json);
+        else if (!request->json)
+            hl_print(
+                "process %d still maps huge pages of hugeld; it keeps them until it ends, or: hugeld reset "
+                "--detach",
+                look->pid[i]);
     }
-    if (proc != NULL)
-        closedir(proc);
+    free(look);
 }
 
 /* Removes every image of this user's store. */
@@ -130,7 +118,7 @@ static bool remove_images(unsigned *removed) {
         }
         if (fine)
             hl_free_store_items(items, n);
-        unlinkat(store.folder, ".records", 0);
+        unlinkat(store.folder, HL_RECORDS_FILE, 0);
         hl_close_store(&store);
     }
     free(path);
@@ -178,8 +166,8 @@ static int reset(const struct request *request) {
     json_t *mapped = json_array();
     unsigned removed = 0;
     if (hl_has_systemd())
-        hl_call_systemctl(stop);
-    visit_processes(request, mapped);
+        free(hl_ask_systemctl(stop));
+    find_mapping(request, mapped);
     bool fine = remove_images(&removed);
     if (is_root && fine) {
         fine = unmount_store(!request->json);
@@ -190,11 +178,6 @@ static int reset(const struct request *request) {
             hl_warn(HL_UNIT_LINKS ": it cannot be removed: %s", strerror(-result));
         fine &= result == 0 || result == -ENOENT;
     }
-    if (!request->json && !request->detaches)
-        for (size_t i = 0; i < json_array_size(mapped); i++)
-            hl_print("process %d still maps huge pages of hugeld; it keeps them until it ends, or: hugeld "
-                     "reset --detach",
-                     (int)json_integer_value(json_array_get(mapped, i)));
     if (request->json) {
         json_t *answer = json_pack("{s:I, s:O}", "removed", (json_int_t)removed, "processes", mapped);
         if (!fine)

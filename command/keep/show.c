@@ -7,12 +7,9 @@
 #include "command/keep/keep.h"
 #include "command/proc/process.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* --- one file --- */
@@ -23,7 +20,6 @@ struct shown {
     const struct hl_record *record;
     struct hl_store_item *item; /* NULL: the store has none */
     const char *state;
-    char *problem; /* from --check */
     struct hl_use *use;
 };
 
@@ -87,7 +83,7 @@ static char *find_advice(const struct shown *shown, bool is_known) {
                              : hl_xasprintf("start it by hugeld run");
 }
 
-static json_t *make_file(const struct shown *shown, bool is_known, bool checks) {
+static json_t *make_file(const struct shown *shown, bool is_known) {
     const struct hl_store_item *item = shown->item;
     const struct hl_record *record = shown->record;
     char *advice = find_advice(shown, is_known);
@@ -110,61 +106,41 @@ static json_t *make_file(const struct shown *shown, bool is_known, bool checks) 
     json_object_set_new(file, "processes", json_integer(shown->use->processes));
     json_object_set_new(file, "effective", is_known ? json_integer(shown->use->huge) : json_null());
     json_object_set_new(file, "advice", hl_json_text(advice));
-    if (checks)
-        json_object_set_new(file, "problem", hl_json_text(shown->problem));
     free(advice);
     return file;
 }
 
 /* --- a store --- */
 
-/* Takes TEXT over. */
-static void add_problem(json_t *problems, char *text) {
-    json_array_append_new(problems, hl_json_text(text));
-    free(text);
-}
-
-static void check(struct shown *shown, const struct hl_store *store, json_t *problems) {
-    enum hl_fault fault;
-    if (shown->item == NULL)
-        return;
-    shown->problem = hl_check_store_item(store, shown->item, 0, &fault);
-    if (shown->problem != NULL)
-        add_problem(problems, hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; hugeld apply", shown->path,
-                                           shown->item->is_in_place ? "in place," : "its image",
-                                           shown->item->key, shown->problem, store->path, shown->item->key));
+static void check(struct hl_apply *apply, const struct shown *shown) {
+    const struct hl_store_item *item = shown->item;
+    char *problem = item != NULL ? hl_check_store_item(&apply->store, item) : NULL;
+    if (problem != NULL)
+        hl_note_problem(apply, hl_xasprintf("%s: %s %s: %s; rm -r %s/%s; hugeld apply", shown->path,
+                                            item->is_in_place ? "in place," : "its image", item->key, problem,
+                                            apply->store.path, item->key));
+    free(problem);
 }
 
 json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     struct hl_store_item *items = NULL;
     size_t n_items = 0, n = 0;
     uint64_t bytes = 0, used = 0;
-    json_t *problems = json_array(), *files = json_array();
-    hl_read_lists(&apply->lists, apply->configuration, apply->list);
-    for (size_t i = 0; i < apply->lists.problems.n; i++)
-        add_problem(problems, hl_xasprintf("%s", apply->lists.problems.text[i]));
-    int result = hl_find_store(&apply->store, apply->store_path);
-    apply->has_store = result == 0;
+    apply->is_dry = true; /* nothing is written */
+    bool is_begun = hl_begin_apply(apply);
     if (apply->has_store) {
-        hl_read_records(&apply->records, &apply->store);
         hl_measure_store(&apply->store, &bytes, &used);
         if (!hl_read_store(&apply->store, &items, &n_items))
-            add_problem(problems, hl_xasprintf("%s: the store cannot be read", apply->store_path));
-    } else if (result != -ENOENT) {
-        add_problem(problems, hl_xasprintf("%s", hl_last_warning()));
-    } else if (apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
-        add_problem(problems,
-                    hl_xasprintf("%s: the store was unmounted, and its images are lost; run hugeld apply",
-                                 apply->store_path));
-    } else if (apply->lists.n > 0) {
-        add_problem(problems, hl_xasprintf("%s: there is no store yet; run hugeld apply", apply->store_path));
+            hl_note_problem(apply, hl_xasprintf("%s: the store cannot be read", apply->store_path));
+    } else if (is_begun && apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
+        hl_note_problem(apply,
+                        hl_xasprintf("%s: the store was unmounted, and its images are lost; run hugeld apply",
+                                     apply->store_path));
+    } else if (is_begun && apply->lists.n > 0) {
+        hl_note_problem(apply,
+                        hl_xasprintf("%s: there is no store yet; run hugeld apply", apply->store_path));
     }
-    hl_find_wanted(&apply->wanted, &apply->lists, NULL, apply->has_store && apply->store.for_all);
-    for (size_t i = 0; i < apply->lists.n; i++) {
-        char *problem = hl_explain_entry(&apply->lists.entry[i]);
-        if (problem != NULL)
-            add_problem(problems, problem);
-    }
+    hl_find_listed(apply);
     struct shown *shown = hl_xmalloc((apply->wanted.n + n_items + 1) * sizeof *shown);
     for (size_t i = 0; i < apply->wanted.n; i++) {
         const struct hl_wanted *wanted = &apply->wanted.file[i];
@@ -185,99 +161,50 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     for (size_t i = 0; i < n; i++) {
         shown[i].use = &use[i];
         look_at(&shown[i], &apply->store);
-        if (checks && apply->has_store)
-            check(&shown[i], &apply->store, problems);
+        if (checks)
+            check(apply, &shown[i]);
     }
     bool is_known = hl_find_users(use, n, &left_out);
     for (size_t i = 0; i < n; i++) {
         pending += strcmp(shown[i].state, "pending") == 0;
-        json_array_append_new(files, make_file(&shown[i], is_known, checks));
-        free(shown[i].problem);
+        json_array_append_new(apply->files, make_file(&shown[i], is_known));
     }
     json_t *list = json_pack(
         "{s:o, s:b, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(apply->store_path),
         "exists", apply->has_store, "bytes", (json_int_t)bytes, "used_bytes", (json_int_t)used, "applied",
         apply->records.applied > 0 ? json_integer((json_int_t)apply->records.applied) : json_null(),
         "enabled", (json_int_t)apply->lists.n, "pending", (json_int_t)pending, "users_left_out",
-        (json_int_t)left_out, "files", files, "problems", problems);
+        (json_int_t)left_out, "files", apply->files, "problems", apply->problems);
     free(use);
     free(shown);
     hl_free_store_items(items, n_items);
-    apply->is_dry = true; /* nothing is written */
     hl_end_apply(apply);
     return list;
 }
 
 /* --- the table --- */
 
-/* The columns of the text, from the fields of the JSON. */
-static const struct column {
-    const char *heading, *field;
-    int width;
-    enum { TEXT, SHARE, NUMBER } kind;
-} columns[] = {
-    {"WAY", "way", 8, TEXT},
-    {"STATE", "state", 8, TEXT},
-    {"TEXT", "text_share", 7, SHARE},
-    {"PAGES", "huge_pages", 6, NUMBER},
-    {"RUN BY", "processes", 6, NUMBER},
-    {"OF THEM HUGE", "effective", 12, NUMBER},
-    {"FILE", "path", 0, TEXT},
-};
-#define N_COLUMNS (sizeof columns / sizeof columns[0])
-
-static char *format_field(const struct column *column, const json_t *value) {
-    if (column->kind == SHARE && json_is_number(value)) {
-        unsigned share = (unsigned)(json_number_value(value) * 1000);
-        return hl_xasprintf("%u.%u %%", share / 10, share % 10);
-    }
-    if (column->kind == NUMBER && json_is_integer(value))
-        return hl_xasprintf("%" JSON_INTEGER_FORMAT, json_integer_value(value));
-    return hl_xasprintf("%s", json_is_string(value)    ? json_string_value(value)
-                              : column->kind == NUMBER ? "?"
-                                                       : "-");
-}
-
-static void print_row(const json_t *file) {
-    char *line = NULL;
-    size_t bytes;
-    FILE *out = open_memstream(&line, &bytes);
-    for (size_t i = 0; i < N_COLUMNS && out != NULL; i++) {
-        char *text = file != NULL ? format_field(&columns[i], json_object_get(file, columns[i].field))
-                                  : hl_xasprintf("%s", columns[i].heading);
-        fprintf(out, "%s%*s", i > 0 ? "  " : "",
-                columns[i].kind == TEXT ? -columns[i].width : columns[i].width, text);
-        free(text);
-    }
-    if (out != NULL && fclose(out) == 0)
-        hl_print("%s", line);
-    free(line);
-    const char *sentence = json_string_value(json_object_get(file, "sentence")),
-               *advice = json_string_value(json_object_get(file, "advice"));
-    if (sentence != NULL)
-        hl_print("    %s", sentence);
-    if (advice != NULL)
-        hl_print("    %s", advice);
-}
-
 static void print_list(const json_t *list) {
-    const json_t *files = json_object_get(list, "files");
-    json_int_t bytes = json_integer_value(json_object_get(list, "bytes"));
+    const json_t *files = json_object_get(list, "files"), *file;
+    size_t i;
     if (json_is_true(json_object_get(list, "exists")))
-        hl_print("%s: %" JSON_INTEGER_FORMAT " MiB of %" JSON_INTEGER_FORMAT " MiB; %" JSON_INTEGER_FORMAT
-                 " enabled",
-                 json_string_value(json_object_get(list, "path")),
-                 json_integer_value(json_object_get(list, "used_bytes")) >> 20, bytes >> 20,
-                 json_integer_value(json_object_get(list, "enabled")));
+        hl_print_fields(list, "{path}: {used_bytes:KiB} of {bytes:KiB}; {enabled} enabled");
     else if (json_integer_value(json_object_get(list, "enabled")) == 0)
         hl_print("nothing is enabled; hugeld enable FILE|FOLDER|NAME.service");
     if (json_array_size(files) > 0)
-        print_row(NULL);
-    for (size_t i = 0; i < json_array_size(files); i++)
-        print_row(json_array_get(files, i));
+        hl_print("WAY       STATE        TEXT   PAGES  RUN BY  OF THEM HUGE  FILE");
+    json_array_foreach(files, i, file) {
+        hl_print_fields(
+            file,
+            "{way:-8}  {state:-8}  {text_share:7%}  {huge_pages:6}  {processes:6}  {effective:12}  {path}");
+        if (json_is_string(json_object_get(file, "sentence")))
+            hl_print_fields(file, "    {sentence}");
+        if (json_is_string(json_object_get(file, "advice")))
+            hl_print_fields(file, "    {advice}");
+    }
     if (json_integer_value(json_object_get(list, "users_left_out")) > 0)
-        hl_print("%" JSON_INTEGER_FORMAT " users' processes were not read, since one of them did not answer",
-                 json_integer_value(json_object_get(list, "users_left_out")));
+        hl_print_fields(list,
+                        "{users_left_out} users' processes were not read, since one of them did not answer");
 }
 
 struct request {
@@ -328,8 +255,6 @@ int hl_list_enabled(int argc, char **argv) {
         bool is_empty = json_array_size(json_object_get(list, "files")) + json_array_size(problems) == 0;
         if (!request.json && !(is_empty && i == 0 && own != NULL))
             print_list(list);
-        for (size_t j = 0; j < json_array_size(problems); j++)
-            hl_warn("%s", json_string_value(json_array_get(problems, j)));
         is_wrong |= json_array_size(problems) > 0;
         is_pending |= json_integer_value(json_object_get(list, "pending")) > 0;
     }

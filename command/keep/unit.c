@@ -17,7 +17,6 @@
 
    The drop-ins are made by a generator of systemd from the lists alone: it asks nobody, and runs before anything else does. */
 #include "command/command.h"
-#include "command/base/flags.h"
 #include "command/base/local.h"
 #include "command/base/subprocess.h"
 #include "command/file/launcher.h"
@@ -50,8 +49,7 @@ bool hl_has_systemd(void) {
            own.st_ino == machine.st_ino;
 }
 
-/* Runs systemctl with ARGV, which begins with it.  NULL: there is none, or it failed; else its output, which the caller frees. */
-static char *ask_systemctl(const char *const *argv) {
+char *hl_ask_systemctl(const char *const *argv) {
     char *systemctl = hl_find_program("systemctl"), *text = NULL;
     struct hl_answer answer;
     if (systemctl == NULL)
@@ -64,17 +62,11 @@ static char *ask_systemctl(const char *const *argv) {
     return text;
 }
 
-bool hl_call_systemctl(const char *const *argv) {
-    char *text = ask_systemctl(argv);
-    free(text);
-    return text != NULL;
-}
-
 /* The lines NAME=VALUE of UNIT's PROPERTIES, names separated by commas.  NULL: systemd does not tell. */
 static char *read_properties(const char *unit, const char *properties) {
     char *option = hl_xasprintf("--property=%s", properties);
     const char *const argv[] = {"systemctl", "show", option, "--", unit, NULL};
-    char *text = ask_systemctl(argv);
+    char *text = hl_ask_systemctl(argv);
     free(option);
     return text;
 }
@@ -106,7 +98,7 @@ void hl_list_instances(const char *unit, struct hl_texts *units) {
         strchr(unit, '@') != NULL ? strchr(unit, '@') : unit + strlen(unit) - strlen(".service");
     char *pattern = hl_xasprintf("%.*s@*.service", (int)(end - unit), unit);
     const char *const argv[] = {"systemctl", "list-units", "--plain", "--no-legend", "--", pattern, NULL};
-    char *text = ask_systemctl(argv), *rest = text, *line;
+    char *text = hl_ask_systemctl(argv), *rest = text, *line;
     while (text != NULL && (line = strsep(&rest, "\n")) != NULL) {
         char *name = strtok(line, " ");
         if (name != NULL && hl_is_unit(name))
@@ -228,10 +220,7 @@ static char *find_executed(const char *path, char **script) {
 
 /* Whether a drop-in can name PATH. */
 static bool can_be_named(const char *path) {
-    bool is_printable = true;
-    for (const char *at = path; *at != '\0'; at++)
-        is_printable = is_printable && hl_hidden_bytes(at) == 0;
-    return is_printable && path[0] == '/' && strpbrk(path, " :\"'\\$%;") == NULL;
+    return !hl_has_hidden(path) && path[0] == '/' && strpbrk(path, " :\"'\\$%;") == NULL;
 }
 
 bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct hl_texts *files) {
@@ -289,25 +278,18 @@ static bool is_early(const char *path) {
 /* Whether UNIT may wait for hugeld-boot.service, which waits for the local file systems.  If these needed UNIT, the machine would not
    boot; so UNIT must be one that is found and waits for them itself, as units do by default. */
 static bool can_wait_for_boot(const char *unit) {
-    static const char *const folders[] = {"/etc/systemd/system", "/run/systemd/system",
-                                          "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-                                          "/lib/systemd/system"};
     size_t name = strcspn(unit, "@"); /* an instance is also what its template says */
-    const char *of_all = unit[name] == '@' ? "@.service" : "";
-    bool is_found = false, is_any_early = false;
-    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
-        glob_t found = {0};
-        for (unsigned kind = 0; kind < 4; kind++) {
-            char *pattern = hl_xasprintf("%s/%.*s%s%s", folders[i], kind < 2 ? PATH_MAX : (int)name, unit,
-                                         kind < 2 ? "" : of_all, kind % 2 == 0 ? "" : ".d/*.conf");
-            glob(pattern, kind > 0 ? GLOB_APPEND : 0, NULL, &found);
-            free(pattern);
-        }
-        for (size_t j = 0; j < found.gl_pathc; j++)
-            is_any_early |= is_early(found.gl_pathv[j]);
-        is_found |= found.gl_pathc > 0;
-        globfree(&found);
-    }
+    char *pattern =
+        hl_xasprintf("{/etc,/run,/usr/local/lib,/usr/lib,/lib}/systemd/system/{%s,%.*s%s}{,.d/*.conf}", unit,
+                     (int)name, unit, unit[name] == '@' ? "@.service" : "");
+    glob_t found = {0};
+    bool is_any_early = false;
+    glob(pattern, GLOB_BRACE, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        is_any_early |= is_early(found.gl_pathv[i]);
+    bool is_found = found.gl_pathc > 0;
+    globfree(&found);
+    free(pattern);
     return is_found && !is_any_early;
 }
 

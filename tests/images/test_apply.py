@@ -521,6 +521,23 @@ def test_killed_while_it_renews(world, call, when):
     assert states(world) == {APP: "fresh"} and len(world.left()) == 1 and world.hugeld("list", "--check").returncode == 0
 
 
+@pytest.mark.parametrize("call, when", [("renameat", 1), ("renameat", 2), ("unlinkat", 1), ("unlinkat", 3), ("unlinkat", 5), ("utimensat", 1)])
+def test_killed_while_it_prunes(world, call, when):
+    """In the run that removes what was taken out: two more, and the store is what the list says, with nothing else in it."""
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    kept = sorted(os.listdir(world.path(SYSTEM)))
+    world.lists("mine", APP, second(world))
+    done(world.hugeld("apply"))
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    world.hugeld("apply", strace=["-e", f"inject={call}:signal=KILL:when={when}"])
+    assert states(world)[APP] == "fresh"
+    for _ in range(2):
+        done(world.hugeld("apply"))
+    assert states(world) == {APP: "fresh"} and sorted(os.listdir(world.path(SYSTEM))) == kept and world.hugeld("list", "--check").returncode == 0
+
+
 def test_full_store_of_records(world):
     """Where the records cannot be written, it says so, and does its work all the same."""
     world.lists("mine", APP)

@@ -673,7 +673,7 @@ def test_check(world):
     assert world.list()[0]["state"] == "changed"
     refused(world.hugeld("list", "--check"), "has changed since")
     answer = json.loads(world.hugeld("list", "--check", "--json").stdout)
-    assert "has changed since" in answer["stores"][0]["files"][0]["problem"] and "has changed since" in answer["error"]["message"]
+    assert "has changed since" in answer["stores"][0]["problems"][0] and "has changed since" in answer["error"]["message"]
     world.path(APP).unlink()
     assert world.list()[0]["state"] == "unnamed"
     refused(world.hugeld("list", "--check"), "is gone", "there is no such file")

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import pytest
@@ -14,6 +15,7 @@ import yaml
 
 import helpers
 from calls import build_calls
+from pagecache import scatter
 from smaps import read_smaps
 
 pytestmark = pytest.mark.check_all
@@ -85,17 +87,40 @@ def image(podman, tmp_path):
 
 def test_apply(podman, image, tmp_path):
     """Without a store of the machine's nothing can be mounted, so entries that need an image are pending; and the manifest's container
-    may not mount either."""
+    may not mount either.  With its capabilities a file of a volume is put in place, also for processes outside; without SYS_ADMIN the
+    kernel does not tell whether any process maps the file, so that is pending, too."""
     [container] = list(yaml.safe_load_all((DEPLOY / "hugeld.yaml").read_text()))[1]["spec"]["template"]["spec"]["containers"]
     security = container["securityContext"]
-    assert security["capabilities"]["drop"] == ["ALL"] and security["allowPrivilegeEscalation"] is False and "privileged" not in security
+    rights = security["capabilities"]
+    assert rights["drop"] == ["ALL"] and security["allowPrivilegeEscalation"] is False and "privileged" not in security
+    calls = podman.folder / "programs/calls"
+    calls.parent.mkdir()
+    shutil.copy(build_calls(tmp_path / "calls", "-no-pie", "-static", mib=8), calls)
+    scatter(calls)
     (tmp_path / "lists").mkdir()
-    (tmp_path / "lists/some.list").write_text("/usr/bin/gdb way=image\n")
     (tmp_path / "lists").chmod(0o755)
-    words = ["run", "--rm", "--network", "host", "--cap-drop", "all", "-v", f"{tmp_path}/lists:/etc/hugeld/enabled.d:ro", "-v", "/usr:/usr:ro"]
-    result = podman.call(*words, image, "apply", "--json")
+
+    def apply(*lines, without=()):
+        (tmp_path / "lists/some.list").write_text("".join(f"{line}\n" for line in lines))
+        added = ",".join(right for right in rights["add"] if right not in without)
+        result = podman.call("run", "--rm", "--network", "host", "--pid", "host", "--cap-drop", "all", "--cap-add", added,
+                             "-v", f"{tmp_path}/lists:/etc/hugeld/enabled.d:ro", "-v", "/usr:/usr:ro", "-v", f"{calls.parent}:/programs:ro",
+                             image, "apply", "--boot", "--any-disk", "--json")
+        return result, {file["path"]: file for file in json.loads(result.stdout)["files"]}
+
+    result, files = apply("/usr/bin/gdb way=image", "/programs/calls way=in-place", without=["SYS_ADMIN"])
     assert result.returncode == 3, result
-    assert [file["sentence"] for file in json.loads(result.stdout)["files"]] == ["there is no store in this container"]
+    assert files["/usr/bin/gdb"]["sentence"] == "there is no store in this container"
+    assert (files["/programs/calls"]["result"], files["/programs/calls"]["reason"]) == ("pending", "unknown")
+    result, files = apply("/programs/calls way=in-place")
+    if "keeps files on small pages" in result.stderr:
+        pytest.skip("this file system and kernel have no large folios")
+    assert result.returncode == 0 and files["/programs/calls"]["way"] == "in-place", result
+    process = helpers.start([calls, 0, "wait"], stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() and huge_text(process.pid, str(calls)) >= 3 * helpers.HUGE
+    finally:
+        helpers.end_process(process)
 
 
 PODS = """apiVersion: v1
@@ -138,5 +163,5 @@ def test_two_pods(podman, tmp_path):
             helpers.wait_until(lambda pid=pid: huge_text(pid) >= 3 * helpers.HUGE, SECONDS, "its text in place")
 
 
-def huge_text(pid):
-    return 1024 * sum(m.kb["FilePmdMapped"] for m in read_smaps(pid) if m.name == "/usr/bin/calls")
+def huge_text(pid, path="/usr/bin/calls"):
+    return 1024 * sum(m.kb["FilePmdMapped"] for m in read_smaps(pid) if m.name == path)
