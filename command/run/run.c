@@ -55,7 +55,9 @@ static enum hl_reason find_reason(struct hl_verdict *verdict, const struct reque
                                   struct hl_program *program, const struct hl_options *options) {
     struct hl_geometry geometry;
     enum hl_reason reason = hl_judge_program(verdict, program, request->program, options);
-    enum hl_reason of_driver = find_reason_of_driver(verdict, request, program, options);
+    enum hl_reason of_driver = reason != HL_REASON_TEXT_IN_LIBRARY
+                                   ? find_reason_of_driver(verdict, request, program, options)
+                                   : HL_MOVED;
     if (of_driver != HL_MOVED)
         return of_driver;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));

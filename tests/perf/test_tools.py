@@ -96,11 +96,12 @@ def test_gdb_attached(stopped, link):
 
 
 def test_gdb_from_the_start(build, library, pool):
-    """Traced from the start it moves all the same, if the kernel lets debuggers write.  (gdb itself writes to the page of
+    """Traced from the start it moves to hugetlb where that is asked for, if the kernel lets debuggers write.  (gdb itself writes to the page of
     _start, so where that page would move, the text stays.)"""
     breakpoints_work()
     pool(16)
-    commands = [f"set environment LD_PRELOAD {library}", "catch syscall clock_nanosleep", "run", "backtrace",
+    commands = [f"set environment LD_PRELOAD {library}",
+                f"set environment LD_HUGEPAGES_OPTIONS {helpers.ALL_SEGMENTS},backend=hugetlb", "catch syscall clock_nanosleep", "run", "backtrace",
                 "info proc mappings", "delete", "break deep_three", "continue", "backtrace", "delete", "continue"]
     told = gdb("--args", build("pie"), "work", "3", commands=commands)
     assert re.search(r"r-xp\s+/anon_hugepage", told), told

@@ -49,7 +49,7 @@ def test_node(prove, pool, tmp_path, by_command):
     script.write_text(NODE)
     proof = prove([node, script], {"node": ("text", "rodata")}, options="backend=hugetlb", by_command=by_command)
     assert proof.moved[0] == 0 and "42" in proof.moved[1]
-    assert proof.plans["node"].json["plan"]["text_share"] == 1
+    assert proof.plans["node"].json["plan"]["text_share"] > 0.999
 
 
 def verdict(result):

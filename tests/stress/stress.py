@@ -83,17 +83,17 @@ def judge(log, names):
     return lines
 
 
-def run_stressors(names, stressors, workshop, folder, over, variables, seconds):
+def run_stressors(names, stressors, workshop, folder, over, way, seconds):
     here = pathlib.Path(tempfile.mkdtemp(dir=folder))
     here.chmod(0o777)
     counts = here / "counts"
     counts.write_bytes(bytes(24))
     counts.chmod(0o666)
-    argv = [*over, *stressors.prefix, "stress-ng", "--verify", "-v", "--timeout", f"{seconds}s",
+    argv = [*over, *stressors.prefix, *way[0], "stress-ng", "--verify", "-v", "--timeout", f"{seconds}s",
             *stressors.options.split(), *(word for name in names for word in (f"--{name}", "1"))]
     env = helpers.environment(T_OPENER="stress-ng", T_LIBRARY=workshop / "libtable1.so", T_COUNTS=counts,
                               T_GENERATIONS=stressors.generations)
-    env.update(variables, LD_PRELOAD=" ".join([variables.get("LD_PRELOAD", ""), f"{workshop}/opener.so"]))
+    env.update(way[1], LD_PRELOAD=" ".join([way[1].get("LD_PRELOAD", ""), f"{workshop}/opener.so"]))
     try:
         done = helpers.run(argv, env, 120 + 10 * seconds, stderr=subprocess.STDOUT, cwd=here)
         numbers = struct.unpack("QQQ", counts.read_bytes())
@@ -103,27 +103,29 @@ def run_stressors(names, stressors, workshop, folder, over, variables, seconds):
     return Result("\n".join(verdicts), *numbers, done.stdout)
 
 
-def run_class(name, workshop, folder, over, variables, seconds=0):
-    """Runs the class NAME under the command prefix OVER with VARIABLES: its short form, all at once for two seconds, or
+def run_class(name, workshop, folder, over, way, seconds=0):
+    """Runs the class NAME under the command prefix OVER by WAY, of ways(): its short form, all at once for two seconds, or
     all of it, one stressor after the other, in SECONDS."""
     stressors = CLASSES[name]
     if not seconds:
-        return run_stressors(stressors.short.split(), stressors, workshop, folder, over, variables, 2)
+        return run_stressors(stressors.short.split(), stressors, workshop, folder, over, way, 2)
     names = f"{stressors.short} {stressors.more}".split()
     each = max(seconds // len(names), 1)
-    results = [run_stressors([n], stressors, workshop, folder, over, variables, each) for n in names]
+    results = [run_stressors([n], stressors, workshop, folder, over, way, each) for n in names]
     return Result("\n".join(r.verdicts for r in results), *(sum(r[i] for r in results) for i in (1, 2, 3)),
                   "".join(r.log for r in results))
 
 
 def ways(way, backend, library):
-    """(command prefix, variables) of a WAY in."""
+    """(how stress-ng is started, variables) for a WAY in.  LIBRARY lies where every user can read it, and so does what else is
+    needed."""
     options = f"{helpers.ALL_SEGMENTS},backend={backend}"
     if way == "preload":
         return [], {"LD_PRELOAD": str(library), "LD_HUGEPAGES": "*", "LD_HUGEPAGES_OPTIONS": options}
     if way == "ldso":
-        linker = helpers.BUILD / "ldso/ld.so"
-        return [helpers.HUGELD, "run", "--ld-so", linker, "-p", "*", "-o", options, "--"], {}
+        folder = pathlib.Path(library).parent
+        linker = shutil.copy(helpers.BUILD / "ldso/ld.so", folder)
+        return [folder / "hugeld", "run", "--ld-so", linker, "-p", "*", "-o", options, "--"], {}
     return [], {}
 
 
@@ -137,8 +139,8 @@ def main():
     parser.add_argument("name", nargs="*", default=list(CLASSES))
     arguments = parser.parse_args()
     for name in arguments.name:
-        over, variables = ways(arguments.way, arguments.backend, helpers.LIBRARY)
-        result = run_class(name, arguments.workshop, tempfile.gettempdir(), over, variables, arguments.seconds)
+        way = ways(arguments.way, arguments.backend, helpers.LIBRARY)
+        result = run_class(name, arguments.workshop, tempfile.gettempdir(), [], way, arguments.seconds)
         print(f"{name}: opened {result.opened} times by {result.processes} processes, {result.moved} moved\n"
               f"{result.verdicts}", flush=True)
         if arguments.log:

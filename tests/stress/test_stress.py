@@ -22,7 +22,7 @@ def plainly(shared_folder, workshop):
         if not shutil.which("stress-ng"):
             pytest.skip("stress-ng is not installed")
         if name not in results:
-            results[name] = stress.run_class(name, workshop, shared_folder, prefix, {}, SECONDS)
+            results[name] = stress.run_class(name, workshop, shared_folder, prefix, ([], {}), SECONDS)
         return results[name]
 
     return run
@@ -36,8 +36,7 @@ def test_class(plainly, library, shared_folder, workshop, cgroup, pool, thp, nam
     # The machine's memory is not stress-ng's.
     prefix = cgroup("memory", v2=("memory.max", MEMORY), v1=("memory.limit_in_bytes", MEMORY))
     plain = plainly(name, prefix)
-    over, variables = stress.ways(way, backend, library)
-    moved = stress.run_class(name, workshop, shared_folder, [*prefix, *over], variables, SECONDS)
+    moved = stress.run_class(name, workshop, shared_folder, prefix, stress.ways(way, backend, library), SECONDS)
     assert plain.verdicts == moved.verdicts, f"{plain.verdicts}\n\n{moved.verdicts}\n\n{moved.log}"
     assert "passed" in plain.verdicts and plain.opened > 0 and plain.moved == 0
     assert moved.opened > 0 and moved.moved > 0, moved

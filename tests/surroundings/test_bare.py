@@ -168,7 +168,7 @@ def test_other_libraries(builder, pool, library, other, order):
     prefix = linked(options) if order == "ldso" else []
     if order != "ldso":
         variables.append(f"LD_HUGEPAGES_OPTIONS={helpers.ALL_SEGMENTS},{options}")
-    result = helpers.run([*prefix, "env", *variables, f"LD_PRELOAD={preload}", app, "one"])
+    result = helpers.run(["env", *variables, f"LD_PRELOAD={preload}", *prefix, app, "one"])
     assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result.stderr
     assert plain.returncode == 3 and MOVED in result.stderr, result.stderr
 
