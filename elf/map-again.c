@@ -92,7 +92,8 @@ static bool map_segment(int file, const struct hl_segment *segment, uint64_t sta
     uint64_t file_end = hl_round_up(segment->file_end, page_bytes);
     uint64_t zeros = file_end < start ? start : file_end < end ? file_end : end;
     uint64_t tail_end = segment->end < zeros ? segment->end : zeros;
-    return map_over_own(start, zeros, PROT_NONE, prot, file, segment->offset + (start - segment->first_page)) &&
+    return map_over_own(start, zeros, PROT_NONE, prot, file,
+                        segment->offset + (start - segment->first_page)) &&
            map_over_own(zeros, end, PROT_NONE, prot, -1, 0) &&
            (segment->file_end < start || clear_tail(segment->file_end, tail_end, prot, page_bytes));
 }
