@@ -7,10 +7,13 @@
 #include "elf/sys.h"
 
 #include <fcntl.h>
-#include <linux/stat.h> /* the starter's libc may not have statx(2) */
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#ifndef STATX_TYPE /* the starter's libc is musl before 1.2.5 */
+#include <linux/stat.h>
+#endif
 
 #ifndef AT_STATX_DONT_SYNC
 #define AT_STATX_DONT_SYNC 0x4000
