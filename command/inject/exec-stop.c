@@ -197,6 +197,10 @@ static char *map_stack(void) {
     return stack;
 }
 
+/* What clone(3) of musl and of glibc calls.  musl's refuses CLONE_CHILD_CLEARTID since 1.2.5, with which the kernel tells this process
+   that the helper has ended, however that ends. */
+int __clone(int (*function)(void *), void *stack, int flags, void *argument, ...);
+
 /* All signals are blocked in the helper: a terminal's signals are for the program. sigprocmask(3) will not do, since it unblocks
    the libc's own signals, and one of them may be waiting for the program. */
 static int start_helper(struct hl_exec_stop *stop) {
@@ -209,8 +213,8 @@ static int start_helper(struct hl_exec_stop *stop) {
         return -ENOMEM;
     atomic_store(&stop->state, (int)STARTED);
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all, 0, 0);
-    stop->helper = clone(help, stop->stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop,
-                         NULL, NULL, &stop->state);
+    stop->helper = __clone(help, stop->stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID,
+                           stop, NULL, NULL, &stop->state);
     int error = errno;
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
     return stop->helper > 0 ? 0 : -error;

@@ -13,7 +13,6 @@ from hugepages import free_pages
 from vmguest import MAP_HUGETLB, TEXT, bind_thread, node_counts, pages_by_node
 
 CALLS = {"mmap": 9, "mremap": 25, "madvise": 28, "ioctl": 16, "process_vm_readv": 310}
-FILLING = ("madvise", "ioctl", "process_vm_readv")  # between the look at the pool and the proof
 
 
 def own_calls(trace):
@@ -82,9 +81,9 @@ def test_theft(builder, library, pause_library, nodes, under, stop_at, thp, tmp_
     trace = tmp_path / "trace"
     helpers.run([*under(*rules), "/usr/bin/strace", "-o", trace, app], env)
     calls = own_calls(trace.read_text(errors="replace").split("\n"))
-    assert len(calls) > 20
+    assert len(calls) > 10
     stayed = moved = 0
-    windows = [c for c in calls if c[0] in FILLING][::4] + [c for c in calls if c[0] not in FILLING][::16]
+    windows = calls[::2]
     for i, (name, n) in enumerate(windows):
         folder = tmp_path / str(i)
         folder.mkdir()
