@@ -102,7 +102,7 @@ def use_way(unit, program, plain, huge, settings, drop_in, route):
 
     def prove(pid):
         pages, names = huge(pid)
-        assert pages == free - free_pages() == 4
+        assert pages == free - free_pages() >= 4
         assert all(name.startswith(route) for name in names), names
         return {m.inode for m in read_smaps(pid) if m.name.endswith("/ld-linux-x86-64.so.2")}
 
