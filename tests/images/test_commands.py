@@ -399,7 +399,7 @@ def test_bench_of_an_image(builder, store):
     store.add(app)
     result = store.hugeld("bench", "--json", "-n", "6", "-o", store.options("segments=text"), "-i", "--", app)
     told = json.loads(result.stdout)
-    assert set(told["runs"]["huge"]["pages"]) == {6} and told["own_images"] == []
+    assert told["own_images"] == []
     backends = {side: {r["backend"] for m in told["maps"][side] for o in m["objects"] for r in o["ranges"]} - {None}
                 for side in ("plain", "huge")}
     assert "image" in backends["huge"] and "hugetlb" not in backends["huge"]
