@@ -206,7 +206,7 @@ def test_temporary_name_is_taken(named, pool, clean_tmp, library, times, written
 def test_failing_calls(strace, named, pool, clean_tmp, library, call, error, words):
     pool(64)
     app = named("large", "-pie", filler=2080)
-    env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=2,exe=large")
+    env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=2,exe=large,backend=hugetlb")
     result = helpers.run([*strace(call, error, "1+"), "sh", "-c", 'LD_PRELOAD=$T_LIBRARY exec "$0"', app], env)
     assert result.returncode == 0 and leftovers("/tmp") == []
     assert words in result.stderr if words else re.search(WRITTEN, result.stderr)
