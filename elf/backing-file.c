@@ -94,7 +94,7 @@ static uint64_t find_room(const struct hl_object *object, const struct hl_span *
    there are large folios to map (Linux 5.18).  Several pieces need room; another thread may have taken that meanwhile, and the
    file is not used then. */
 static bool map_source(struct hl_backing_file *source, const struct hl_context *context,
-                       const struct hl_object *object, const struct hl_span *span, int flags) {
+                       const struct hl_object *object, const struct hl_span *span, bool populates) {
     struct hl_range run;
     uint64_t offset = 0;
     unsigned i = 0;
@@ -106,7 +106,7 @@ static bool map_source(struct hl_backing_file *source, const struct hl_context *
     while (next_run(object, span, &i, &run, &offset)) {
         uint64_t to = is_one ? 0 : source->at + (run.start - span->start), bytes = run.end - run.start;
         int fixed = is_one ? 0 : MAP_FIXED_NOREPLACE;
-        long at = hl_mmap(to, bytes, PROT_READ, MAP_PRIVATE | fixed | flags, source->file, offset);
+        long at = hl_mmap(to, bytes, PROT_READ, MAP_PRIVATE | fixed, source->file, offset);
         if (is_one && !hl_is_error(at))
             source->at = (uint64_t)at - (run.start - span->start);
         else if (!hl_is_error(at) && (uint64_t)at != to) /* before 4.17 the flag is unknown */
@@ -116,6 +116,11 @@ static bool map_source(struct hl_backing_file *source, const struct hl_context *
             return false;
         }
         source->n_mapped++;
+        /* MAP_POPULATE would try a page that cannot be read for ever (mm/gup.c, Linux 6.18). */
+        if (populates && hl_is_error(hl_madvise((uint64_t)at, bytes, MADV_POPULATE_READ))) {
+            unmap_source(source, object, span);
+            return false;
+        }
     }
     return true;
 }
@@ -124,7 +129,7 @@ bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context
                          const struct hl_object *object, const struct hl_span *span) {
     if (source->n_mapped > 0)
         return true;
-    source->is_populated = map_source(source, context, object, span, MAP_POPULATE);
+    source->is_populated = map_source(source, context, object, span, true);
     return source->is_populated;
 }
 
@@ -267,7 +272,7 @@ void hl_read_into_cache(struct hl_context *context, const struct hl_work *work, 
     hl_open_backing_file(&source, object, span);
     if (source.file >= 0 && hl_is_cold(&source, context, object, span) &&
         (object->alignment >= huge || hl_may_be_copied(context, work, span->kind)) &&
-        (source.n_mapped > 0 || map_source(&source, context, object, span, 0))) {
+        (source.n_mapped > 0 || map_source(&source, context, object, span, false))) {
         hl_madvise(source.at, hl_span_bytes(span), MADV_HUGEPAGE);
         for (uint64_t at = 0; at < hl_span_bytes(span); at += huge)
             hl_madvise(source.at + at, huge, MADV_POPULATE_READ); /* in a gap it fails */
