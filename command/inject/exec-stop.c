@@ -197,9 +197,12 @@ static char *map_stack(void) {
     return stack;
 }
 
-/* What clone(3) of musl and of glibc calls.  musl's refuses CLONE_CHILD_CLEARTID since 1.2.5, with which the kernel tells this process
-   that the helper has ended, however that ends. */
+/* musl's clone(3) refuses CLONE_CHILD_CLEARTID since 1.2.5, with which the kernel tells this process that the helper has ended, however
+   that ends.  What it calls returns a negated errno. */
+#ifndef __GLIBC__
 int __clone(int (*function)(void *), void *stack, int flags, void *argument, ...);
+#define clone __clone
+#endif
 
 /* All signals are blocked in the helper: a terminal's signals are for the program. sigprocmask(3) will not do, since it unblocks
    the libc's own signals, and one of them may be waiting for the program. */
@@ -213,9 +216,10 @@ static int start_helper(struct hl_exec_stop *stop) {
         return -ENOMEM;
     atomic_store(&stop->state, (int)STARTED);
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all, 0, 0);
-    stop->helper = __clone(help, stop->stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID,
-                           stop, NULL, NULL, &stop->state);
-    int error = errno;
+    errno = EPERM; /* which is -1 */
+    stop->helper = clone(help, stop->stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop,
+                         NULL, NULL, &stop->state);
+    int error = stop->helper < -1 ? -stop->helper : errno;
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
     return stop->helper > 0 ? 0 : -error;
 }
