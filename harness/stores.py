@@ -9,7 +9,9 @@ import pathlib
 import re
 import tempfile
 
-from helpers import HUGE, HUGELD, hugeld, run
+import pytest
+
+from helpers import HUGE, HUGELD, at_end, hugeld, run
 
 MADV_COLLAPSE = 25
 
@@ -51,6 +53,20 @@ class Store:
             if not (place / link).is_symlink():
                 (place / link).symlink_to(target)
         return image
+
+
+@contextlib.contextmanager
+def mounted(folder):
+    """A Store on a new tmpfs with huge=always at FOLDER."""
+    if os.getuid() != 0:
+        pytest.skip("needs root: mounts a tmpfs")
+    folder.chmod(0o755)
+    options = "huge=always,size=1g,mode=0755,nosuid,nodev"
+    result = run(["mount", "-t", "tmpfs", "-o", options, "none", folder])
+    if result.returncode != 0:
+        pytest.skip(f"no tmpfs with huge=always here: {result.stderr}")
+    with at_end('umount -l "$1"', folder):
+        yield Store(folder)
 
 
 def is_image(path):

@@ -33,7 +33,7 @@ from hugepages import NR_HUGEPAGES, WANTED, compact_memory, count_free_huge_page
 from installed import cache_folder  # noqa: E402
 from progress import Progress  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
-from stores import Store  # noqa: E402
+from stores import mounted  # noqa: E402
 from strict import fail_if_skipped  # noqa: E402
 
 IS_GUEST = "T_VM" in os.environ
@@ -345,16 +345,8 @@ def prove(library, empty_library, pause_library):
 @pytest.fixture(scope="session")
 def image_store(tmp_path_factory):
     """A stores.Store on a tmpfs with huge=always, in which images stay."""
-    if os.getuid() != 0:
-        pytest.skip("needs root: mounts a tmpfs")
-    folder = tmp_path_factory.mktemp("store")
-    folder.chmod(0o755)
-    options = "huge=always,size=1g,mode=0755,nosuid,nodev"
-    result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True, text=True)
-    if result.returncode != 0:
-        pytest.skip(f"no tmpfs with huge=always here: {result.stderr}")
-    with helpers.at_end('umount -l "$1"', folder):
-        yield Store(folder)
+    with mounted(tmp_path_factory.mktemp("store")) as store:
+        yield store
 
 
 @pytest.fixture

@@ -56,12 +56,8 @@ def place(root):
 @pytest.fixture(scope="module")
 def image_store(tmp_path_factory):
     """A store that has no images of other tests."""
-    folder = tmp_path_factory.mktemp("children-store")
-    options = "huge=always,size=1g,mode=0755,nosuid,nodev"
-    if os.getuid() != 0 or helpers.run(["mount", "-t", "tmpfs", "-o", options, "none", folder]).returncode != 0:
-        pytest.skip("needs root, and a tmpfs with huge=always")
-    with helpers.at_end('umount -l "$1"', folder):
-        yield stores.Store(folder)
+    with stores.mounted(tmp_path_factory.mktemp("children-store")) as store:
+        yield store
 
 
 @pytest.fixture
