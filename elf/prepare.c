@@ -282,13 +282,14 @@ static bool is_kernel_asked(const struct hl_context *context) {
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
-    if (is_kernel_asked(context) && !context->probed.knows_hugetlb &&
-        hl_is_pool_empty(&context->config->geometry, &hl_system_roots))
+    bool is_asked = is_kernel_asked(context);
+    bool is_granted = is_asked && hl_grants_pages(&context->config->geometry, needed);
+    if (is_asked && !is_granted && hl_is_pool_empty(&context->config->geometry, &hl_system_roots))
         return HL_REASON_POOL_SHORT;
     const struct hl_kernel *kernel = find_hugetlb(context);
     if (kernel->hugetlb_denied)
         return HL_REASON_HUGETLB_DENIED;
-    if (kernel->hugetlb && is_kernel_asked(context) && hl_grants_pages(&context->config->geometry, needed))
+    if (is_granted)
         return 0;
     if (!kernel->hugetlb ||
         hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) != 0)
