@@ -172,22 +172,22 @@ bool hl_is_as_loaded(const struct hl_maps *maps, const struct hl_object *object)
     return first != NULL;
 }
 
-int hl_look_at_object(const struct hl_context *context, struct hl_work *work) {
-    const struct hl_object *object = &work->object;
-    int result = 0;
-    if (!hl_holds_its_place(object) && work->maps.n == 0)
-        result = hl_read_maps(&work->maps, object->segment[0].first_page,
-                              object->segment[object->n_segments - 1].end_page,
-                              context->probed.status.filters == 0);
-    return result;
-}
-
 bool hl_is_just_executed(const struct hl_context *context, const struct hl_object *object) {
     bool is_one_piece = true;
     for (unsigned i = 1; i < object->n_segments; i++)
         is_one_piece = is_one_piece && object->segment[i - 1].end_page == object->segment[i].first_page;
     return object->is_main && context->is_executed && !context->others_ran && !context->has_started &&
            is_one_piece;
+}
+
+int hl_look_at_object(const struct hl_context *context, struct hl_work *work) {
+    const struct hl_object *object = &work->object;
+    int result = 0;
+    if (!hl_holds_its_place(object) && work->maps.n == 0)
+        result = hl_read_maps(&work->maps, object->segment[0].first_page,
+                              object->segment[object->n_segments - 1].end_page,
+                              context->probed.status.filters == 0 && !hl_is_just_executed(context, object));
+    return result;
 }
 
 bool hl_is_certain(const struct hl_context *context, const struct hl_object *object) {
@@ -205,7 +205,7 @@ int hl_check_pages(const struct hl_context *context, const struct hl_work *work)
 }
 
 int hl_check_object(struct hl_context *context, struct hl_work *work) {
-    bool is_certain = hl_is_certain(context, &work->object);
+    bool is_certain = hl_is_certain(context, &work->object) && work->maps.n == 0;
     int result = is_certain ? 0 : hl_look_at_object(context, work);
     if (result == 0 && context->probed.pagemap < 0)
         context->probed.pagemap = hl_open_pagemap();

@@ -392,9 +392,25 @@ static bool can_be_mapped_again(const struct hl_context *context, const struct h
     return hl_is_certain(context, &work->object) && work->object.file >= 0;
 }
 
+/* An executable that has just begun was prepared without a look at its mappings. */
+static bool are_as_mapped(const struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (is_prepared(work, i) && !hl_is_writable(&work->plan.span[i]) &&
+            !hl_is_as_mapped(&work->maps, &work->object, &work->plan.span[i]))
+            return false;
+    return true;
+}
+
 /* One call for each span, over the old mappings. */
 static int commit_over(struct hl_context *context, struct hl_work *work) {
-    int result = work->object.is_new ? 0 : hl_check_pages(context, work);
+    int result = 0;
+    if (!work->object.is_new) { /* a resolver (STT_GNU_IFUNC) may have run */
+        result = hl_look_at_object(context, work);
+        if (result == 0 && !are_as_mapped(work))
+            result = HL_REASON_MAPPING_CHANGED;
+        if (result == 0)
+            result = hl_check_pages(context, work);
+    }
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
         if (is_prepared(work, i))
             result = place(context, work, i);
@@ -420,15 +436,6 @@ static int commit_steps(struct commit *c) {
     if (result == 0)
         result = place_all(c);
     return result == 0 ? check_old_pages(c, true) : result;
-}
-
-/* An executable that has just begun was prepared without a look at its mappings. */
-static bool are_as_mapped(const struct hl_work *work) {
-    for (unsigned i = 0; i < work->plan.n_spans; i++)
-        if (is_prepared(work, i) && !hl_is_writable(&work->plan.span[i]) &&
-            !hl_is_as_mapped(&work->maps, &work->object, &work->plan.span[i]))
-            return false;
-    return true;
 }
 
 int hl_commit_object(struct hl_context *context, struct hl_work *work) {

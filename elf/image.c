@@ -223,13 +223,13 @@ static int open_source(struct hl_context *context, struct hl_work *work, struct 
 static int check_files(const struct hl_context *context, struct hl_work *work, struct source *source) {
     const struct hl_object *object = &work->object;
     int result = check_image(object, (int)source->image, source->image_bytes, &context->config->geometry);
-    if (result != 0 || hl_is_just_executed(context, object))
+    if (result != 0)
         return result;
     result = hl_look_at_object(context, work);
     if (result == 0 && !hl_holds_its_place(object) && !hl_is_as_loaded(&work->maps, object))
         result = HL_REASON_MAPPING_CHANGED;
     /* Last, because it may have to map the file. */
-    if (result == 0 && !object->is_new &&
+    if (result == 0 && !object->is_new && !hl_is_just_executed(context, object) &&
         !hl_is_mapped_from(context, work, (int)source->file, &source->state))
         result = HL_REASON_NO_IMAGE;
     return result;

@@ -81,10 +81,15 @@ static bool find_objects(struct start *start, const char *const *envp) {
 
 static void move_objects(void *data) {
     struct start *start = data;
-    start->status = hl_move_objects(&start->context);
-    if (start->status == 0)
-        start->status = hl_end_startup(&start->context);
-    hl_write_own_map(&start->context);
+    if (hl_is_anything_to_do(&start->context)) {
+        start->status = hl_move_objects(&start->context);
+        if (start->status == 0)
+            start->status = hl_end_startup(&start->context);
+        hl_write_own_map(&start->context);
+    }
+    hl_watch_for_objects(&start->context, &start->memory);
+    hl_close_later(&start->context, start->memory);
+    hl_end(&start->context);
 }
 
 /* The program's headers are those of the auxiliary vector, unless it was started as "ld.so PROGRAM". */
@@ -102,13 +107,12 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
     if (!find_objects(&start, envp))
         return;
     void *stack_end = hl_move_stack + sizeof hl_move_stack;
-    if (hl_is_anything_to_do(&start.context) && start.context.others_ran)
+    if (!hl_is_anything_to_do(&start.context) && start.memory < 0)
+        move_objects(&start);
+    else if (start.context.others_ran) /* their signal handlers would see our descriptors */
         hl_call_on_stack(move_objects, &start, stack_end);
-    else if (hl_is_anything_to_do(&start.context)) /* no code has set a handler for a signal yet */
+    else
         hl_switch_stack(move_objects, &start, stack_end);
-    hl_watch_for_objects(&start.context, &start.memory);
-    hl_close_later(&start.context, start.memory);
-    hl_end(&start.context);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }

@@ -67,7 +67,7 @@ long hl_open_image_as(const struct hl_status *status, const struct hl_file_state
 
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
     struct hl_status status;
-    hl_read_first_status(&status, &hl_system_roots);
+    hl_read_status(&status, &hl_system_roots);
     status.thp_disabled = false; /* it is this process's, and another one may be asked about */
     return hl_open_image_as(&status, state, options);
 }

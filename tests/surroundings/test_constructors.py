@@ -65,6 +65,34 @@ def test_own_names(builder, surround, pool, tool, name, moves):
     surround([app], {app.name: ALL} if moves else {}, options="verbose=2")
 
 
+@pytest.mark.parametrize("how", [[], ["-DMAPS"]], ids=["writable", "mapped"])
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_resolver(library, pool, thp, tool, how, backend):
+    """The resolver of an IFUNC runs before every constructor: the program's mappings are not the kernel's any more."""
+    pool(64)
+    app = tool("resolver", "-no-pie", *how)
+    plain = helpers.run([app])
+    result = helpers.run([app], helpers.preload(library, options=f"backend={backend},verbose=1"))
+    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout) and plain.returncode == 0, result
+    assert "text stays: its mappings do not match its program headers" in result.stderr
+
+
+def test_signals_come_later(sum_program, library, pool, first, strace, tmp_path):
+    """A handler of an earlier constructor's sees none of the descriptors that are open meanwhile."""
+    assert strace
+    pool(64)
+    env = helpers.preload(library, first, options="backend=hugetlb", patterns="*")
+    preloaded = f"LD_PRELOAD={env.pop('LD_PRELOAD')}"
+    trace = helpers.run(["strace", "-o", tmp_path / "trace", "-E", preloaded, sum_program()], env)
+    assert trace.returncode >= 0, trace
+    calls = (tmp_path / "trace").read_text().splitlines()
+    [opened] = [i for i, call in enumerate(calls) if '"/proc/self/mem"' in call]
+    file = int(calls[opened].rpartition(" ")[2])
+    closing = ((i, re.match(r"close(?:_range)?\((\d+)(?:, (\d+))?", calls[i])) for i in range(opened, len(calls)))
+    closed = next(i for i, found in closing if found and int(found[1]) <= file <= int(found[2] or found[1]))
+    assert any(call.startswith("rt_sigprocmask(SIG_SETMASK, []") for call in calls[closed:]), calls[opened:]
+
+
 @pytest.mark.parametrize("action, threads", [("threads:2,churn:0", True), pytest.param("threads:2,timer:3e8", True, marks=pytest.mark.check_all(ci=True)), ("timer:64", False)])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_last(builder, surround, pool, thp, first, action, threads, backend):
