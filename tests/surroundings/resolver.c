@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The resolver of an IFUNC, which runs before any constructor, makes the text writable (patch) or maps another file over a part of it
-   (map FILE, from the environment); main changes a function, and calls all. */
+/* The resolver of an IFUNC, which runs before any constructor, makes the text writable, and main changes a function; with MAPS it maps
+   the beginning of the program's file over a page of the text, which main reads. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
