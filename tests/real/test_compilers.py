@@ -70,7 +70,7 @@ def test_gcc_starts_everything(pool, source, tmp_path):
     pool(64)
     plain, moved = tmp_path / "plain.o", tmp_path / "moved.o"
     helpers.run(["g++", "-c", source, "-o", plain])
-    result = helpers.hugeld("run", "--copy", "-o", "verbose=2", "g++", "-c", source, "-o", moved)
+    result = helpers.hugeld("run", "--copy", "-o", "backend=hugetlb,verbose=2", "g++", "-c", source, "-o", moved)
     assert "hugeld: cc1plus: text 1" in result.stderr
     assert plain.read_bytes() == moved.read_bytes()
 
