@@ -3,17 +3,14 @@
 certain to be one of the file that is mapped is not used."""
 
 import os
-import pathlib
 import re
 import shutil
-import struct
 import subprocess
 import sys
 
 import pytest
 
 import helpers
-import layouts
 from hugepages import free_pages
 from objects import PF_X, read_headers
 from pagecache import on_small_pages
@@ -71,46 +68,6 @@ def test_library(images, builder, library, variant):
     assert mapped or ("does not fit its image" in result.stderr and variant != "dso-aligned"), result.stderr
 
 
-MOVED = "const char moved_headers[4096] __attribute__((aligned(4096))) = {1};\n"
-
-ITS_HEADERS = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <link.h>
-#include <stdio.h>
-#include <string.h>
-static int show(struct dl_phdr_info *info, size_t size, void *name) {
-    if (strstr(info->dlpi_name, name) == NULL || size == 0)
-        return 0;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        printf("%#lx %#lx\n", (long)info->dlpi_phdr[i].p_offset, (long)info->dlpi_phdr[i].p_vaddr);
-    return printf("at %#lx\n", (long)info->dlpi_phdr - (long)info->dlpi_addr);
-}
-int main(int argc, char **argv) {
-    if (dlopen(argv[1], RTLD_NOW) == NULL)
-        return puts(dlerror()), 1;
-    return argc != 2 || dl_iterate_phdr(show, "libmoved.so") == 0;
-}
-"""
-
-
-def test_moved_headers(images, builder, moved, tmp_path):
-    """llvm-bolt moves a library's program headers into its text: in memory they stay the file's."""
-    library, app = tmp_path / "libmoved.so", tmp_path / "its-headers"
-    (tmp_path / "moved.c").write_text(MOVED)
-    (tmp_path / "its-headers.c").write_text(ITS_HEADERS)
-    builder.compile(library, "-shared", *builder.object(), tmp_path / "moved.c", "-fPIC", "-Wl,-z,max-page-size=0x200000")
-    builder.compile(app, tmp_path / "its-headers.c")
-    [address] = re.findall(r"^\s*\d+: (\w+) .* moved_headers$", helpers.run(["readelf", "-Ws", library]).stdout, re.M)[:1]
-    at = next(int(address, 16) - h.vaddr + h.offset for h in read_headers(library)
-              if h.vaddr <= int(address, 16) < h.vaddr + h.file_bytes)
-    layouts.move_headers(library, at)
-    image = images.add(library).read_bytes()
-    assert struct.unpack_from("<Q", image, 32)[0] > len(image) - 2**20
-    result, kinds = moved([app, library], "libmoved*", "data=off")
-    assert kinds == {*READ_ONLY} and f"at {int(address, 16):#x}" in result.stdout, result.stderr
-
-
 def read_all(pid):
     """(bytes of shared mappings that are resident, those by huge pages) of PID."""
     inside = [m for m in read_smaps(pid) if is_image(m.name)]
@@ -143,12 +100,6 @@ def test_auto_takes_the_image_first(images, builder, pool, prove):
     assert free_pages() == 32
 
 
-def test_auto_without_an_image(images, builder, pool, prove):
-    pool(32)
-    app = builder.executable("now")
-    prove([app], {app.name: READ_ONLY}, "main", f"data=off,store={images.folder}", backend="hugetlb")
-
-
 def test_auto_where_no_image_fits(images, builder, pool, library):
     """A PIE at 4 KiB lies anywhere: hugetlb, as without a store; only verbose=3 speaks of it."""
     pool(32)
@@ -175,94 +126,6 @@ def test_no_image_of_a_pie(images, builder, moved):
     images.add(app)
     results = [moved([app], options="data=off") for _ in range(3)]
     assert any("text stays: its load address does not fit" in r.stderr and "start it with hugeld run" in r.stderr for r, _ in results)
-
-
-def test_perf_map_is_not_needed(images, builder, moved):
-    app = builder.executable("nopie")
-    images.add(app)
-    before = set(pathlib.Path("/tmp").glob("perf-*.map"))
-    _, kinds = moved([app], options="perf_map=on,data=off")
-    assert kinds == {*READ_ONLY} and set(pathlib.Path("/tmp").glob("perf-*.map")) <= before
-
-
-def test_read_only_data_of_an_image_is_free(images, builder, library):
-    """segments=text, the default, holds for copies only."""
-    app = builder.executable("nopie")
-    images.add(app)
-    env = helpers.preload(library, patterns="main", options=images.options("segments=text,verbose=2"))
-    assert re.search(r"text \d+ pages image, rodata \d+ pages? image", helpers.run([app], env).stderr)
-
-
-LATER = r"""
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <stdint.h>
-#include <stdlib.h>
-static volatile int ready;
-static void *spin(void *data) {
-    uint64_t (*sum)(uint64_t) = NULL;
-    ready = 1;
-    while ((sum = *(uint64_t (*volatile *)(uint64_t))data) == NULL)
-        ;
-    return (void *)sum(3);
-}
-int main(int argc, char **argv) {
-    void *volatile sum = NULL, *result;
-    pthread_t thread;
-    pthread_create(&thread, NULL, spin, (void *)&sum);
-    while (!ready)
-        ;
-    void *handle = dlopen(argv[1], RTLD_NOW);
-    if (handle == NULL)
-        return puts(dlerror()), 1;
-    sum = dlsym(handle, "big_sum");
-    pthread_join(thread, &result);
-    printf("%p\n", result);
-    dlclose(handle);
-    handle = dlopen(argv[1], RTLD_NOW);
-    printf("%d\n", handle != NULL);
-    return argc != 2;
-}
-"""
-
-
-def test_dlopen_with_threads(images, builder, moved, tmp_path):
-    """The library is opened twice, with dlclose in between."""
-    _, [dso] = builder.with_library("dso-aligned")
-    images.add(dso)
-    source = tmp_path / "later.c"
-    source.write_text(LATER)
-    app = builder.compile(tmp_path / "later", source, "-pthread")
-    result, kinds = moved([app, dso], "libbig*", "data=off")
-    assert kinds == {*READ_ONLY} and len(re.findall(r"libbig.so: text \d+ pages image", result.stderr)) == 2, result.stderr
-
-
-def test_breakpoint(images, builder, library, tmp_path):
-    """A debugger's breakpoint is a private copy of one page, and the image is as before."""
-    if not shutil.which("gdb"):
-        pytest.skip("gdb is not installed")
-    app = builder.executable("nopie")
-    image = images.add(app)
-    before = image.read_bytes()
-    env = helpers.preload(None, patterns="main", options=images.options())
-    env.pop("LD_PRELOAD", None)
-    commands = ["-ex", f"set exec-wrapper env LD_PRELOAD={library}", "-ex", "handle SIGUSR1 nostop", "-ex",
-                "break big_address", "-ex", "run", "-ex", "continue"]
-    result = helpers.run(["gdb", "-batch", "-nx", "-ex", "set confirm off", *commands, app], env)
-    assert "Breakpoint 1, " in result.stdout and "dladdr 1" in result.stdout, result.stdout + result.stderr
-    assert image.read_bytes() == before
-
-
-def test_uprobe_keeps_its_text(images, builder, own, probe, library):
-    """Text that was written to stays, and its probe is hit."""
-    app = own(builder.executable("nopie"))
-    images.add(app)
-    one = probe(app)
-    one.set()
-    result = helpers.run_preloaded([app], "main", images.options("verbose=1", "data=off"), library)
-    assert "text stays: it was changed in memory" in result.stderr and one.hits() > 0
-    assert result.stdout == helpers.run([app]).stdout
 
 
 # --- images that must never be used ---
@@ -441,16 +304,3 @@ def test_another_users_store(images, builder, library, tmp_path, shared_folder):
         os.chown(path, 12345, 12345)
     assert "pages image" in helpers.run([*user, app], env).stderr
     shutil.rmtree(store.folder)
-
-
-def test_noexec(builder, own, library, tmp_path):
-    folder = tmp_path / "noexec"
-    folder.mkdir()
-    result = subprocess.run(["mount", "-t", "tmpfs", "-o", "huge=always,size=64m,mode=0755,noexec", "none", folder], capture_output=True)
-    if result.returncode != 0:
-        pytest.skip("no tmpfs with huge=always here")
-    with helpers.at_end('umount -l "$1"', folder):
-        app = own(builder.executable("nopie"))
-        store = Store(folder)
-        store.add(app)
-        assert "the store is mounted noexec; mount it without noexec" in run_with(store, app, library)

@@ -149,11 +149,6 @@ def test_never_a_copy(images, own_store, program, pool, thp, options):
     assert (result.returncode, result.stdout) == (3, f"other {other}\nfixed {image}\nother {other}\n"), result
 
 
-@pytest.mark.parametrize("words", [["--copy"], ["--via=preload"], ["--ld-so=/lib64/ld-linux-x86-64.so.2"]], ids=" ".join)
-def test_images_alone(words):
-    helpers.one_line(hugeld("run", "--children", *words, "true"), 2, "--children takes images alone")
-
-
 @pytest.mark.parametrize("kind", ["AddressSanitizer", "set-user-ID"])
 def test_programs_that_take_no_library(images, own_store, program, builder, place, kind):
     """They run, what they start is not served, and a line says so."""
@@ -293,18 +288,6 @@ def test_drivers_that_are_not_asked(images, own_store, program, driver, place, c
     assert text.splitlines() == [f"hugeld: {app}: started as it is: {reasons()['too-small']}; for what it starts, use hugeld run --children"]
 
 
-def test_rustup_and_scripts(images, own_store, builder, place):
-    (place / "small.c").write_text("int main(void) { return 0; }\n")
-    builder.compile(place / "rustup", place / "small.c")
-    (place / "rustc").symlink_to("rustup")
-    (place / "script").write_text("#!/bin/sh\nexit 0\n")
-    (place / "script").chmod(0o755)
-    for name, reason in (("rustc", "shim"), ("script", "launcher"), ("rustup", "too-small")):
-        text = helpers.shown_on_terminal([HUGELD, "run", "-o", f"store={own_store}", "--", place / name])
-        assert text.startswith(f"hugeld: {place / name}: started as it is: {reasons()[reason]}"), text
-        assert text.count("\n") == 1
-
-
 def test_enable_follows(world, builder, tmp_path):
     """enable and disable of g++ mean cc1plus, those of a script its interpreter; where that is unknown, one line says what to name."""
     folder, local = world.path("/run/programs"), "/etc/hugeld/enabled.d/local.list"
@@ -338,14 +321,3 @@ def test_enable_takes_no_other_answer(world, builder, tmp_path, answer):
     (tmp_path / "driver.c").write_text(f'#include <stdio.h>\nint main(void) {{ puts("{answer}"); return 0; }}\n')
     builder.compile(folder / "g++", tmp_path / "driver.c")
     helpers.one_line(world.hugeld("enable", "--way=image", "/run/programs/g++"), 1, "/run/programs/g++: ")
-
-
-def test_enable_of_a_small_program_with_a_library(world, builder, tmp_path):
-    folder = world.path("/run/programs")
-    (tmp_path / "lib.c").write_text('__asm__(".text; .fill 6144 << 10, 1, 0x90"); int big(void) { return 0; }\n')
-    (tmp_path / "main.c").write_text("int big(void); int main(void) { return big(); }\n")
-    library = builder.compile(folder / "libbig.so", tmp_path / "lib.c", "-shared", "-fPIC", "-Wl,-soname,libbig.so",
-                              "-Wl,-z,max-page-size=0x200000")
-    builder.compile(folder / "small", tmp_path / "main.c", library, "-Wl,-rpath,/run/programs")
-    helpers.one_line(world.hugeld("enable", "/run/programs/small"), 1,
-                     f"{reasons()['text-in-library']}; 'hugeld inspect /run/programs/libbig.so' names the best way")

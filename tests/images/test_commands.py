@@ -12,7 +12,6 @@ import pytest
 import helpers
 import stores
 from helpers import HUGE, run
-from hugepages import compact_memory
 from smaps import read_smaps
 
 KIB = 1024
@@ -144,51 +143,6 @@ def test_status_of_what_does_not_use_its_image(builder, store, pause_library):
     assert "    now: on small pages: there is no image of it, " in after, after
 
 
-def test_status_tells_untouched_text_from_small(builder, store, library, pause_library):
-    """An image's pages come as they are touched: of a program that has not begun, none has yet."""
-    app = builder.executable("nopie")
-    env = helpers.preload(library, pause_library, options=store.options())
-    for _ in range(5):
-        image = store.add(app)
-        with helpers.paused([*store.inside, app], env, app.name) as process:
-            with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
-                memory.seek(0x600000)
-                memory.read(1)
-            told, text = status_of(process), helpers.hugeld("status", process.pid).stdout
-            mappings = [m for m in read_smaps(process.pid) if m.name == str(image)]
-        huge = sum(m.kb["ShmemPmdMapped"] * KIB + m.hugetlb_bytes for m in mappings)
-        if sum(m.kb["Rss"] for m in mappings) * KIB <= huge:
-            break
-        store.done("rm", "-r", pathlib.Path(image).parent)
-        compact_memory()
-    else:
-        pytest.skip("the kernel mapped small pages of the image")
-    [main] = [o for o in told["objects"] if o["is_main"]]
-    [row] = re.findall(r"^    0x000000400000 (\S+)$", text, re.M)
-    if "?" not in row:  # since Linux 6.7
-        assert row[1] == "I" and row[:6].count("I") == huge // HUGE, text
-        assert row.count("-") == row[:5].count("-") == 5 - huge // HUGE, text
-    assert 0 <= huge - main["text_huge_bytes"] <= helpers.PAGE and huge < main["text_bytes"]  # the ELF header is no text
-    assert 0 < main["text_untouched_bytes"] <= sum(m.end - m.start for m in mappings) - huge
-    assert f"{-(-main['text_untouched_bytes'] // KIB)} KiB of the text are not touched yet" in text
-
-
-def test_status_of_a_removed_image(app_of_image, store):
-    """It stays mapped, and its path no longer leads to it."""
-    process, app, image = app_of_image
-    store.done("rm", "-r", pathlib.Path(image).parent)
-    told, mappings = status_of(process), read_smaps(process.pid)
-    check_image(told, mappings, app, image, f"{image} (deleted)")
-
-
-def test_status_of_library(builder, store, library, pause_library):
-    app, [big] = builder.with_library("dso-aligned")
-    image = store.add(big)
-    env = helpers.preload(library, pause_library, options=store.options(), patterns="libbig*")
-    with helpers.paused([*store.inside, app], env, app.name) as process:
-        check_image(status_of(process), read_smaps(process.pid), big, image)
-
-
 def test_status_of_library_that_is_an_image(builder, store, pause_library):
     """A library mapped by the patched linker: nothing of the object is mapped from its own file."""
     app, [big] = builder.with_library("dso-aligned")
@@ -221,18 +175,6 @@ def test_status_of_executed_image(builder, store, pause_library, variant, how):
     assert (said.returncode, said.stdout) == (1, "") and "without a map" in said.stderr
 
 
-def test_folder_that_is_called_almost_like_a_key(builder, store, pause_library):
-    app = builder.executable("nopie")
-    image = pathlib.Path(store.add(app))
-    other = store.path / (image.parent.name + "x") / image.name
-    store.done("cp", "-r", image.parent, other.parent)
-    with helpers.paused([*store.inside, other], helpers.environment(LD_PRELOAD=pause_library), app.name) as process:
-        touch(process, other)
-        [main] = [o for o in status_of(process)["objects"] if o["is_main"]]
-    assert main["path"] == str(other) and main["image"] is None and main["backends"]["image_pages"] == 0
-    assert main["backends"]["file_pages"] > 0
-
-
 def test_perf_map(app_of_image):
     process, _, _ = app_of_image
     result = helpers.hugeld("perf-map", process.pid)
@@ -240,14 +182,6 @@ def test_perf_map(app_of_image):
     assert result.stderr == (f"hugeld: {process.pid}: nothing is written: none of its text was moved, or it is mapped from "
                              "images: perf names it without a map\n")
     assert not os.path.exists(f"/tmp/perf-{process.pid}.map")
-
-
-def test_report_lines(builder, store, library):
-    app = builder.executable("nopie")
-    store.add(app)
-    env = helpers.preload(library, options=store.options("verbose=2"))
-    line = "hugeld: app-nopie: text 5 pages image, rodata 1 page image"
-    assert line in store.call(app, env=env).stderr.splitlines()
 
 
 # --- inspect ---
@@ -282,28 +216,6 @@ def test_inspect_without_use_for_it(builder, store):
     told = store.inspect(tiny)["image"]
     assert (told["reason"], told["remedy"]) == ("too-small", None)
     assert "image" not in store.hugeld("inspect", "-o", store.options(), tiny).stdout
-
-
-def test_inspect_pie(builder, store, library, pause_library):
-    app = builder.executable("pie")
-    store.add(app)
-    told = store.inspect(app)["image"]
-    assert told["used"] is False and told["reason"] == "image-place" and told["remedy"] == "start it with hugeld run"
-    env = helpers.preload(library, pause_library, options="data=off", patterns="!*")
-    with helpers.paused([*store.inside, app], env, app.name) as process:
-        told = store.inspect(app, "--pid", process.pid)
-    at = int(told["plan"]["load_bias"], 16)
-    assert told["image"]["used"] is (at % HUGE == 0)
-
-
-@pytest.mark.parametrize("variant", ["dso", "dso-aligned"])
-def test_inspect_library(builder, store, variant):
-    """A library that is linked at 2 MiB always lies right; of another one this is known if the kernel has a rule."""
-    _, [big] = builder.with_library(variant)
-    store.add(big)
-    told = store.inspect(big)
-    by_address = {"kernel": int(told["plan"]["load_bias"], 16) % HUGE == 0, "example": None}
-    assert told["image"]["used"] is (True if variant == "dso-aligned" else by_address[told["plan"]["load_bias_of"]])
 
 
 def spoil(store, app, image, how):
@@ -368,39 +280,4 @@ def test_doctor(builder, store):
         "doctor", env=helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={store.path}")).stdout
 
 
-@pytest.mark.parametrize("how, key, remedy", [
-    ("touched", "stale_images", "hugeld apply"),
-    pytest.param("noexec", "executable", "remount,exec", marks=pytest.mark.check_all),
-    pytest.param("writable store", "safe", "rm -r", marks=pytest.mark.check_all)])
-def test_doctor_finds_what_is_wrong(builder, store, tmp_path, how, key, remedy):
-    app = tmp_path / "app-nopie"
-    shutil.copy(builder.executable("nopie"), app)
-    image = store.add(app)
-    before, _ = examine(store)
-    spoil(store, app, image, how)
-    after, said = examine(store)
-    assert before[key] == (0 if key == "stale_images" else True) and after[key] == (1 if key == "stale_images" else False)
-    assert said["state"] == "warn" and remedy in said["remedy"]
-
-
-def test_doctor_without_a_store(store):
-    told, said = examine(store), None
-    store.done("umount", store.path)
-    store.done("rmdir", store.path)
-    told, said = examine(store)
-    assert not told["exists"] and told["type"] is None and said["state"] == "ok" and said["remedy"] is None
-
-
 # --- bench ---
-
-
-def test_bench_of_an_image(builder, store):
-    app = builder.executable("nopie")
-    store.add(app)
-    result = store.hugeld("bench", "--json", "-n", "6", "-o", store.options("segments=text"), "-i", "--", app)
-    told = json.loads(result.stdout)
-    assert told["own_images"] == []
-    backends = {side: {r["backend"] for m in told["maps"][side] for o in m["objects"] for r in o["ranges"]} - {None}
-                for side in ("plain", "huge")}
-    assert "image" in backends["huge"] and "hugetlb" not in backends["huge"]
-    assert "image" not in backends["plain"] and "on huge pages of images" in told["sentence"]

@@ -13,7 +13,7 @@ import time
 import pytest
 
 import helpers
-from worlds import APP, SYSTEM, USER, disk
+from worlds import APP, SYSTEM, USER
 
 
 LIST = "/etc/hugeld/enabled.d/local.list"
@@ -67,16 +67,6 @@ def test_what_others_list(world):
     assert listed(world) == [] and len(world.left()) == 1
 
 
-def test_one_file_of_a_glob(world):
-    shutil.copy(world.path(APP), world.path("/run/programs/second"))
-    done(world.run(HUGELD, "enable", "/run/programs/*"))
-    assert len(world.left()) == 2
-    assert done(world.run(HUGELD, "disable", APP)).endswith("masks it, since it is listed in /etc/hugeld/enabled.d/local.list\n")
-    assert [image["path"] for image in world.list()] == ["/run/programs/second"] and len(world.left()) == 1
-    assert world.hugeld("apply").returncode == 0 and len(world.left()) == 1
-    assert listed(world) == ["/run/programs/*", f"!{APP}"]
-
-
 def test_way(world):
     """way=image makes an image of a file that would be put in place, and another way takes its place."""
     done(world.run(HUGELD, "enable", "--way=image", APP))
@@ -84,14 +74,6 @@ def test_way(world):
     result = world.run(HUGELD, "enable", "--way=in-place", APP)  # which this file cannot be
     assert result.returncode == 1 and listed(world) == [f"{APP} way=image"], result
     assert world.hugeld("apply").returncode == 0 and [i["way"] for i in world.list()] == ["image"]
-
-
-def test_folder_that_others_can_write_to(world):
-    """One line, not one for each file."""
-    world.path("/run/programs").chmod(0o1777)
-    shutil.copy(world.path(APP), world.path("/run/programs/second"))
-    refused(world.run(HUGELD, "enable", "/run/programs"), "/run/programs is left out, since users other than root can change it")
-    assert listed(world) == [] and world.left() == []
 
 
 START = f"ExecStart={{ path={APP} ; argv[]={APP} --serve ; ignore_errors=no }}"
@@ -231,12 +213,6 @@ def test_what_cannot_be_enabled(world, what):
     assert listed(world) == [] and world.left() == []
 
 
-def test_disable_without_a_list(world):
-    """disable works although nothing was enabled yet."""
-    assert done(world.run(HUGELD, "disable", APP)) == f"{APP}: unchanged, it is not enabled\n"
-    assert not world.path(LIST).exists()
-
-
 def test_what_one_user_enables(world):
     """It is in that user's list and store alone."""
     os.chown(world.path(APP), USER, USER)
@@ -341,13 +317,6 @@ def test_many_at_once(world):
     assert sorted(os.listdir(world.path(LIST).parent)) == ["local.list"]
 
 
-def test_the_last_line(world):
-    """The file that enable has made goes with its last line."""
-    done(world.run(HUGELD, "enable", APP))
-    done(world.run(HUGELD, "disable", APP))
-    assert os.listdir(world.path(LIST).parent) == []
-
-
 @pytest.mark.parametrize("call", ["fsync", "renameat", "flock"])
 def test_enable_is_killed(world, strace, call):
     """The configuration is the old or the new one, and the next time nothing is in the way."""
@@ -366,22 +335,6 @@ def test_image_that_stays(world, strace):
     fail = ["-e", "trace=renameat", "-e", "inject=renameat:error=EIO:when=1"]
     result = world.run(HUGELD, "disable", APP, strace=fail)
     assert result.returncode == 1 and "cannot be removed" in result.stderr and "disabled" not in result.stdout, result
-
-
-def test_what_is_on_another_disk(world, tmp_path):
-    """A file on another disk is enabled if the settings accept that."""
-    def make(file, tree):
-        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
-
-    with disk(world, tmp_path, make) as app:
-        time.sleep(0.1)
-        refused(world.run(HUGELD, "enable", app), "any_disk = yes")
-        assert listed(world) == []
-        world.settings(any_disk="yes")
-        done(world.run(HUGELD, "enable", app))
-        assert world.hugeld("apply").returncode == 0
-        assert [(i["path"], i["state"]) for i in world.list()] == [(app, "fresh")]
-        done(world.run(HUGELD, "reset"))
 
 
 # --- reset ---

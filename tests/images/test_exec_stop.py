@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -175,26 +174,6 @@ def test_on_huge_pages(images, program, variant):
         helpers.end_process(process)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_image_itself(images, program, variant):
-    """Executed by its own path, an image has all of its text on huge pages, and does the same as the program."""
-    app = program(variant)
-    image = images.add(app)
-    text = sum(h.file_bytes for h in read_headers(app) if h.type == PT_LOAD and h.flags & PF_X)
-    process = helpers.start([image, "wait"], stdin=subprocess.PIPE)
-    try:
-        said = []
-        while not said or said[-1] != "waits\n":
-            said.append(process.stdout.readline())
-            assert process.poll() is None
-        mappings = [m for m in read_smaps(process.pid) if m.name == str(image) and "x" in m.permissions]
-        assert sum(m.kb["ShmemPmdMapped"] for m in mappings) * 1024 >= text, mappings
-        sums = [line for line in said if line.startswith("sum ")]
-        assert sums == [line + "\n" for line in plainly([app]).stdout.splitlines() if line.startswith("sum ")]
-    finally:
-        helpers.end_process(process)
-
-
 def programs_here():
     go = shutil.which("go") or "/usr/local/go/bin/go"
     return {
@@ -293,28 +272,6 @@ def test_killed_early(images, program, run, meddle):
         assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGKILL, "", "meddled\n")
 
 
-@pytest.mark.check_all
-def test_many_signals(images, program):
-    """Thousands of signals that it ignores come before it is executed: each is a stop for its tracer."""
-    app, ignored = program("static"), signal.SIGRTMIN + 6
-    images.add(app)
-
-    def flood():
-        """A child of the program sends them."""
-        signal.signal(ignored, signal.SIG_IGN)
-        parent, end = os.getpid(), time.monotonic() + 0.3
-        if os.fork() == 0:
-            os.close(1)
-            os.close(2)
-            while time.monotonic() < end:
-                os.kill(parent, ignored)
-            os._exit(0)
-
-    for _ in range(10):
-        result = helpers.run([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "x"], preexec_fn=flood)
-        assert result.returncode == 3, result
-
-
 def test_group_is_stopped(images, program, meddle):
     """SIGSTOP for the process group at the exec stop: the program is stopped as it would be, and SIGCONT for it alone lets it
     go on."""
@@ -407,16 +364,6 @@ def test_file_replaced(images, program, run, meddle, tmp_path):
     assert "not on its image: there is no image of it" in result.stderr
 
 
-def test_dynamic_file_replaced(images, program, run, meddle, tmp_path):
-    """The other one has no child of hugeld's either."""
-    app = program("nopie")
-    images.add(app)
-    shutil.copy(program("pie"), tmp_path / "other")
-    result = run([app, "x"], command=helpers.STARTER, LD_PRELOAD=meddle, T_MEDDLE="swap", T_OTHER=tmp_path / "other")
-    assert "meddled" in result.stderr
-    check_same(result, plainly([app, "x"], LD_PRELOAD=meddle, T_MEDDLE="swap", T_OTHER=tmp_path / "other"), "children ")
-
-
 @pytest.mark.parametrize("variant", ["static", "pie"])
 def test_little_data(images, program, run, variant):
     """RLIMIT_DATA leaves no room for a helper."""
@@ -432,18 +379,6 @@ def test_exec_refused(images, program, run, meddle):
     images.add(app)
     result = meddled(meddle, run, app, "refuse", options="verbose=1")
     check_same(result, plainly([app, "x"], LD_PRELOAD=meddle), "children ", "env ")
-
-
-def test_ended_by_a_signal(images, program):
-    """A signal for the program ends it, as usual."""
-    app = program("static")
-    images.add(app)
-    process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)
-    try:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=helpers.PATIENCE) == -signal.SIGTERM
-    finally:
-        helpers.end_process(process)
 
 
 # --- programs that are left alone ---
@@ -479,15 +414,6 @@ def test_privileges(program, library, shared_folder, image_store, kind):
     shutil.rmtree(folder)
 
 
-def test_filter(images, program, run):
-    """An inherited filter would see our calls, and this one kills for the helper's."""
-    app = program("static")
-    images.add(app)
-    script = helpers.forbid_calls("ptrace") + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
-    result = left_alone(run, app, "filtered", [sys.executable, "-c", script])
-    assert result.returncode == 3
-
-
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 def test_filtered_with_the_preloader(images, program, run, variant):
     """A program that lies at its image's address anyway is mapped by libhugeld.so then, without a copy; any other has no library
@@ -519,24 +445,6 @@ def test_not_preloaded_for_nothing(images, program, run, how):
     if helpers.run([*prefix, "true"]).returncode != 0:
         pytest.skip("no user namespaces here")
     check_same(run([app, "x"], prefix=prefix), plainly([app, "x"], prefix), "children ", "/proc/self/ns/user ")
-
-
-def test_traced(images, program, run):
-    if not shutil.which("strace"):
-        pytest.skip("strace is not installed")
-    app = program("static")
-    images.add(app)
-    result = left_alone(run, app, "it is already being traced", ["strace", "-f", "-o", "/dev/null", "-e", "trace=none"])
-    assert result.returncode == 3
-
-
-def test_few_descriptors(images, program, run):
-    """The helper needs some, too, and the program waits for it all the same."""
-    app = program("static")
-    images.add(app)
-    for n in range(5, 12):
-        prefix = ["sh", "-c", f'ulimit -n {n}; exec "$@"', "sh"]
-        check_same(run([app, "x"], prefix=prefix), plainly([app, "x"], prefix), "children ")
 
 
 def test_no_process_for_the_helper(program, library, shared_folder, image_store):
@@ -573,14 +481,6 @@ def test_process_one(images, program, run):
     assert on_image(result, app, image) >= 4 and "\nwait -1 errno 10\n" in result.stdout
 
 
-def test_subreaper(images, program, run):
-    app = program("static")
-    image = images.add(app)
-    script = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execvp(sys.argv[1], sys.argv[1:])"
-    result = run([app, "x"], options="verbose=2", prefix=[sys.executable, "-c", script])
-    assert on_image(result, app, image) >= 4 and "\nwait -1 errno 10\n" in result.stdout and "reaper 1" in result.stdout
-
-
 def test_children_that_are_there(images, program, run):
     """The process that executes hugeld run may have children already; their exit status is not taken away."""
     app = program("static")
@@ -591,36 +491,10 @@ def test_children_that_are_there(images, program, run):
     assert on_image(result, app, image) >= 4 and re.search(r"^usual wait [1-9]\d* errno 0$", result.stdout, re.M)
 
 
-def test_uprobe(images, program, run, probe):
-    """The uprobe is in the program's text already at the exec stop, and would not be in the image's."""
-    app = program("static")
-    images.add(app)
-    one = probe(app)
-    one.set()
-    left_alone(run, app, "it was changed in memory")
-    assert one.hits() > 0
-
-
-def test_noexec_store(program, run, images, tmp_path):
-    app = program("static")
-    images.add(app)
-    prefix = ["unshare", "-m", "sh", "-c", 'mount -o remount,bind,noexec "$0" && exec "$@"', images.folder]
-    left_alone(run, app, "noexec", prefix)
-
-
-def test_changed_file(images, program, run):
-    """A changed file has no image any more."""
-    app = program("static")
-    images.add(app)
-    app.chmod(0o700)
-    result = run([app, "x"], options="verbose=1")
-    assert re.fullmatch(f"hugeld: {app}: started as it is: there is no image of it, .* hugeld enable {app}\n", result.stderr)
-
-
 # --- tools ---
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
 def test_gdb(images, program, variant):
     """gdb names functions of a program that it attaches to, and knows their addresses."""
     if not shutil.which("gdb"):

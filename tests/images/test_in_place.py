@@ -18,7 +18,6 @@ import pytest
 
 import helpers
 from calls import build_calls
-from installed import find_cc1plus
 from pagecache import evict, scatter
 from pressure import CALM, waiting
 from smaps import read_smaps
@@ -124,16 +123,6 @@ def expected(world):
                    for m in read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big"))
 
 
-def test_reset(place):
-    """Nothing is kept afterwards; the huge pages are the program's own file's, which the kernel takes when it needs memory."""
-    add(place, BIG)
-    [file] = place.list()
-    assert file["way"] == "in-place"
-    result = place.run("/run/bin/hugeld", "reset")
-    assert (result.returncode, result.stderr) == (0, ""), result
-    assert [file["state"] for file in place.list()] == ["new"] and not place.path(SYSTEM).exists()
-
-
 def test_scattered(place):
     """A scattered file becomes huge as a whole, for every process that starts, and is the same program."""
     plain = place.run(BIG, 0, "where").stdout
@@ -176,19 +165,6 @@ def test_dropped_since(place):
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_compiler(place):
-    """cc1plus says the same in place as before."""
-    copy = place.path("/run/programs/cc1plus")
-    shutil.copy(find_cc1plus(), copy)
-    place.path("/run/a.cc").write_text("int f(int a) { return a + 1; }\nint g() { return f(2); }\n")
-    command = ["/run/programs/cc1plus", "-quiet", "-O2", "/run/a.cc", "-o", "-"]
-    scatter(copy)
-    plain = place.run(*command)
-    assert plain.returncode == 0 and "main" not in plain.stdout
-    add(place, "/run/programs/cc1plus")
-    assert place.run(*command).stdout == plain.stdout
-
-
 def test_dropped(place):
     """check reports the pages that the kernel has dropped, and changes nothing; refresh brings it back."""
     add(place, BIG)
@@ -229,33 +205,6 @@ def test_run(pool, place):
         helpers.end_process(process)
 
 
-def test_bench(place):
-    """A program in place has no other side to measure: inspect does not name bench, and bench says why."""
-    add(place, BIG)
-    best = place.run("/run/bin/hugeld", "inspect", BIG).stdout
-    assert "best: in place, which is there" in best and "bench" not in best
-    result = place.run("/run/bin/hugeld", "bench", "-n", 6, "--", BIG, 0)
-    refused(result, "nothing moved", "kept on huge pages in place")
-    assert "inspect" not in result.stderr
-
-
-@pytest.mark.check_all
-def test_survey_of_an_image(pool, place):
-    """For a program with an image survey enables nothing, although the file could be in place."""
-    assert "image" in place.hugeld("enable", "--way=image", BIG).stdout
-    process = helpers.start(place.command(BIG, 10**9))
-    try:
-        for seconds in (1, 3, 9, 27):  # a busy machine gives few samples
-            result = place.run("/run/bin/hugeld", "survey", "--seconds", seconds, "--program", BIG, "--json")
-            [row] = json.loads(result.stdout)["programs"]
-            if row["likely_hot_bytes"] > 2 << 20:
-                break
-    finally:
-        helpers.end_process(process)
-    assert (row["advice"]["way"], row["advice"]["command"]) == ("image", None), row
-    assert row["advice"]["reason"] == "its files are kept on huge pages already; start it anew, or by hugeld run"
-
-
 def test_survey_of_a_process_on_an_image(pool, place):
     """The samples in it are on huge pages of a file."""
     assert "image" in place.hugeld("enable", "--way=image", BIG).stdout
@@ -268,14 +217,6 @@ def test_survey_of_a_process_on_an_image(pool, place):
     finally:
         helpers.end_process(process)
     assert row["huge_samples"] > 0.9 * row["samples"] > 90 and row["advice"]["already_huge"] is True, row
-
-
-def test_status_of_a_process_that_started_later(place):
-    add(place, BIG)
-    scatter(place.path(BIG))
-    with running(place) as process:
-        shown = place.run("/run/bin/hugeld", "status", process.pid).stdout
-        assert "in place" in shown and "hugeld apply" in shown
 
 
 def test_mapped(place):
@@ -404,24 +345,6 @@ def test_no_store(place):
     assert huge_bytes(place) == expected(place)
 
 
-def test_pressure_that_is_over(place):
-    """Pressure from reading the files before this one is no reason: nothing waits for the disk any more."""
-    if not os.path.exists("/proc/pressure"):
-        pytest.skip("this kernel has no pressure information")
-    place.path("/run/io").write_text(CALM.replace("0.00", "60.00", 1))
-    add(place, BIG)
-
-
-def test_pressure_is_not_known(place):
-    add(place, BIG)
-    place.hugeld("disable", BIG)
-    scatter(place.path(BIG))
-    for resource in ("io", "memory"):
-        place.path(f"/run/{resource}").write_text("")
-    result = place.hugeld("enable", "--way=in-place", BIG)
-    assert result.returncode == 0 and huge_bytes(place) > 0
-
-
 @pytest.mark.parametrize("how", ["owner", "mode", "folder"])
 def test_a_users_file(place, how):
     """No user makes root drop cached pages of a file of his, or puts another file into its place."""
@@ -472,28 +395,12 @@ def test_pie(place):
     assert {image["way"] for image in place.list()} == {"image"}
 
 
-def test_aligned_pie(place, tmp_path):
-    """A PIE that is linked at 2 MiB is congruent at any address."""
-    build_calls(tmp_path / "big", "-pie", "-fPIE", "-Wl,-z,max-page-size=0x200000", mib=8)
-    shutil.copy(tmp_path / "big", place.path(BIG))
-    scatter(place.path(BIG))
-    add(place, BIG)
-    assert huge_bytes(place) == expected(place) >= 6 << 20
-
-
 def build_library(place, tmp_path, *flags):
     source, library = tmp_path / "big.c", place.path("/run/programs/libbig.so")
     source.write_text('__asm__(".text\\n.p2align 12\\n.globl x\\nx: .rept 8388608\\nnop\\n.endr");')
     assert helpers.run(["gcc", "-shared", "-fPIC", *flags, "-o", library, source]).returncode == 0
     library.chmod(0o755)
     scatter(library)
-
-
-@pytest.mark.check_all
-def test_library_that_glibc_aligns(place, tmp_path):
-    """glibc reserves room before it maps the file, which the kernel therefore does not align.  On AArch64 that is every library."""
-    build_library(place, tmp_path, "-Wl,-z,max-page-size=0x10000")
-    refused_untouched(place, "not congruent", arguments=["enable", "--way=in-place", "/run/programs/libbig.so"])
 
 
 @pytest.mark.check_all(ci=True)
@@ -513,25 +420,6 @@ def test_library(place, tmp_path):
         assert sum(m.kb["FilePmdMapped"] for m in text) == 6 << 10
     finally:
         helpers.end_process(process)
-
-
-def test_remove(place):
-    add(place, BIG)
-    with running(place):
-        result = place.hugeld("disable", BIG)
-    assert "no longer kept in place" in result.stdout and result.returncode == 0 and place.left() == []
-    add(place, BIG)
-    place.path(BIG).unlink()
-    for _ in range(2):
-        place.hugeld("apply")
-    assert place.left() == []
-
-
-def test_json_of_what_cannot_be_in_place(place):
-    shutil.copy("/bin/true", place.path("/run/programs/true"))
-    result = place.hugeld("enable", "--way=in-place", "--json", "/run/programs/true")
-    [told] = json.loads(result.stdout)["entries"][0]["files"]
-    assert (result.returncode, told["way"], told["path"], told["result"]) == (1, None, "/run/programs/true", "nothing"), result
 
 
 def test_path_that_cannot_be_followed(place):
@@ -574,35 +462,6 @@ def test_touched(place):
     assert new["key"] != old["key"] and place.left() == [new["key"]] and place.hugeld("list", "--check").returncode == 0
     result = place.run("/run/bin/hugeld", "run", "-o", "strict=on,verbose=1", BIG)
     assert result.returncode == 0 and "in place" in result.stderr, result
-
-
-def replace(world, source):
-    """The big program by SOURCE, as packages do."""
-    shutil.copy(source, world.path("/run/programs/new"))
-    world.path("/run/programs/new").chmod(0o755)
-    world.path("/run/programs/new").rename(world.path(BIG))
-
-
-def test_upgrade_to_a_pie(place, big):
-    """A new version that cannot be in place gets an image, unless it was to have none."""
-    add(place, BIG)
-    place.hugeld("disable", BIG)
-    scatter(place.path(BIG))
-    assert "in place" in place.enable(BIG).stdout
-    replace(place, place.path(APP))
-    refused(place.hugeld("list", "--check"), BIG, "cannot be in place: its address is not congruent", "hugeld apply")
-    assert place.hugeld("apply").returncode == 0
-    [image] = place.list()
-    assert (image["path"], image["way"], image["state"]) == (BIG, "image", "fresh") and place.left() == [image["key"]]
-    assert place.hugeld("list", "--check").returncode == 0
-    place.hugeld("disable", BIG)
-    replace(place, big)
-    add(place, BIG)  # by --way=in-place
-    replace(place, place.path(APP))
-    for _ in range(2):
-        result = place.hugeld("apply")
-        assert result.returncode == 1 and place.left() == [], result
-        assert "its address is not congruent" in place.list()[0]["sentence"]
 
 
 def test_one_moment_without_a_huge_page(place):

@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import helpers
 import layouts
 import programs
-from installed import find_cc1plus
 from objects import PF_X, page_up
 from smaps import read_smaps
 from stores import make_images
@@ -30,7 +29,6 @@ import hostile  # noqa: E402  (its folder has just been added)
 
 
 SMALL = 8192  # a huge page for small files
-GO = pathlib.Path("/usr/local/go/bin/go")
 
 
 def make(original, out, *options):
@@ -258,17 +256,6 @@ def test_patched(patched, tmpfs, shape):
     image.unlink()
 
 
-@pytest.mark.parametrize("shape", PATCHED)
-def test_patched_at_the_exec_stop(patched, images, shape):
-    """hugeld run maps its image over it."""
-    app = patched(shape)
-    image = images.add(app)
-    plain, _ = run_and_look([app], app)
-    lines, mappings = run_and_look([helpers.HUGELD, "run", "-o", images.options("strict=on"), "--", app], image)
-    assert lines == plain
-    check_huge(mappings)
-
-
 @pytest.mark.parametrize("way", ["stripped", "no-sections", "debug"])
 def test_sections(builder, tmpfs, tmp_path, way):
     """Programs without symbols, without any section, with DWARF."""
@@ -310,17 +297,6 @@ def test_thread_local_data(builder, tmpfs):
     assert helpers.run(tmpfs.inside(tmpfs.folder / "tls")).stdout == helpers.run([app]).stdout == "2 0 1\n3 0 2\n2 0 1\n"
 
 
-@pytest.mark.check_all
-def test_many_sections(builder, tmp_path):
-    """There are more sections than e_shnum can count."""
-    lines = "".join(f'.section .debug_s{i},"",@progbits\n.byte {i % 200}\n' for i in range(66000))
-    source = builder.write("sections.s", f"{lines}.text\n.globl _start\n_start:\n.fill 5000000, 1, 0x90\n")
-    app = tmp_path / "app"
-    builder.compile(app, "-nostdlib", "-static", source)
-    assert len(layouts.Elf(app).shdrs) > 0xFFFF
-    layouts.check_image(app, make(app, tmp_path / "image"))
-
-
 def test_many_program_headers(builder, tmp_path):
     """There are as many program headers as e_phnum can count, in no segment: they are appended."""
     app = tmp_path / "app"
@@ -347,27 +323,6 @@ def test_no_store_takes_what_no_process_takes(builder, tmp_path, own_store):
 GIB = 1 << 30
 
 
-def align_to_a_gib(path, out):
-    elf = hostile.Elf(path.read_bytes())
-    for ph in elf.loads():
-        ph["align"] = GIB
-    out.write_bytes(elf.pack())
-    out.chmod(0o755)
-    return out
-
-
-def test_alignment_of_a_gib(builder, tmp_path, images, own_store):
-    """An executable's own address is what counts.  A PIE that may only be at multiples of 1 GiB, and begins elsewhere, has no image, and
-    nobody recommends one."""
-    fixed = align_to_a_gib(link(builder, "app-high-256", "-no-pie", "-Wl,-Ttext-segment=0x10000000"), tmp_path / "fixed")
-    assert helpers.run([fixed]).returncode == 3
-    layouts.check_image(fixed, make(fixed, tmp_path / "image"))
-    assert (tmp_path / "image").stat().st_size < fixed.stat().st_size + 4 * helpers.HUGE
-    pie = align_to_a_gib(link(builder, "app-pie-256", "-pie", "-fuse-ld=lld", "-Wl,--image-base=0x10000000"), tmp_path / "pie")
-    refuse(pie, tmp_path / "out", "its alignment is too large")
-    check_not_recommended(images, pie, "too-sparse")
-
-
 def check_not_recommended(images, path, reason):
     """No store takes an image of PATH, for REASON, and inspect knows it."""
     [file] = helpers.hugeld_json("inspect", "-o", images.options(), path)["files"]
@@ -383,71 +338,6 @@ def test_holes_are_no_image(builder, tmp_path, images, own_store):
     changed = tmp_path / "library.so"
     changed.write_bytes(elf.pack())
     check_not_recommended(images, changed, "too-sparse")
-
-
-def test_little_text_is_not_recommended(builder, tmp_path, images):
-    """A library of 3 MiB, of which 528 KiB are text."""
-    source = tmp_path / "little.s"
-    source.write_text('.text\n.fill 0x84000, 1, 0x90\n.section .rodata\n.fill 0x280000, 1, 1\n')
-    library = builder.compile(tmp_path / "little.so", source, "-shared", "-nostdlib")
-    [file] = helpers.hugeld_json("inspect", "-o", images.options(), library)["files"]
-    assert file["text_bytes"] == 0x84000 and file["verdict"]["way"] in ("nothing", "in-place"), file
-
-
-HEADERS_ROOM = b"\x2e" * helpers.PAGE
-
-
-# Its text waits for a byte; behind it are the instructions that the exec stop looks for.
-UNLOADED_HEADER = """
-.globl _start
-_start:
-    xor %eax, %eax
-    xor %edi, %edi
-    lea -16(%rsp), %rsi
-    mov $1, %edx
-    syscall
-    mov $231, %eax
-    mov $3, %edi
-    syscall
-    ret
-    mov $15, %eax
-    syscall
-.fill 4194304, 1, 0x90
-.data
-.quad 1
-.section .note.GNU-stack, "", @progbits
-"""
-LINKER_SCRIPT = """
-PHDRS { text PT_LOAD FLAGS(5); data PT_LOAD FLAGS(6); }
-SECTIONS {
-    . = 0x400000; .text : { *(.text) } :text
-    . = 0xa00000; .data : { *(.data) } :data
-    /DISCARD/ : { *(.note*) }
-}
-"""
-
-
-def test_header_that_is_not_loaded(builder, images, tmp_path):
-    """The text begins with a huge page, so in the image, which begins with the ELF header, it is one huge page further."""
-    if os.uname().machine != "x86_64":
-        pytest.skip("the test's program is for x86-64")
-    (tmp_path / "script").write_text(LINKER_SCRIPT)
-    (tmp_path / "app.S").write_text(UNLOADED_HEADER)
-    app = builder.compile(tmp_path / "app", tmp_path / "app.S", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none",
-                          "-Wl,-z,max-page-size=4096", f"-Wl,-T,{tmp_path}/script")
-    text = layouts.Elf(app).loads[0]
-    assert (text.vaddr, text.offset) == (0x400000, 0x1000)
-    image = images.add(app)
-    layouts.check_image(app, image)
-    process = helpers.start([helpers.HUGELD, "run", "-o", images.options("strict=on"), "--", app], stdin=subprocess.PIPE)
-    try:
-        helpers.wait_until(lambda: process.poll() is not None or exec_mappings(process.pid, image), what="its start")
-        assert process.poll() is None, process.stderr.read()
-        helpers.wait_until(lambda: any(m.kb["ShmemPmdMapped"] for m in exec_mappings(process.pid, image)), what="a huge page")
-        process.communicate("x", timeout=helpers.PATIENCE)
-        assert process.returncode == 3
-    finally:
-        helpers.end_process(process)
 
 
 ARM_TEXT = r"""
@@ -477,72 +367,7 @@ def test_aarch64(builder, tmp_path, arguments):
     layouts.check_image(app, make(app, tmp_path / "image", "--huge-page=1M"), 1 << 20)
 
 
-def test_aarch64_of_16_kib_pages(builder, tmp_path):
-    compiler = "gcc" if os.uname().machine == "aarch64" else "aarch64-linux-gnu-gcc"
-    if not shutil.which(compiler):
-        pytest.skip(f"{compiler} is not installed")
-    source = tmp_path / "arm.c"
-    source.write_text(ARM_TEXT % 10_000_000)
-    app = builder.compile(tmp_path / "app", source, "-no-pie", "-Wl,-Ttext-segment=0x4000000", compiler=compiler)
-    layouts.check_image(app, make(app, tmp_path / "image", "-H", "32M"), 32 << 20)
-
-
 # --- stock programs ---
-
-
-def stock():
-    """Programs of this machine, in the order in which they are looked for.  Not php-fpm, which takes pages of the pool by itself."""
-    found = [path for folder in ("/usr/bin", "/usr/sbin", GO.parent) if os.path.isdir(folder)
-             for path in sorted(pathlib.Path(folder).iterdir())]
-    return [path for path in found if path.is_file() and not path.is_symlink() and os.access(path, os.X_OK) and "php-fpm" not in path.name
-            and path.stat().st_size > helpers.HUGE and not path.stat().st_mode & 0o6000]
-
-
-def ask(prefix, path, folder, limit):
-    env = helpers.environment(HOME=folder, TMPDIR=folder, DISPLAY=None)
-    try:
-        done = helpers.run([*prefix, path, "--version"], env, timeout=limit, cwd=folder)
-    except subprocess.TimeoutExpired:
-        return None
-    return done.returncode, done.stdout, done.stderr
-
-
-def run_mounted(tmpfs, path, image):
-    """The command of PATH in a namespace in which IMAGE is mounted over it."""
-    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-    return tmpfs.inside("unshare", "-m", "sh", "-c", script, "sh", image, path)
-
-
-def check_stock(tmpfs, path, folder, limit):
-    """"same": PATH has an image, which prints the same as PATH, under its name.  Else why that could not be tried: PATH has LIMIT seconds."""
-    image = tmpfs.outside / path.name
-    result = helpers.hugeld("image", path, image)
-    if result.returncode != 0:
-        assert result.returncode == 1 and re.match(rf"hugeld: {re.escape(str(path))}: (no image: |is )", result.stderr)
-        return result.stderr
-    try:
-        layouts.check_image(path, image)
-        plain = ask([], path, folder, limit)
-        if plain is None:
-            return "waits for something"
-        mounted = ask(run_mounted(tmpfs, path, tmpfs.folder / path.name), path, folder, helpers.PATIENCE)
-        # Some say how long they took.
-        assert [re.sub(r"\d+", "N", str(part)) for part in mounted] == [re.sub(r"\d+", "N", str(part)) for part in plain], path
-        return "same"
-    finally:
-        image.unlink()
-
-
-SOME = ("cmake", "gdb", "git", "go", "node", "perl", "python3.11", "python3.13", "runc", "shellcheck")
-
-
-@pytest.mark.parametrize("which", [pytest.param("some", marks=pytest.mark.check_all(ci=True)), pytest.param("all", marks=pytest.mark.check_all)])
-def test_stock_programs(tmpfs, tmp_path, which):
-    chosen = [path for path in stock() if which == "all" or path.name in SOME]
-    limit = 5 if which == "all" else helpers.SOON  # some of all wait for something
-    outcome = {str(path): check_stock(tmpfs, path, tmp_path, limit) for path in chosen}
-    ran = [path for path, said in outcome.items() if said == "same"]
-    assert len(ran) >= (20 if which == "all" else 3), outcome
 
 
 def elf_files(roots):
@@ -581,92 +406,10 @@ def test_sections_of_a_distribution(tmp_path):
     assert len(said) > 500 and refused == [], (len(said), refused)
 
 
-def test_compiler(tmpfs, tmp_path):
-    """cc1plus does real work from its image, with its text on huge pages."""
-    compiler = pathlib.Path(find_cc1plus() or pytest.skip("there is no cc1plus"))
-    image = make(compiler.resolve(), tmpfs.outside / "cc1plus")
-    layouts.check_tools(compiler, image)
-    (tmp_path / "a.cc").write_text("#include <map>\nint f(std::map<int, int> &m) { return m[3]; }\n")
-    command = [compiler, "-quiet", "-O2", tmp_path / "a.cc", "-o", "-"]
-    plain = helpers.run(command)
-    mounted = helpers.run([*run_mounted(tmpfs, compiler.resolve(), tmpfs.folder / "cc1plus"), *command])
-    assert (plain.returncode, plain.stdout) == (mounted.returncode, mounted.stdout)
-    process = helpers.start(tmpfs.inside(tmpfs.folder / "cc1plus", "-quiet", "-"), stdin=subprocess.PIPE)
-    try:
-        name = tmpfs.folder / "cc1plus"
-        helpers.wait_until(lambda: sum(m.kb["Rss"] for m in exec_mappings(process.pid, name)) > 5000, what="its start")
-        mappings = exec_mappings(process.pid, name)
-        assert sum(m.kb["ShmemPmdMapped"] for m in mappings) * 1024 >= 3 * helpers.HUGE
-    finally:
-        helpers.end_process(process)
-    image.unlink()
-
-
-@pytest.mark.check_all
-def test_rustc(tmpfs, tmp_path):
-    """rustc finds its crates by where its library lies, so that keeps its name."""
-    rustc = shutil.which("rustc") or pytest.skip("rustc is not installed")
-    root = pathlib.Path(helpers.run([rustc, "--print", "sysroot"]).stdout.strip())
-    library = next(iter(root.glob("lib/**/librustc_driver-*.so")), None) or pytest.skip("no librustc_driver")
-    image = make(library, tmpfs.outside / library.name)
-    layouts.check_image(library, image)
-    (tmp_path / "a.rs").write_text("pub fn f(x: u32) -> u32 { x.rotate_left(3) }\n")
-    command = [root / "bin/rustc", "--crate-type", "lib", "--emit", "asm", "-O", tmp_path / "a.rs", "-o"]
-    plain = helpers.run([*command, tmp_path / "plain.s"])
-    mounted = helpers.run([*run_mounted(tmpfs, library, tmpfs.folder / library.name), *command, tmp_path / "image.s"])
-    assert (plain.returncode, plain.stderr) == (mounted.returncode, mounted.stderr) == (0, "")
-    assert (tmp_path / "plain.s").read_text() == (tmp_path / "image.s").read_text()
-    image.unlink()
-
-
 # --- debuggers and profilers ---
 
 
-@pytest.mark.parametrize("variant", ["nopie", "pie"])
-def test_gdb(builder, tmpfs, variant):
-    """A breakpoint is hit in the image, and the way there has names."""
-    if not shutil.which("gdb"):
-        pytest.skip("gdb is not installed")
-    app = builder.executable(variant)
-    image = make(app, tmpfs.outside / app.name)
-
-    def trace(prefix, program):
-        commands = ["set debuginfod enabled off", "handle SIGUSR1 nostop noprint", "break send", "run", "bt", "continue"]
-        arguments = [part for command in commands for part in ("-ex", command)]
-        result = helpers.run([*prefix, "gdb", "-nx", "-batch", *arguments, program], timeout=120)
-        return re.findall(r"^#\d+ .*? in (\w+)|^Breakpoint 1, .*? in (\w+)|(exited with code \d+)", result.stdout, re.M)
-
-    plain = trace([], app)
-    assert ("trampoline", "", "") in plain and plain[-1][2] == "exited with code 03"
-    assert trace(tmpfs.inside(), tmpfs.folder / app.name) == plain
-    image.unlink()
-
-
-def test_perf(builder, tmpfs, tmp_path):
-    """perf names the functions of an image without any help."""
-    if not shutil.which("perf"):
-        pytest.skip("perf is not installed (linux-perf)")
-    app = builder.executable("pie")
-    image = make(app, tmpfs.outside / app.name)
-    env = helpers.environment(PERF_BUILDID_DIR=tmp_path)
-    record = ["perf", "record", "-q", "-e", "cpu-clock:u", "-F", "20000", "-o", tmp_path / "data", "--"]
-    result = helpers.run(tmpfs.inside(*record, tmpfs.folder / app.name), env)
-    if "break" not in result.stdout:
-        pytest.skip(f"perf cannot record here: {result.stderr.strip()}")
-    script = helpers.run(tmpfs.inside("perf", "script", "-i", tmp_path / "data", "-F", "ip,sym,dso"), env).stdout
-    own = re.findall(rf"^ *[0-9a-f]+ (\S+) \({tmpfs.folder}/{app.name}\)$", script, re.M)
-    assert "[unknown]" not in own and {"text_a", "text_c", "big_sum"} & set(own), script
-    image.unlink()
-
-
 # --- full file systems ---
-
-
-def test_full(builder, root, tmp_path):
-    app = builder.executable("pie")
-    with space(tmp_path / "small", "size=4M") as made:
-        refuse(app, made.outside / "image", "cannot be written: No space left on device")
-        assert list(made.outside.iterdir()) == []
 
 
 # --- refusals ---
@@ -875,16 +618,6 @@ def test_padding_is_not_last(small, tmp_path):
     refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
 
 
-def test_foreign(tmp_path):
-    """An ELF64 file of the other byte order is refused."""
-    order = ">" if sys.byteorder == "little" else "<"
-    head = b"\x7fELF\x02" + (b"\x02" if order == ">" else b"\x01") + b"\x01" + bytes(9)
-    head += struct.pack(f"{order}HHIQQQIHHHHHH", 2, 22, 1, 0x400000, 64, 0, 0, 64, 56, 1, 64, 0, 0)
-    load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 0x600000, 0x600000, 0x1000)
-    (tmp_path / "foreign").write_bytes((head + load).ljust(0x600000, b"\0"))
-    refuse(tmp_path / "foreign", tmp_path / "out", "is no ELF file of this byte order")
-
-
 def test_no_program(tmp_path):
     (tmp_path / "script").write_text("#!/bin/sh\n")
     (tmp_path / "empty").write_bytes(b"")
@@ -945,14 +678,6 @@ def test_call_fails(builder, strace, tmp_path, call):
         assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
         assert re.search("Input/output error|cannot be read to the end", result.stderr)
         assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize("arguments", [[], ["/bin/true"], ["/bin/true", "a", "b"], ["--huge-page=3", "a", "b"], ["-H", "1", "a", "b"],
-                                       ["-H", "4096", "a", "b"], ["-H", "2Mx", "a", "b"], ["-H", "2G", "a", "b"],
-                                       ["-H", "", "a", "b"], ["-H", "18446744073709551615G", "a", "b"], ["--what", "a", "b"]])
-def test_wrong_use(arguments):
-    result = helpers.hugeld("image", *arguments)
-    assert (result.returncode, result.stdout, len(result.stderr.splitlines())) == (2, "", 1), result
 
 
 # --- hostile and made-up files ---

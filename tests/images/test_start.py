@@ -18,7 +18,6 @@ from smaps import read_smaps
 from stores import make_images
 
 
-
 @pytest.fixture
 def app(images, builder):
     app = builder.executable("nopie")
@@ -84,49 +83,6 @@ def test_nothing_is_there(builder, tmp_path, variant):
         if variant == "nopie" or not lines:
             break
     assert len(lines) <= (4 if variant == "nopie" else 0), "\n".join(lines)
-
-
-@needs_strace
-def test_kernel_that_does_not_answer(images, app, builder, tmp_path):
-    """A kernel before Linux 6.11: maps is read only up to the object, which is at its beginning.  Another constructor ran before."""
-    first = builder.compile(tmp_path / "first.so", "-shared", "-Wl,-z,initfirst", "-x", "c", "/dev/null")
-    lines = start_traced(app, tmp_path, images.options("data=off"), "-einject=ioctl:error=ENOTTY",
-                         LD_PRELOAD=f"{helpers.LIBRARY}:{first}")
-    assert len([line for line in lines if "MAP_FIXED" in line]) in (2, 3), lines
-    assert len(reads_of_maps(lines)) == 1
-
-
-CROWDED = r"""
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <sys/mman.h>
-int main(int argc, char **argv) {
-    static const unsigned pages = 60000;
-    char *at = mmap(NULL, 2 * pages * 4096ul, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    for (unsigned i = 0; i < pages; i += 2)
-        if (mprotect(at + i * 4096ul, 4096, PROT_READ) != 0)
-            return 2;
-    void *handle = dlopen(argv[1], RTLD_NOW);
-    if (handle == NULL)
-        return puts(dlerror()), 1;
-    printf("%lx\n", ((uint64_t (*)(uint64_t))dlsym(handle, "big_sum"))(3));
-    return argc != 2;
-}
-"""
-
-
-@needs_strace
-def test_dlopen_among_60000_mappings(images, builder, tmp_path):
-    need_query()
-    _, [dso] = builder.with_library("dso-aligned")
-    images.add(dso)
-    (tmp_path / "crowded.c").write_text(CROWDED)
-    program = builder.compile(tmp_path / "crowded", tmp_path / "crowded.c")
-    lines = trace([program, dso], tmp_path, "-etrace=openat,read,ioctl,mmap,rt_sigprocmask", LD_PRELOAD=helpers.LIBRARY,
-                  LD_HUGEPAGES="libbig*", LD_HUGEPAGES_OPTIONS=images.options("data=off"))
-    assert len([line for line in lines if "MAP_FIXED" in line]) >= 2, lines
-    assert not reads_of_maps(lines), lines
 
 
 LOCKED = r"""

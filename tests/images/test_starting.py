@@ -11,100 +11,10 @@ import helpers
 from worlds import APP, SYSTEM
 
 
-# Prints where a program finds itself, in every way that there is.
-WHERE = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <link.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/auxv.h>
-#include <sys/stat.h>
-#include <unistd.h>
-unsigned long big_sum(unsigned long x);
-int main(int argc, char **argv) {
-    char self[4096] = "";
-    Dl_info info = {0};
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
-        return 2;
-    dladdr((void *)main, &info);
-    printf("exe %s\nargv[0] %s\nAT_EXECFN %s\nrealpath %s\n", self, argv[0], (char *)getauxval(AT_EXECFN),
-           realpath("/proc/self/exe", NULL));
-    printf("dladdr %s\nargc %d\nsum %lx\nAT_SECURE %lu\n", info.dli_fname != NULL ? info.dli_fname : "-", argc,
-           big_sum(argc), getauxval(AT_SECURE));
-    fflush(stdout);
-    if (argc > 1 && argv[1][0] == 'c' && fork() == 0)
-        return execl(self, "child", (char *)NULL);
-    if (argc > 1 && argv[1][0] == 's')
-        pause();
-    return 3;
-}
-"""
-LINKED = {"pie": ["-fPIE", "-pie"], "nopie": ["-no-pie"], "static": ["-static"], "static-pie": ["-fPIE", "-static-pie"]}
-# Mounts are shared, as systemd makes them.
-SHARED = ["unshare", "-m", "--propagation", "shared"]
-
-
-@pytest.fixture
-def program(builder, tmp_path):
-    """program(variant): a copy of a large program that says where it finds itself, for this test alone."""
-
-    def make(variant):
-        def link(folder):
-            source = builder.write("where.c", WHERE)
-            return builder.compile(folder / f"where-{variant}", source, "-w", *builder.object(), *LINKED[variant])
-
-        there = tmp_path / f"where-{variant}"
-        shutil.copy(builder.once(f"where-{variant}", link), there)
-        return there
-
-    return make
-
-
-# Started with a folder as descriptor 3: mounts, and renames between that descriptor and a path.
-NOTICES = r"""
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/mount.h>
-#include <unistd.h>
-__asm__(".text\n.p2align 12\nfiller: .rept 6291456\nnop\n.endr\n.p2align 12");
-int main(int argc, char **argv) {
-    char path[4096], name[256] = "";
-    printf("%s\n", mount("none", argv[1], "tmpfs", 0, "") == 0 ? "mounted" : strerror(errno));
-    snprintf(path, sizeof path, "%s/file", argv[2]);
-    close(open(path, O_CREAT | O_RDWR, 0600));
-    printf("%s\n", renameat(AT_FDCWD, path, 3, "other") == 0 ? "renamed" : strerror(errno));
-    printf("%zd\n", readlink("/proc/self/ns/mnt", name, sizeof name - 1));
-    printf("%s %s\n", name, argc == 3 ? "as started" : "otherwise");
-    return 0;
-}
-"""
-
-
-@pytest.mark.check_all
-@pytest.mark.parametrize("how", [(), ("-o", "backend=auto"), ("-l", "preload")], ids=["run", "auto", "preload"])
-def test_namespace_is_left_alone(images, builder, tmp_path, how):
-    """The program's mounts are seen by others, and a descriptor that it inherited is in the same mount as a path."""
-    source = tmp_path / "notices.c"
-    source.write_text(NOTICES)
-    app = builder.compile(tmp_path / "notices", source, "-pie", "-fPIE")
-    images.add(app)
-    (tmp_path / "mount").mkdir()
-    run = [helpers.HUGELD, "run", *how, "-o", f"store={images.folder}", "--", app, tmp_path / "mount", tmp_path]
-    script = 'readlink /proc/self/ns/mnt; "$@" 3< "$0"; grep -c "$0/mount" /proc/self/mountinfo'
-    result = helpers.run([*SHARED, "sh", "-c", script, tmp_path, *run])
-    before, mounted, renamed, _, inside, seen = result.stdout.splitlines()
-    assert mounted == "mounted" and inside.endswith(" as started"), result
-    assert (seen, renamed, inside.split()[0]) == ("1", "renamed", before)
-
-
 @pytest.mark.parametrize("words", [[], ["--copy"]], ids=" ".join)
-def test_lines_that_are_not_read(own_store, program, words):
+def test_lines_that_are_not_read(own_store, builder, words):
     """Standard error is a pipe that nothing reads any more; the program itself writes nothing there."""
-    app, ends = program("nopie"), os.pipe()
+    app, ends = builder.executable("nopie"), os.pipe()
     os.close(ends[0])
     try:
         result = subprocess.run([helpers.HUGELD, "run", *words, "-o", f"store={own_store},verbose=2", "--", app], stdout=subprocess.PIPE,
@@ -115,9 +25,9 @@ def test_lines_that_are_not_read(own_store, program, words):
 
 
 @pytest.mark.check_all
-def test_no_room_for_variables(program):
+def test_no_room_for_variables(builder):
     """The kernel takes no more variables than the program has: it runs without hugeld's."""
-    app, tried = program("nopie"), 0
+    app, tried = builder.executable("nopie"), 0
     limit = 512 << 10  # a limit of the stack, a quarter of which is for words and variables
 
     def run(size, *words):

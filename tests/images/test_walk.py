@@ -266,23 +266,6 @@ def test_machine_without_huge_pages(place, pool, thp, tmp_path):
         helpers.end_process(process)
 
 
-def test_refusals_do_not_contradict(tmp_path):
-    """What a line advises is no command that another refuses, and each finds a program by its name as run does."""
-    named = hugeld("image", "env", tmp_path / "image")
-    assert "check the name" not in named.stderr and (named.returncode == 0) == (tmp_path / "image").exists(), named
-    assert json.loads(hugeld("inspect", "--json", "env").stdout)["files"][0]["path"] == shutil.which("env")
-    for words in (["image", "no-such-program", tmp_path / "none"], ["inspect", "no-such-program"], ["run", "no-such-program"],
-                  ["bench", "--", "no-such-program"]):
-        assert "No such file or directory; check the name and PATH" in hugeld(*words).stderr, words
-    assert hugeld("doctor", "--", "env").stderr == "hugeld: doctor: env is one too many; give none\n"
-    strict = hugeld("run", "-o", "strict=on", "-p", "nosuch.so", "--", "/usr/bin/env")
-    assert strict.returncode == 127 and "nosuch.so: no object that is loaded at startup has this name" in strict.stderr, strict
-    assert hugeld("run").stderr == "hugeld: run: no program given; try 'hugeld run -- PROGRAM'\n"
-    for words in (["share", "-j", "unit", "foo"], ["run", "--share", "true"], ["help"], ["run", "--vai=ldso", "true"]):
-        refused = hugeld(*words)
-        assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "--help'" in refused.stderr, refused
-
-
 def test_remedies_name_commands_that_exist():
     """Each 'hugeld COMMAND' in reason.def is one."""
     commands = re.findall(r"^  (\w[\w-]*) ", hugeld("--help").stdout, re.M)
