@@ -69,23 +69,6 @@ def test_demangled(moved_app, named, clean_tmp):
     assert all(b == a for a, b in names.items() if not a.startswith(("_Z", "_R")))
 
 
-RUST = {"_ZN4core3fmt9Formatter3pad17h0123456789abcdefE": "core::fmt::Formatter::pad",
-        "_RNvCs1234_7mycrate3foo": "mycrate::foo"}
-
-
-def test_rust_names(builder, pool, library, pause_library, clean_tmp):
-    """Both manglings."""
-    pool(64)
-    lines = "".join(f".globl {name}\n.type {name}, @function\n{name}: .skip 4194304, 0xcc\n.size {name}, 4194304\n"
-                    for name in RUST)
-    source = builder.write("rust.s", f'.text\n{lines}.section .note.GNU-stack,""\n')
-    main = builder.write("tiny-main.c", "int main(void) { return 0; }\n")
-    app = builder.once("rusty", lambda folder: builder.compile(folder / "rusty", main, source))
-    env = helpers.preload(library, pause_library, options="backend=hugetlb")
-    with helpers.paused([app], env, "rusty") as process:
-        assert {line.name for line in write_map(process, "--demangle")} >= set(RUST.values())
-
-
 @pytest.fixture
 def debug_file(named, tmp_path):
     """debug_file(how): a stripped copy of the large program whose names are where HOW says, and it before stripping."""
@@ -142,13 +125,6 @@ def test_nothing_moved(builder, library, pause_library, clean_tmp):
         assert not map_path(process).exists()
 
 
-def test_stripped(named, moved_app, tmp_path):
-    app = tmp_path / "large"
-    subprocess.run(["strip", "-o", app, named("large", "-pie", filler=2080)], check=True, timeout=60)
-    process, _ = moved_app("edges=small", app=app)
-    one_line(hugeld("perf-map", process.pid), 1, "names no function in the moved text; install its debug symbols")
-
-
 def test_several(named, moved_app, clean_tmp):
     """A line says why one of the processes gets no map, and the others get theirs."""
     processes = [moved_app("edges=small")[0] for _ in range(2)]
@@ -156,31 +132,6 @@ def test_several(named, moved_app, clean_tmp):
     result = hugeld("perf-map", processes[0].pid, gone, processes[1].pid)
     assert (result.returncode, result.stdout.count("\n")) == (1, 2) and f"{gone}: no such process" in result.stderr
     assert all(map_path(process).stat().st_size > 10000 for process in processes)
-
-
-# --- wrong use ---
-
-
-@pytest.mark.parametrize("arguments", [
-    [], ["0"], ["-1"], ["--output", "f", "1", "2"], ["--output", "f"], ["--output", "f", "--append", "1"],
-    ["--output", "f", "--children", "1"], ["--no-such-option", "1"], ["name"], ["1", "name"], ["99999999999999999999"],
-], ids=" ".join)
-def test_wrong_use(arguments):
-    one_line(hugeld("perf-map", *arguments), 2)
-
-
-def test_no_process():
-    process = helpers.start(["true"])
-    process.wait(timeout=helpers.PATIENCE)
-    helpers.end_process(process)
-    one_line(hugeld("perf-map", process.pid), 1, "no such process")
-
-
-def test_help():
-    result = hugeld("perf-map", "--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    for word in ("--append", "--children", "--demangle", "--output", "build ID", "namespace"):
-        assert word in result.stdout
 
 
 def test_output(moved_app, tmp_path):

@@ -122,13 +122,6 @@ def test_broken_files(map_file, tmp_path, changes, keep):
     read_map(map_file(path) or "")
 
 
-@pytest.mark.parametrize("kind", [2, 11], ids=["symtab", "dynsym"])
-def test_either_table(map_file, tmp_path, kind):
-    path = tmp_path / "file"
-    path.write_bytes(make_elf([("function", BASE, 16, GLOBAL, FUNC)], kind))
-    assert map_file(path) == "1000 10 function\n"
-
-
 # --- linked files ---
 
 
@@ -165,20 +158,6 @@ def test_functions(map_file, named, flags):
     check_map(read_map(map_file(app)), app)
 
 
-def test_one_of_several_aliases(map_file, named):
-    lines = read_map(map_file(named("names")))
-    found = [line.name.rstrip() for line in lines if re.fullmatch(r"_?f(_\w+)?", line.name.rstrip())]
-    assert found == ["f_alias"]  # not weak, no underscore, the longest
-    assert [line.name for line in lines if line.name in ("hand_written", "no_size", "chosen")] != []
-
-
-def test_hand_written_functions(map_file, named):
-    """A symbol without a size reaches up to the next one; so does one without a type, where no function is."""
-    lines = {line.name: line for line in read_map(map_file(named("names")))}
-    assert lines["hand_written"].end - lines["hand_written"].start == 32
-    assert lines["no_size"].end == lines["next"].start == lines["no_size"].start + 64
-
-
 STUBS = r"""
 #include <math.h>
 #include <stdio.h>
@@ -211,14 +190,6 @@ def test_stubs(map_file, builder, flags):
     found = {line.start - BIAS: line.name for line in read_map(map_file(app, BIAS)) if line.name.endswith("@plt")}
     assert len(wanted) >= 6
     assert found == wanted
-
-
-@pytest.mark.parametrize("length", [300, 5000])
-def test_stub_with_a_long_name(map_file, builder, length):
-    name = "n" * length
-    source = builder.write(f"long{length}.c", f"int {name}(void); int calls(void) {{ return {name}() + 1; }}")
-    library = builder.once(f"long{length}", lambda folder: builder.compile(folder / f"long{length}", source, "-shared", "-fPIC"))
-    assert f"{name}@plt" in [line.name for line in read_map(map_file(library))]
 
 
 def make_stubs(count, sections):
@@ -267,12 +238,6 @@ def test_stub_of_an_ifunc(map_file, named):
     stripped = app.with_name("stripped")
     subprocess.run(["strip", "-o", stripped, app], check=True, timeout=60)
     assert re.search(r" \*ABS\*\+0x[0-9a-f]+@plt\n", map_file(stripped))
-
-
-def test_plt_header(map_file, builder):
-    app = builder.once("stubs-header", lambda folder: builder.compile(
-        folder / "stubs-header", builder.write("stubs.c", STUBS), "-fno-builtin", "-lm", "-Wl,-z,lazy"))
-    assert [line.name for line in read_map(map_file(app))].count(".plt") == 1
 
 
 @pytest.mark.parametrize("name", [pytest.param("node", marks=pytest.mark.check_all), "python3", "gdb", "cc1plus"])

@@ -52,7 +52,7 @@ def stopped(build, start_stopped, pool, tmp_path):
 
     def start(link, options, *words, prefix=()):
         path = build(link)
-        return start_stopped(profiles.Program(path.name, [*prefix, path, *words], (path.name,), folder=tmp_path), options)
+        return start_stopped(profiles.Program(path.name, [*prefix, path, *words], tmp_path), options)
 
     return start
 
@@ -132,7 +132,7 @@ def core_of(stopped, link, options, kind, folder, filter="0x33"):
 @pytest.mark.check_all
 @pytest.mark.parametrize("kind", ["gcore", "kernel"])
 @BOTH
-def test_core(stopped, build, figure, tmp_path, link, kind):
+def test_core(stopped, build, tmp_path, link, kind):
     """gdb and eu-stack unwind the core file, which has the text. eu-stack needs the executable's path if the ELF header has
     moved."""
     if kind == "gcore":
@@ -144,10 +144,8 @@ def test_core(stopped, build, figure, tmp_path, link, kind):
             sizes[options] = core.stat().st_size
             said[options] = [chain(gdb(build(link), core, commands=["backtrace"])),
                              chain(helpers.run(["eu-stack", f"--core={core}", "-e", build(link)]).stdout)]
-            alone = chain(helpers.run(["eu-stack", f"--core={core}"]).stdout)
             code = re.findall(r"<deep_three\+\d+>:\s+(.*)", gdb(build(link), core, commands=["x/3i deep_three"]))
             said[options].append(code)
-    figure(f"core by {kind}, {link}: {sizes[HUGETLB] - sizes[PLAIN]} bytes larger; eu-stack without -e: {alone}")
     assert said[HUGETLB] == said[PLAIN] and said[PLAIN][:2] == [TO_MAIN, TO_MAIN] and len(said[PLAIN][2]) == 2
     if kind == "kernel":  # gcore takes the whole plain text along, because of the breakpoint
         assert sizes[HUGETLB] > sizes[PLAIN] + helpers.HUGE
@@ -169,76 +167,6 @@ def test_own_view(stopped, build, link):
     seen = moved.split("\n")[0].split()
     assert len(seen) == len(names.split()) and [n for n in names.split() if n in TO_MAIN] == TO_MAIN
     assert not set(TO_MAIN) & set(seen) and "?" in seen, "the documentation says so"
-
-
-@pytest.mark.check_all
-@BOTH
-def test_small_core(stopped, build, tmp_path, link):
-    """Without hugetlb pages (bit 5 of the filter) it is as small as without hugeld, and gdb takes the code from the file."""
-    found = {}
-    for options, name in ((PLAIN, "0x33"), (HUGETLB, "0x13")):
-        with core_of(stopped, link, options, "kernel", tmp_path, name) as core:
-            told = gdb(build(link), core, commands=["backtrace", "x/3i deep_three"])
-            found[options] = (chain(told), re.findall(r"<deep_three\+\d+>:\s+(.*)", told))
-            assert core.stat().st_size < 1 << 20
-    assert found[HUGETLB] == found[PLAIN] and found[PLAIN][0] == TO_MAIN and len(found[PLAIN][1]) == 2
-
-
-@BOTH
-def test_eu_stack(stopped, link):
-    need("eu-stack")
-    said = {}
-    for options in (PLAIN, HUGETLB):
-        with stopped(link, options, "work", "20000") as process:
-            process.resume()
-            helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="its sleeping")
-            said[options] = chain(helpers.run(["eu-stack", "-p", process.pid]).stdout)
-    assert said[PLAIN] == TO_MAIN
-    assert said[HUGETLB] == [], "the documentation says so"
-
-
-def test_strace_stacks(stopped, tmp_path):
-    """strace -k ends at the first moved function."""
-    need("strace")
-    said = {}
-    for options in (PLAIN, HUGETLB):
-        trace = tmp_path / "trace"
-        with stopped("nopie", options, "work", "20") as process:
-            tracer = helpers.start(["strace", "-k", "-e", "trace=clock_nanosleep", "-o", trace, "-p", process.pid])
-            try:
-                helpers.wait_until(lambda: "TracerPid:\t0\n" not in pathlib.Path(f"/proc/{process.pid}/status").read_text())
-                process.finish()
-                tracer.communicate(timeout=helpers.PATIENCE)
-            finally:
-                helpers.end_process(tracer)
-        said[options] = chain(trace.read_text().replace("(", " "))
-    assert said[PLAIN] == TO_MAIN and said[HUGETLB] == [], "the documentation says so"
-
-
-@pytest.mark.check_all
-def test_valgrind(build, library, pool):
-    """valgrind refuses the call by which text goes aside (MREMAP_DONTUNMAP), so the text stays; nothing else is different."""
-    need("valgrind")
-    pool(16)
-    argv = ["valgrind", "-q", "--error-exitcode=9", build("nopie"), "work", "3"]
-    plain = helpers.run(argv)
-    moved = helpers.run(argv, helpers.preload(library, options="verbose=2,backend=hugetlb", patterns="stops-*"))
-    assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout) == (0, plain.stdout)
-    assert "hugeld: stops-nopie: text stays: the kernel does not let huge pages into its place" in moved.stderr
-
-
-def test_usdt(build, stopped, library, probe):
-    """A probe of <sys/sdt.h> is a uprobe: if it is set before the start, the text stays and each probe is hit; after the
-    start none is."""
-    path = build("nopie")
-    note = helpers.run(["readelf", "-n", path]).stdout
-    probe = probe(path, int(re.search(r"Provider: stops\s+Name: leaf\s+Location: (0x[0-9a-f]+)", note)[1], 0))
-    with stopped("nopie", HUGETLB, "work", "5") as process:
-        probe.set()
-        assert process.finish()[0] == 0
-    assert probe.hits() == 0
-    told = helpers.run_preloaded([path, "work", "5"], options="verbose=1", library=library).stderr
-    assert probe.hits() == 5 and "text stays: it was changed in memory" in told
 
 
 RACE = """
