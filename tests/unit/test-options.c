@@ -54,18 +54,6 @@ static void assert_defaults(const struct hl_options *options) {
                          value_of(&defaults, hl_option_rows[i].name));
 }
 
-static void test_defaults(void **state) {
-    (void)state;
-    struct hl_options options;
-    hl_default_options(&options);
-    assert_null(options.objects.at);
-    assert_int_equal(options.exe.bytes, 1);
-    assert_memory_equal(options.exe.at, "*", 1);
-    for (size_t i = 0; i < hl_option_row_count; i++)
-        if (hl_option_rows[i].type != HL_GLOB)
-            assert_int_equal(value_of(&options, hl_option_rows[i].name), 0);
-}
-
 /* The design's table, word for word: a value that is renamed or reordered must be renamed here too. */
 static void test_table_of_the_design(void **state) {
     (void)state;
@@ -143,69 +131,6 @@ static void test_wrong_names(void **state) {
     }
 }
 
-static void test_several(void **state) {
-    (void)state;
-    struct hl_options options;
-    struct told told;
-    assert_int_equal(parse(&options, "backend=thp,verbose=3,reserve_pages=12,exe=a*b,strict=on", &told), 0);
-    assert_int_equal(options.backend, HL_BACKEND_THP);
-    assert_int_equal(options.verbose, 3);
-    assert_int_equal(options.reserve_pages, 12);
-    assert_int_equal(options.strict, 1);
-    assert_int_equal(options.exe.bytes, 3);
-    assert_memory_equal(options.exe.at, "a*b", 3);
-
-    assert_int_equal(parse(&options, "verbose=1,verbose=2", &told), 0); /* the later one wins */
-    assert_int_equal(options.verbose, 2);
-    assert_int_equal(parse(&options, "verbose=2,verbose=9", &told), 1); /* a wrong one changes nothing */
-    assert_int_equal(options.verbose, 2);
-    assert_int_equal(parse(&options, "x=1,verbose=2,backend=,edges=small", &told), 2);
-    assert_int_equal(options.verbose, 2);
-    assert_int_equal(options.edges, HL_EDGES_SMALL);
-    assert_string_equal(told.option, "backend=");
-}
-
-static void test_unknown_names(void **state) {
-    (void)state;
-    static const char *const row[][3] = {{"backend=share", "backend=share", "no such value"},
-                                         {"exes=x", "exes=x", "no such option"}};
-    for (unsigned i = 0; i < T_COUNT(row); i++) {
-        struct hl_options options;
-        struct told told;
-        assert_int_equal(parse(&options, row[i][0], &told), 1);
-        assert_string_equal(told.option, row[i][1]);
-        assert_string_equal(told.what, row[i][2]);
-        assert_int_equal(options.backend, HL_BACKEND_AUTO);
-        assert_int_equal(options.edges, HL_EDGES_MERGE);
-    }
-}
-
-static void test_empty(void **state) {
-    (void)state;
-    static const char *const empty[] = {"", ",", ",,,,"};
-    for (unsigned i = 0; i < T_COUNT(empty); i++) {
-        struct hl_options options;
-        struct told told;
-        assert_int_equal(parse(&options, empty[i], &told), 0);
-        assert_defaults(&options);
-    }
-    struct hl_options options;
-    struct told told;
-    assert_int_equal(parse(&options, ",verbose=1,,edges=small,", &told), 0);
-    assert_int_equal(options.verbose, 1);
-    assert_int_equal(options.edges, HL_EDGES_SMALL);
-}
-
-static void test_numbers(void **state) {
-    (void)state;
-    struct hl_options options;
-    struct told told;
-    assert_int_equal(parse(&options, "reserve_pages=4294967295", &told), 0);
-    assert_int_equal(options.reserve_pages, UINT32_MAX);
-    assert_int_equal(parse(&options, "reserve_pages=00000000000000000000000000007", &told), 0);
-    assert_int_equal(options.reserve_pages, 7);
-}
-
 static void test_folders(void **state) {
     (void)state;
     struct hl_options options;
@@ -256,12 +181,12 @@ static void test_long_texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),      cmocka_unit_test(test_table_of_the_design),
-        cmocka_unit_test(test_every_value),   cmocka_unit_test(test_wrong_values),
-        cmocka_unit_test(test_wrong_names),   cmocka_unit_test(test_several),
-        cmocka_unit_test(test_empty),         cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_folders),       cmocka_unit_test(test_long_texts),
-        cmocka_unit_test(test_unknown_names),
+        cmocka_unit_test(test_table_of_the_design),
+        cmocka_unit_test(test_every_value),
+        cmocka_unit_test(test_wrong_values),
+        cmocka_unit_test(test_wrong_names),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_long_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -224,79 +224,6 @@ static void test_invented_objects(void **state) {
     }
 }
 
-static unsigned text_share(const struct hl_plan *plan) {
-    return (unsigned)((plan->text_covered_bytes * 100 + plan->text_bytes / 2) / plan->text_bytes);
-}
-
-/* The design's table: the least and the greatest share of text over the load addresses, in per cent. */
-static void test_shares_of_the_design(void **state) {
-    (void)state;
-    static const struct {
-        const struct binary *binary;
-        bool fixed;
-        unsigned least, most;
-    } row[] = {{&cc1plus, true, 100, 100},  {&node, true, 100, 100}, {&python, true, 100, 100},
-               {&mariadbd, false, 99, 100}, {&llvm, false, 97, 99},  {&clang_cpp, false, 93, 97},
-               {&postgres, false, 77, 100}, {&perl, false, 0, 100},  {&bash, false, 0, 0}};
-    struct hl_options options = options_of("");
-    for (unsigned i = 0; i < T_COUNT(row); i++) {
-        unsigned least = 100, most = 0;
-        for (uint64_t offset = 0; offset < (row[i].fixed ? 1 : 512); offset++) {
-            struct hl_object object;
-            struct hl_plan plan;
-            read_binary(&object, row[i].binary, offset * T_PAGE);
-            hl_plan_object(&plan, &object, &options, &t_geometry);
-            unsigned share = text_share(&plan);
-            least = share < least ? share : least;
-            most = share > most ? share : most;
-        }
-        if (least != row[i].least || most != row[i].most)
-            fail_msg("%s: %u to %u %%, not %u to %u", row[i].binary->name, least, most, row[i].least,
-                     row[i].most);
-    }
-}
-
-static void test_pages_of_mariadbd(void **state) {
-    (void)state;
-    struct hl_options merge = options_of("segments=text"), keep = options_of("edges=small,segments=text"),
-                      all = options_of("data=off");
-    for (uint64_t offset = 0; offset < 512; offset++) {
-        struct hl_object object;
-        struct hl_plan plan;
-        read_binary(&object, &mariadbd, offset * T_PAGE);
-        hl_plan_object(&plan, &object, &merge, &t_geometry);
-        assert_in_range(plan.pages[HL_TEXT], 5, 6);
-        assert_int_equal(plan.pages[HL_RODATA], 0);
-        assert_true(plan.made_executable_bytes < 2 * T_HUGE);
-        hl_plan_object(&plan, &object, &keep, &t_geometry);
-        assert_in_range(plan.pages[HL_TEXT], 3, 4);
-        assert_int_equal(plan.made_executable_bytes, 0);
-        hl_plan_object(&plan, &object, &all, &t_geometry);
-        assert_in_range(plan.pages[HL_TEXT] + plan.pages[HL_RODATA], 9, 11);
-    }
-}
-
-static void test_spans_of_cc1plus(void **state) {
-    (void)state;
-    struct hl_object object;
-    struct hl_plan plan;
-    struct hl_options options = options_of("");
-    read_binary(&object, &cc1plus, 0);
-    assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
-    static const struct hl_span wanted[] = {{0x400000, 0x600000, R, HL_RODATA},
-                                            {0x600000, 0x1c00000, RX, HL_TEXT},
-                                            {0x1c00000, 0x2400000, R, HL_RODATA}};
-    assert_int_equal(plan.n_spans, T_COUNT(wanted));
-    for (unsigned i = 0; i < T_COUNT(wanted); i++) {
-        assert_int_equal(plan.span[i].start, wanted[i].start);
-        assert_int_equal(plan.span[i].end, wanted[i].end);
-        assert_int_equal(plan.span[i].flags, wanted[i].flags);
-        assert_int_equal(plan.span[i].kind, wanted[i].kind);
-    }
-    assert_int_equal(plan.made_executable_bytes, (0x6578b0 - 0x600000) + (0x1c00000 - 0x1b8b000));
-    assert_int_equal(plan.reason[3], HL_REASON_TOO_SMALL);
-}
-
 /* Linked at 2 MiB: covered to the last byte, out into the gaps, not into the next segment nor past the end.
  */
 static void test_gaps_of_aligned_object(void **state) {
@@ -320,20 +247,6 @@ static void test_gaps_of_aligned_object(void **state) {
     read_binary(&object, &last, 0);
     assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
     assert_int_equal(plan.span[0].end, 0xa00000);
-}
-
-static void test_holes_of_node(void **state) {
-    (void)state;
-    struct hl_object object;
-    struct hl_plan plan;
-    struct hl_options options = options_of("");
-    read_binary(&object, &node, 0);
-    assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
-    assert_int_equal(plan.n_spans, 3);
-    assert_int_equal(plan.span[1].start, 0xa00000);
-    assert_int_equal(plan.span[1].end, 0x2600000); /* 497 bytes of text are behind it */
-    assert_int_equal(text_share(&plan), 100);
-    assert_int_equal(plan.reason[5], HL_REASON_TOO_SMALL);
 }
 
 /* Debian 12's libicudata and libXdmcp (linked at 2 MiB, as once was usual): a page for a few bytes of text.
@@ -372,22 +285,6 @@ static void test_sparse_text(void **state) {
     assert_int_equal(plan.pages[HL_RODATA], 13);
     assert_int_equal(plan.reason[1], HL_REASON_SPARSE_TEXT);
     assert_int_equal(plan.made_executable_bytes, 0);
-}
-
-/* Text of a page and so much of the next one. */
-static void test_least_text(void **state) {
-    (void)state;
-    for (uint64_t bytes = 0xfff0; bytes <= 0x10000; bytes += 0x10) {
-        struct binary binary = {
-            "least", {{0, T_HUGE + bytes, T_HUGE + bytes, RX}, {T_HUGE + 0x10000, T_HUGE, T_HUGE, R}}, 0, 0};
-        struct hl_object object;
-        struct hl_plan plan;
-        struct hl_options options = options_of("segments=text");
-        read_binary(&object, &binary, 0);
-        assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
-        assert_int_equal(plan.pages[HL_TEXT], bytes < T_HUGE / 32 ? 1 : 2);
-        assert_int_equal(plan.reason[0], HL_MOVED);
-    }
 }
 
 static void test_data_outside_relro(void **state) {
@@ -495,27 +392,6 @@ static void test_text_relocations(void **state) {
     assert_int_equal(plan.reason[1], HL_REASON_TEXT_RELOCATIONS);
 }
 
-/* 32 segments of one huge page each, alternating: the most spans that a real table can ask for. */
-static void test_most_segments(void **state) {
-    (void)state;
-    Elf64_Phdr phdr[HL_SEGMENTS_MAX];
-    for (unsigned i = 0; i < HL_SEGMENTS_MAX; i++)
-        phdr[i] = (Elf64_Phdr){.p_type = PT_LOAD,
-                               .p_flags = i % 2 ? RX : R,
-                               .p_vaddr = i * (3 * T_HUGE + T_HUGE / 2),
-                               .p_filesz = 3 * T_HUGE + T_HUGE / 2,
-                               .p_memsz = 3 * T_HUGE + T_HUGE / 2,
-                               .p_align = T_PAGE};
-    struct hl_options options[OPTIONS];
-    unsigned n_options = all_options(options);
-    for (unsigned o = 0; o < n_options; o++) {
-        struct hl_object object = {.path = "32 segments"};
-        struct hl_plan plan;
-        assert_int_equal(hl_read_segments(&object, phdr, HL_SEGMENTS_MAX, 17 * T_PAGE, &t_geometry), 0);
-        check_plan(&plan, &object, &options[o]);
-    }
-}
-
 /* arm64 with pages of 16 KiB: a huge page is 32 MiB. */
 static void test_other_page_sizes(void **state) {
     (void)state;
@@ -540,18 +416,16 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_load_offsets),
         cmocka_unit_test(test_invented_objects),
-        cmocka_unit_test(test_shares_of_the_design),
-        cmocka_unit_test(test_pages_of_mariadbd),
-        cmocka_unit_test(test_spans_of_cc1plus),
+
         cmocka_unit_test(test_gaps_of_aligned_object),
-        cmocka_unit_test(test_holes_of_node),
+
         cmocka_unit_test(test_sparse_text),
-        cmocka_unit_test(test_least_text),
+
         cmocka_unit_test(test_data_outside_relro),
         cmocka_unit_test(test_bss),
         cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_text_relocations),
-        cmocka_unit_test(test_most_segments),
+
         cmocka_unit_test(test_other_page_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
