@@ -15,7 +15,6 @@
 #include <linux/futex.h>
 #include <linux/io_uring.h>
 #include <linux/seccomp.h>
-#include <mqueue.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -29,21 +28,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/file.h>
-#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sem.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/timerfd.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -89,8 +82,7 @@ static struct shared {
     _Atomic int stop;
     _Atomic unsigned answered;
 } * shared;
-static int pipe_[2], pair[2], event, semaphores, queue, lock = -1, listener;
-static mqd_t messages;
+static int pipe_[2], pair[2], semaphores, listener;
 static struct sockaddr_un address;
 static pid_t parent, waker;
 
@@ -112,16 +104,6 @@ static void wait_futex_timed(void) {
     while (shared->word == 0)
         want(syscall(SYS_futex, &shared->word, FUTEX_WAIT, 0, &timeout, NULL, 0) == 0 || errno == EAGAIN,
              "futex with a timeout");
-}
-
-/* With an absolute timeout. */
-static void wait_futex_bitset(void) {
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += 60;
-    while (shared->word == 0)
-        want(syscall(SYS_futex, &shared->word, FUTEX_WAIT_BITSET, 0, &end, NULL, ~0u) == 0 || errno == EAGAIN,
-             "futex with a bitset");
 }
 
 static double read_clock(void) {
@@ -148,17 +130,6 @@ static void wait_nanosleep_rest(void) {
              "nanosleep");
         want(read_clock() - began >= 0.4, "nanosleep was short");
         want(time.tv_nsec == 200000000 && rest.tv_nsec == 7, "nanosleep has written the rest");
-    }
-}
-
-/* The place for the remaining time has another value each time. */
-static void wait_nanosleep_varying(void) {
-    static struct timespec rest;
-    for (long i = 1; !shared->stop; i++) {
-        struct timespec time = {0, 100000000};
-        rest = (struct timespec){i, i};
-        want(nanosleep(&time, &rest) == 0, "nanosleep");
-        want(rest.tv_sec == i && rest.tv_nsec == i, "nanosleep has written the rest");
     }
 }
 
@@ -237,32 +208,9 @@ static void wait_epoll_pwait(void) {
     want(epoll_pwait(make_epoll(), &got, 1, 60000, &none) == 1, "epoll_pwait");
 }
 
-static void wait_epoll_pwait2(void) {
-    struct epoll_event got;
-    struct timespec timeout = {60, 0};
-    want(syscall(441, make_epoll(), &got, 1, &timeout, NULL, 8) == 1, "epoll_pwait2");
-}
-
 static void wait_pipe(void) {
     char byte;
     want(read(pipe_[0], &byte, 1) == 1, "read of a pipe");
-}
-
-/* A pipe that has a name in a file system. */
-static void wait_fifo(void) {
-    char path[64], bytes[2];
-    snprintf(path, sizeof path, "/tmp/hugeld-test-fifo-%d", getpid());
-    want(mkfifo(path, 0600) == 0, "mkfifo");
-    int fifo = open(path, O_RDWR);
-    unlink(path);
-    pid_t writer = fork();
-    if (writer == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        while (read(pipe_[0], bytes, 1) != 1)
-            continue;
-        _exit(write(fifo, "xy", 2) != 2);
-    }
-    want(read(fifo, bytes, 2) == 2 && waitpid(writer, NULL, 0) == writer, "read of a FIFO");
 }
 
 static void wait_pipe_write(void) {
@@ -284,35 +232,6 @@ static void wait_pipe_write(void) {
     want(write(full[1], bytes, sizeof bytes) == sizeof bytes, "write to a pipe");
     close(full[1]);
     want(waitpid(reader, NULL, 0) == reader, "waitpid");
-}
-
-static void wait_socket(void) {
-    char byte;
-    want(recv(pair[0], &byte, 1, 0) == 1, "recv");
-}
-
-static void set_timeout(void) {
-    struct timeval timeout = {60, 0};
-    want(setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0, "SO_RCVTIMEO");
-}
-
-static void wait_socket_timed(void) {
-    set_timeout();
-    wait_socket();
-}
-
-static void wait_socket_read(void) {
-    char byte;
-    set_timeout();
-    want(read(pair[0], &byte, 1) == 1, "read of a socket");
-}
-
-static void wait_recvmsg(void) {
-    char byte;
-    struct iovec vector = {&byte, 1};
-    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
-    set_timeout();
-    want(recvmsg(pair[0], &message, 0) == 1, "recvmsg");
 }
 
 /* Of two bytes the first is there, so that an interrupted call would return it. */
@@ -340,43 +259,10 @@ static void wait_io_getevents(void) {
 
 static void wait_accept(void) { want(accept(listener, NULL, NULL) >= 0, "accept"); }
 
-static void wait_accept4(void) { want(accept4(listener, NULL, NULL, SOCK_CLOEXEC) >= 0, "accept4"); }
-
-/* The waker closes a file. */
-static void wait_inotify(void) {
-    char bytes[512], name[64];
-    int watcher = inotify_init1(0);
-    snprintf(name, sizeof name, "/proc/self/fd/%d", lock);
-    want(inotify_add_watch(watcher, name, IN_CLOSE) >= 0, "inotify_add_watch");
-    want(read(watcher, bytes, sizeof bytes) >= (ssize_t)sizeof(struct inotify_event), "read of inotify");
-}
-
-static void wait_eventfd(void) {
-    uint64_t number;
-    want(read(event, &number, sizeof number) == sizeof number, "read of an eventfd");
-}
-
-static void wait_timerfd(void) {
-    int timer = timerfd_create(CLOCK_MONOTONIC, 0);
-    struct itimerspec time = {{0, 300000000}, {0, 300000000}};
-    timerfd_settime(timer, 0, &time, NULL);
-    while (!shared->stop) {
-        uint64_t number;
-        want(read(timer, &number, sizeof number) == sizeof number, "read of a timerfd");
-    }
-}
-
 static void block_usr1(sigset_t *set) {
     sigemptyset(set);
     sigaddset(set, SIGUSR1);
     sigprocmask(SIG_BLOCK, set, NULL);
-}
-
-static void wait_signalfd(void) {
-    struct signalfd_siginfo got;
-    sigset_t set;
-    block_usr1(&set);
-    want(read(signalfd(-1, &set, 0), &got, sizeof got) == sizeof got && got.ssi_signo == SIGUSR1, "signalfd");
 }
 
 static void wait_sigwait(void) {
@@ -384,13 +270,6 @@ static void wait_sigwait(void) {
     siginfo_t info;
     block_usr1(&set);
     want(sigwaitinfo(&set, &info) == SIGUSR1 && info.si_pid == waker, "sigwaitinfo");
-}
-
-static void wait_sigtimedwait(void) {
-    sigset_t set;
-    struct timespec timeout = {60, 0};
-    block_usr1(&set);
-    want(sigtimedwait(&set, NULL, &timeout) == SIGUSR1, "sigtimedwait");
 }
 
 static _Atomic int handled;
@@ -493,32 +372,7 @@ static void wait_semtimedop(void) {
     want(semtimedop(semaphores, &down, 1, &timeout) == 0, "semtimedop");
 }
 
-static void wait_msgrcv(void) {
-    struct {
-        long type;
-        char byte;
-    } got;
-    want(msgrcv(queue, &got, 1, 0, 0) == 1, "msgrcv");
-}
-
-static void wait_mq(void) {
-    char bytes[64];
-    want(mq_receive(messages, bytes, sizeof bytes, NULL) == 1, "mq_receive");
-}
-
-static void wait_flock(void) { want(flock(lock, LOCK_EX) == 0, "flock"); }
-
-static void wait_fcntl(void) {
-    struct flock wanted = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    want(fcntl(lock, F_SETLKW, &wanted) == 0, "fcntl");
-}
-
 static void wait_wait4(void) { want(wait4(waker, NULL, 0, NULL) == waker, "wait4"); }
-
-static void wait_waitid(void) {
-    siginfo_t info;
-    want(waitid(P_PID, (id_t)waker, &info, WEXITED) == 0 && info.si_pid == waker, "waitid");
-}
 
 static void wait_vfork(void) {
     pid_t child = vfork();
@@ -845,17 +699,6 @@ static int filter_call(unsigned call, unsigned action, unsigned flags) {
     return result;
 }
 
-/* Waits until the first thread is traced, which has stopped then. */
-static void await_tracer(void) {
-    char line[256];
-    for (int tracer = 0; tracer == 0 && !shared->stop;) {
-        FILE *status = fopen("/proc/self/status", "r");
-        while (fgets(line, sizeof line, status) != NULL)
-            sscanf(line, "TracerPid: %d", &tracer);
-        fclose(status);
-    }
-}
-
 /* Waits until the first thread's stack has grown: the frame is there. */
 static void await_frame(void) {
     char line[512];
@@ -869,20 +712,6 @@ static void await_frame(void) {
             }
         fclose(maps);
     }
-}
-
-static void *filter_when_traced(void *data) {
-    await_tracer();
-    usleep(1000);
-    filter_call(SYS_mmap, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC);
-    return data;
-}
-
-static void run_filtered_late(void) {
-    pthread_t thread;
-    pthread_create(&thread, NULL, filter_when_traced, NULL);
-    wait_futex();
-    pthread_join(thread, NULL);
 }
 
 #ifdef __x86_64__
@@ -1161,37 +990,19 @@ static void run_unanswered_close(void) {
 
 static void wake(void) {
     struct sembuf up = {0, 1, 0};
-    struct {
-        long type;
-        char byte;
-    } message = {1, 'x'};
-    const uint64_t one = 1;
     shared->stop = 1;
     shared->word = 1;
     syscall(SYS_futex, &shared->word, FUTEX_WAKE, 1000, NULL, NULL, 0);
-    want(write(pipe_[1], "x", 1) == 1 && write(pair[1], "x", 1) == 1 && write(event, &one, 8) == 8, "wake");
+    want(write(pipe_[1], "x", 1) == 1 && write(pair[1], "x", 1) == 1, "wake");
     semop(semaphores, &up, 1);
-    msgsnd(queue, &message, 1, 0);
-    mq_send(messages, "x", 1, 0);
     int client = socket(AF_UNIX, SOCK_STREAM, 0);
     connect(client, (struct sockaddr *)&address, sizeof address);
-    flock(lock, LOCK_UN);
-    close(lock);
     kill(parent, SIGUSR1);
 }
 
-static void run_waker(bool locks) {
+static void run_waker(void) {
     char byte;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (locks) {
-        struct flock wanted = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-        char *path;
-        want(asprintf(&path, "/proc/self/fd/%d", lock) > 0, "asprintf");
-        int own = open(path, O_RDWR);
-        close(lock);
-        lock = own;
-        want(flock(lock, LOCK_EX) == 0 && fcntl(lock, F_SETLK, &wanted) == 0, "lock");
-    }
     want(write(pair[1], "r", 1) == 1, "ready");
     while (read(0, &byte, 1) > 0)
         continue;
@@ -1204,14 +1015,8 @@ static void prepare(void) {
     char byte;
     shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     want(pipe(pipe_) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "pipe");
-    event = eventfd(0, 0);
     semaphores = semget(IPC_PRIVATE, 1, 0600);
-    queue = msgget(IPC_PRIVATE, 0600);
     snprintf(name, sizeof name, "/hugeld-test-%d", getpid());
-    struct mq_attr attributes = {.mq_maxmsg = 1, .mq_msgsize = 64};
-    messages = mq_open(name, O_RDWR | O_CREAT, 0600, &attributes);
-    mq_unlink(name);
-    lock = memfd_create("lock", 0);
     address.sun_family = AF_UNIX;
     snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "%s", name);
     listener = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -1221,14 +1026,11 @@ static void prepare(void) {
     parent = getpid();
     waker = fork();
     if (waker == 0)
-        run_waker(true);
+        run_waker();
     want(read(pair[0], &byte, 1) == 1, "the waker");
 }
 
-static void forget(void) {
-    semctl(semaphores, 0, IPC_RMID);
-    msgctl(queue, IPC_RMID, NULL);
-}
+static void forget(void) { semctl(semaphores, 0, IPC_RMID); }
 
 static const struct mode {
     const char *name;
@@ -1251,16 +1053,8 @@ static const struct mode {
     WAIT(epoll_pwait),
     WAIT(pipe),
     WAIT(pipe_write),
-    WAIT(socket),
-    WAIT(socket_timed),
-    WAIT(socket_read),
-    WAIT(recvmsg),
     WAIT(accept),
-    WAIT(eventfd),
-    WAIT(timerfd),
-    WAIT(signalfd),
     WAIT(sigwait),
-    WAIT(sigtimedwait),
     WAIT(sigsuspend),
     WAIT(for_eintr),
     WAIT(every_eintr),
@@ -1268,12 +1062,7 @@ static const struct mode {
     WAIT(faulted_twice),
     WAIT(semop),
     WAIT(semtimedop),
-    WAIT(msgrcv),
-    WAIT(mq),
-    WAIT(flock),
-    WAIT(fcntl),
     WAIT(wait4),
-    WAIT(waitid),
     WAIT(vfork),
     WAIT(io_uring),
     WAIT(terminal),
@@ -1299,20 +1088,13 @@ static const struct mode {
     RUN(hostile),
     WAIT(pwait_eintr),
     WAIT(nanosleep_rest),
-    WAIT(nanosleep_varying),
     WAIT(select_constant),
     WAIT(socket_lowat),
     WAIT(io_getevents),
     RUN(handler_deep),
-    RUN(filtered_late),
     RUN(supervised),
     RUN(escape),
     RUN(small),
-    WAIT(futex_bitset),
-    WAIT(epoll_pwait2),
-    WAIT(accept4),
-    WAIT(inotify),
-    WAIT(fifo),
     RUN(compute_beside),
     RUN(unanswered),
     RUN(unanswered_close),

@@ -85,31 +85,3 @@ def test_interrupted(targets, plain_output, attached, number):
             helpers.end_process(bench)
         assert (target.huge_bytes() > 0) == attached
         assert target.finish() == plain_output
-
-
-@pytest.mark.parametrize("arguments", [["--toggle"], ["--toggle", "true"], ["--pid", "1", "--metric", "x"],
-                                       ["--pid", "1"], ["--keep", "true"]])
-def test_wrong_use(arguments):
-    assert helpers.hugeld("bench", *arguments).returncode == 2
-
-
-def test_too_little_work(targets):
-    with attaching.running(targets["exec"], "futex") as target:
-        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--seconds", "0.2", "--metric", "echo 7")
-        assert result.returncode == 1 and "did 0 units of work in 0.2 s" in result.stderr
-        assert target.huge_bytes() == 0
-
-
-def test_nothing_to_count(targets, tmp_path):
-    env = helpers.environment(PATH=tmp_path)  # no perf
-    with attaching.running(targets["exec"], "futex") as target:
-        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--seconds", "0.2", env=env)
-        helpers.one_line(result, 1, "perf is not installed", "--metric")
-        assert target.huge_bytes() == 0
-
-
-def test_no_number(targets):
-    with attaching.running(targets["exec"], "doze") as target:
-        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--metric", "echo no")
-        assert result.returncode == 1 and "printed no number" in result.stderr
-        assert target.huge_bytes() == 0

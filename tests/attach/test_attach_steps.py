@@ -334,15 +334,6 @@ def test_flags_that_come_late(targets, steps, plain_output, tmp_path, command, w
         assert target.finish() == plain_output
 
 
-def test_many_mappings(targets, steps, plain_output, tmp_path):
-    """So many lie below its text that the kernel would read their smaps for milliseconds: the process's locked memory is compared
-    instead."""
-    with told(targets["static-pie"], tmp_path / "fifo", env=helpers.environment(MAPPINGS=2000)) as (target, script):
-        _, code, said = step(steps, "run", ARMED, script("l"), helpers.HUGELD, "attach", target.pid)
-        assert code == 1 and "its mappings do not match" in said, said
-        assert target.huge_bytes() == 0 and target.finish() == plain_output
-
-
 @pytest.mark.check_all
 @pytest.mark.parametrize("word", ["s", "S"])
 def test_sealed_halfway(steps, tmp_path, word):
@@ -419,15 +410,3 @@ def test_ends_while_it_is_looked_at(targets, tmp_path, is_attached, command, scr
             assert nth > 10, result
             break
         assert result.stderr.count("\n") == 1 and re.search(may_be_said, result.stderr), (nth, result)
-
-
-# Longer than one of its sleeps.
-SLEEP = "sleep 0.15"
-
-
-def test_other_rest(targets, steps, plain_output):
-    """It sleeps again, with another value where the rest is written to, before it is stopped."""
-    def move(target):
-        return insist(steps, "run", 1, SLEEP, helpers.HUGELD, "attach", target.pid)[1:]
-
-    attaching.check_rest(targets["exec"], "nanosleep_varying", move, plain_output)
