@@ -79,30 +79,7 @@ def moved_pages(answer, side):
     return sum(r["huge_bytes"] for r in ranges if r["backend"] in ("hugetlb", "thp", "image")) >> 21
 
 
-# --- wrong use ---
-
-
-@pytest.mark.parametrize("arguments", [
-    [], ["--"], ["-n", "0", "true"], ["-n", "5", "true"], ["-n", "-6", "true"], ["-n", "10001", "true"], ["-n", "x", "true"],
-    ["-n"], ["-n", "6"], ["--via=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
-    ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "true"], ["--pid", "1", "-n", "6"], ["--pid", "1", "--report", "x"],
-    ["--pid", "1", "-p", "main"], ["--pid", "1", "--via=preload"], ["--pid", "1", "--at-once"], 
-    ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "0.05"], ["--pid", "1", "--seconds", "1s"],
-    ["--seconds", "1", "true"], ["--report", "/no-such-folder/x.html", "true"], ["--report"],
-], ids=" ".join)
-def test_bench_wrong_use(arguments):
-    one_line(hugeld("bench", *arguments), 2)
-
-
-def test_bench_program_that_cannot_run(tmp_path):
-    one_line(hugeld("bench", "no-such-program-here"), 127, "no-such-program-here", "PATH")
-    one_line(hugeld("bench", tmp_path), 126)
-    one_line(hugeld("bench", "--pid", 2**31 - 1, "--toggle"), 1, "no such process")
-
-
-def test_bench_help():
-    result = hugeld("bench", "--help")
-    assert (result.returncode, result.stderr) == (0, "") and "--report" in result.stdout and "edges" in result.stdout
+# --- programs that cannot run ---
 
 
 # --- the arithmetic ---
@@ -183,13 +160,6 @@ def test_bench_less_processor_time(bench_json, by_clock):
     assert answer["next"] == f"hugeld run --objects=main --options=data=off --via=preload --copy -- {' '.join(answer['program'])}"
 
 
-@pytest.mark.check_all
-def test_bench_slower(bench_json, by_clock):
-    answer = bench_json("pass", "10", "100", env=by_clock)
-    assert answer["ratio"]["wall"] == {"ratio": 10, "low": 10, "high": 10} and "takes 900.0 % more wall time" in answer["sentence"]
-    assert answer["verdict"] == "slower" and answer["next"] is None or name_ratio(answer["ratio"]["processor"]) == "faster"
-
-
 def test_bench_sides_take_turns(bench_json, by_clock, tmp_path):
     """A program whose every second run is slow: a side that always went first would look faster."""
     answer = bench_json("turns", tmp_path / "runs", n=12, env=by_clock)
@@ -197,16 +167,6 @@ def test_bench_sides_take_turns(bench_json, by_clock, tmp_path):
     assert name_ratio(answer["ratio"]["wall"]) == "no difference" and "wall time: no difference seen (±" in answer["sentence"]
     assert "--at-once" in answer["restless"]  # the interval is wide
     assert sorted(answer["runs"]["plain"]["wall_ms"]) == sorted(answer["runs"]["huge"]["wall_ms"]) == 6 * [4] + 6 * [16]
-
-
-@pytest.mark.check_all
-def test_bench_at_once(bench_json):
-    """Each run shares its time with the other side's, and is counted for its own side; a second input reads from its beginning."""
-    answer = bench_json("spin", "200", "10", options=["--at-once"])
-    assert answer["method"] == "at once" and answer["output"] == "same" and answer["pairs"] == 6
-    plain, huge = ([user + system for user, system in zip(runs["user_ms"], runs["system_ms"])]
-                   for runs in (answer["runs"][side] for side in ("plain", "huge")))
-    assert max(huge) < 150 < min(plain)  # ms of processor time
 
 
 def test_bench_at_once_uses_two_processors(bench_json, tmp_path):
@@ -225,19 +185,6 @@ def test_bench_at_once_needs_two(bench):
     one_line(helpers.run(["taskset", "-c", min(os.sched_getaffinity(0)), *words]), 1, "two processors", "take turns")
 
 
-@pytest.mark.check_all
-def test_bench_input_is_read_by_both(bench, tmp_path):
-    """Both sides read it from where it stands, also at the same time."""
-    file = tmp_path / "input"
-    file.write_text("skipped\n" + "".join(f"{i}\n" for i in range(100000)))
-    for method in ([], ["--at-once"]):
-        with open(file) as input_:
-            os.lseek(input_.fileno(), len("skipped\n"), os.SEEK_SET)
-            result = bench("copy", options=["--json", *method], stdin=input_)
-        answer = json.loads(result.stdout)
-        assert answer["output"] == "same" and answer["pairs"] == 6, result
-
-
 # --- checks ---
 
 
@@ -251,15 +198,6 @@ def test_bench_pages_were_huge(bench_json):
     [plain] = answer["maps"]["plain"][0]["objects"]
     assert not any(r["backend"] == "hugetlb" for r in plain["ranges"]) and plain["text_bytes"] == object_["text_bytes"]
     assert answer["plain_huge_bytes"] == plain["text_huge_bytes"]
-
-
-def test_bench_by_the_patched_linker(bench_json):
-    """The time to mount it is no part of the answer."""
-    if not (helpers.BUILD / "ldso/ld.so").exists():
-        pytest.skip("needs the patched linker: make ldso")
-    answer = bench_json("spin", "1", "1", options=["--via=ldso"])
-    assert answer["loader"] == "ldso" and moved_pages(answer, "huge") == 3
-    assert [os.path.basename(m["executable"]) for m in answer["maps"]["huge"]] == ["worker"]
 
 
 def test_bench_nothing_moves(bench, pool):
@@ -283,38 +221,12 @@ def test_bench_makes_an_image(tmp_path):
     helpers.wait_until(lambda: sorted(os.listdir("/dev/shm")) == before)
 
 
-def test_bench_serves_children(tmp_path):
-    """With run's --children the program that a shell starts gets an image, and is on it."""
-    path = os.path.realpath(sys.executable)
-    result = hugeld("bench", "--children", "--json", "-n", 6, "--", "sh", "-c", f"{path} -S -c 'for i in range(4000000): pass'; true")
-    assert result.returncode in (0, 1) and result.stdout, result.stderr
-    answer = json.loads(result.stdout)
-    assert answer["own_images"] == [path] and moved_pages(answer, "huge") > 0
-
-
-def test_bench_makes_no_image_where_run_copies(worker, pool):
-    """--copy and options that ask for private copies are as for run."""
-    pool(16)
-    for options in ["--copy"], ["-o", "backend=hugetlb"], ["--via=preload"]:
-        answer = json.loads(hugeld("bench", "--json", "-n", 6, *options, "--", worker, "spin", "1", "1").stdout)
-        assert answer["own_images"] == [] and "on huge pages of private copies: " in answer["sentence"]
-
-
 def test_bench_killed_leaves_no_store(tmp_path):
     path, before = os.path.realpath(sys.executable), set(os.listdir("/dev/shm"))
     process = helpers.start([helpers.HUGELD, "bench", "-n", 100, "--", path, "-c", "0"])
     helpers.wait_until(lambda: set(os.listdir("/dev/shm")) > before, 60)
     helpers.end_process(process)
     helpers.wait_until(lambda: set(os.listdir("/dev/shm")) == before, 60)
-
-
-def test_bench_starts_as_run_does(bench_json, tmp_path, worker):
-    """Each of run's options reaches it, as its own table has them."""
-    said = hugeld("run", "--help").stdout
-    flags = [line.split("--")[1].split("=")[0].split()[0] for line in said.splitlines() if line.lstrip().startswith("-") and "--" in line]
-    assert {"objects", "options", "via", "copy", "ld-so"} <= set(flags)
-    bench = hugeld("bench", "--help").stdout
-    assert all(f"--{flag}" in bench for flag in flags)
 
 
 def test_bench_measures_what_run_does(worker, pool, tmp_path):
@@ -339,28 +251,6 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
                     worker), 1, "nothing moved")
 
 
-@pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2> /dev/null", marks=pytest.mark.check_all)])
-def test_bench_program_without_standard_error(worker, pool, redirection):
-    """hugeld's lines do not come through, and the kernel reports the moved pages all the same."""
-    pool(16)
-    script = f'exec "$0" spin 1 1 {redirection}'
-    result = hugeld("bench", "--copy", "-n", 6, "--json", "-p", "worker", "--", "sh", "-c", script, worker)
-    assert result.stdout, result.stderr
-    answer = json.loads(result.stdout)
-    assert [moved_pages(answer, side) for side in ("plain", "huge")] == [0, 3]
-
-
-@pytest.mark.check_all
-def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
-    """The last run is a traced one again; hugeld's reason does not come through."""
-    pool(16)
-    script = ('echo >> runs; if [ $(wc -l < runs) -gt 4 ]; then echo 0 > '
-              f'{NR_HUGEPAGES}; fi; exec "$0" spin 1 1 2> /dev/null')
-    one_line(hugeld("bench", "-n", 6, "-o", "backend=hugetlb", "-p", "worker", "--", "sh", "-c", script, worker,
-                    cwd=tmp_path), 1, "nothing moved", "its standard error is redirected")
-    assert (tmp_path / "runs").read_text().count("\n") == 4 + 2 * 6 + 1
-
-
 @pytest.mark.parametrize("words, expected", [
     (["print", "one", "two"], "standard output differs"),
     (["complain", "one", "two"], "standard error differs"),
@@ -370,46 +260,6 @@ def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
 ], ids=" ".join)
 def test_bench_other_outcome(bench, words, expected):
     one_line(bench(*words), 1, expected)
-
-
-def test_bench_ignored_failure(bench_json):
-    assert bench_json("exit", "3", "3", options=["--ignore-failure"])["output"] == "same"
-
-
-@pytest.mark.check_all
-def test_bench_output_that_varies(bench_json):
-    assert bench_json("vary")["output"] == "differs from run to run"
-    assert bench_json("print", "x", "x")["output"] == "same"
-
-
-@pytest.mark.check_all
-def test_bench_own_lines_are_no_output(bench_json):
-    """hugeld's lines on standard error, in a child too, are taken out."""
-    answer = bench_json("fork")
-    assert answer["output"] == "same" and moved_pages(answer, "huge") == 3
-
-
-def test_bench_input(bench_json, tmp_path):
-    """A file is read anew by each run, from where it stands."""
-    file = tmp_path / "input"
-    file.write_text("left out, the rest\n" * 2000)
-    with open(file) as stream:
-        os.lseek(stream.fileno(), 9, os.SEEK_SET)
-        assert bench_json("copy", stdin=stream)["output"] == "same"
-
-
-@pytest.mark.check_all
-def test_bench_leaves_children_alone(bench, tmp_path):
-    """A daemon that a traced run left behind goes on, untraced, while the next run starts."""
-    result = bench("daemon", tmp_path / "daemons")
-    assert result.stdout and not result.stderr
-    left = helpers.marked_processes()
-    assert len(left) == 2 * 6 + 5
-    for pid in left:
-        helpers.wait_until(lambda pid=pid: helpers.state_of(pid) == "S")
-        assert "TracerPid:\t0\n" in pathlib.Path(f"/proc/{pid}/status").read_text()
-        os.kill(pid, 9)
-    helpers.wait_until(lambda: not helpers.marked_processes())
 
 
 def test_bench_plain_is_plain(bench_json, library):
@@ -461,46 +311,7 @@ def test_bench_counters(bench_json, bench, fake_perf):
     assert "iTLB-load-misses" in bench("spin", "1", "1", env=fake_perf).stdout
 
 
-def test_bench_no_counters(bench_json, tmp_path):
-    """Without perf, or with one that can count nothing, the answer says so."""
-    answer = bench_json("spin", "1", "1", env=helpers.environment(PATH=tmp_path))
-    assert answer["counters"] is None and answer["no_counters"] == "perf is not installed"
-    perf = tmp_path / "perf"
-    perf.write_text("#!/bin/sh\nexit 1\n")
-    perf.chmod(0o755)
-    answer = bench_json("spin", "1", "1", env=helpers.environment(PATH=f"{tmp_path}:/usr/bin:/bin"))
-    assert answer["counters"] is None and "on this machine" in answer["no_counters"]
-
-
 # --- output ---
-
-
-def test_bench_json_schema(bench_json):
-    answer = bench_json("spin", "1", "1", options=["-o", "data=off"])
-    assert set(answer) == {"program", "loader", "patterns", "options", "pairs", "machine", "output", "verdict", "sentence",
-                           "next", "own_images", "plain_huge_bytes", "runs", "middle", "ratio", "counters", "no_counters", "maps",
-                           "method", "restless"}
-    assert answer["program"][1:] == ["spin", "1", "1"] and answer["pairs"] == 6 and answer["loader"] == "auto"
-    assert answer["patterns"] == "main" and answer["options"] == "data=off"
-    assert set(answer["machine"]) == {"kernel", "cpu", "cpus", "tlb"} and answer["machine"]["kernel"] == os.uname().release
-    assert set(answer["runs"]) == set(answer["middle"]) == {"plain", "huge"}
-    for side in ("plain", "huge"):
-        assert list(answer["runs"][side]) == list(answer["middle"][side]) == METRICS
-    assert list(answer["ratio"]) == TIMES and set(answer["ratio"]["wall"]) == {"ratio", "low", "high"}
-    assert set(answer["maps"]["huge"][0]) == {"executable", "objects"}
-    assert set(answer["maps"]["huge"][0]["objects"][0]) == {"path", "is_main", "text_bytes", "text_huge_bytes", "ranges"}
-    assert set(answer["maps"]["huge"][0]["objects"][0]["ranges"][0]) == {"start", "end", "flags", "backend", "huge_bytes"}
-
-
-@pytest.mark.check_all
-def test_bench_table(bench, by_clock):
-    result = bench("pass", "200", "10", env=by_clock)
-    lines = result.stdout.splitlines()
-    assert "huge pages reach the TLB" in lines[0] or lines[0].endswith("95 % interval")
-    assert result.returncode == 0 and lines[-2].startswith("faster in 6 pairs on huge pages of private copies: ")
-    assert lines[-1].startswith("hugeld run --objects=main --copy -- ")
-    for word in ("wall", "processor", "user", "system", "minor faults", "major faults", "peak RSS"):
-        assert any(line.startswith(word) for line in lines)
 
 
 @pytest.mark.check_all
@@ -517,16 +328,3 @@ def test_bench_page(bench, tmp_path):
     assert drawn.shapes.count(("rect", "hugetlb")) == 1 and ("rect", "small") in drawn.shapes
     assert "uge pages reach the TLB" in drawn.text and hostile.replace("\x01", "?") in drawn.text and answer["sentence"] in drawn.text
     assert f"{answer['ratio']['wall']['ratio']:.3f}" in drawn.text and f"{answer['middle']['plain']['wall_ms']:.3f}" in drawn.text
-
-
-@pytest.mark.check_all
-def test_bench_page_that_cannot_be_written(bench):
-    result = bench("spin", "1", "1", options=["--report", "/dev/full"])
-    assert result.returncode == 1 and "/dev/full: the report cannot be written" in result.stderr and result.stdout
-
-
-def test_bench_progress(worker, pool):
-    """The progress is shown on a terminal, and gone at the end."""
-    pool(16)
-    shown = helpers.shown_on_terminal([helpers.HUGELD, "bench", "--copy", "-n", "6", worker, "spin", "60", "60"])  # a line is shown for a tenth of a second
-    assert "pair 1 of 6" in shown and "pair 6 of 6" in shown and shown.endswith("\r\x1b[K")

@@ -16,14 +16,13 @@ import pytest
 
 import helpers
 from helpers import hugeld, one_line
-from pagecache import make, measure_layout, on_small_pages
-from reports import Drawing, answer_of
-from watching import FOREVER, NOBODY, QUIET, look, running, survey, ticks
+from pagecache import on_small_pages
+from reports import answer_of
+from watching import FOREVER, NOBODY, look, running, survey, ticks
 
 
 MIB = 1 << 20
 HUGE = 2 * MIB
-# _IOWR('f', 17, struct procmap_query)
 
 
 def replaced(errors, *words):
@@ -97,23 +96,6 @@ def test_hot_text(calls, who):
         assert found["advice"]["way"] in ("in-place", "image") and found["advice"]["hot_share"] > 0.8
 
 
-def test_frames(roots_folder, calls, root):
-    """A file's pages lie in as many frames as its own mapping shows; the answer says in words whether that is much."""
-    program = roots_folder / "in-frames"
-    shutil.copy(calls, program)
-    make(program, "scattered")
-    with running([program, FOREVER]) as [process]:
-        _, found = look(program, "--pid", process.pid, samples=1000)
-        text = hugeld("survey", "--seconds", "1", "--pid", process.pid).stdout
-    frames = measure_layout(program).frames
-    few = {key: found[key] for key in ("frames", "likely_hot_bytes", "many")}
-    assert 0.5 * frames < found["frames"] < 1.1 * frames + 600, few  # with those of libc's first 2 MiB, and without the headers'
-    scattered = found["frames"] >= 500
-    assert found["many"] == {(1, 1): "both", (1, 0): "pages", (0, 1): "frames", (0, 0): None}[
-        found["likely_hot_bytes"] >= 1000 * 4096, scattered], few
-    assert ("scattered over" if scattered else "which lie together in") in text and " frames of 2 MiB of memory\n" in text
-
-
 @pytest.mark.check_all
 def test_already_huge(calls, library, pool):
     """The page sizes of the samples show it, for text that hugeld has moved."""
@@ -123,29 +105,6 @@ def test_already_huge(calls, library, pool):
     assert found["huge_samples"] > 0.9 * found["samples"] and found["huge_bytes"] >= 10 * MIB
     assert found["objects"][0]["path"] == "text on huge pages"
     assert found["advice"]["already_huge"] is True and found["advice"]["way"] == "nothing"
-
-
-def test_text_of_a_jit(tmp_path):
-    """Memory that no file has is counted, and is no hot text."""
-    source, program = tmp_path / "jit.c", tmp_path / "jit"
-    source.write_text("#include <string.h>\n#include <sys/mman.h>\nint main(void) {\n"
-                      "char *at = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n"
-                      "memcpy(at, SPIN, sizeof SPIN); ((void (*)(void))at)(); }\n")
-    spin = {"x86_64": r"\xeb\xfe", "aarch64": r"\x00\x00\x00\x14"}[os.uname().machine]
-    subprocess.run(["gcc", f'-DSPIN="{spin}"', "-o", program, source], check=True, timeout=60)
-    with running([program, FOREVER]) as [process]:
-        _, found = look(program, "--pid", process.pid)
-    assert found["memory_samples"] > 0.9 * found["samples"] and found["hot_bytes"] < 64 * 4096
-
-
-@pytest.mark.check_all
-def test_processes_that_have_ended(calls):
-    """Their samples count all the same, once for each of them, and the file decides the advice."""
-    again = f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done"
-    with running(["sh", "-c", again]):
-        answer, found = look(calls, "--program", calls, samples=150, seconds=(6, 18, 54))
-    assert {p["path"] for p in answer["programs"]} == {calls} and found["advice"]["command"] == f"hugeld enable {calls}"
-    assert found["processes"] >= 2 and answer["sampling"]["ended"] < 0.5 * answer["sampling"]["samples"]
 
 
 # --- their cost, and attempts to push them out ---
@@ -208,20 +167,6 @@ def test_lost_samples(calls, words, tmp_path):
 # --- whom they are of ---
 
 
-def test_one_process(calls):
-    """--pid is that process and no other one, whichever user owns its program."""
-    with running([calls, FOREVER], [calls, FOREVER]) as [process, _]:
-        answer, found = look(calls, "--pid", process.pid)
-    assert [p["path"] for p in answer["programs"]] == [calls]
-    assert found["processes"] == 1 and found["pid"] == process.pid and answer["processes"]["watched"] == 1
-
-
-def test_no_such_process():
-    process = helpers.start(["true"])
-    process.wait()
-    one_line(hugeld("survey", "--pid", process.pid), 1, "no such process")
-
-
 @pytest.mark.check_all
 def test_without_privileges(calls, library, root):
     """Users sample their own processes, that run already, and their children; no other user's."""
@@ -266,36 +211,7 @@ def test_paranoid_kernel(calls, library, root, tmp_path):
     one_line(result, 1, "kernel.perf_event_paranoid is above 2", "as root")
 
 
-def test_isolated_processors(calls, tmp_path, root):
-    """Isolated processors are left alone; if there are no others, one line says so."""
-    script = f'mount --bind {tmp_path}/list /sys/devices/system/cpu/isolated && exec "$@"'
-    prefix = ["unshare", "--mount", "sh", "-ec", script, "sh"]
-    last = max(os.sched_getaffinity(0))
-    (tmp_path / "list").write_text(f"{last}\n")
-    if last > 0:
-        with running([calls, FOREVER]):
-            answer = survey("--program", calls, prefix=prefix)
-        assert answer["sampling"]["processors"] >= 1 and answer["sampling"]["processors_left_out"] == 1
-    (tmp_path / "list").write_text("0-8191\n")
-    one_line(helpers.run([*prefix, helpers.HUGELD, "survey", "--seconds", "0.3"]), 1, "isolated")
-
-
 # --- their output ---
-
-
-def test_text(calls, uneven):
-    """The text shows where in a program its samples are; for a small one, one line."""
-    with running([calls, FOREVER]) as [process]:
-        for seconds in (2, 6, 18):
-            result = hugeld("survey", "--seconds", seconds, "--pid", process.pid)
-            if "executes many pages" in result.stdout:
-                break
-    assert re.search(r": executes many pages of text \(likely \d+ KiB of \d+ KiB on small ones\), ", result.stdout)
-    assert re.search(rf"^  (?:9\d|100)\.\d %: {re.escape(calls)}$", result.stdout, re.M)
-    assert f"\nhugeld enable {calls}\n" in result.stdout
-    with running([uneven[0], FOREVER]) as [process]:
-        result = hugeld("survey", "--seconds", "1", "--pid", process.pid)
-    assert result.returncode == 1 and result.stdout == f"{QUIET}\n"
 
 
 @pytest.mark.parametrize("name", ["new\nline", "esc\x1b[31m", "<script>&", "bad\udcff", "bidi\u202e"], ids=ascii)
@@ -313,16 +229,3 @@ def test_hostile_names(calls, tmp_path, name):
                 break
     [found] = found
     assert found["samples"] > 0 and found["objects"][0]["path"].startswith(str(tmp_path))
-
-
-@pytest.mark.check_all
-def test_report(calls, tmp_path):
-    """A column for each 2 MiB, and the numbers of samples."""
-    report = tmp_path / "report.html"
-    with running([calls, FOREVER]) as [process]:
-        for seconds in (2, 6, 18):
-            hugeld("survey", "--seconds", seconds, "--report", report, "--pid", process.pid)
-            drawn = Drawing(report, tmp_path)
-            if "of its samples" in drawn.text:
-                break
-    assert drawn.shapes.count(("rect", "plain")) >= 8 and re.search(r"samples, \d+ lost", drawn.text) and "in each 2 MiB" in drawn.text
