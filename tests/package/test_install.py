@@ -3,7 +3,6 @@
 
 import hashlib
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -92,36 +91,6 @@ def test_replacing_disturbs_nobody(source):
         make(source, "install")
         assert library.stat().st_ino != before
         assert hashlib.sha256(file.read()).digest() == hashlib.sha256(library.read_bytes()).digest()
-
-
-@pytest.mark.check_all
-def test_pkg_config(source):
-    if not shutil.which("pkg-config"):
-        pytest.skip("pkg-config is not installed")
-    make(source, "install")
-    env = helpers.environment(PKG_CONFIG_PATH=source / "prefix/lib/pkgconfig")
-    preload = helpers.run(["pkg-config", "--variable=preload", "hugeld"], env).stdout.strip()
-    assert pathlib.Path(preload).samefile(source / "prefix/lib/hugeld/libhugeld.so")
-    variables = helpers.run(["pkg-config", "--print-variables", "hugeld"], env).stdout.split()
-    assert "preload" in variables
-    for variable in variables:
-        path = helpers.run(["pkg-config", f"--variable={variable}", "hugeld"], env).stdout.strip()
-        assert not path.startswith("/") or pathlib.Path(path).exists(), (variable, path)
-    assert helpers.run(["pkg-config", "--modversion", "hugeld"], env).stdout.strip() in helpers.hugeld("--version").stdout
-
-
-@pytest.mark.check_all
-def test_patched_linker(source):
-    """`make install` installs the one that `make ldso` has built, at the path of README.md."""
-    built = source / "build/ldso/ld.so"
-    built.parent.mkdir()
-    shutil.copy("/bin/true", built)
-    try:
-        make(source, "install")
-        [named] = re.findall(r"patchelf --set-interpreter /usr/local/(\S+) PROGRAM", (source / "README.md").read_text())
-        assert (source / "prefix" / named).read_bytes() == built.read_bytes()
-    finally:
-        shutil.rmtree(built.parent)
 
 
 @pytest.mark.check_all
