@@ -7,9 +7,6 @@ import subprocess
 
 import pytest
 
-from installed import cache_folder
-from pagecache import on_small_pages
-
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -25,7 +22,7 @@ class Musl:
             folder / name, HERE / "program.c", "-fPIE", *self.builder.object(), *arguments, compiler=compiler))
 
     def host(self, name):
-        """opener or multiply."""
+        """opener."""
         return self.builder.once(name, lambda folder: self.builder.compile(
             folder / name, HERE / f"{name}.c", compiler="musl-gcc"))
 
@@ -55,13 +52,3 @@ def musl(builder):
     if not shutil.which("musl-gcc"):
         pytest.skip("musl-gcc is not installed (musl-tools)")
     return Musl(builder)
-
-
-@pytest.fixture(scope="session")
-def openblas():
-    """OpenBLAS as it is built for Alpine: a library with 21 MiB of text."""
-    library = cache_folder() / "musl/scipy_openblas64/lib/libscipy_openblas64_.so"
-    if not library.exists():
-        pytest.skip("scipy-openblas64 (PyPI) for musl is not there: tools/install-packages real")
-    on_small_pages(library)
-    return library

@@ -10,7 +10,6 @@ import subprocess
 import pytest
 
 import helpers
-from objects import PF_X, read_headers
 from proof import check_plans
 
 MOVED = r"hugeld: (\S+): text [1-9]\d* pages hugetlb.*"
@@ -141,33 +140,3 @@ def test_opened_later(musl, library, empty_library, pool):
                           lambda process: pages.append(check_plans(process.pid, paths)))
     assert moved == plain
     assert re.findall(MOVED, told) == ["libone.so", "libtwo.so"] and pages[0] >= 10, told
-
-
-def test_no_room_for_a_jump(musl, library, pool, tmp_path):
-    """musl that is built for size (-Os) has the next function right behind the empty one that debuggers are told by."""
-    pool(64)
-    copy = tmp_path / musl.linker().name
-    code = bytearray(musl.linker().read_bytes())
-    listing = subprocess.run(["nm", "-D", musl.linker()], check=True, capture_output=True, text=True).stdout
-    address = int(re.search(r"^(\w+) W _dl_debug_state$", listing, re.M)[1], 16)
-    text = next(h for h in read_headers(musl.linker()) if h.flags & PF_X)
-    at = address - text.vaddr + text.offset
-    assert code[at] == 0xC3  # ret
-    code[at + 1] = 0x55  # push %rbp
-    copy.write_bytes(code)
-    copy.chmod(0o755)
-    argv = [copy, musl.host("opener"), musl.libraries()]
-    plain, _ = stopped(argv, helpers.preload())
-    moved, told = stopped(argv, helpers.preload(library, patterns="lib*", options="verbose=1"))
-    assert moved == plain
-    assert told.startswith("hugeld: everything that dlopen loads stays: the dynamic linker's call for debuggers is unknown"), told
-
-
-def test_openblas(musl, openblas, library, empty_library, pool):
-    """OpenBLAS was built for Alpine by others, with initial-exec TLS and threads of its own."""
-    pool(64)
-    argv = [musl.host("multiply"), openblas]
-    plain, _ = stopped(argv, helpers.preload(empty_library))
-    moved, _ = stopped(argv, helpers.preload(library, patterns="lib*"),
-                       lambda process: check_plans(process.pid, [openblas]))
-    assert moved == plain and float(plain) > 1e6
