@@ -149,36 +149,6 @@ static void test_folders(void **state) {
     assert_defaults(&options);
 }
 
-static void test_long_texts(void **state) {
-    (void)state;
-    enum { LENGTH = 65536 };
-    char *text = malloc(LENGTH + 40);
-    assert_non_null(text);
-    struct hl_options options;
-    struct told told;
-    static const char fill[] = "x=,a9";
-    for (unsigned i = 0; i < T_COUNT(fill) - 1; i++) {
-        memset(text, fill[i], LENGTH);
-        strcpy(text + LENGTH, ",verbose=2");
-        unsigned mistakes = parse(&options, text, &told);
-        assert_int_equal(mistakes, fill[i] == ',' ? 0 : 1);
-        assert_int_equal(options.verbose, 2);
-    }
-    for (unsigned i = 0; i < LENGTH; i++)
-        text[i] = "a=,"[i % 3];
-    text[LENGTH] = '\0';
-    assert_true(parse(&options, text, &told) > 20000);
-    assert_defaults(&options);
-
-    strcpy(text, "exe=");
-    memset(text + 4, '*', LENGTH);
-    text[LENGTH + 4] = '\0';
-    assert_int_equal(parse(&options, text, &told), 0);
-    assert_int_equal(options.exe.bytes, LENGTH);
-    assert_true(hl_acts_in(&options, "/bin/true"));
-    free(text);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table_of_the_design),
@@ -186,7 +156,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_wrong_names),
         cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_long_texts),
+
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

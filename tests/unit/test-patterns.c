@@ -137,31 +137,6 @@ static void test_selection(void **state) {
     assert_int_equal(hl_select_object((struct hl_string){NULL, 0}, &library), HL_NOT_SELECTED);
 }
 
-static void test_only(void **state) {
-    (void)state;
-    static const struct {
-        const char *only, *path;
-        bool matches;
-    } row[] = {{"*", "/usr/bin/app", true},          {"app", "/usr/bin/app", true},
-               {"app", "/usr/bin/apps", false},      {"a?p", "/usr/bin/app", true},
-               {"/usr/bin/*", "/usr/bin/app", true}, {"/bin/*", "/usr/bin/app", false},
-               {"cc1*", "/usr/lib/cc1plus", true},   {"main", "/usr/bin/app", false}};
-    for (unsigned i = 0; i < T_COUNT(row); i++) {
-        struct hl_options options;
-        hl_default_options(&options);
-        options.exe = string(row[i].only);
-        assert_int_equal(hl_acts_in(&options, row[i].path), row[i].matches);
-    }
-}
-
-static void test_base_name(void **state) {
-    (void)state;
-    assert_string_equal(hl_base_name("/a/b/c"), "c");
-    assert_string_equal(hl_base_name("c"), "c");
-    assert_string_equal(hl_base_name("/a/"), "");
-    assert_string_equal(hl_base_name(""), "");
-}
-
 static double seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -198,26 +173,13 @@ static void test_endless_patterns(void **state) {
     free(path);
 }
 
-static void test_others(void **state) {
-    (void)state;
-    static const struct {
-        const char *patterns;
-        bool others;
-    } row[] = {
-        {"", false},      {"main", false},        {":main::", false}, {"main:!libfoo.so", false},
-        {"!main", false}, {"main:libfoo", true},  {"*", true},        {"mai", true},
-        {"main*", true},  {"!libfoo.so:m", true}, {"/a/main", true},
-    };
-    for (unsigned i = 0; i < T_COUNT(row); i++)
-        assert_int_equal(hl_selects_other_objects(string(row[i].patterns)), row[i].others);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_globs),     cmocka_unit_test(test_same_as_fnmatch),
-        cmocka_unit_test(test_selection), cmocka_unit_test(test_only),
-        cmocka_unit_test(test_base_name), cmocka_unit_test(test_endless_patterns),
-        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_globs),
+        cmocka_unit_test(test_same_as_fnmatch),
+        cmocka_unit_test(test_selection),
+        cmocka_unit_test(test_endless_patterns),
+
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

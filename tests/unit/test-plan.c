@@ -224,31 +224,6 @@ static void test_invented_objects(void **state) {
     }
 }
 
-/* Linked at 2 MiB: covered to the last byte, out into the gaps, not into the next segment nor past the end.
- */
-static void test_gaps_of_aligned_object(void **state) {
-    (void)state;
-    struct hl_object object;
-    struct hl_plan plan;
-    static const char *const both[] = {"data=off", "data=off,edges=small"};
-    for (unsigned i = 0; i < T_COUNT(both); i++) {
-        struct hl_options options = options_of(both[i]);
-        read_binary(&object, &aligned, 0);
-        assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
-        assert_int_equal(plan.n_spans, 3);
-        assert_int_equal(plan.span[1].start, 0x600000);
-        assert_int_equal(plan.span[1].end, 0xc00000);
-        assert_int_equal(plan.text_covered_bytes, plan.text_bytes);
-        assert_int_equal(plan.made_executable_bytes, 0);
-        assert_int_equal(plan.span[2].end, 0x1000000); /* the next segment begins at 0x1010000 */
-    }
-    struct binary last = {"ends with text", {{0x600000, 0x512345, 0x512345, RX}}, 0, 0};
-    struct hl_options options = options_of("");
-    read_binary(&object, &last, 0);
-    assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
-    assert_int_equal(plan.span[0].end, 0xa00000);
-}
-
 /* Debian 12's libicudata and libXdmcp (linked at 2 MiB, as once was usual): a page for a few bytes of text.
  */
 static const struct binary icudata = {"libicudata",
@@ -285,22 +260,6 @@ static void test_sparse_text(void **state) {
     assert_int_equal(plan.pages[HL_RODATA], 13);
     assert_int_equal(plan.reason[1], HL_REASON_SPARSE_TEXT);
     assert_int_equal(plan.made_executable_bytes, 0);
-}
-
-static void test_data_outside_relro(void **state) {
-    (void)state;
-    struct hl_object object;
-    struct hl_plan plan;
-    struct hl_options options = options_of("");
-    read_binary(&object, &big_data, 0);
-    hl_plan_object(&plan, &object, &options, &t_geometry);
-    assert_int_equal(plan.span[plan.n_spans - 2].start, 0x800000);
-    assert_int_equal(plan.span[plan.n_spans - 2].end, 0x1200000);
-    assert_int_equal(plan.span[plan.n_spans - 2].kind, HL_DATA);
-    options = options_of("data=off");
-    hl_plan_object(&plan, &object, &options, &t_geometry);
-    assert_int_equal(plan.pages[HL_DATA], 0);
-    assert_int_equal(plan.reason[1], HL_REASON_OPTION_DATA);
 }
 
 static void test_bss(void **state) {
@@ -417,11 +376,8 @@ int main(void) {
         cmocka_unit_test(test_all_load_offsets),
         cmocka_unit_test(test_invented_objects),
 
-        cmocka_unit_test(test_gaps_of_aligned_object),
-
         cmocka_unit_test(test_sparse_text),
 
-        cmocka_unit_test(test_data_outside_relro),
         cmocka_unit_test(test_bss),
         cmocka_unit_test(test_reasons),
         cmocka_unit_test(test_text_relocations),

@@ -280,99 +280,6 @@ static void test_truncated(void **state) {
     }
 }
 
-/* Wild numbers in every field: the output is always sorted, disjoint and inside the range. */
-static void test_wild_numbers(void **state) {
-    (void)state;
-    static const uint64_t wild[] = {0,     1,      7,      8,          24,        64,
-                                    0x100, 0x1000, 0x1fff, UINT32_MAX, INT64_MAX, UINT64_MAX};
-    const struct hl_text_range all = {0, TEXT_BYTES};
-    uint64_t seed = 11;
-    unsigned with_lines = 0;
-    for (unsigned round = 0; round < 20000; round++) {
-        struct image *image = new_image();
-        for (unsigned i = 0; i < 12; i++) {
-            Elf64_Sym *symbol = add(image, i % 2 ? "name" : "longer name", t_random(&seed) % TEXT_BYTES, 0);
-            symbol->st_size =
-                t_random(&seed) % 2 ? t_random(&seed) % 64 : wild[t_random(&seed) % T_COUNT(wild)];
-            symbol->st_info = (unsigned char)t_random(&seed);
-            symbol->st_other = (unsigned char)(t_random(&seed) % 4);
-        }
-        for (unsigned i = 0; i < t_random(&seed) % 4; i++) {
-            size_t at = t_random(&seed) % (sizeof(Elf64_Ehdr) + sizeof image->section) & ~(size_t)7;
-            uint64_t value = wild[t_random(&seed) % T_COUNT(wild)];
-            memcpy((char *)image + at, &value, sizeof value);
-        }
-        int result;
-        char *line = make_map(image, sizeof *image, &all, 1, &result);
-        assert_true(result == 0 || result == -ENOEXEC);
-        uint64_t before = BIAS + TEXT_START;
-        with_lines += *line != '\0';
-        for (char *next; (next = strchr(line, '\n')) != NULL; line = next + 1) {
-            unsigned long start, bytes;
-            assert_int_equal(sscanf(line, "%lx %lx ", &start, &bytes), 2);
-            assert_true(bytes > 0 && start >= before && start + bytes <= BIAS + TEXT_START + TEXT_BYTES);
-            before = start + bytes;
-        }
-    }
-    assert_true(with_lines > 5000);
-}
-
-/* A sorted table stays stable and complete when it is large: 300000 symbols in 3 bytes each. */
-static void test_many_symbols(void **state) {
-    (void)state;
-    enum { N = 300000 };
-    static char names[N][8];
-    struct hl_symbols symbols;
-    struct hl_map_text text;
-    uint64_t seed = 5;
-    hl_begin_symbols(&symbols, 0);
-    symbols.n_sections = 1;
-    symbols.section[0] = (struct hl_text_range){0x1000, 0x1000 + 3 * N};
-    symbols.file_bytes = sizeof names;
-    for (unsigned i = 0; i < N; i++)
-        snprintf(names[i], sizeof names[i], "%u", i);
-    uint64_t step = 100003, at = t_random(&seed) % N; /* prime to N: every place once, in a wild order */
-    for (unsigned i = 0; i < N; i++, at = (at + step) % N) {
-        struct hl_symbol symbol = {.start = 0x1000 + 3 * at, .name = names[at], .binding = STB_GLOBAL};
-        assert_int_equal(hl_add_symbol(&symbols, &symbol, 0), 0);
-    }
-    assert_int_equal(hl_choose_symbols(&symbols), 0);
-    assert_int_equal(symbols.n_chosen, N);
-    const struct hl_text_range all = {0, UINT64_MAX};
-    hl_begin_map(&text, -1);
-    hl_write_symbols(&text, &symbols, &all, 1);
-    assert_int_equal(hl_finish_map(&text), 0);
-    assert_int_equal(text.lines, N);
-    char *line = text.at + MARK_BYTES;
-    for (unsigned i = 0; i < N; i++) {
-        char expected[64];
-        int bytes = snprintf(expected, sizeof expected, "%x 3 %-3u\n", 0x1000 + 3 * i, i);
-        assert_memory_equal(line, expected, (size_t)bytes);
-        line += bytes;
-    }
-    assert_ptr_equal(line + MARK_BYTES, text.at + text.filled);
-    hl_free_map(&text);
-    hl_free_symbols(&symbols);
-}
-
-/* Nothing stays mapped. */
-static void test_memory_is_given_back(void **state) {
-    (void)state;
-    const struct hl_text_range all = {0, TEXT_BYTES};
-    char before[4096], after[4096];
-    for (unsigned round = 0; round < 3; round++) {
-        int result, fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
-        ssize_t n = read(fd, round < 2 ? before : after, sizeof before - 1);
-        close(fd);
-        assert_true(n > 0);
-        (round < 2 ? before : after)[strcspn(round < 2 ? before : after, " ")] = '\0';
-        struct image *image = new_image();
-        add(image, "function", 0, 0x10);
-        make_map(image, sizeof *image, &all, 1, &result);
-    }
-    assert_string_equal(before, after); /* pages of address space */
-}
-
 /* In a program that has none of the standard descriptors. */
 static void test_not_standard_error(void **state) {
     (void)state;
@@ -401,9 +308,7 @@ int main(void) {
         cmocka_unit_test(test_wild_names),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_wild_numbers),
-        cmocka_unit_test(test_many_symbols),
-        cmocka_unit_test(test_memory_is_given_back),
+
         cmocka_unit_test(test_not_standard_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
