@@ -12,7 +12,6 @@ import pytest
 
 import helpers
 from helpers import hugeld
-from installed import find_node
 from perfmaps import MARK, NOBODY, PLANTED, leftovers, map_path, names_by_start, read_map, text_ranges
 
 RAISED = r"(\d+): /tmp/perf-(\d+)\.map: (\d+) functions\n"
@@ -267,39 +266,6 @@ def test_ours(moved_app, clean_tmp):
     assert write_map_text(process) == mangled
 
 
-def test_map_that_a_jit_has_begun(builder, pool, library, pause_library, clean_tmp):
-    """A JIT that has the file open has written nothing yet, and would go on writing to a file without a name."""
-    pool(64)
-    source = builder.write("jit.c", """
-        #include <stdio.h>
-        #include <unistd.h>
-        __asm__(".text\\n.globl filler\\n.type filler, @function\\nfiller: .fill 6 << 20, 1, 0x90\\n.size filler, 6 << 20\\n");
-        int main(void) {
-            char name[64];
-            snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
-            FILE *map = fopen(name, "w");
-            puts("ready");
-            fflush(stdout);
-            getchar();
-            fprintf(map, "3000 10 jitted\\n");
-            fclose(map);
-            puts("done");
-            fflush(stdout);
-            getchar();
-        }""")
-    app = builder.once("jit", lambda folder: builder.compile(folder / "jit", source))
-    process = helpers.start([app], helpers.preload(library, options="backend=hugetlb"), stdin=subprocess.PIPE)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        one_line(hugeld("perf-map", process.pid), 1, "hugeld did not write this map")
-        process.stdin.write("\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "done\n"
-        assert map_path(process).read_text() == "3000 10 jitted\n"
-    finally:
-        helpers.end_process(process)
-
-
 # --- --append ---
 
 
@@ -336,37 +302,6 @@ def test_append_is_one_write(moved_app, clean_tmp, strace):
 def test_append_creates(moved_app, clean_tmp):
     process, _ = moved_app("backend=hugetlb")
     assert len(write_map(process, "--append")) > 1000
-
-
-NODE = ("let i = 0; const fs = require('fs'); process.on('SIGUSR2', () => { for (let j = 0; j < 300; j++) "
-        "{ const f = new Function('x', `let s=0; for (let k=0;k<x;k++) s+=k^${j}; return s`); f(3); } console.log('more'); }); "
-        "console.log('ready'); setInterval(() => {}, 1000);")
-
-
-def test_append_to_what_node_writes(pool, library, clean_tmp, tmp_path):
-    """node --perf-basic-prof goes on writing at its own offset: its lines stay whole, and ours are still there."""
-    node = find_node()
-    if node is None:
-        pytest.skip("node is not installed as one large executable")
-    pool(256)
-    env = helpers.preload(library, options="backend=hugetlb,perf_map=on,exe=node*")
-    process = helpers.start([node, "--perf-basic-prof", "-e", NODE], env, cwd=tmp_path)  # V8 leaves a log
-    try:
-        assert process.stdout.readline() == "ready\n"
-        before = map_path(process).read_text()
-        assert "JS:" in before and "_ZN4node" not in before  # node began the file anew
-        after = write_map_text(process, "--append")
-        assert after.startswith(before)
-        os.kill(process.pid, 12)
-        assert process.stdout.readline() == "more\n"
-        os.kill(process.pid, 12)
-        assert process.stdout.readline() == "more\n"
-        grown = map_path(process).read_text()
-        ours = [line for line in after[len(before):].splitlines() if line]
-        assert len(ours) > 10000 and set(ours) <= set(grown.splitlines())
-        assert grown.startswith(before) and grown.count("JS:") > before.count("JS:")
-    finally:
-        helpers.end_process(process)
 
 
 # --- --children ---

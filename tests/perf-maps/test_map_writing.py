@@ -102,16 +102,6 @@ def test_replaced_library_is_not_read(builder, pool, clean_tmp, library, tmp_pat
     assert result.returncode == 3 and not re.search(WRITTEN, result.stderr) and not new.exists()
 
 
-def test_stripped_program(named, pool, clean_tmp, tmp_path):
-    """A stripped program has only stubs to name."""
-    pool(64)
-    app = tmp_path / "large"
-    helpers.run(["strip", "-o", app, named("large", "-pie", filler=2080)])
-    result = helpers.run_preloaded([app], options="perf_map=on,verbose=2,edges=small")
-    assert "large: functions stay unnamed: its file names no function there; install its debug symbols" in result.stderr
-    assert result.returncode == 0 and "/tmp/perf-" not in result.stderr
-
-
 def test_stale_map_goes_away(builder, pool, own_tmp, named):
     """The same process ID had a map before: one that nothing replaces is removed, if it is ours."""
     pool(64)
@@ -159,24 +149,6 @@ def test_planted_by_ourselves(own_tmp, named, pool, what):
             assert not map_path(process).is_symlink() and len(own_lines(process)) > 1000
         assert not (folder / "victim").exists() or (folder / "victim").read_text() == "precious\n"
         assert leftovers(folder) == []
-
-
-@pytest.mark.parametrize("times, written", [(3, True), (8, False)])
-def test_temporary_name_is_taken(named, pool, clean_tmp, library, times, written):
-    """The first names exist already: another one is tried, but not for ever."""
-    pool(64)
-    app = named("large", "-pie", filler=2080)
-    env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,exe=large")
-    trace = ["strace", "-o", "/dev/stdout", "-e", "trace=openat"]
-    argv = ["sh", "-c", 'LD_PRELOAD=$T_LIBRARY exec "$0"', app]
-    calls = re.findall(r"^openat\((.*)\) = ", helpers.run([*trace, *argv], env).stdout, re.M)
-    [first] = [number for number, call in enumerate(calls, 1) if "perf-" in call and "O_EXCL" in call]
-    assert "O_NOFOLLOW" in calls[first - 1] and "0600" in calls[first - 1]
-    fault = f"inject=openat:error=EEXIST:when={first}..{first + times - 1}"
-    result = helpers.run([*trace, "-e", fault, *argv], env)
-    assert result.returncode == 0
-    assert result.stdout.count("O_EXCL") == times + written
-    assert ("is not written: " in result.stderr) != written
 
 
 @pytest.mark.parametrize("call, error, words", [

@@ -54,7 +54,7 @@ def start_stopped(library, pause_library, map_of):
     @contextlib.contextmanager
     def start(program, options=None):
         libraries = [library, pause_library] if options else [pause_library]
-        with helpers.paused(program.argv, helpers.preload(*libraries, options=options), program.name, cwd=program.folder) as process:
+        with helpers.paused(program.argv, helpers.preload(*libraries, options=options), program.name) as process:
             process.map = map_of(process.pid)
             if options:
                 [path] = [word for word in program.argv if pathlib.Path(word).name == program.name]

@@ -17,7 +17,6 @@ LEAST = 0.99  # of call chains; some functions' first instructions have no frame
 class Program(typing.NamedTuple):
     name: str  # of the executable
     argv: list
-    folder: typing.Optional[pathlib.Path] = None  # where it runs
 
 
 def record(output, call_graph="fp"):

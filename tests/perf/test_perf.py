@@ -5,6 +5,7 @@ hangs on how perf draws its samples.  Which names a map has, and all its lines, 
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 
 import pytest
@@ -131,3 +132,18 @@ def test_memfd(deep, library, folder, pool, map_of):
     samples = profiles.read(folder / "data")
     profiles.check_complete(samples)
     assert {sample[0][1] for sample in samples if sample[0][0] == "deep_leaf"} == {str(map_)}
+
+
+def test_gdb(deep, start_stopped, pool):
+    """A debugger reads the unwind tables of the file, so attaching late costs it nothing."""
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    pool(16)
+    with start_stopped(deep(20000, frame_pointers=False), "backend=hugetlb") as process:
+        process.resume()
+
+        def backtrace():
+            said = helpers.run(["gdb", "-nx", "-batch", "-p", process.pid, "-ex", "backtrace"]).stdout
+            return re.findall(r"^#\d+ +(?:0x[0-9a-f]+ in )?(\w+)", said, re.M)
+
+        helpers.wait_until(lambda: backtrace() == profiles.CHAIN, what="gdb showing the chain")
