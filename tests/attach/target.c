@@ -821,8 +821,8 @@ static void run_execs_beside(void) {
     pthread_join(thread, NULL);
 }
 
-/* Changes the text as the FIFO NAME says: l locks it, a advises something, s seals the last 6 MiB, S all;
-   u unloads the LIBRARY, e executes another program, m maps a part elsewhere, as V8 does. */
+/* Changes the text as the FIFO NAME says: l locks it, a advises something, u unloads the LIBRARY, e executes another program,
+   m maps a part elsewhere, as V8 does. */
 static void *library;
 static const char *elsewhere;
 
@@ -831,17 +831,13 @@ static const char *aligned_text(void) {
 }
 
 static void *obey(void *data) {
-    size_t bytes = 1024 * FUNCTIONS, sealed = (size_t)6 << 20;
+    size_t bytes = 1024 * FUNCTIONS;
     char byte, *from = (char *)((uintptr_t)functions & -4096UL);
     want(read(open(victim, O_RDWR), &byte, 1) == 1, victim);
     if (byte == 'l')
         want(mlock(from, bytes) == 0, "mlock");
     if (byte == 'a')
         want(madvise(from, bytes, MADV_DONTFORK) == 0, "madvise");
-    if (byte == 's')
-        want(syscall(462 /* mseal */, from + bytes - sealed, sealed, 0) == 0, "mseal");
-    if (byte == 'S')
-        want(syscall(462, from, bytes, 0) == 0, "mseal");
     if (byte == 'm')
         elsewhere = mremap((void *)aligned_text(), 2 << 20, 2 << 20, 5 /* MAYMOVE, DONTUNMAP */);
     want(elsewhere != MAP_FAILED, "mremap");
@@ -855,18 +851,8 @@ static void *obey(void *data) {
     return data;
 }
 
-/* Makes MAPPINGS empty mappings below the libraries. */
-static void map_many(void) {
-    const char *text = getenv("MAPPINGS");
-    size_t n = text != NULL ? strtoul(text, NULL, 10) : 0;
-    char *at = mmap(NULL, (n + 1) * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    for (size_t i = 1; i < n; i += 2)
-        want(mprotect(at + i * 4096, 4096, PROT_READ) == 0, "mprotect");
-}
-
 static void run_told(void) {
     pthread_t thread;
-    map_many();
     const char *path = getenv("LIBRARY");
     want(path == NULL || (library = dlopen(path, RTLD_NOW)) != NULL, "dlopen");
     want(pthread_create(&thread, NULL, obey, NULL) == 0, "pthread_create");

@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import pathlib
 import re
 import shutil
 import socket
@@ -93,19 +92,6 @@ def test_kinds(targets, plain_output, kind, threads):
         assert target.finish() == plain_output
 
 
-def test_overlay(targets, plain_output, tmp_path, root):
-    """The process is in a mount namespace of its own, on an overlay, as in containers."""
-    for name in "lower", "empty", "merged":
-        (tmp_path / name).mkdir()
-    program = tmp_path / "merged/overlaid"
-    shutil.copy(targets["exec"], tmp_path / "lower/overlaid")
-    mount = f'mount -t overlay -o lowerdir={tmp_path}/lower:{tmp_path}/empty none {tmp_path}/merged && exec "$@"'
-    with attaching.running(program, "futex", 2, prefix=["unshare", "--mount", "sh", "-c", mount, "sh"]) as target:
-        assert target.text() and not program.exists()
-        check_there_and_back(target)
-        assert target.finish() == plain_output
-
-
 def test_vfork(targets, plain_output):
     """The parent of a vfork cannot be stopped, but its child has the same memory."""
     with attaching.running(targets["exec"], "vfork") as target:
@@ -150,20 +136,6 @@ def test_dry_run(targets, plain_output):
         assert target.finish() == plain_output
 
 
-def test_several_and_children(targets, plain_output):
-    """Processes of one file share the copy that is made for them."""
-    with attaching.running(targets["exec"], "forks") as one, attaching.running(targets["exec"], "wait4") as two:
-        result = attach("--children", one.pid, two.pid)
-        out = result.stdout
-        assert f"{one.pid} target-exec" in out and f"{two.pid} target-exec" in out
-        assert out.count("target-exec: ") >= 3, out  # the wakers are children
-        lines = [line.split() for t in (one, two) for line in pathlib.Path(f"/proc/{t.pid}/maps").read_text().splitlines()]
-        files = {(device, inode) for _, _, _, device, inode, *name in lines if "hugeld:" in "".join(name)}
-        assert len(files) == 1, files
-        assert one.finish() == plain_output
-        assert two.finish() == plain_output
-
-
 def test_json(targets):
     with attaching.running(targets["exec"], "futex") as target:
         answer = json.loads(succeed(attach("--json", target.pid)))
@@ -179,14 +151,6 @@ def test_json(targets):
         result = detach("--json", target.pid, target.pid + 100000)
         assert result.returncode == 1
         assert json.loads(result.stdout)["processes"][1]["reason"] == "attach-ended"
-
-
-def test_again(targets):
-    with attaching.running(targets["exec"], "futex") as target:
-        result = detach(target.pid)
-        assert result.returncode == 1 and "it is not attached" in result.stderr
-        succeed(attach(target.pid))
-        assert "on huge pages already" in succeed(attach(target.pid))
 
 
 def insist(command, *arguments):

@@ -13,7 +13,6 @@ import subprocess
 import helpers
 import attaching
 import pytest
-from hugepages import SMALL_PAGES, compact_memory
 from pagecache import on_small_pages
 
 
@@ -332,38 +331,6 @@ def test_flags_that_come_late(targets, steps, plain_output, tmp_path, command, w
         assert (target.huge_bytes() > 0) == (command == "detach")
         assert sentence in helpers.hugeld(command, target.pid).stderr
         assert target.finish() == plain_output
-
-
-@pytest.mark.check_all
-@pytest.mark.parametrize("word", ["s", "S"])
-def test_sealed_halfway(steps, tmp_path, word):
-    """Its text is sealed while it moves, 8 MiB at a time: the moved parts go back, unless they were sealed too."""
-    program = attaching.compile_target(tmp_path, "target-large", 20, "-no-pie")
-    with attaching.running(program, "futex") as target:
-        plain = target.finish()
-    found = set()
-    with told(program, tmp_path / "fifo") as (target, script):
-        n, code, said = step(steps, "run", 10**6, "", helpers.HUGELD, "attach", target.pid)
-        assert code == 0, said
-        assert target.finish() == plain
-    for nth in range(n - 50, n):
-        for _ in range(5):
-            with told(program, tmp_path / "fifo") as (target, script):
-                _, code, said = step(steps, "run", nth, script(word), helpers.HUGELD, "attach", target.pid)
-                pages = target.huge_bytes() // helpers.HUGE
-                assert target.finish() == plain, said
-            if pages >= 8 if code == 0 else SMALL_PAGES not in said:
-                break
-            compact_memory()
-        assert code == 0 or "sealed" in said, said
-        found.add((code, pages))
-    moved = {pages for code, pages in found if code == 0}
-    stayed = {pages for code, pages in found if code == 1}
-    assert min(moved) >= 8 and 0 in stayed, found  # one more or less, as memory lies in pieces
-    if word == "s":
-        assert stayed == {0}, found
-    else:
-        assert max(stayed) in range(1, max(moved)), found
 
 
 # The instructions by which a thread makes calls, and those that restore it, as in a libc.

@@ -7,7 +7,6 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import subprocess
 import time
 
@@ -181,23 +180,6 @@ def test_masks(world):
     assert states(world) == {} and world.left() == []
 
 
-def test_upgrade_in_the_middle(world):
-    """The file is replaced while its image is made: there is never an image that a process would take for the new file's."""
-    world.lists("mine", APP)
-    pause = ["-e", "inject=linkat:delay_enter=2000000:when=1"]
-    applying = helpers.start(world.command("/run/bin/hugeld", "apply", strace=pause))
-    try:
-        helpers.wait_until(lambda: ".new" in world.left(), what=".new")
-        shutil.copy(world.path(APP), world.path("/run/programs/.fresh"))
-        world.path("/run/programs/.fresh").rename(world.path(APP))
-        assert applying.wait(helpers.PATIENCE) == 3
-    finally:
-        helpers.end_process(applying)
-    assert world.left() == []
-    done(world.hugeld("apply"))
-    assert states(world) == {APP: "fresh"} and world.hugeld("list", "--check").returncode == 0
-
-
 # --- pending ---
 
 def test_pending_says_why_everywhere(world):
@@ -353,13 +335,6 @@ def test_wrong_line(world, what):
     assert listed.returncode == 1 and "/etc/hugeld/enabled.d/mine.list:2: " in listed.stderr
 
 
-def test_nul_byte(world):
-    world.lists("mine")
-    world.path("/etc/hugeld/enabled.d/mine.list").write_bytes(APP.encode() + b"\0/etc\n")
-    result = world.hugeld("apply")
-    assert result.returncode == 1 and "NUL" in result.stderr and world.left() == [], result
-
-
 @pytest.mark.parametrize("what", ["user's", "group's", "fifo", "folder", "large", "folder of lists"])
 def test_list_that_is_not_believed(world, what):
     world.lists("mine", APP)
@@ -409,15 +384,6 @@ def test_nothing_is_enabled(world):
     for user in None, USER:
         done(world.hugeld("list", user=user))
         assert world.list(user=user) == [] and done(world.hugeld("apply", user=user)) and world.left() == []
-
-
-def test_no_digest(world):
-    """An image has no digest, as in stores made before there were any."""
-    world.enable(APP)
-    [image] = world.list()
-    (world.path(image["image"]).parent / ".digest").unlink()
-    said = world.hugeld("list", "--check")
-    assert said.returncode == 1 and "no digest" in said.stderr, said
 
 
 def test_json_of_an_error(world):
@@ -478,17 +444,6 @@ def test_killed_while_it_prunes(world, call, when):
     assert states(world) == {APP: "fresh"} and sorted(os.listdir(world.path(SYSTEM))) == kept and world.hugeld("list", "--check").returncode == 0
 
 
-def test_full_store_of_records(world):
-    """Where the records cannot be written, it says so, and does its work all the same."""
-    world.lists("mine", APP)
-    fail = ["-e", "inject=renameat:error=ENOSPC:when=2"]
-    result = world.hugeld("apply", strace=fail)
-    assert result.returncode == 1 and "what was tried cannot be noted" in result.stderr, result
-    assert len(world.left()) == 1
-    done(world.hugeld("apply"))
-    assert states(world) == {APP: "fresh"}
-
-
 @pytest.mark.parametrize("records", [None, "", "nonsense\n", "0 0 0 0 0 0", "0 0 0 0 0 0\0relative\0key\0\0\0" * 3, "9 9 9 9 9 9\0/a\0\0\0\0", "\0" * 9])
 def test_records_that_were_damaged(world, records):
     """Or lost: what the store has stays, also where a list asks for that way."""
@@ -547,16 +502,6 @@ def test_effective(world):
             assert (file["processes"], file["effective"], file["advice"]) == (2, 1, "start it by hugeld run")
             assert "start it by hugeld run" in world.hugeld("list").stdout
     assert world.list()[0]["processes"] == 0
-
-
-def test_effective_on_an_older_kernel(world):
-    """Before Linux 6.7 it is unknown, and nothing is claimed."""
-    world.enable(APP)
-    [image] = world.list()
-    with world.mapped(image["image"]):
-        result = world.run("strace", "-f", "-o", "/dev/null", "-e", "inject=ioctl:error=ENOTTY", "/run/bin/hugeld", "list", "--json")
-        [file] = json.loads(result.stdout)["stores"][0]["files"]
-        assert (file["processes"], file["effective"], file["advice"]) == (1, None, None)
 
 
 def test_a_process_that_does_not_answer(world):
@@ -629,21 +574,6 @@ def test_own_list_and_store(world, tmp_path):
     assert image["image"].startswith("/dev/shm/mine/") and image["state"] == "fresh"
     with world.mapped(image["image"], USER) as huge:
         assert huge == image["huge_pages"] * helpers.HUGE
-
-
-def test_every(world):
-    """It is repeated until a signal ends it."""
-    world.lists("mine", APP)
-    process = helpers.start(world.command("/run/bin/hugeld", "apply", "--every=1"))
-    try:
-        helpers.wait_until(lambda: states(world) == {APP: "fresh"}, what="the first time")
-        other = second(world)
-        world.lists("mine", APP, other)
-        helpers.wait_until(lambda: states(world).get(other) == "fresh", what="the next time")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(helpers.PATIENCE) == -signal.SIGTERM
-    finally:
-        helpers.end_process(process)
 
 
 @pytest.mark.parametrize("what", ["user's folder", "link", "user's link", "full", "gone"])

@@ -2,11 +2,9 @@
 """hugeld run --children: what a program starts is on images, and what cannot be runs as it is; hugeld run and enable of programs that
 only start others."""
 
-import contextlib
 import os
 import pathlib
 import shutil
-import subprocess
 import tempfile
 
 import pytest
@@ -14,8 +12,6 @@ import pytest
 import helpers
 import stores
 from helpers import HUGELD, hugeld, reasons
-from installed import find_cc1plus
-from smaps import read_smaps
 from worlds import APP
 
 # Prints from where its text is mapped, starts the programs that its arguments name, and ends with 3.
@@ -147,95 +143,6 @@ def test_never_a_copy(images, own_store, program, pool, thp, options):
     image = images.add(fixed)
     result = run(own_store, "--", other, fixed, other, options=options)
     assert (result.returncode, result.stdout) == (3, f"other {other}\nfixed {image}\nother {other}\n"), result
-
-
-@pytest.mark.parametrize("kind", ["AddressSanitizer", "set-user-ID"])
-def test_programs_that_take_no_library(images, own_store, program, builder, place, kind):
-    """They run, what they start is not served, and a line says so."""
-    images.add(program("fixed", "-no-pie"))
-    (place / "small.c").write_text("int main(void) { return 4; }\n")
-    app = builder.compile(place / "small", place / "small.c", *(["-fsanitize=address"] if kind == "AddressSanitizer" else []))
-    if kind == "set-user-ID":
-        os.chown(app, 65534, 65534)
-        app.chmod(0o4755)
-    reason = reasons()["sanitized" if kind == "AddressSanitizer" else "privileged"]
-    result = run(own_store, "--", app)
-    assert result.returncode == 4 and result.stderr.startswith(f"hugeld: {app}: what it starts stays as it is: {reason}"), result
-
-
-# --- compilers, in a build by make ---
-
-CPP = "#include <map>\n#include <string>\nint f{}(std::map<std::string, int> &m) {{ return m[\"{}\"]; }}\n"
-
-
-def find_rustc():
-    """rustc itself, which rustup may stand for, and the library with its text; or None."""
-    rustc = helpers.run(["rustup", "which", "rustc"]).stdout.strip() if shutil.which("rustup") else shutil.which("rustc")
-    text = helpers.run(["ldd", rustc]).stdout if rustc else ""
-    return (rustc, [line.split()[2] for line in text.splitlines() if "librustc_driver" in line]) if "librustc_driver" in text else None
-
-
-def find_clang():
-    clang = shutil.which("clang++")
-    text = helpers.run(["ldd", clang]).stdout if clang else ""
-    return clang, [line.split()[2] for line in text.splitlines() if "libLLVM" in line or "libclang-cpp" in line]
-
-
-def find_compiler(name):
-    """The words of its command, its process's program, and the files with its text."""
-    if name == "g++" and find_cc1plus():
-        return ["g++", "-O1", "-x", "c++", "-c", "-", "-o"], find_cc1plus(), [find_cc1plus()]
-    if name == "clang++" and shutil.which("clang++") and find_clang()[1]:
-        return ["clang++", "-O1", "-x", "c++", "-c", "-", "-o"], os.path.realpath(find_clang()[0]), find_clang()[1]
-    if name == "rustc" and find_rustc():
-        return [find_rustc()[0], "--crate-type=lib", "--crate-name=it", "--emit=obj", "-", "-o"], *find_rustc()
-    pytest.skip(f"{name} is not installed, or not linked as Debian's is")
-
-
-def build(folder, command, source, prefix):
-    """Starts a build of four files, of which the last one's source comes from the pipe that is returned with the process."""
-    folder.mkdir()
-    for i in range(3):
-        (folder / f"{i}.in").write_text(source.format(i, i))
-    os.mkfifo(folder / "3.in")
-    pipe = os.open(folder / "3.in", os.O_RDWR)
-    (folder / "Makefile").write_text(f"all: 0.o 1.o 2.o 3.o\n%.o: %.in\n\t{' '.join(command)} $@ < $<\n")
-    return helpers.start([*prefix, "make", "-s", "-j2", "-C", folder], stderr=subprocess.DEVNULL), pipe
-
-
-def finish(folder, started, source):
-    process, pipe = started
-    os.write(pipe, source.format(3, 3).encode())
-    os.close(pipe)
-    output, _ = process.communicate(timeout=helpers.PATIENCE)
-    assert process.returncode == 0, output
-    return output, [(folder / f"{i}.o").read_bytes() for i in range(4)]
-
-
-def images_of(file, pipe):
-    """Of each process that runs FILE and reads PIPE: KiB of text that are mapped by huge entries, by the path of the mapped file."""
-    for pid in helpers.marked_processes():
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/exe") == os.path.realpath(file) and os.readlink(f"/proc/{pid}/fd/0") == str(pipe):
-                yield {one.name: one.kb["ShmemPmdMapped"] for one in read_smaps(pid) if "x" in one.permissions}
-
-
-@pytest.mark.parametrize("name", ["g++", pytest.param("clang++", marks=pytest.mark.check_all(ci=True)),
-                                  pytest.param("rustc", marks=pytest.mark.check_all(ci=True))])
-def test_compilers_in_a_build(images, own_store, tmp_path, name):
-    """make's children are on the images of the files with their text, and write what they write without."""
-    command, file, texts = find_compiler(name)
-    added = {str(images.add(text)) for text in texts}
-    source = CPP if name != "rustc" else "pub fn f{}() -> u32 {{ {} }}\n"
-    patterns = ":".join(["main", *(os.path.basename(text) for text in texts if text != file)])
-    started = build(tmp_path / "huge", command, source, [HUGELD, "run", "--children", "-o", f"store={own_store}", "-p", patterns, "--"])
-    helpers.wait_until(lambda: any(all(maps.get(image, 0) > 0 for image in added) for maps in images_of(file, tmp_path / "huge/3.in")),
-                       helpers.PATIENCE, f"a {name} on {added}")
-    huge = finish(tmp_path / "huge", started, source)
-    started = build(tmp_path / "plain", command, source, [])
-    helpers.wait_until(lambda: list(images_of(file, tmp_path / "plain/3.in")), helpers.PATIENCE, f"a plain {name}")
-    plain = finish(tmp_path / "plain", started, source)
-    assert huge == plain
 
 
 # --- programs that only start others ---

@@ -130,19 +130,6 @@ def test_status(app_of_image):
     assert row.split()[4:8] == ["0", "0", str(pages), "0"]
 
 
-def test_status_of_what_does_not_use_its_image(builder, store, pause_library):
-    """The program was started before its image was made, or without hugeld."""
-    app = builder.executable("nopie")
-    image = store.add(app)
-    env = helpers.environment(LD_PRELOAD=pause_library, LD_HUGEPAGES_OPTIONS=store.options())
-    with helpers.paused([*store.inside, app], env, app.name) as process:
-        before = store.hugeld("status", process.pid).stdout
-        store.done("rm", "-r", pathlib.Path(image).parent)
-        after = store.hugeld("status", process.pid).stdout
-    assert "    now: on small pages: it was not started on its image, which is there; " in before, before
-    assert "    now: on small pages: there is no image of it, " in after, after
-
-
 def test_status_of_library_that_is_an_image(builder, store, pause_library):
     """A library mapped by the patched linker: nothing of the object is mapped from its own file."""
     app, [big] = builder.with_library("dso-aligned")
@@ -202,20 +189,6 @@ def test_inspect(builder, store):
     assert after["plan"]["pages"] == after["image"]["pages"] == 6
     text = store.hugeld("inspect", "-o", store.options(), app).stdout
     assert f"mapped from {image}" in text and "I  5 pages: text, image" in text
-
-
-def test_inspect_without_use_for_it(builder, store):
-    """The image has no use: backend= takes none; too little text; another machine's addresses."""
-    app = builder.executable("nopie")
-    image = store.add(app)
-    told = store.inspect(app, options="backend=thp")
-    assert told["image"]["path"] == image and told["image"]["used"] is False and told["image"]["reason"] is None
-    assert told["image"]["remedy"] == "set backend=image"
-    assert "is not used with backend=thp" in store.hugeld("inspect", "-o", store.options("backend=thp"), app).stdout
-    tiny = builder.tiny()
-    told = store.inspect(tiny)["image"]
-    assert (told["reason"], told["remedy"]) == ("too-small", None)
-    assert "image" not in store.hugeld("inspect", "-o", store.options(), tiny).stdout
 
 
 def spoil(store, app, image, how):

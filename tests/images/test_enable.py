@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import subprocess
 import time
@@ -329,14 +330,6 @@ def test_enable_is_killed(world, strace, call):
     assert sorted(os.listdir(world.path(LIST).parent)) == ["local.list"]
 
 
-def test_image_that_stays(world, strace):
-    """No line says that a program is disabled whose image could not be removed."""
-    done(world.run(HUGELD, "enable", APP))
-    fail = ["-e", "trace=renameat", "-e", "inject=renameat:error=EIO:when=1"]
-    result = world.run(HUGELD, "disable", APP, strace=fail)
-    assert result.returncode == 1 and "cannot be removed" in result.stderr and "disabled" not in result.stdout, result
-
-
 # --- reset ---
 
 def mounts(world):
@@ -388,6 +381,15 @@ def test_reset_is_killed(world, strace, call):
     assert not world.path(SYSTEM).exists() or os.listdir(world.path(SYSTEM)) in ([], [".mounted"])
 
 
+def insist(world, words, *command):
+    """COMMAND prints WORDS.  It is given again where a thread was not in its wait yet, or too late for hugeld on a busy machine."""
+    def is_said():
+        result = world.run(HUGELD, *command)
+        assert result.returncode == 0 or re.search("did not stop within|did not run for|sleep in (a )?system call", result.stderr), result
+        return result.returncode == 0 and words in result.stdout
+    helpers.wait_until(is_said, what=words)
+
+
 def test_reset_detaches(world):
     """A process that was attached is on its own file again, and runs on."""
     if platform.machine() != "x86_64":
@@ -398,11 +400,11 @@ def test_reset_detaches(world):
     try:
         assert process.stdout.readline() == "ready\n"
         world.enable("--way=image", python)
-        done(world.run(HUGELD, "attach", process.pid))
+        insist(world, "", "attach", process.pid)
         assert f"{SYSTEM}/" in maps(process.pid)
         assert f"process {process.pid} still maps huge pages" in done(world.run(HUGELD, "reset"))
         assert "/.old/" in maps(process.pid)
-        assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in done(world.run(HUGELD, "reset", "--detach"))
+        insist(world, f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n", "reset", "--detach")
         assert f"{SYSTEM}/" not in maps(process.pid) and not world.path(SYSTEM).exists()
         assert process.communicate("bye", timeout=helpers.PATIENCE)[0] == "bye\n"
     finally:

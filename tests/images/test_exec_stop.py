@@ -31,13 +31,6 @@ import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-BLOCK_ALL = """
-import ctypes, os, sys
-ctypes.CDLL(None).syscall(%d, 2, (ctypes.c_uint64 * 1)(2**64 - 1), None, 8)
-for number in (32, 33, 34):
-    os.kill(os.getpid(), number)
-os.execvp(sys.argv[1], sys.argv[1:])
-""" % {"x86_64": 14, "aarch64": 135}[os.uname().machine]  # rt_sigprocmask, which no libc changes
 
 
 def build_meddle(builder):
@@ -138,18 +131,6 @@ def test_state(images, program, run, variant, before):
     assert result.returncode == 3 and "TracerPid:\t0\n" in result.stdout and "\nwait -1 errno 10\n" in result.stdout
 
 
-@pytest.mark.parametrize("command", [helpers.HUGELD, helpers.STARTER], ids=["hugeld", "glibc"])
-def test_every_signal(images, program, run, command):
-    """All signals are blocked, those of libcs too, and some wait for the program."""
-    app = program("nopie")
-    image = images.add(app)
-    prefix = [sys.executable, "-c", BLOCK_ALL]
-    plain = plainly([app, "x"], prefix)
-    assert "SigBlk:\tfffffffffffbfeff\n" in plain.stdout and "ShdPnd:\t0000000380000000\n" in plain.stdout, plain
-    check_same(run([app, "x"], prefix=prefix, command=command), plain, "children ")
-    assert on_image(run([app, "x"], prefix=prefix, options="verbose=2"), app, image) >= 4
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_on_huge_pages(images, program, variant):
     app = program(variant)
@@ -221,15 +202,6 @@ def test_library_beside(images, program, run):
     assert on_image(subprocess.CompletedProcess(ours, 0, "", ours), app, image) >= 4
     assert not any("text" in line for line in others), others
     assert re.findall("^sum .*", result.stdout, re.M) == re.findall("^sum .*", plainly([app, "x"]).stdout, re.M)
-
-
-@pytest.mark.parametrize("how", [("-l", "preload"), ("-o", "backend=thp"), ("-o", "bss=thp"), ("-p", "libc*"),
-                                 ("-o", "exe=*/other")])
-def test_not_wanted(images, program, run, how):
-    app = program("nopie")
-    images.add(app)
-    result = run([app], *how, options="verbose=2")
-    assert "at the exec stop from" not in result.stderr and result.returncode == 3
 
 
 # --- a helper that fails ---
@@ -414,39 +386,6 @@ def test_privileges(program, library, shared_folder, image_store, kind):
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("variant", ["nopie", "pie"])
-def test_filtered_with_the_preloader(images, program, run, variant):
-    """A program that lies at its image's address anyway is mapped by libhugeld.so then, without a copy; any other has no library
-    in it."""
-    app = program(variant)
-    images.add(app)
-    inspected = helpers.hugeld("inspect", "-o", images.options(), app).stdout
-    assert "best: an image, which is there" in inspected and "is not used" not in inspected
-    script = helpers.forbid_calls("ptrace") + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
-    for verbose in (0, 2):
-        result = run([app, "x"], options=f"verbose={verbose}", prefix=[sys.executable, "-c", script])
-        assert ("LD_PRELOAD" in result.stdout) == (variant == "nopie")
-        assert bool(re.search(r": text \d pages? image", result.stderr)) == (verbose == 2 and variant == "nopie")
-        assert ("not at the exec stop: its system calls are filtered" in result.stderr) == (verbose == 2), result.stderr
-        assert "started as it is" not in result.stderr
-
-
-@pytest.mark.parametrize("how", ["foreign store", "address space", "no huge pages"])
-def test_not_preloaded_for_nothing(images, program, run, how):
-    """Where the exec stop is refused and libhugeld.so could not map the image either, or would use up memory that the program
-    needs."""
-    app = program("nopie")
-    images.add(app)
-    script = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n" + helpers.forbid_calls("ptrace") + \
-             "os.execvp(sys.argv[1], sys.argv[1:])\n"
-    if how == "no huge pages":
-        script = "import ctypes, os, sys\nctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\nos.execvp(sys.argv[1], sys.argv[1:])\n"
-    prefix = ["unshare", "--user"] if how == "foreign store" else [sys.executable, "-c", script]
-    if helpers.run([*prefix, "true"]).returncode != 0:
-        pytest.skip("no user namespaces here")
-    check_same(run([app, "x"], prefix=prefix), plainly([app, "x"], prefix), "children ", "/proc/self/ns/user ")
-
-
 def test_no_process_for_the_helper(program, library, shared_folder, image_store):
     """RLIMIT_NPROC, or a full cgroup."""
     app = pathlib.Path(shutil.copy(program("static"), shared_folder))
@@ -479,16 +418,6 @@ def test_process_one(images, program, run):
     image = images.add(app)
     result = run([app, "x"], options="verbose=2", prefix=["unshare", "--pid", "--fork", "--mount-proc"])
     assert on_image(result, app, image) >= 4 and "\nwait -1 errno 10\n" in result.stdout
-
-
-def test_children_that_are_there(images, program, run):
-    """The process that executes hugeld run may have children already; their exit status is not taken away."""
-    app = program("static")
-    image = images.add(app)
-    script = ("import os, sys\nfor status in 5, 6:\n    child = os.fork()\n    if child == 0: os._exit(status)\n"
-              "    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\nos.execvp(sys.argv[1], sys.argv[1:])")
-    result = run([app, "x"], options="verbose=2", prefix=[sys.executable, "-c", script])
-    assert on_image(result, app, image) >= 4 and re.search(r"^usual wait [1-9]\d* errno 0$", result.stdout, re.M)
 
 
 # --- tools ---

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A container and the host's store: `hugeld doctor` finds containers that could write to it; and a user namespace that does not
-map the host's root, where no process uses it and every way gives the reason."""
+"""A container and the host's store: `hugeld doctor` finds containers that could write to it."""
 
 import json
 import pathlib
 import re
-import shutil
 
 import pytest
 
@@ -59,79 +57,3 @@ def test_doctor_finds_who_can_write(world, how):
     finally:
         helpers.end_process(process)
     assert store_finding(world)["state"] == "ok"
-
-
-# --- user namespaces ---
-
-
-# User 0 inside is another number outside, and none is the host's 0.
-MAPPINGS = {"rootless": (helpers.become(12345), "0 12345 1"), "private users": ([], "0 100000 65536")}
-FOREIGN = "the store belongs to a user that this user namespace does not map (the host's root)"
-REMEDY = "make a store inside the container"
-
-
-@pytest.fixture(params=MAPPINGS)
-def inside(request, world):
-    """inside(argv, ...): ARGV as root of a user namespace in the world, where the host's root is 65534."""
-    become, mapping = MAPPINGS[request.param]
-    holder = helpers.start(world.command(*become, "unshare", "-U", "sh", "-c", "echo $$; exec sleep 1000"))
-    try:
-        if not holder.stdout.readline():
-            pytest.skip(f"no user namespaces here: {holder.stderr.read()}")
-        if mapping.split()[2] == "1":
-            pathlib.Path(f"/proc/{holder.pid}/setgroups").write_text("deny")
-        for name in ("uid_map", "gid_map"):
-            pathlib.Path(f"/proc/{holder.pid}/{name}").write_text(mapping)
-        keep = ["--preserve-credentials"] if mapping.split()[2] == "1" else []
-
-        def run(*argv, env=None, how=helpers.run, **options):
-            return how(world.command(*become, "nsenter", "-t", holder.pid, "-U", *keep, *argv), env, **options)
-
-        assert run("id", "-u").stdout == "0\n" and run("stat", "-c", "%u", "/run").stdout == "65534\n"
-        yield run
-    finally:
-        helpers.end_process(holder)
-
-
-@pytest.fixture
-def fixed(world, builder):
-    """A program at a fixed address, whose image libhugeld.so could use."""
-    shutil.copy(builder.executable("nopie"), world.path("/run/programs/fixed"))
-    shutil.copy(helpers.LIBRARY, world.path("/run/bin/libhugeld.so"))
-    for name in ("programs/fixed", "bin/libhugeld.so"):
-        world.path(f"/run/{name}").chmod(0o755)
-    world.enable("--way=image", "/run/programs/fixed", APP)
-    return "/run/programs/fixed"
-
-
-def test_what_is_measured_by(world, fixed):
-    """The standard for the other tests: where root is mapped, both images are used."""
-    for app in (fixed, APP):
-        said = world.run("/run/bin/hugeld", "run", "-o", "verbose=2", "--", app).stderr
-        assert " image, at the exec stop from /run/hugeld/" in said, said
-
-
-def test_run(inside, fixed):
-    for app in (fixed, APP):
-        plain = inside(app)
-        result = inside("/run/bin/hugeld", "run", "-o", "verbose=1", "--", app)
-        assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
-        assert f"hugeld: {app}: not at the exec stop: {FOREIGN}; {REMEDY}\n" in result.stderr
-        assert inside("/run/bin/hugeld", "run", "--", app).stderr == ""
-
-
-def test_preloader(inside, fixed):
-    env = helpers.preload("/run/bin/libhugeld.so", options="backend=image,verbose=1")
-    result = inside(fixed, env=env)
-    assert result.stdout == inside(fixed).stdout
-    assert f"hugeld: fixed: text stays: {FOREIGN}; {REMEDY}\n" in result.stderr
-
-
-def test_inspect(inside, fixed):
-    [file] = json.loads(inside("/run/bin/hugeld", "inspect", "--json", fixed).stdout)["files"]
-    assert (file["image"]["reason"], file["image"]["sentence"], file["image"]["remedy"]) == ("store-foreign", FOREIGN, REMEDY)
-
-
-def test_share_and_doctor(inside, fixed):
-    assert "belongs to a user that this user namespace does not map" in inside("/run/bin/hugeld", "list").stderr
-    assert "it belongs to a user that this user namespace does not map" in inside("/run/bin/hugeld", "doctor").stdout

@@ -395,33 +395,6 @@ def test_pie(place):
     assert {image["way"] for image in place.list()} == {"image"}
 
 
-def build_library(place, tmp_path, *flags):
-    source, library = tmp_path / "big.c", place.path("/run/programs/libbig.so")
-    source.write_text('__asm__(".text\\n.p2align 12\\n.globl x\\nx: .rept 8388608\\nnop\\n.endr");')
-    assert helpers.run(["gcc", "-shared", "-fPIC", *flags, "-o", library, source]).returncode == 0
-    library.chmod(0o755)
-    scatter(library)
-
-
-@pytest.mark.check_all(ci=True)
-def test_library(place, tmp_path):
-    """A library can be put in place if the kernel aligns large mappings of the file system."""
-    build_library(place, tmp_path)
-    result = place.hugeld("enable", "--way=in-place", "/run/programs/libbig.so")
-    if "not congruent" in result.stderr:
-        pytest.skip("this kernel puts libraries anywhere")
-    add(place, "/run/programs/libbig.so")
-    script = ("import ctypes, sys\nx = ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(sys.argv[1]), 'x'))\n"
-              "[ctypes.string_at(x + at, 1) for at in range(0, 8388608, 4096)]\nprint(1, flush=True)\nsys.stdin.read()")
-    process = helpers.start(place.command("/usr/bin/python3", "-c", script, "/run/programs/libbig.so"), stdin=subprocess.PIPE)
-    try:
-        assert process.stdout.readline()
-        text = [m for m in read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/libbig.so")]
-        assert sum(m.kb["FilePmdMapped"] for m in text) == 6 << 10
-    finally:
-        helpers.end_process(process)
-
-
 def test_path_that_cannot_be_followed(place):
     """A path that cannot be followed does not mean that the file is gone, so the record stays."""
     add(place, BIG)

@@ -2,9 +2,7 @@
 """hugeld image: an image has every byte that its original loads, every symbol and section; it runs the same, and its text is mapped
 by huge pages from the file.  A file that can have none is refused with a reason, and nothing is left behind."""
 
-import concurrent.futures
 import contextlib
-import functools
 import os
 import pathlib
 import re
@@ -280,30 +278,6 @@ def test_sections(builder, tmpfs, tmp_path, way):
     check_huge(mappings)
 
 
-def test_thread_local_data(builder, tmpfs):
-    source = r"""
-        #include <pthread.h>
-        #include <stdio.h>
-        _Thread_local int set[1000] = {1, 2, 3};
-        _Thread_local long zero[3000];
-        __asm__(".section .big, \"ax\", @progbits\n.fill 5000000, 1, 0x90\n.text\n");
-        static void *work(void *x) { set[1] += (int)zero[2999]++; printf("%d %d %ld\n", set[1], set[999], zero[2999]); return x; }
-        int main(void) { pthread_t t; work(0); work(0); pthread_create(&t, 0, work, 0); pthread_join(t, 0); return 0; }
-        """
-    app = builder.once("tls", lambda folder: builder.compile(folder / "tls", builder.write("tls.c", source), "-pthread"))
-    image = make(app, tmpfs.outside / "tls")
-    layouts.check_image(app, image)
-    layouts.check_tools(app, image)
-    assert helpers.run(tmpfs.inside(tmpfs.folder / "tls")).stdout == helpers.run([app]).stdout == "2 0 1\n3 0 2\n2 0 1\n"
-
-
-def test_many_program_headers(builder, tmp_path):
-    """There are as many program headers as e_phnum can count, in no segment: they are appended."""
-    app = tmp_path / "app"
-    app.write_bytes(hostile.many_headers(builder.executable("pie").read_bytes(), 2000))
-    layouts.check_image(app, make(app, tmp_path / "image"))
-
-
 def refuse_to_share(app, store, reason):
     """No image gets into the STORE, and one line says why."""
     before = set(os.listdir(store)) | {".lock", ".records"}
@@ -368,42 +342,6 @@ def test_aarch64(builder, tmp_path, arguments):
 
 
 # --- stock programs ---
-
-
-def elf_files(roots):
-    """ELF files of this machine's class, each once."""
-    found = {}
-    for root in roots:
-        for folder, _, names in os.walk(root):
-            for path in (pathlib.Path(folder, name) for name in names):
-                if path.is_file() and not path.is_symlink() and path.stat().st_size > 64:
-                    with open(path, "rb") as file:
-                        head = file.read(20)
-                    if head[:6] == b"\x7fELF\x02\x01" and head[16] in (layouts.ET_EXEC, layouts.ET_DYN):
-                        found[path.stat().st_dev, path.stat().st_ino] = path
-    return sorted(found.values())
-
-
-def says_of(out, path):
-    """The answer of `hugeld image` for the file at PATH, with so small huge pages that each file has whole ones."""
-    image = out / "".join(f"{byte:02x}" for byte in os.urandom(8))
-    result = helpers.hugeld("image", f"--huge-page={SMALL}", "--", path, image, timeout=120)
-    image.unlink(missing_ok=True)
-    return path, result.stderr
-
-
-# Roots to be looked at instead, such as that of another Debian.
-ROOTS = os.environ.get("T_IMAGE_ROOTS", "/usr/bin:/usr/sbin:/usr/lib").split(":")
-
-
-@pytest.mark.check_all
-def test_sections_of_a_distribution(tmp_path):
-    """No file of it carries data that only itself finds, but for those that are made to.  In a sample, every sixth is looked at."""
-    files = elf_files(ROOTS)[:: 6 if os.environ.get("T_SAMPLE") else 1]
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        said = dict(pool.map(functools.partial(says_of, tmp_path), files))
-    refused = [str(path) for path, text in said.items() if "other data" in text]
-    assert len(said) > 500 and refused == [], (len(said), refused)
 
 
 # --- debuggers and profilers ---

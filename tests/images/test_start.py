@@ -85,44 +85,6 @@ def test_nothing_is_there(builder, tmp_path, variant):
     assert len(lines) <= (4 if variant == "nopie" else 0), "\n".join(lines)
 
 
-LOCKED = r"""
-#include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <sys/mman.h>
-int main(int argc, char **argv) {
-    char line[4096];
-    if (mlockall(MCL_FUTURE) != 0)
-        return 77;
-    void *handle = dlopen(argv[1], RTLD_NOW);
-    if (handle == NULL)
-        return puts(dlerror()), 1;
-    printf("sum %lx\n", ((uint64_t (*)(uint64_t))dlsym(handle, "big_sum"))(3));
-    FILE *smaps = fopen("/proc/self/smaps", "re");
-    while (smaps != NULL && fgets(line, sizeof line, smaps) != NULL)
-        fputs(line, stdout);
-    return argc != 2;
-}
-"""
-
-
-@needs_strace
-def test_dlopen_with_locked_memory(images, builder, tmp_path):
-    """mlockall(MCL_FUTURE) locks the image as it locks the library, so smaps is not read for the flags of either."""
-    _, [dso] = builder.with_library("dso-aligned")
-    images.add(dso)
-    (tmp_path / "locked.c").write_text(LOCKED)
-    program = builder.compile(tmp_path / "locked", tmp_path / "locked.c")
-    variables = {"LD_PRELOAD": helpers.LIBRARY, "LD_HUGEPAGES": "libbig*", "LD_HUGEPAGES_OPTIONS": images.options("data=off")}
-    result = helpers.run([program, dso], helpers.environment(**variables))
-    if result.returncode == 77:
-        pytest.skip("mlockall is not allowed")
-    mapped = re.findall(rf"^\S+ r-xp .*{re.escape(str(images.folder))}.*\n(?:\w+: .*\n)*?VmFlags: (.*)$", result.stdout, re.M)
-    assert mapped and all("lo" in flags.split() for flags in mapped), result.stdout
-    lines = trace([program, dso], tmp_path, "-etrace=openat,mmap,rt_sigprocmask", **variables)
-    assert any("MAP_FIXED" in line for line in lines) and not any("smaps" in line for line in lines), lines
-
-
 OPENER = """
 import ctypes, sys
 print("ready", flush=True)

@@ -24,29 +24,6 @@ def test_lines_that_are_not_read(own_store, builder, words):
     assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
 
 
-@pytest.mark.check_all
-def test_no_room_for_variables(builder):
-    """The kernel takes no more variables than the program has: it runs without hugeld's."""
-    app, tried = builder.executable("nopie"), 0
-    limit = 512 << 10  # a limit of the stack, a quarter of which is for words and variables
-
-    def run(size, *words):
-        variables = {**helpers.environment(), **{f"A{i}": "x" * 1000 for i in range(size // 1024)}, "B": "x" * (size % 1024)}
-        try:
-            return subprocess.run(["prlimit", f"--stack={limit}", *words, app], env=variables, capture_output=True, text=True, timeout=60)
-        except OSError:
-            return None
-
-    for size in range((limit >> 2) - 6000, limit >> 2, 40):
-        hugeld = run(size, helpers.HUGELD, "run", "--copy", "--")
-        if hugeld is None or "Argument list too long" in hugeld.stderr:
-            continue  # hugeld itself could not be executed
-        plain = run(size)
-        tried += 1
-        assert (hugeld.returncode, hugeld.stdout) == (plain.returncode, plain.stdout) == (3, plain.stdout), (size, hugeld)
-    assert tried > 0
-
-
 # --- preloading ---
 
 

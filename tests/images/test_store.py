@@ -96,14 +96,6 @@ def test_mount(world):
     assert f" {SYSTEM} " in mounts.read_text()  # unmounted, it would be so in other namespaces, too
 
 
-def test_a_foreign_mount_stays(world):
-    world.path(SYSTEM).mkdir()
-    assert world.run("mount", "-t", "tmpfs", "-o", "mode=0755,huge=always", "mine", SYSTEM).returncode == 0
-    world.enable(APP)
-    assert world.hugeld("disable", APP).returncode == 0
-    assert f"mine {SYSTEM} " in pathlib.Path(f"/proc/{world.pid}/mounts").read_text() and world.left() == []
-
-
 def test_folder_and_link(world):
     folder = world.path("/run/programs")
     shutil.copy(folder / "app", folder / "second")
@@ -462,22 +454,6 @@ def test_another_users_lock(world):
 MADV_COLD = 20
 
 
-def huge_of(world):
-    """Huge pages of all files on the store, as meminfo has it of the machine, and blocks of it."""
-    status = os.statvfs(world.path(SYSTEM))
-    return status.f_blocks - status.f_bfree
-
-
-@pytest.mark.check_all
-def test_a_user_does_not_fill_the_store(world):
-    """A user cannot fill the store by reading holes of an image, which would become memory."""
-    world.enable(APP)
-    for image in world.list():
-        before = huge_of(world)
-        assert world.run("/usr/bin/python3", "-c", TOUCHER, image["image"], helpers.HUGE, user=USER).stdout == "True\n"
-        assert huge_of(world) == before
-
-
 def test_a_user_splits_pages(world):
     """check says so and changes nothing, refresh makes them huge again."""
     world.enable(APP)
@@ -832,14 +808,3 @@ def test_half_of_a_shared_file_system_is_left(world):
     world.run("mount", "-t", "tmpfs", "-o", f"mode=0700,uid={USER},gid={USER},huge=always,size=24M", "none", f"/run/user/{USER}")
     pending(world.hugeld("enable", APP, user=USER), "the store has room for")
     assert world.left(f"/run/user/{USER}/hugeld") == []
-
-
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_closed_descriptors(own_store, tmp_path, closed):
-    """With standard output or error closed, no message goes into a file of the store."""
-    file = tmp_path / "list"
-    file.write_text(f"{os.path.realpath('/usr/bin/python3')} way=image\n/nonexistent\n")
-    command = f'exec "$0" apply "--store=$1" "--list=$2" {closed}'
-    result = helpers.run(["sh", "-c", command, helpers.HUGELD, own_store, file])
-    assert result.returncode == 1, result
-    assert (own_store / ".lock").read_bytes() == b""
