@@ -10,7 +10,6 @@ import pty
 import re
 import signal
 import subprocess
-import threading
 import time
 import uuid
 
@@ -213,16 +212,6 @@ def descriptors(pid, kind):
                 if kind in os.readlink(entry.path):
                     found.append(entry.name)
     return found
-
-
-def next_line(process, timeout=PATIENCE):
-    """The next line of PROCESS on stderr; "" if it has ended, or was ended because it was silent for too long."""
-    timer = threading.Timer(timeout, process.kill)
-    timer.start()
-    try:
-        return process.stderr.readline()
-    finally:
-        timer.cancel()
 
 
 def wait_until(condition, timeout=SOON, what="it"):

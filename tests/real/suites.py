@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """tests/real/suites.py [--long] [--loader=ldso] NAME...: daily work of the distribution's programs, or their own tests,
 once without hugeld and once under `hugeld run` with strict=on for the object that is meant: the difference is printed,
-and there should be none.  sqlite3 and every library it is linked against are smaller than a huge page, so of these
-nothing can move, and the test is that nothing breaks; of redis-server only libcrypto can, of perl and git something at
-some addresses, or with the patched dynamic linker.
+and there should be none.  Of perl and git something can move at some addresses, or with the patched dynamic linker.
 
 Each suite is a function of (over, folder, long): OVER(objects) gives the command prefix, FOLDER is empty and open to all,
 LONG says whether there is time.  It gives the result as text without times and addresses.
@@ -187,55 +185,6 @@ def preload_of(wrapper):
     return dict(line.split("=", 1) for line in variables.splitlines() if line.startswith("LD_"))
 
 
-REDIS = """
-for i = 1, tonumber(ARGV[1]) do
-    redis.call('set', 's' .. i, string.rep('x', i % 500)); redis.call('hset', 'h' .. i % 1000, 'f' .. i, i)
-    redis.call('zadd', 'z' .. i % 100, i * 7 % 1000, 'm' .. i); redis.call('lpush', 'l' .. i % 50, i)
-    redis.call('sadd', 'u' .. i % 30, i % 997)
-end
-return redis.call('dbsize')
-"""
-
-
-def redis(over, folder, long):
-    """Lua, a fork that saves while it goes on, a reload, and the digest of all data: its tests are not packaged."""
-    need("redis-server", "redis-cli")
-    socket = folder / "socket"
-
-    def client(*arguments):
-        return call(["redis-cli", "-s", socket, *arguments]).stdout
-
-    argv = ["redis-server", "--port", "0", "--unixsocket", socket, "--dir", folder, "--enable-debug-command", "yes",
-            "--save", ""]
-    with server([*over([os.path.basename(os.path.realpath(shutil.which("redis-server"))), "libcrypto.so.3"]), *argv],
-                lambda: "PONG" in client("ping"), lambda process: client("shutdown", "nosave")):
-        lines = [client("eval", REDIS, "0", "400000" if long else "40000"), client("bgsave")]
-        lines.append(client("eval", REDIS, "0", "30000"))
-        helpers.wait_until(lambda: "rdb_bgsave_in_progress:0" in client("info", "persistence"), 120, "the save")
-        lines += [re.search(r"rdb_last_bgsave_status:\w+", client("info", "persistence"))[0], client("debug", "digest")]
-        lines += [client("debug", "reload"), client("debug", "digest")]
-    return "".join(lines)
-
-
-def sqlite(over, folder, long):
-    """The shell on a script of 100 MB, or of 5."""
-    need("sqlite3")
-    script = folder / "script.sql"
-    with script.open("w") as out:
-        out.write("BEGIN; CREATE TABLE t (id INTEGER PRIMARY KEY, word TEXT, x REAL); CREATE INDEX w ON t (word);\n")
-        i = 0
-        while out.tell() < (100_000_000 if long else 5_000_000):
-            i += 1
-            out.write(f"INSERT INTO t VALUES ({i}, '{i * 2654435761 % 2**32:x} {'y' * (i % 90)}', {i}.5);\n")
-            if i % 20000 == 0:
-                out.write("SELECT COUNT(*), SUM(x), MAX(word) FROM t;\n")
-        out.write("COMMIT; SELECT a.id FROM t a JOIN t b ON a.word = b.word ORDER BY a.word LIMIT 1000;\n"
-                  "DELETE FROM t WHERE id % 3 = 0; VACUUM; PRAGMA integrity_check;\n")
-    with script.open() as commands:
-        done = call([*over(["sqlite3", "libsqlite3.so.0"]), "sqlite3", folder / "base"], stdin=commands)
-    return f"{said(done)}\n{done.stdout[-30:]}\n{digest(folder / 'base')}"
-
-
 # --- development ---
 
 
@@ -281,28 +230,17 @@ def large_source(folder, functions):
     return "large.c"
 
 
-def compile_all(compiler, prefix, folder, long):
-    source, lines = large_source(folder, 6000 if long else 400), []
+def gcc(over, folder, long):
+    """Objects of a large file, the same to the last byte."""
+    need("gcc")
+    prefix, source, lines = over(["cc1"]), large_source(folder, 6000 if long else 400), []
     for level in ("-O0", "-O1", "-O2", "-O3") if long else ("-O0", "-O2"):
-        done = call([*prefix, compiler, level, "-c", source, "-o", f"large{level}.o"], cwd=folder)
+        done = call([*prefix, "gcc", level, "-c", source, "-o", f"large{level}.o"], cwd=folder)
         lines.append(f"{level}: {done.returncode} {digest(folder / f'large{level}.o')}")
     return "\n".join(lines)
 
 
-def gcc(over, folder, long):
-    """Objects of a large file, the same to the last byte."""
-    need("gcc")
-    return compile_all("gcc", over(["cc1"]), folder, long)
-
-
-def clang(over, folder, long):
-    need("clang")
-    libraries = call(["ldd", shutil.which("clang")]).stdout
-    names = [line.split()[0] for line in libraries.splitlines() if re.match(r"\s*lib(LLVM|clang-cpp)", line)]
-    return compile_all("clang", over(names), folder, long)
-
-
-SUITES = {suite.__name__: suite for suite in (python, perl, postgres, mariadb, redis, sqlite, git, gcc, clang)}
+SUITES = {suite.__name__: suite for suite in (python, perl, postgres, mariadb, git, gcc)}
 
 
 # --- running them ---
@@ -312,7 +250,7 @@ def over(objects, loader=None):
     """The prefix that puts OBJECTS on huge pages or ends the program: the first of them, or any if that is a library."""
     arguments = ["-l", loader] if loader else []
     only = "*" if objects[0].startswith("lib") else objects[0]
-    return [helpers.HUGELD, "run", "--copy", *arguments, "-p", ":".join(objects), "-o", f"strict=on,exe={only}", "--"]
+    return [helpers.HUGELD, "run", "--copy", *arguments, "-p", ":".join(objects), "-o", f"strict=on,backend=hugetlb,exe={only}", "--"]
 
 
 def run_suite(name, parent, long=False, moved=False, loader=None):

@@ -13,7 +13,7 @@ LONG = os.environ.get("T_REAL") == "all"
 # The preloader would move something of perl and git at few addresses only.
 BY_LDSO = list(suites.SUITES) if LONG else ["perl", "git"]
 # Those that take a few seconds; `make check` runs no others.
-SHORT = ("perl", "sqlite")
+SHORT = ("perl",)
 RUNS = [pytest.param(name, None, marks=() if name in SHORT else pytest.mark.check_all) for name in suites.SUITES]
 RUNS += [pytest.param(name, "ldso", marks=pytest.mark.check_all) for name in BY_LDSO]
 
