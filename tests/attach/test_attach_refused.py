@@ -396,18 +396,6 @@ def test_no_descriptors(targets, plain_output, root):
         assert target.finish() == plain_output
 
 
-def test_address_space(targets, plain_output, root):
-    """The rest of the address space is the program's."""
-    with attaching.running(targets["exec"], "futex") as target:
-        used = sum(m.end - m.start for m in target.mappings())
-        for left, is_enough in (20 << 20, False), (300 << 20, True):
-            subprocess.run(["prlimit", "--pid", str(target.pid), f"--as={used + left}:"], check=True)
-            if not is_enough:
-                refused(target, "no-memory")
-        assert attaching.ask("attach", target.pid).returncode == 0
-        assert target.finish() == plain_output
-
-
 BARE = """
     .globl _start
 _start:

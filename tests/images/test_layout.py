@@ -13,7 +13,6 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
 
 import helpers
 import layouts
@@ -618,7 +617,7 @@ def test_call_fails(builder, strace, tmp_path, call):
         assert os.listdir(tmp_path) == []
 
 
-# --- hostile and made-up files ---
+# --- hostile files ---
 
 
 @pytest.mark.check_all
@@ -640,72 +639,3 @@ def test_hostile_files(small, tmp_path):
             out.unlink()
         assert os.listdir(tmp_path) == ["small"], what
     assert made > 20
-
-
-PAGE = helpers.PAGE
-
-
-@st.composite
-def made_up(draw):
-    """An ELF file with segments of any kind, anywhere, in any order in the file; one is text that has a huge page."""
-    kinds = draw(st.lists(st.sampled_from([4, 5, 6, 4, 5]), min_size=1, max_size=6))
-    kinds[draw(st.integers(0, len(kinds) - 1))] = 5
-    address = draw(st.sampled_from([0, PAGE, 0x400000, 0x401000, 0x7FFF000]))
-    segments, at = [], address
-    for flags in kinds:
-        head = draw(st.sampled_from([0, 0, 8, 0x340]))
-        filesz = draw(st.one_of(st.integers(1, 200), st.integers(1, 6 * PAGE), st.just(2 * PAGE)))
-        if flags == 5:
-            filesz += 2 * SMALL
-        memsz = filesz + (draw(st.sampled_from([0, 100, 3 * PAGE])) if flags == 6 else 0)
-        segments.append([flags, at + head, filesz, memsz])
-        at = page_up(at + head + memsz) + draw(st.sampled_from([0, 0, PAGE, 5 * PAGE, 40 * PAGE]))
-    return segments, draw(st.permutations(range(len(segments)))), draw(st.booleans()), draw(st.integers(0, 5)), \
-        draw(st.sampled_from([2, 3]))
-
-
-def write_made_up(path, made):
-    segments, order, first_has_header, n_sections, kind = made
-    phsize = len(segments) * layouts.PHDR.size
-    data = bytearray(layouts.HEADER.size + phsize)
-    offsets = {}
-    for i in order:
-        flags, address, filesz, _ = segments[i]
-        if first_has_header and i == 0 and i == order[0] and filesz > len(data):
-            offsets[i] = 0 if address % PAGE == 0 else None
-        if offsets.get(i) is None:
-            data += bytes(-len(data) % PAGE + address % PAGE)
-            offsets[i] = len(data)
-        size = offsets[i] + filesz - len(data)
-        data += bytes((j * 7 + i * 31 + flags) % 251 + 1 for j in range(size))
-    sections = [(0, 0, 0, 0)]
-    for i in range(n_sections):
-        size = 1 + i * 100
-        data += bytes(-len(data) % 8)
-        sections.append((1, len(data), size, 8))
-        data += bytes([i + 1]) * size
-    names = b"\0.comment\0"  # which is found by its header
-    sections.append((3, len(data), len(names), 1))
-    data += names
-    data += bytes(-len(data) % 8)
-    shoff = len(data)
-    for sh_type, offset, size, align in sections:
-        data += layouts.SHDR.pack(sh_type == 1, sh_type, 0, 0, offset, size, 0, 0, align, 0)
-    head = b"\x7fELF\x02\x01\x01" + bytes(9)
-    layouts.HEADER.pack_into(data, 0, head, kind, 62, 1, segments[0][1], 64, shoff, 0, 64, 56, len(segments), 64, len(sections), len(sections) - 1)
-    for i, (flags, address, filesz, memsz) in enumerate(segments):
-        layouts.PHDR.pack_into(data, 64 + 56 * i, 1, flags, offsets[i], address, address, filesz, memsz, PAGE)
-    path.write_bytes(data)
-
-
-@pytest.mark.check_all
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(made=made_up())
-def test_any_layout(tmp_path, made):
-    original, out = tmp_path / "original", tmp_path / "out"
-    original.unlink(missing_ok=True)
-    write_made_up(original, made)
-    original.chmod(0o755)
-    result = helpers.hugeld("image", f"--huge-page={SMALL}", original, out)
-    assert (result.returncode, result.stderr) == (0, ""), result
-    layouts.check_image(original, out, SMALL)

@@ -12,7 +12,6 @@ import subprocess
 import pytest
 
 import helpers
-from pagecache import on_small_pages
 from stores import Store
 from worlds import APP
 
@@ -89,14 +88,17 @@ def folder(shared_folder):
         pytest.skip("the test's library is for x86-64")
     folder = shared_folder / "trust"
     folder.mkdir()
-    (folder / "f.S").write_text(LIBRARY)
-    (folder / "main.c").write_text(PROGRAM)
-    flags = ["-shared", "-Wl,-z,max-page-size=0x200000", "-Wl,-soname,libf.so"]
-    subprocess.run(["gcc", *flags, "-o", folder / "libf.so", folder / "f.S"], check=True)
-    on_small_pages(folder / "libf.so")  # else it is huge already, and no store is looked at
-    subprocess.run(["gcc", "-O1", "-o", folder / "main", folder / "main.c"], check=True)
-    yield folder
-    shutil.rmtree(folder)
+    # On a disk's file system it may be huge already, and then no store is looked at.
+    mounted = helpers.run(["mount", "-t", "tmpfs", "-o", "huge=never,mode=0755", "none", folder])
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs here: {mounted.stderr}")
+    with helpers.at_end('umount -l "$1"', folder):
+        (folder / "f.S").write_text(LIBRARY)
+        (folder / "main.c").write_text(PROGRAM)
+        flags = ["-shared", "-Wl,-z,max-page-size=0x200000", "-Wl,-soname,libf.so"]
+        subprocess.run(["gcc", *flags, "-o", folder / "libf.so", folder / "f.S"], check=True)
+        subprocess.run(["gcc", "-O1", "-o", folder / "main", folder / "main.c"], check=True)
+        yield folder
 
 
 class Place:

@@ -144,7 +144,7 @@ def own_tmp(root, library, pause_library):
                 run='exec "$@"'):
         env = helpers.environment()
         inside = ["env", f"LD_PRELOAD={copy(library)}:{copy(pause_library)}",
-                  f"LD_HUGEPAGES_OPTIONS={options},exe={app.name}", str(copy(app))]
+                  f"LD_HUGEPAGES_OPTIONS=backend=hugetlb,{options},exe={app.name}", str(copy(app))]
         shell = f'mount -t tmpfs -o mode={mode} none /tmp && cd / && {{ {script}; }} && {run}'
         drop = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
         return ["unshare", "-m", *wrapper, "/bin/sh", "-c", shell, "sh", *drop, *inside], env

@@ -94,7 +94,7 @@ def test_replaced_library_is_not_read(builder, pool, clean_tmp, library, tmp_pat
     source = tmp_path / "replace.c"
     source.write_text(f'#include <stdio.h>\n__attribute__((constructor)) static void replace(void) {{ rename("{new}", "{copy}"); }}\n')
     replace = builder.compile(tmp_path / "replace.so", "-shared", "-fPIC", source, "-Wl,-z,initfirst")
-    env = helpers.preload(library, replace, patterns="libbig*", options="perf_map=on,verbose=2,exe=small*",
+    env = helpers.preload(library, replace, patterns="libbig*", options="perf_map=on,backend=hugetlb,verbose=2,exe=small*",
                           LD_LIBRARY_PATH=tmp_path)
     result = helpers.run([app], env)
     assert re.search(r"libbig.so.1: text \d pages? hugetlb", result.stderr)  # some file systems' files lie anywhere

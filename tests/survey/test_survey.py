@@ -11,6 +11,7 @@ import pytest
 
 import helpers
 from helpers import hugeld
+from pagecache import on_small_pages
 from watching import FOREVER, QUIET, look, name_of, row, running, survey, ticks
 
 
@@ -50,6 +51,7 @@ def test_path_with_spaces(roots_folder, calls):
     program = roots_folder / "a folder's" / "pro grämm\\$x"
     program.parent.mkdir()
     shutil.copy(calls, program)
+    on_small_pages(program)
     with running([program, FOREVER]):
         _, found = look(program, "--program", program)
     assert shlex.split(found["advice"]["command"]) == ["hugeld", "enable", str(program)]
