@@ -580,23 +580,6 @@ static void run_signals(void) {
     want(alarms > 0, "no alarm came");
 }
 
-static void *compute_once(void *data) {
-    check_all();
-    return data;
-}
-
-/* Starts threads that come and go. */
-static void run_churn(void) {
-    while (!shared->stop) {
-        pthread_t thread[4];
-        for (int i = 0; i < 4; i++)
-            want(pthread_create(&thread[i], NULL, compute_once, NULL) == 0, "pthread_create");
-        for (int i = 0; i < 4; i++)
-            pthread_join(thread[i], NULL);
-        poll(NULL, 0, 1);
-    }
-}
-
 /* Maps and unmaps memory all the time, wherever the kernel finds a hole. */
 static void *churn_memory(void *data) {
     for (size_t i = 0; !shared->stop; i++) {
@@ -1057,7 +1040,6 @@ static const struct mode {
     RUN(coroutine_deep),
     RUN(vectors),
     RUN(signals),
-    RUN(churn),
     RUN(memory),
     RUN(forks),
     RUN(locked),

@@ -62,10 +62,10 @@ def test_rest_of_a_sleep(targets, plain_output):
     attaching.check_rest(targets["exec"], "nanosleep_rest", move, plain_output)
 
 
-@pytest.mark.parametrize("mode", ["doze", "handler", "handler_below", "handler_deep", "coroutine", "coroutine_deep", "vectors", "memory", "signals", "churn", "forks"])
+@pytest.mark.parametrize("mode", ["doze", "handler", "handler_below", "handler_deep", "coroutine", "coroutine_deep", "vectors", "memory", "signals", "forks"])
 def test_busy(targets, plain_output, mode):
     with attaching.running(targets["exec"], mode) as target:
-        if mode in ("signals", "churn", "forks", "memory"):  # their mappings and masks come and go, too
+        if mode in ("signals", "forks", "memory"):  # their mappings and masks come and go, too
             for command in attach, detach, attach:
                 succeed(command(target.pid))
         else:

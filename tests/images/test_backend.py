@@ -282,25 +282,3 @@ def test_store_behind_a_link(store_of_its_own, library, tmp_path):
     link.symlink_to(store.folder)
     told = run_with(Store(link), app, library)
     assert "pages image" not in told and UNSAFE in told, told
-
-
-def test_another_users_store(images, builder, library, tmp_path, shared_folder):
-    """A user's processes take root's images, and not another user's."""
-    folder = shared_folder / "others"
-    folder.mkdir()
-    app = folder / "app"
-    shutil.copy(builder.executable("nopie"), app)
-    on_small_pages(app)
-    store = Store(images.folder / "others")
-    store.folder.mkdir(mode=0o755)
-    image = store.add(app)
-    user = helpers.become(12345)
-    env = helpers.preload(library, patterns="main", options=store.options("verbose=3", "data=off"))
-    assert "pages image" in helpers.run([*user, app], env).stderr
-    for path in (store.folder, image.parent, image):
-        os.chown(path, 1, 1)
-    assert UNSAFE in helpers.run([*user, app], env).stderr
-    for path in (store.folder, image.parent, image):
-        os.chown(path, 12345, 12345)
-    assert "pages image" in helpers.run([*user, app], env).stderr
-    shutil.rmtree(store.folder)

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 
 import pytest
 
@@ -189,43 +188,6 @@ def test_inspect(builder, store):
     assert after["plan"]["pages"] == after["image"]["pages"] == 6
     text = store.hugeld("inspect", "-o", store.options(), app).stdout
     assert f"mapped from {image}" in text and "I  5 pages: text, image" in text
-
-
-def spoil(store, app, image, how):
-    if how == "touched":
-        os.utime(app)
-    elif how == "replaced":
-        shutil.copy(app, f"{app}.new")
-        os.rename(f"{app}.new", app)
-    elif how == "noexec":
-        store.done("mount", "-o", "remount,noexec", store.path)
-    elif how == "another's":
-        store.done("chown", "12345", store.path)
-    elif how == "other segments":
-        store.done("sh", "-c", f"cp {helpers.HUGELD} {image}.new && chmod 555 {image}.new && mv {image}.new {image}")
-    else:
-        store.done("chmod", "g+w", store.path if how == "writable store" else image)
-
-
-WRONG = [("touched", "no-image"), ("noexec", "store-noexec"), ("replaced", "no-image"), ("another's", "store-unsafe"),
-         ("writable store", "store-unsafe"), ("writable image", "store-unsafe"), ("other segments", "image-mismatch")]
-
-
-@pytest.mark.parametrize("how, reason", [pytest.param(*case, marks=[] if case in WRONG[:2] else pytest.mark.check_all, id=case[0])
-                                         for case in WRONG])
-def test_reasons(builder, store, tmp_path, library, how, reason):
-    """inspect gives the reason why the program itself stays, and a remedy."""
-    app = tmp_path / "app-nopie"
-    shutil.copy(builder.executable("nopie"), app)
-    spoil_root_owner = how == "another's"
-    image = store.add(app)
-    spoil(store, app, image, how)
-    told = store.inspect(app)["image"]
-    result = store.call(app, env=helpers.preload(library, options=store.options("verbose=1")))
-    if spoil_root_owner:
-        store.done("chown", "0", store.path)
-    assert (told["used"], told["reason"]) == (False, reason) and told["remedy"]
-    assert f"text stays: {told['sentence']}" in result.stderr
 
 
 # --- doctor ---

@@ -2,7 +2,6 @@
 """A position-independent program is moved before its first instruction, so that its image fits.  All that depends on where it
 lies agrees: in the program, in the kernel, and in the tools that look from outside."""
 
-import collections
 import pathlib
 import re
 import shutil
@@ -121,16 +120,3 @@ def test_detach(app, start):
         assert process.wait(timeout=helpers.PATIENCE) == 0
     finally:
         helpers.end_process(process)
-
-
-def test_perf(app, start, tmp_path):
-    """Recording from the start, perf names the functions, also in the huge page with the headers, and finds nothing at the
-    old place."""
-    if not shutil.which("perf"):
-        pytest.skip("perf is not installed")
-    data = tmp_path / "perf.data"
-    helpers.run(["perf", "record", "-N", "-q", "-e", "cpu-clock:u", "-F", "4999", "-o", data, *start(app, "work", "400")],
-                environment())
-    told = helpers.run(["perf", "script", "-i", data, "-F", "comm,ip,sym"]).stdout
-    names = collections.Counter(re.findall(rf"^ *{app.name} +\w+ (\S+)", told, re.M))
-    assert names["deep_leaf"] > 0.8 * sum(names.values()) > 80, names

@@ -110,37 +110,6 @@ def split_for_bash(words):
     return [json.dumps(part) for word in words for part in (re.findall(r"=|[^=]+", word) or [""])]
 
 
-def complete_zsh(words):
-    """The output of a zsh on a terminal of its own when TAB is pressed, after which it says that this was all."""
-    folder = helpers.BUILD / "doc/zsh"
-    folder.mkdir(exist_ok=True)
-    shutil.copy(helpers.BUILD / "doc/hugeld.zsh", folder / "_hugeld")
-    (folder / "setup").write_text(f"""
-        stty columns 300
-        fpath=({folder} $fpath)
-        autoload -Uz compinit
-        compinit -u -D
-        zle-line-init() {{ print READY }}
-        press() {{ zle expand-or-complete; zle list-choices; zle -R; print " OVER" }}
-        zle -N zle-line-init
-        zle -N press
-        bindkey '\\t' press
-    """)
-    script = f"""
-        zmodload zsh/zpty
-        zpty z zsh -f -i
-        zpty -w z '. {folder}/setup'
-        zpty -r -m z text '*READY*'
-        zpty -w -n z {json.dumps(" ".join(words))}$'\\t'
-        zpty -r -m z text '*OVER*'
-        print -r -- $text
-        zpty -d z
-    """
-    words = helpers.run(["zsh", "-f", "-c", script], helpers.environment(TERM="dumb")).stdout.split()
-    helpers.wait_until(lambda: not helpers.marked_processes(), what="the end of the zsh inside")
-    return words
-
-
 def complete_fish(words, tmp_path):
     script = f"source {helpers.BUILD}/doc/hugeld.fish; complete -C {json.dumps(' '.join(words))}"
     result = helpers.run(["fish", "--no-config", "-c", script], helpers.environment(HOME=tmp_path))
@@ -148,12 +117,12 @@ def complete_fish(words, tmp_path):
     return [line.split("\t")[0] for line in result.stdout.splitlines()]
 
 
-@pytest.fixture(params=("bash", "zsh", "fish"))
+@pytest.fixture(params=("bash", "fish"))
 def complete(request, tmp_path):
     need(request.param)
     if request.param == "bash" and not os.path.exists("/usr/share/bash-completion/bash_completion"):
         pytest.skip("bash-completion is not installed")
-    functions = {"bash": complete_bash, "zsh": complete_zsh, "fish": lambda words: complete_fish(words, tmp_path)}
+    functions = {"bash": complete_bash, "fish": lambda words: complete_fish(words, tmp_path)}
     return functions[request.param]
 
 
@@ -173,5 +142,5 @@ def test_completes_flags(complete, command):
     """All flags are completed, and none of another command's."""
     known = set(re.findall(r"(--[a-z][\w-]*)", helpers.hugeld(command, "--help").stdout.partition("Mandatory")[0]))
     found = {re.match(r"(--[\w-]*)?", word)[0] for word in complete(["hugeld", command, "--"])}
-    found -= {"", "--", os.path.commonprefix(list(known))} - known  # zsh writes the common prefix of all
+    found -= {"", "--"} - known
     assert found == known
