@@ -804,7 +804,8 @@ static void run_execs_beside(void) {
     pthread_join(thread, NULL);
 }
 
-/* Changes the text as the FIFO NAME says: l locks it, a advises something, u unloads the LIBRARY, m maps a part elsewhere, as V8 does. */
+/* Changes the text as the FIFO NAME says: l locks it, a advises something, u unloads the LIBRARY, e executes another program,
+   m maps a part elsewhere, as V8 does. */
 static void *library;
 static const char *elsewhere;
 
@@ -825,6 +826,8 @@ static void *obey(void *data) {
     want(elsewhere != MAP_FAILED, "mremap");
     if (byte == 'u')
         want(dlclose(library) == 0, "dlclose");
+    if (byte == 'e')
+        execlp("sleep", "sleep", "1000", NULL);
     prctl(PR_SET_NAME, "obeyed");
     while (!shared->stop)
         pause();

@@ -4,7 +4,9 @@ in the process fails with each errno that it may have: the program goes on, righ
 
 import contextlib
 import errno
+import itertools
 import os
+import re
 import signal
 import subprocess
 
@@ -349,3 +351,29 @@ def test_library_goes(targets, steps, plain_output, tmp_path, library):
         _, code, said = step(steps, "run", ARMED, script("u"), helpers.HUGELD, "attach", target.pid)
         assert code == 0 and "library.so" not in "".join(m.name for m in target.mappings()), said
         assert target.finish() == plain_output
+
+
+# While it is traced it executes nothing.
+LET_EXECUTE = """printf e > {fifo}
+while read -r name < /proc/{pid}/comm && [ "$name" != sleep ] && ! grep -q "^State:.t" /proc/{pid}/status; do sleep 0.01; done"""
+LET_END = "kill -KILL {pid}; while grep -q . /proc/{pid}/maps; do :; done"
+
+
+@pytest.mark.parametrize("script, may_be_said", [
+    pytest.param(LET_END, "(it|has) ended", id="ends"),
+    pytest.param(LET_EXECUTE, "ended or executed|it is not attached|no whole huge page", id="executes", marks=pytest.mark.check_all)])
+@pytest.mark.parametrize("is_attached, command", [(False, "attach"), *[pytest.param(True, c, marks=pytest.mark.check_all(ci=True)) for c in ("attach", "detach")]])
+def test_ends_while_it_is_looked_at(targets, tmp_path, is_attached, command, script, may_be_said):
+    """It ends before each file of it that is opened: this is the reason given, and not the file that can't be read any more."""
+    preload, fifo = tmp_path / "other-text.so", tmp_path / "fifo"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", preload, attaching.HERE / "other-text.c", "-ldl"], check=True)
+    for nth in itertools.count(1):
+        with told(targets["exec"], fifo) as (target, _):
+            if is_attached:
+                assert attaching.ask("attach", target.pid).returncode == 0
+            env = helpers.environment(LD_PRELOAD=preload, NTH=nth, SCRIPT=script.format(pid=target.pid, fifo=fifo))
+            result = helpers.run([helpers.COMMAND, command, target.pid], env=env)
+        if result.returncode == 0:
+            assert nth > 10, result
+            break
+        assert result.stderr.count("\n") == 1 and re.search(may_be_said, result.stderr), (nth, result)
