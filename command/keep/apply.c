@@ -36,10 +36,6 @@ void hl_note_problem(struct hl_apply *apply, char *text) {
     free(text);
 }
 
-json_t *hl_json_error(void) {
-    return json_pack("{s:{s:o}}", "error", "message", hl_json_text(hl_last_warning()));
-}
-
 /* --- the store --- */
 
 bool hl_begin_apply(struct hl_apply *apply) {

@@ -591,8 +591,8 @@ static void report_process(struct request *request, struct snapshot *snapshot) {
     if (answer != NULL && !request->json && !request->all)
         print_process(snapshot, answer);
     if (answer != NULL && !request->json && request->all)
-        hl_print_fields(answer, "{pid:8}  {name:-20} {text_share:8%} {backends.hugetlb_pages:8} "
-                                "{backends.thp_pages:8} {backends.image_pages:8} {backends.file_pages:8} "
+        hl_print_fields(answer, "{pid:8}  {name:-15} {text_share:8%} {backends.hugetlb_pages:7} "
+                                "{backends.thp_pages:7} {backends.image_pages:7} {backends.file_pages:7} "
                                 "{own.bytes:12KiB}");
     if (answer != NULL && request->json)
         json_array_append(request->processes, answer);
@@ -624,7 +624,7 @@ int hl_show_status(int argc, char **argv) {
     hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     request.processes = json_array();
     if (request.all && !request.json)
-        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
+        hl_print("%8s  %-15s %8s %7s %7s %7s %7s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
                  "FILE", "OWN");
     for (pid_t pid; request.all && (pid = hl_next_process(&proc)) != 0;) {
         struct snapshot snapshot = {0};
@@ -648,8 +648,12 @@ int hl_show_status(int argc, char **argv) {
         else
             hl_say_unreadable(pid, result);
     }
-    if (request.json)
-        hl_print_json(json_pack("{s:O}", "processes", request.processes));
+    if (request.json) {
+        json_t *answer = json_pack("{s:O}", "processes", request.processes);
+        if (hl_last_warning()[0] != '\0')
+            json_object_update_new(answer, hl_json_error());
+        hl_print_json(answer);
+    }
     json_decref(request.processes);
     free(request.who.word);
     return request.moved && !failed ? HL_EXIT_DONE : HL_EXIT_NO;
