@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Images in containers, as doc/containers.md says: bind-mounted over the program's file; and where a container finds an image in
+"""Images in containers, as doc/services.md says: bind-mounted over the program's file; and where a container finds an image in
 the host's store, and where it does not."""
 
 import json

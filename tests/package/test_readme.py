@@ -12,7 +12,7 @@ import pytest
 import helpers
 from documents import read_blocks, read_unit
 
-DOCUMENTS = ("README.md", "doc/services.md", "doc/databases.md", "doc/containers.md")
+DOCUMENTS = ("README.md", "doc/services.md")
 PROGRAM = "/usr/bin/python3 -c 'print(40 + 2)'"
 UNIT = "/etc/systemd/system/NAME.service.d/hugeld.conf"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""A program of Debian 13 in a container, as doc/containers.md says it for docker: without hugeld, with libhugeld.so of this
+"""A program of Debian 13 in a container, as doc/services.md says it for docker: without hugeld, with libhugeld.so of this
 machine, and with the patched dynamic linker that was built for its libc.  The suite and its linker are those of
 tests/ldso/suite."""
 
