@@ -70,7 +70,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
     if (apply->has_store && apply->store.was_lost)
         hl_note_problem(
             apply,
-            hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made anew",
+            hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made again",
                          apply->store_path));
     if (apply->has_store)
         hl_read_records(&apply->records, &apply->store);
@@ -460,7 +460,7 @@ static const struct hl_flag command_flags[] = {
     {"metrics", 0, "FILE.prom", "Write gauges for Prometheus", HL_STRING(struct request, metrics)},
     {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)",
      HL_STRING(struct request, every)},
-    {"boot", 0, NULL, "Put files that nothing maps in place whatever the machine does",
+    {"boot", 0, NULL, "Put files that nothing maps in place on a busy machine, too",
      HL_SWITCH(struct request, boot)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
     {"store", 0, "FOLDER", "This store, not the machine's (root) or your own",

@@ -521,9 +521,7 @@ static char *format_nodes(const json_t *nodes) {
 }
 
 static void print_object(const struct snapshot *snapshot, const struct tally *tally, const json_t *object) {
-    hl_print_fields(object, "  {path}: {text_share:%} of the text on huge pages; hugetlb "
-                            "{backends.hugetlb_pages}, thp {backends.thp_pages}, image "
-                            "{backends.image_pages}, file {backends.file_pages} pages");
+    hl_print_fields(object, "  {path}: {text_share:%} of the text on huge pages");
     char *now = hl_describe_now(&tally->verdict);
     hl_print("    now: %s%s%s", now, tally->why != NULL ? ": " : "", tally->why != NULL ? tally->why : "");
     free(now);
@@ -573,9 +571,10 @@ static void print_process(const struct snapshot *snapshot, const json_t *answer)
                  process->pid);
         free(what);
     }
-    hl_print_fields(answer,
-                    "  the program's own: hugetlb {own.hugetlb_bytes:KiB}, thp {own.thp_bytes:KiB}, files "
-                    "{own.file_bytes:KiB}, shared memory {own.shmem_bytes:KiB}");
+    if (json_integer_value(json_object_get(json_object_get(answer, "own"), "bytes")) > 0)
+        hl_print_fields(
+            answer, "  its own huge pages: hugetlb {own.hugetlb_bytes:KiB}, transparent {own.thp_bytes:KiB}, "
+                    "files {own.file_bytes:KiB}, shared memory {own.shmem_bytes:KiB}");
 }
 
 /* Reports the opened process of PICTURE, and closes it.  --all silently skips a process that can't be read. */

@@ -58,7 +58,7 @@ static void print_misses(const struct hl_surveyed *program, const json_t *json) 
     char *line = hl_xasprintf("{path}: executes %s pages of text (likely {likely_hot_bytes:KiB} of "
                               "{text_bytes:KiB} on small ones), %s",
                               hl_has_many_pages(program) ? "many" : "some",
-                              program->frames == 0 ? "in unknown frames of memory; fix: run hugeld as root"
+                              program->frames == 0 ? "in unknown frames of memory (run hugeld as root)"
                               : hl_has_many_frames(program)
                                   ? "scattered over {frames} frames of 2 MiB of memory"
                                   : "which lie together in {frames} frames of 2 MiB of memory");
@@ -101,8 +101,8 @@ void hl_print_survey(const struct hl_survey *survey, const json_t *answer) {
     const char *note = hl_note_on_tlb(&survey->tlb);
     size_t shown = 0;
     if (survey->undecided) {
-        hl_print("%" PRIu64 " samples were lost, of %" PRIu64
-                 ": this window decides nothing; fix: try again while less runs",
+        hl_print("%" PRIu64 " of %" PRIu64
+                 " samples were lost, which decides nothing; try again when less runs",
                  survey->sampled.lost, survey->sampled.samples + survey->sampled.lost);
         return;
     }

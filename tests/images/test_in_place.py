@@ -253,7 +253,7 @@ def test_survey_of_an_image(pool, place):
     finally:
         helpers.end_process(process)
     assert (row["advice"]["way"], row["advice"]["command"]) == ("image", None), row
-    assert row["advice"]["reason"] == "its files are kept on huge pages already; start it anew, or by hugeld run"
+    assert row["advice"]["reason"] == "its files are enabled already; restart it, or start it by hugeld run"
 
 
 def test_survey_of_a_process_on_an_image(pool, place):

@@ -668,7 +668,7 @@ def test_status_of_nothing():
 @pytest.mark.parametrize("patterns,options,words", [
     ("lib*", "", "it is not one of the named objects; name it in LD_HUGEPAGES"),
     ("main", "exe=other", "exe= leaves this program out; start it with another exe="),
-    ("main", "backend=hugetlb", "hugeld in the process has left it; start it with verbose=1, which says why"),
+    ("main", "backend=hugetlb", "hugeld in the process left it on small pages; start it with verbose=1, which says why"),
 ], ids=["not-named", "only", "silent"])
 def test_status_says_why_nothing_moved(builder, library, pause_library, pool, patterns, options, words):
     pool(0)
