@@ -451,9 +451,9 @@ static const struct {
     const char *sentence;
 } obstacles[] = {
     [IN_USE] = {"in-use", "processes map the file, and this kernel makes its text huge only while none does; "
-                          "reboot, or ask for an image: way=image"},
+                          "reboot, or make an image: hugeld enable --way=image"},
     [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
-                            "wait until there are fewer, or ask for an image: way=image"},
+                            "wait until there are fewer, or make an image: hugeld enable --way=image"},
     [NO_PAGE] =
         {"no-huge-page",
          "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},

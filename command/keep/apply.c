@@ -439,11 +439,26 @@ static void print_applied(const struct hl_apply *apply, int code) {
             json_object_update_new(answer, hl_json_error());
         hl_print_json(answer);
     } else {
-        hl_print("%s%u image%s made, %u file%s put in place, %" PRIu64
-                 " huge page%s; %u removed, %u as before, %u pending, %u would gain nothing, %u cannot",
-                 apply->is_dry ? "dry run: " : "", apply->made, hl_plural(apply->made), apply->in_place,
-                 hl_plural(apply->in_place), apply->huge_pages, hl_plural(apply->huge_pages), apply->removed,
-                 apply->present, apply->pending, apply->nothing, apply->refused);
+        const struct {
+            unsigned n;
+            const char *what;
+        } counts[] = {{apply->made, "images made"},
+                      {apply->in_place, "put in place"},
+                      {apply->removed, "removed"},
+                      {apply->present, "as before"},
+                      {apply->nothing, "without any gain"},
+                      {apply->refused, "refused"},
+                      {apply->pending, "pending; hugeld list says why"}};
+        char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
+                                  apply->huge_pages, hl_plural(apply->huge_pages));
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+            if (counts[i].n > 0) {
+                char *longer = hl_xasprintf("%s, %u %s", line, counts[i].n, counts[i].what);
+                free(line);
+                line = longer;
+            }
+        hl_print("%s", line);
+        free(line);
     }
 }
 

@@ -348,4 +348,4 @@ def test_enable_of_a_small_program_with_a_library(world, builder, tmp_path):
                               "-Wl,-z,max-page-size=0x200000")
     builder.compile(folder / "small", tmp_path / "main.c", library, "-Wl,-rpath,/run/programs")
     helpers.one_line(world.hugeld("enable", "/run/programs/small"), 1,
-                     f"{reasons()['text-in-library']}; 'hugeld inspect /run/programs/libbig.so' names the best way")
+                     f"{reasons()['text-in-library']}; hugeld enable /run/programs/libbig.so, then name it: hugeld run -p")

@@ -329,7 +329,7 @@ def test_process_whose_maps_do_not_answer(place):
     with running(place) as process:
         assert place.run("sh", "-c", f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{process.pid}/maps").returncode == 0
         result, joined = join(place)
-    assert refused(result, "it cannot be known which processes map the file", status=3) and joined == []
+    assert refused(result, "which processes map the file cannot be read", status=3) and joined == []
 
 
 def test_mapped_without_a_page(place):
