@@ -25,6 +25,7 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a disable -d 
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a apply -d 'Do what the lists say'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a list -d 'What is enabled, and who has it'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a reset -d 'Give back everything that hugeld holds'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a help -d 'Print help'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
