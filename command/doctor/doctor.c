@@ -406,8 +406,8 @@ static void find_library(struct request *request, const struct machine *machine)
 
 static void find_usable(struct request *request, const struct machine *machine) {
     if (!request->json)
-        hl_print("private copies now: hugetlb %s, transparent huge pages %s", machine->can_hugetlb ? "yes" : "no",
-                 machine->can_thp ? "yes" : "no");
+        hl_print("private copies now: hugetlb %s, transparent huge pages %s",
+                 machine->can_hugetlb ? "yes" : "no", machine->can_thp ? "yes" : "no");
     add_detail(request, "usable",
                json_pack("{s:b, s:b}", "hugetlb", machine->can_hugetlb, "thp", machine->can_thp));
 }
