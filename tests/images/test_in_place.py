@@ -443,10 +443,10 @@ def test_user_namespace(place):
         pytest.skip("no user namespaces here")
     place.path("/run/own.list").write_text(f"{BIG} way=in-place\n")
     apply = ["apply", "--any-disk", "--list=/run/own.list"]  # process 1's / is not seen from there
-    refused_untouched(place, "root outside of containers", prefix=["unshare", "-Urm"], arguments=[*apply, "--store=/dev/shm/mine"])
-    refused_untouched(place, "root outside of containers", prefix=["unshare", "-pf", "--mount-proc"], arguments=apply)
+    refused_untouched(place, "root, outside of containers", prefix=["unshare", "-Urm"], arguments=[*apply, "--store=/dev/shm/mine"])
+    refused_untouched(place, "root, outside of containers", prefix=["unshare", "-pf", "--mount-proc"], arguments=apply)
     # Processes may be hidden from it.
-    refused_untouched(place, "root outside of containers", prefix=["setpriv", "--bounding-set", "-sys_ptrace"], arguments=apply)
+    refused_untouched(place, "root, outside of containers", prefix=["setpriv", "--bounding-set", "-sys_ptrace"], arguments=apply)
 
 
 def test_user(place):
