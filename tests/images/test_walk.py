@@ -278,13 +278,13 @@ def test_refusals_do_not_contradict(tmp_path):
     strict = hugeld("run", "-o", "strict=on", "-p", "nosuch.so", "--", "/usr/bin/env")
     assert strict.returncode == 127 and "nosuch.so: no object that is loaded at startup has this name" in strict.stderr, strict
     assert hugeld("run").stderr == "hugeld: run: no program given; try 'hugeld run -- PROGRAM'\n"
-    for words in (["share", "-j", "unit", "foo"], ["run", "--share", "true"], ["help"], ["run", "--vai=ldso", "true"]):
+    for words in (["share", "-j", "unit", "foo"], ["run", "--share", "true"], ["run", "--vai=ldso", "true"]):
         refused = hugeld(*words)
-        assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and "--help'" in refused.stderr, refused
+        assert refused.returncode == 2 and refused.stderr.count("\n") == 1 and re.search("--help'|did you mean '--via'", refused.stderr), refused
 
 
 def test_remedies_name_commands_that_exist():
     """Each 'hugeld COMMAND' in reason.def is one."""
     commands = re.findall(r"^  (\w[\w-]*) ", hugeld("--help").stdout, re.M)
     named = re.findall(r"(?<!run )(?<!ask )(?<!preload )hugeld ([a-z-]+)", " ".join(re.findall(r'"[^"]*"\)', (helpers.ROOT / "elf/reason.def").read_text())))
-    assert {"run", "enable", "inspect", "apply"} <= set(named) <= set(commands), set(named) - set(commands)
+    assert {"run", "enable", "apply"} <= set(named) <= set(commands), set(named) - set(commands)
