@@ -454,7 +454,7 @@ def test_run_names_a_library_only_if_it_helps(place, tmp_path):
         subprocess.run(["gcc", "-o", tmp_path / "main", source, lib, f"-Wl,-rpath,{tmp_path}"], check=True)
         verdict = place.inspect(lib)["verdict"]
         result = place.hugeld("run", "-o", f"verbose=1,{place.option}", "--", tmp_path / "main")
-        assert (f"most of its text is in a library; 'hugeld inspect {lib}' " in result.stderr) == is_named == (verdict["way"] != "nothing"), result
+        assert (f"most of its text is in a library; hugeld enable {lib}, " in result.stderr) == is_named == (verdict["way"] != "nothing"), result
 
 
 def test_little_text_is_left(place, tmp_path):
