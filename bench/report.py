@@ -377,21 +377,19 @@ MORE_ADDED = [
 ]
 
 
-# (program, how hugeld runs it, experiment, way) of README's tables, the most useful gain first.
+# (program, how hugeld runs it, experiment, way) of README's table.
 README_ROWS = [
-    ("Chromium, `--dump-dom`", "image, executed", "image-chromium", "executed"),
+    ("Chromium, `--dump-dom`", "image, mounted", "image-chromium", "executed"),
     ("clang on seven files", "image", "more-clang-tree", "mapped"),
-    ("rustc, a run of 0.2 s", "images of its libraries", "program-rustc", "mapped"),
-    ("node, `-e 0`", "image", "image-node", "mapped"),
     ("the C++ compiler on two lines", "in place", "service-start-large", "in-place"),
-    ("PostgreSQL, `pgbench -S`, one transaction", "image, executed", "postgres", "executed"),
-    ("MariaDB, one point select", "image, executed", "mariadb", "executed"),
-    ("the C++ compiler on two lines", "image, by `hugeld run`", "run-cc1plus-large", "run"),
-    ("overhead of `hugeld run` when it does nothing: `git --version` over an empty preloaded library", "nothing", "run-git", "run"),
-    ("memory of ten processes with 32 MiB of text", "image", "image-memory", "mapped"),
-    ("rustc of one function", "private copies", "image-rustc", "private"),
+    ("PostgreSQL, `pgbench -S`", "image, mounted", "postgres", "executed"),
+    ("MariaDB, point selects", "image, mounted", "mariadb", "executed"),
+    ("the C++ compiler on two lines", "image", "run-cc1plus-large", "run"),
+    ("`git --version`", "nothing, by `hugeld run`", "run-git", "run"),
+    ("memory of ten processes", "image", "image-memory", "mapped"),
+    ("rustc of one function", "copies", "image-rustc", "private"),
 ]
-README_HEAD = ["| program | hugeld uses | without hugeld | with hugeld | with / without [95 % interval] |", "| --- | --- | --- | --- | --- |"]
+README_HEAD = ["| program | on huge pages | time, without hugeld: 1 [95 %] |", "| --- | --- | --- |"]
 
 
 def cell_of(result, identifier):
@@ -412,27 +410,20 @@ def more_figures(groups):
     return ["## More figures", "", "| measured | of the plain program, or added to it |", "| --- | --- |", *lines, ""] if lines else []
 
 
-def readme_row(found, way, program, uses):
-    base = way["base_median"] if "base_median" in way else next(one["median"] for one in found["ways"] if one["name"] == way["base"])
-    medians = " | ".join(f"{show(median)} {found['unit']}" for median in (base, way["median"]))
-    return f"| {program} | {uses} | {medians} | {with_interval(result_of(way))} |"
-
-
-def readme_tables(groups):
-    """The gains, and below them the rest: what got slower or larger, and where no difference was seen."""
-    gains, losses = [], []
+def readme_table(groups):
+    """The largest gain first, the largest loss last."""
+    rows = []
     for program, uses, identifier, name in README_ROWS:
-        found, way = find_way(groups, identifier, name)
+        _, way = find_way(groups, identifier, name)
         if way:
-            result = result_of(way)
-            (gains if is_clear(result) and result[0] < 1 else losses).append(readme_row(found, way, program, uses))
-    return [*README_HEAD, *gains, "", "No gain, or a loss:", "", *README_HEAD, *losses]
+            rows.append((result_of(way)[0], f"| {program} | {uses} | {with_interval(result_of(way))} |"))
+    return [*README_HEAD, *(row for _, row in sorted(rows))]
 
 
 def write_readme(data, path):
-    """The tables between comments; the page stays as it is where there are none."""
+    """The table between comments; the page stays as it is where there are none."""
     block = re.compile(re.escape(TOP) + ".*?" + re.escape(END), re.S)
-    path.write_text(block.sub(lambda _: "\n".join([TOP, *readme_tables(data["groups"]), END]), path.read_text()))
+    path.write_text(block.sub(lambda _: "\n".join([TOP, *readme_table(data["groups"]), END]), path.read_text()))
 
 
 def not_yet_measured(names, runs, this):

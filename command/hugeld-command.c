@@ -46,25 +46,25 @@ static const struct command {
 static const char doc[] = "Moves the code and data of unmodified programs onto huge pages at startup.\n"
                           "\v"
                           "How do I use it?\n"
-                          "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
-                          "  doctor                        test this machine, with a fix for each problem\n"
-                          "  image FILE OUT                write a copy of a file, laid out for huge pages\n"
-                          "  enable FILE|UNIT...           keep its text on huge pages for all processes\n"
-                          "  disable FILE|UNIT...          stop keeping it\n"
+                          "  enable PROGRAM|FILE|UNIT...   keep its text on huge pages, for all processes\n"
+                          "  run [OPTION...] PROGRAM ARGS  run a program on them\n"
+                          "  list                          show what is enabled, and who is on it\n"
+                          "  disable PROGRAM|FILE|UNIT...  undo enable\n"
                           "  apply                         do what the lists of enabled files say\n"
-                          "  list                          show what is enabled, and who has it\n"
                           "  reset                         give back everything that hugeld holds\n"
-                          "  attach PID...                 move the text of running processes\n"
-                          "  detach PID...                 move it back\n"
-                          "Did it work?\n"
-                          "  status PID|NAME|--all         show which parts are on huge pages now\n"
-                          "  inspect FILE...               show the plan, and why the rest stays\n"
+                          "  image FILE OUT                write a copy of a file for huge pages\n"
+                          "  attach PID...                 move running processes, as an experiment\n"
+                          "  detach PID...                 move them back\n"
                           "Is it worth it?\n"
                           "  survey                        find running programs that could gain\n"
                           "  bench PROGRAM ARGS            measure runs with and without huge pages\n"
-                          "  perf-map PID                  name the moved functions of a process for perf\n"
+                          "Did it work?\n"
+                          "  status PID|--all              show which parts are on huge pages now\n"
+                          "  inspect FILE...               show the best way, and why the rest stays\n"
+                          "  doctor                        test this machine, with a fix for each problem\n"
+                          "  perf-map PID                  name moved functions for perf\n"
                           "\n"
-                          "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 "
+                          "'hugeld help COMMAND' says more.  Exit status: 0 done, 1 the answer is no, 2 "
                           "wrong use, 3 something is pending; run: "
                           "the program's, 126 it cannot be run, 127 it was not found.";
 
@@ -102,6 +102,18 @@ static bool is_known(const char *word) {
     return found;
 }
 
+static const struct command *find_command(const char *name) {
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    const char *near = find_near(name);
+    if (near != NULL)
+        hl_warn("%s: no such command; did you mean '%s'?", name, near);
+    else
+        hl_warn("%s: no such command; 'hugeld --help' lists them", name);
+    return NULL;
+}
+
 /* Whether the command NAME may open as many files as it may need for WORDS. `run` starts the program with any limit. */
 static bool has_files(const char *name, char **words) {
     struct rlimit files;
@@ -118,39 +130,33 @@ static bool has_files(const char *name, char **words) {
 
 static int dispatch(int argc, char **argv) {
     static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
+    static char *help[] = {(char *)"hugeld", (char *)"--help", NULL};
     int index = 0;
-    argv[0] = (char *)"hugeld"; /* in argp's help */
-    if (argc > 1 && strcmp(argv[1], "-h") == 0)
-        argv[1] = (char *)"--help";
-    if (argc > 1 && !is_known(argv[1])) {
+    if (argc < 2 || strcmp(argv[1], "-h") == 0 || (argc == 2 && strcmp(argv[1], "help") == 0))
+        argc = 2, argv = help;
+    if (!is_known(argv[1])) {
         hl_warn("%s: no such option; 'hugeld --help' lists commands, which have options of their own",
                 argv[1]);
         return HL_EXIT_USAGE;
     }
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0)
+    argv[0] = (char *)"hugeld"; /* in argp's help */
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0 || index == 0)
         return HL_EXIT_USAGE;
-    if (index == 0) {
-        hl_warn("no command given; 'hugeld --help' lists them");
+    if (strncmp(argv[index], "unit-", 5) == 0) { /* for systemd, so it is in no help */
+        argv[0] = argv[index], argv[index] = (char *)"hugeld";
+        return hl_serve_unit(argv[0], argc - index, argv + index);
+    }
+    bool is_help = strcmp(argv[index], "help") == 0 && argc > index + 1;
+    const struct command *command = find_command(argv[index + is_help]);
+    if (command == NULL)
         return HL_EXIT_USAGE;
-    }
-    const char *name = argv[index];
-    if (strncmp(name, "unit-", 5) == 0) { /* for systemd, so it is in no help */
-        argv[index] = (char *)"hugeld";
-        return hl_serve_unit(name, argc - index, argv + index);
-    }
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        if (strcmp(commands[i].name, name) == 0) {
-            argv[index] = (char *)"hugeld";
-            return has_files(name, argv + index) ? commands[i].function(argc - index, argv + index)
-                                                 : HL_EXIT_NO;
-        }
-    }
-    const char *near = find_near(name);
-    if (near != NULL)
-        hl_warn("%s: no such command; did you mean '%s'?", name, near);
-    else
-        hl_warn("%s: no such command; 'hugeld --help' lists them", name);
-    return HL_EXIT_USAGE;
+    if (is_help)
+        return command->function(2, help);
+    argv[index] = (char *)"hugeld";
+    int code =
+        has_files(command->name, argv + index) ? command->function(argc - index, argv + index) : HL_EXIT_NO;
+    hl_answer_failure(code);
+    return code;
 }
 
 /* Prints the version, and the files that `run` would use. */
@@ -185,10 +191,9 @@ static void check_output(void) {
 }
 
 int main(int argc, char **argv) {
-    static char *no_arguments[] = {(char *)"hugeld", NULL};
     hl_keep_standard_numbers();
     argp_program_version_hook = print_version;
     argp_err_exit_status = HL_EXIT_USAGE;
     atexit(check_output);
-    return argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
+    return dispatch(argc, argv);
 }

@@ -16,8 +16,8 @@ _hugeld_options() {
 _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
-    if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image attach detach enable disable apply list reset --help --version" -- "$cur")
+    if ((cword == 1)) || [[ ${words[1]} == help ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image attach detach enable disable apply list reset help --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in

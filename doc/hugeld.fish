@@ -25,6 +25,7 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a disable -d 
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a apply -d 'Do what the lists say'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a list -d 'What is enabled, and who has it'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a reset -d 'Give back everything that hugeld holds'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a help -d 'Print help'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
@@ -55,7 +56,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench' -s n -l pairs -x -d 'R
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l pid -x -a '(__fish_complete_pids)' -d 'Measure a process'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l at-once -d 'Both sides at the same time'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l report -r -F -d 'Write a report'
-complete -c hugeld -n '__fish_seen_subcommand_from bench survey service' -l seconds -x -d 'How long'
+complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l seconds -x -d 'How long'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l program -r -F -d 'Only this executable'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l pid -x -a '(__fish_complete_pids)' -d 'Only this process'

@@ -16,14 +16,14 @@ _hugeld() {
     loader=('--children[put what it starts on images]' '--copy[make private copies of objects that are not shared]' '(-l --via)'{-l,--via}'[which way in]:way:(auto preload ldso)'
         '(-L --ld-so)'{-L,--ld-so}'[the patched dynamic linker]:file:_files')
     help=('(- *)'{-h,--help}'[print help]')
-    if ((CURRENT == 2)); then
+    if ((CURRENT == 2)) || [[ $words[2] == help ]]; then
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
             'status[show which parts are on huge pages now]' 'doctor[test this machine]' \
             'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
             'survey[find running programs that could gain]' 'image[lay a file out for huge pages]' \
             'attach[move the text of running processes]' 'detach[move it back]' \
             'enable[keep its text on huge pages]' 'disable[stop keeping it]' 'apply[do what the lists say]' \
-            'list[what is enabled, and who has it]' 'reset[give back everything]'
+            'list[what is enabled, and who has it]' 'reset[give back everything]' 'help[print help]'
         return
     fi
     local command=$words[2]

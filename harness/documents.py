@@ -7,8 +7,8 @@ import helpers
 
 
 def read_blocks(name):
-    """The indented blocks of a document, each a list of lines without comments."""
-    text = (helpers.ROOT / name).read_text()
+    """The indented blocks of a document, each a list of lines without comments.  A fenced one is what a terminal shows."""
+    text = re.sub(r"^```\n.*?^```\n", "", (helpers.ROOT / name).read_text(), flags=re.M | re.S)
     blocks = re.findall(r"(?:^    .*\n)+", text, re.M)
     return [[re.sub(r"\s{2,}#.*", "", line[4:]) for line in block.splitlines()] for block in blocks]
 

@@ -184,7 +184,24 @@ void hl_print_fields(const json_t *from, const char *line) {
     free(text);
 }
 
+/* Whether --json was given, and nothing was answered yet. */
+static bool owes_json;
+
+void hl_expect_json(void) { owes_json = true; }
+
+json_t *hl_json_error(void) {
+    const char *warning = hl_last_warning();
+    return json_pack("{s:{s:o}}", "error", "message",
+                     hl_json_text(warning[0] != '\0' ? warning : "wrong use"));
+}
+
+void hl_answer_failure(int code) {
+    if (owes_json && code != HL_EXIT_DONE)
+        hl_print_json(hl_json_error());
+}
+
 void hl_print_json(json_t *value) {
+    owes_json = false;
     if (value == NULL ||
         json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII) != 0)
         hl_warn("the answer cannot be written as JSON; try without --json");

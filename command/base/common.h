@@ -26,11 +26,18 @@ size_t hl_hidden_bytes(const char *text);
 bool hl_has_hidden(const char *text);
 
 /* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?', and NULL null.  hl_json_hex: "0x...".  hl_json_share:
-   PART of WHOLE, 0 to 1.  hl_print_json writes VALUE to stdout and drops it. */
+   PART of WHOLE, 0 to 1.  hl_json_error: {"error": {"message": what hl_warn said last}}.  hl_print_json writes VALUE to stdout and drops
+   it. */
 json_t *hl_json_text(const char *text);
 json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
+json_t *hl_json_error(void);
 void hl_print_json(json_t *value);
+
+/* The command was called with --json.  So if it ends with another CODE than HL_EXIT_DONE, and without an answer, hl_answer_failure
+   prints hl_json_error(). */
+void hl_expect_json(void);
+void hl_answer_failure(int code);
 
 /* Opens the file or folder NAME in FOLDER (or AT_FDCWD), by which this user acts: no user but OWNER and root can write it.  A descriptor, or a
    negated errno: -EPERM if others can; -EINVAL: it is no regular file, which it is to be without O_DIRECTORY. */

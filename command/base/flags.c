@@ -179,6 +179,42 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     return 0;
 }
 
+/* Whether the long options of ARGV are the command's; if not, one line says which was meant, as getopt's would not.  What follows the
+   first word that is no option may be a program's. */
+static bool has_known_options(const struct hl_command *command, char **argv, bool has_program) {
+    for (char **word = argv + 1; *word != NULL && strcmp(*word, "--") != 0; word++) {
+        size_t bytes = strcspn(*word, "=");
+        char *name = hl_xasprintf("%.*s", (int)bytes, *word);
+        bool is_known = strncmp(name, "--", 2) != 0 || strncmp("--help", name, bytes) == 0;
+        const char *near = NULL;
+        for (const struct hl_flag *flag = command->flags; flag->name != NULL && !is_known; flag++) {
+            is_known = strncmp(flag->name, name + 2, bytes - 2) == 0;
+            near = flag->help != NULL && hl_is_near(name + 2, flag->name) ? flag->name : near;
+        }
+        if (!is_known && near != NULL)
+            hl_warn("%s: %s: no such option; did you mean '--%s'?", command->name, name, near);
+        else if (!is_known)
+            hl_warn("%s: %s: no such option; 'hugeld %s --help' lists them", command->name, name,
+                    command->name);
+        free(name);
+        if (!is_known)
+            return false;
+        if (has_program && word[0][0] != '-')
+            return true;
+    }
+    return true;
+}
+
+/* Whether ARGV has --json, and the command knows it. */
+static bool asks_for_json(const struct hl_command *command, char **argv) {
+    const struct hl_flag *flag = command->flags;
+    while (flag->name != NULL && strcmp(flag->name, "json") != 0)
+        flag++;
+    while (flag->name != NULL && *argv != NULL && strcmp(*argv, "--json") != 0 && strcmp(*argv, "-j") != 0)
+        argv++;
+    return flag->name != NULL && *argv != NULL;
+}
+
 int hl_read_flags(const struct hl_command *command, int argc, char **argv, void *request) {
     const struct hl_flag *flags = command->flags, *last = find_flag(flags, ARGP_KEY_ARG);
     size_t n = (size_t)(last - flags);
@@ -193,10 +229,15 @@ int hl_read_flags(const struct hl_command *command, int argc, char **argv, void 
     const struct argp argp = {
         .options = options, .parser = parse_argument, .args_doc = last->argument, .doc = command->doc};
     struct reading reading = {command, request, NULL};
-    unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* the rest is the program's */
+    bool has_program = last->kind == HL_FLAG_PROGRAM;
+    unsigned order = has_program ? ARGP_IN_ORDER : 0; /* the rest is the program's */
     char *own_name = argv[0], *name = hl_xasprintf("hugeld: see 'hugeld %s --help'", command->name);
     argv[0] = name; /* getopt's messages begin with it */
-    error_t result = argp_parse(&argp, argc, argv, ARGP_NO_HELP | order, NULL, &reading);
+    if (asks_for_json(command, argv + 1))
+        hl_expect_json();
+    error_t result = has_known_options(command, argv, has_program)
+                         ? argp_parse(&argp, argc, argv, ARGP_NO_HELP | order, NULL, &reading)
+                         : EINVAL;
     argv[0] = own_name;
     free(name);
     free(options);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 __asm__(".pushsection .rodata\n"
@@ -35,10 +36,34 @@ int hl_check_report(const char *path) {
     return 0;
 }
 
+/* "2026-11-29 05:30 on HOST by hugeld 0.1: hugeld bench -- true", from the words that this command was called with. */
+static json_t *describe_origin(void) {
+    char date[64] = "", host[65] = "", words[4096];
+    time_t now = time(NULL);
+    strftime(date, sizeof date, "%F %H:%M", localtime(&now));
+    gethostname(host, sizeof host - 1);
+    int file = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = file >= 0 ? read(file, words, sizeof words - 1) : -1;
+    words[bytes > 0 ? bytes : 0] = '\0';
+    char *command = hl_xasprintf("hugeld");
+    for (ssize_t at = (ssize_t)strlen(words) + 1; at < bytes; at += (ssize_t)strlen(words + at) + 1)
+        hl_add_word(&command, words + at);
+    char *line = hl_xasprintf("%s on %s by hugeld %s: %s", date, host, HL_VERSION, command);
+    json_t *made = hl_json_text(line);
+    if (file >= 0)
+        close(file);
+    free(line);
+    free(command);
+    return made;
+}
+
 bool hl_write_report(const char *path, const json_t *answer) {
     if (path == NULL)
         return true;
-    char *text = json_dumps(answer, JSON_COMPACT | JSON_ENSURE_ASCII);
+    json_t *whole = json_copy((json_t *)answer);
+    json_object_set_new(whole, "made", describe_origin());
+    char *text = json_dumps(whole, JSON_COMPACT | JSON_ENSURE_ASCII);
+    json_decref(whole);
     FILE *file = fopen(path, "we");
     bool is_written = text != NULL && file != NULL;
     if (is_written) {

@@ -81,10 +81,10 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
 static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio *wall) {
     if (!wall->known || hl_half_width(wall) <= HALF_WIDTH_MAX)
         return NULL;
-    return hl_xasprintf("the machine is restless: the interval of the wall time has %.1f %% to each side; %s",
+    return hl_xasprintf("the machine is busy: the wall time is only known to ±%.1f %%; %s",
                         hl_half_width(wall),
                         bench->at_once ? "measure when it has less to do, or give the program more to do"
-                                       : "try --at-once, if two runs don't get into each other's way");
+                                       : "try --at-once, if two runs do not disturb each other");
 }
 
 /* The commands to type next; NULL: there are none.  The caller frees it. */
@@ -237,12 +237,12 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
         hl_print("its output differs from run to run, so it was not compared");
     uint64_t plain_bytes = count_plain_bytes(bench->maps[HL_PLAIN]);
     if (plain_bytes > 0)
-        hl_print("the plain run has %" PRIu64 " KiB of text on huge pages of the page cache already",
+        hl_print("without hugeld, %" PRIu64 " KiB of text are on huge pages of the page cache already",
                  plain_bytes / 1024);
     size_t i;
     json_t *file;
     json_array_foreach(bench->own_images, i, file)
-        hl_print("%s has no image; one was made for this measurement, and is gone", json_string_value(file));
+        hl_print("%s: no image; one was made for this measurement alone", json_string_value(file));
     static const char *const last[] = {"restless", "sentence", "next"};
     for (i = 0; i < sizeof last / sizeof last[0]; i++)
         if (json_is_string(json_object_get(answer, last[i])))

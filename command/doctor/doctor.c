@@ -87,8 +87,9 @@ static void examine(struct machine *machine) {
 static void add_finding(struct request *request, const char *name, enum state state, char *sentence,
                         const char *remedy) {
     if (!request->json)
-        hl_print("%-4s  %-18s %s%s%s", state_names[state], name, sentence, remedy != NULL ? "; fix: " : "",
-                 remedy != NULL ? remedy : "");
+        hl_print("%-4s  %-18s %s", state_names[state], name, sentence);
+    if (!request->json && remedy != NULL)
+        hl_print("      %-18s fix: %s", "", remedy);
     json_array_append_new(json_object_get(request->answer, "findings"),
                           json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
                                     "sentence", hl_json_text(sentence), "remedy", hl_json_text(remedy)));
@@ -188,7 +189,7 @@ static void find_thp(struct request *request, const struct machine *machine) {
     add_detail(request, "thp_reason", reason_or_null(machine->thp_reason));
     if (machine->thp_reason == 0)
         add_finding(request, "thp", OK,
-                    hl_xasprintf("transparent huge pages stand in where the pool is short"), NULL);
+                    hl_xasprintf("transparent huge pages are used where the pool is too small"), NULL);
     else
         add_finding(request, "thp", WARN,
                     hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)machine->thp_reason)),
@@ -205,8 +206,7 @@ static void find_memory(struct request *request, const struct machine *machine) 
                     "mount /proc and /sys/fs/cgroup");
     else
         add_finding(request, "memory", bytes < HEADROOM_SMALL_BYTES ? WARN : OK,
-                    hl_xasprintf("%" PRIu64
-                                 " MiB can still be charged; with backend=thp a span needs twice its size",
+                    hl_xasprintf("%" PRIu64 " MiB are left; a private copy needs twice its size for a moment",
                                  bytes >> 20),
                     bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory" : NULL);
 }
@@ -238,7 +238,8 @@ static void find_abilities(struct request *request, const struct machine *machin
          has_filter ? "backend=hugetlb tries it under a filter of system calls (seccomp), too"
                     : "boot a kernel with CONFIG_HUGETLBFS and CONFIG_MEMFD_CREATE"},
         {"executable_memory", kernel->executable_memory, WARN, "written memory may become executable",
-         "a policy forbids making written memory executable: no thp, and hugetlb only by memfd",
+         "a policy forbids making written memory executable: no transparent huge pages, and hugetlb only by "
+         "memfd",
          "systemctl edit the unit: MemoryDenyWriteExecute=no"},
         {"userfaultfd", kernel->userfaultfd, WARN, "pages are filled without zeroing them first",
          "pages are zeroed before they are filled: starts are slower",
@@ -246,8 +247,8 @@ static void find_abilities(struct request *request, const struct machine *machin
         {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
          "the program's bytes cannot be read by a system call",
          has_filter ? untried : "boot a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
-        {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: thp do not depend on luck",
-         "no MADV_COLLAPSE: thp come only when memory is not fragmented", "boot Linux 6.1 or newer"},
+        {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: transparent huge pages are made on demand",
+         "no MADV_COLLAPSE: transparent huge pages need unfragmented memory", "boot Linux 6.1 or newer"},
     };
     for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++) {
         add_finding(request, abilities[i].name, abilities[i].there ? OK : abilities[i].state,
@@ -298,8 +299,8 @@ static void find_breakpoints(struct request *request, const struct machine *mach
     static const char *const sentences[] = {
         [UNKNOWN] = "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
                     "free, or nothing may be traced",
-        [NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that one "
-               "starts gets thp (backend=auto)",
+        [NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that it "
+               "starts gets transparent huge pages",
         [YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
     };
     add_finding(request, "breakpoints", answer == NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
@@ -405,8 +406,8 @@ static void find_library(struct request *request, const struct machine *machine)
 
 static void find_usable(struct request *request, const struct machine *machine) {
     if (!request->json)
-        hl_print("now: hugetlb %s, thp %s", machine->can_hugetlb ? "yes" : "no",
-                 machine->can_thp ? "yes" : "no");
+        hl_print("private copies now: hugetlb %s, transparent huge pages %s",
+                 machine->can_hugetlb ? "yes" : "no", machine->can_thp ? "yes" : "no");
     add_detail(request, "usable",
                json_pack("{s:b, s:b}", "hugetlb", machine->can_hugetlb, "thp", machine->can_thp));
 }

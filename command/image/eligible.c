@@ -92,11 +92,11 @@ char *hl_explain_unsteady(int file, bool any_disk) {
             "hugeld attach, which compares all bytes");
     if (any_disk || is_pinned(file))
         return NULL;
-    return hl_xasprintf(
-        "it lies on another file system than the machine's / and /usr; if that were unmounted and another "
-        "one "
-        "mounted, a file there could be taken for this one; accept that with any_disk = yes in "
-        "/etc/hugeld/hugeld.conf, or hugeld apply --any-disk");
+    return hl_xasprintf("it lies on another file system than the machine's / and /usr, and a disk that is "
+                        "mounted there later "
+                        "could hold another file with the same numbers; accept that: any_disk = yes in "
+                        "/etc/hugeld/hugeld.conf, "
+                        "or hugeld apply --any-disk");
 }
 
 /* --- users --- */

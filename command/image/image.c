@@ -298,7 +298,7 @@ static bool make_image(const struct request *request, const struct hl_elf_file *
 int hl_make_image(int argc, char **argv) {
     static const struct hl_command command = {
         "image",
-        "Lays FILE, a program or library, out anew for huge pages and writes that to OUT.\v"
+        "Writes FILE, a program or library, to OUT, laid out for huge pages.\v"
         "OUT has the same addresses, symbols and bytes.",
         command_flags, false};
     struct request request = {0};

@@ -451,9 +451,9 @@ static const struct {
     const char *sentence;
 } obstacles[] = {
     [IN_USE] = {"in-use", "processes map the file, and this kernel makes its text huge only while none does; "
-                          "reboot, or ask for an image: way=image"},
+                          "reboot, or make an image: hugeld enable --way=image"},
     [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
-                            "wait until there are fewer, or ask for an image: way=image"},
+                            "wait until there are fewer, or make an image: hugeld enable --way=image"},
     [NO_PAGE] =
         {"no-huge-page",
          "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
@@ -461,8 +461,8 @@ static const struct {
                      "its file system keeps files on small pages; make an image: hugeld enable --way=image"},
     [MEMORY] = {"memory",
                 "the machine or a memory limit has no room for it; free memory, or raise the limit"},
-    [UNKNOWN] = {"unknown", "it cannot be known which processes map the file, or to look takes too long; run "
-                            "hugeld as root with all capabilities"},
+    [UNKNOWN] = {"unknown", "which processes map the file cannot be read, or takes too long; run hugeld as "
+                            "root with all capabilities"},
     [BUSY] = {"pressure", "programs have waited for memory or disks in more than 5 % of the last ten seconds "
                           "(/proc/pressure); try again later"},
 };
@@ -551,8 +551,8 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) 
     if (policy != 0)
         return hl_explain_reason((enum hl_reason)policy, path);
     if (!is_real_root())
-        return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
-                            "processes map the file; run it there");
+        return hl_xasprintf("only root, outside of containers and sandboxed services, sees which processes "
+                            "map the file; run it there");
     if (has_isolated())
         return hl_xasprintf("processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would "
                             "wait for these; make an image: hugeld enable --way=image");

@@ -302,10 +302,9 @@ int hl_attach_processes(int argc, char **argv) {
     static const struct hl_command command = {
         "attach",
         "Puts the text of running programs onto huge pages; an experiment.\v"
-        "They are its own file's where the kernel joins pages of the page "
-        "cache, else those of an image.  The image is that of a store (hugeld "
-        "enable), else one is made for them.  Exit status: 0 when all of "
-        "it is there, 1 when some is not.",
+        "The pages are the file's own where the kernel can join them, else those of an "
+        "image, a store's or one that is made for it.  Exit status: 0 when all of it is there, 1 when some "
+        "is not.",
         attach_flags, false};
     struct request request = {.name = "attach", .plan.joins = true, .plan.placer.only_joins = true};
     return parse_and_run(&command, &request, argc, argv);

@@ -36,10 +36,6 @@ void hl_note_problem(struct hl_apply *apply, char *text) {
     free(text);
 }
 
-json_t *hl_json_error(void) {
-    return json_pack("{s:{s:o}}", "error", "message", hl_json_text(hl_last_warning()));
-}
-
 /* --- the store --- */
 
 bool hl_begin_apply(struct hl_apply *apply) {
@@ -74,7 +70,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
     if (apply->has_store && apply->store.was_lost)
         hl_note_problem(
             apply,
-            hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made anew",
+            hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made again",
                          apply->store_path));
     if (apply->has_store)
         hl_read_records(&apply->records, &apply->store);
@@ -443,11 +439,26 @@ static void print_applied(const struct hl_apply *apply, int code) {
             json_object_update_new(answer, hl_json_error());
         hl_print_json(answer);
     } else {
-        hl_print("%s%u image%s made, %u file%s put in place, %" PRIu64
-                 " huge page%s; %u removed, %u as before, %u pending, %u would gain nothing, %u cannot",
-                 apply->is_dry ? "dry run: " : "", apply->made, hl_plural(apply->made), apply->in_place,
-                 hl_plural(apply->in_place), apply->huge_pages, hl_plural(apply->huge_pages), apply->removed,
-                 apply->present, apply->pending, apply->nothing, apply->refused);
+        const struct {
+            unsigned n;
+            const char *what;
+        } counts[] = {{apply->made, "images made"},
+                      {apply->in_place, "put in place"},
+                      {apply->removed, "removed"},
+                      {apply->present, "as before"},
+                      {apply->nothing, "without any gain"},
+                      {apply->refused, "refused"},
+                      {apply->pending, "pending; hugeld list says why"}};
+        char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
+                                  apply->huge_pages, hl_plural(apply->huge_pages));
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+            if (counts[i].n > 0) {
+                char *longer = hl_xasprintf("%s, %u %s", line, counts[i].n, counts[i].what);
+                free(line);
+                line = longer;
+            }
+        hl_print("%s", line);
+        free(line);
     }
 }
 
@@ -464,7 +475,7 @@ static const struct hl_flag command_flags[] = {
     {"metrics", 0, "FILE.prom", "Write gauges for Prometheus", HL_STRING(struct request, metrics)},
     {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)",
      HL_STRING(struct request, every)},
-    {"boot", 0, NULL, "Put files that nothing maps in place whatever the machine does",
+    {"boot", 0, NULL, "Put files that nothing maps in place on a busy machine, too",
      HL_SWITCH(struct request, boot)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
     {"store", 0, "FOLDER", "This store, not the machine's (root) or your own",

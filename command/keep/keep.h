@@ -64,9 +64,6 @@ char *hl_ask_systemctl(const char *const *argv);
 /* Has systemd start hugeld.service regularly, or no longer: the machine's for root, else the user's own. */
 void hl_switch_timer(bool is_on);
 
-/* The text of a --json answer that failed: {"error": {"message": ...}}, with the last line that was said. */
-json_t *hl_json_error(void);
-
 /* --- who runs the files (users.c) --- */
 
 /* Calls VISIT for each other process with DATA, of which it may change the BYTES.  A process can keep its memory map locked for as long

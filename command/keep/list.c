@@ -163,7 +163,7 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool is_setting
         while (left > 0 && strchr(" \t\r\n", at[left - 1]) != NULL && (left < 2 || at[left - 2] != '\\'))
             at[--left] = '\0';
         if (has_nul)
-            problem = hl_xasprintf("the line holds a NUL byte; write the file anew as text");
+            problem = hl_xasprintf("the line holds a NUL byte; write the file as text");
         else if (at[0] != '\0' && at[0] != '#')
             problem = is_settings ? parse_setting(lists, at) : parse_entry(lists, at, path, number);
         if (problem != NULL)

@@ -192,11 +192,11 @@ static void print_list(const json_t *list) {
     else if (json_integer_value(json_object_get(list, "enabled")) == 0)
         hl_print("nothing is enabled; hugeld enable FILE|FOLDER|NAME.service");
     if (json_array_size(files) > 0)
-        hl_print("WAY       STATE        TEXT   PAGES  RUN BY  OF THEM HUGE  FILE");
+        hl_print("WAY       STATE       TEXT   PAGES  RUN BY  HUGE  FILE");
     json_array_foreach(files, i, file) {
         hl_print_fields(
             file,
-            "{way:-8}  {state:-8}  {text_share:7%}  {huge_pages:6}  {processes:6}  {effective:12}  {path}");
+            "{way:-8}  {state:-8} {text_share:7%}  {huge_pages:6}  {processes:6}  {effective:4}  {path}");
         if (json_is_string(json_object_get(file, "sentence")))
             hl_print_fields(file, "    {sentence}");
         if (json_is_string(json_object_get(file, "advice")))

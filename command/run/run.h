@@ -32,9 +32,8 @@ struct hl_run {
         {"copy", 0, NULL, "Make private copies of objects that are not shared",                              \
          HL_SWITCH(type, run.copies)},                                                                       \
         {"children", 0, NULL,                                                                                \
-         "Put what PROGRAM starts on images, too, never on copies: executables that are no PIE, and "        \
-         "libraries that -p names.  A chroot without libhugeld.so prints a line at each start, and what is " \
-         "built with AddressSanitizer aborts",                                                               \
+         "Also serve what PROGRAM starts, from images: executables that are no PIE, and libraries that -p "  \
+         "names",                                                                                            \
          HL_SWITCH(type, run.children)},                                                                     \
     {                                                                                                        \
         "ld-so", 'L', "FILE", "The patched dynamic linker, if not the one beside this command",              \

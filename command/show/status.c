@@ -521,9 +521,7 @@ static char *format_nodes(const json_t *nodes) {
 }
 
 static void print_object(const struct snapshot *snapshot, const struct tally *tally, const json_t *object) {
-    hl_print_fields(object, "  {path}: {text_share:%} of the text on huge pages; hugetlb "
-                            "{backends.hugetlb_pages}, thp {backends.thp_pages}, image "
-                            "{backends.image_pages}, file {backends.file_pages} pages");
+    hl_print_fields(object, "  {path}: {text_share:%} of the text on huge pages");
     char *now = hl_describe_now(&tally->verdict);
     hl_print("    now: %s%s%s", now, tally->why != NULL ? ": " : "", tally->why != NULL ? tally->why : "");
     free(now);
@@ -573,9 +571,10 @@ static void print_process(const struct snapshot *snapshot, const json_t *answer)
                  process->pid);
         free(what);
     }
-    hl_print_fields(answer,
-                    "  the program's own: hugetlb {own.hugetlb_bytes:KiB}, thp {own.thp_bytes:KiB}, files "
-                    "{own.file_bytes:KiB}, shared memory {own.shmem_bytes:KiB}");
+    if (json_integer_value(json_object_get(json_object_get(answer, "own"), "bytes")) > 0)
+        hl_print_fields(
+            answer, "  its own huge pages: hugetlb {own.hugetlb_bytes:KiB}, transparent {own.thp_bytes:KiB}, "
+                    "files {own.file_bytes:KiB}, shared memory {own.shmem_bytes:KiB}");
 }
 
 /* Reports the opened process of PICTURE, and closes it.  --all silently skips a process that can't be read. */
@@ -591,8 +590,8 @@ static void report_process(struct request *request, struct snapshot *snapshot) {
     if (answer != NULL && !request->json && !request->all)
         print_process(snapshot, answer);
     if (answer != NULL && !request->json && request->all)
-        hl_print_fields(answer, "{pid:8}  {name:-20} {text_share:8%} {backends.hugetlb_pages:8} "
-                                "{backends.thp_pages:8} {backends.image_pages:8} {backends.file_pages:8} "
+        hl_print_fields(answer, "{pid:8}  {name:-15} {text_share:8%} {backends.hugetlb_pages:7} "
+                                "{backends.thp_pages:7} {backends.image_pages:7} {backends.file_pages:7} "
                                 "{own.bytes:12KiB}");
     if (answer != NULL && request->json)
         json_array_append(request->processes, answer);
@@ -624,7 +623,7 @@ int hl_show_status(int argc, char **argv) {
     hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     request.processes = json_array();
     if (request.all && !request.json)
-        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
+        hl_print("%8s  %-15s %8s %7s %7s %7s %7s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
                  "FILE", "OWN");
     for (pid_t pid; request.all && (pid = hl_next_process(&proc)) != 0;) {
         struct snapshot snapshot = {0};
@@ -648,8 +647,12 @@ int hl_show_status(int argc, char **argv) {
         else
             hl_say_unreadable(pid, result);
     }
-    if (request.json)
-        hl_print_json(json_pack("{s:O}", "processes", request.processes));
+    if (request.json) {
+        json_t *answer = json_pack("{s:O}", "processes", request.processes);
+        if (hl_last_warning()[0] != '\0')
+            json_object_update_new(answer, hl_json_error());
+        hl_print_json(answer);
+    }
     json_decref(request.processes);
     free(request.who.word);
     return request.moved && !failed ? HL_EXIT_DONE : HL_EXIT_NO;

@@ -159,12 +159,11 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
     else if (objects.lacks_files)
         advice->reason =
             hl_xasprintf("its files are not found by their paths from here, or a terminal does not show "
-                         "these; start it anew, or ask hugeld in its mount namespace");
+                         "these; restart it, or run hugeld in its mount namespace");
     else if (advice->way == HL_WAY_NOTHING)
         advice->reason = explain_nothing(&objects);
     else if (advice->command == NULL)
-        advice->reason =
-            hl_xasprintf("its files are kept on huge pages already; start it anew, or by hugeld run");
+        advice->reason = hl_xasprintf("its files are enabled already; restart it, or start it by hugeld run");
     for (size_t i = 0; i < objects.n; i++)
         hl_free_verdict(&objects.object[i].verdict);
     free(objects.object);

@@ -47,12 +47,10 @@ static void print_left_out(const struct hl_survey *survey) {
 
 static void print_row(const json_t *program) {
     bool is_huge = json_is_true(json_object_get(json_object_get(program, "advice"), "already_huge"));
-    char *line = hl_xasprintf("{cpu_share:8%%} {likely_hot_bytes:12KiB} %s {samples:8} {huge_samples:8} "
-                              "{processes:6} {advice.hot_share:8%%} %s {path}",
-                              json_is_null(json_object_get(program, "frames")) ? "       -" : "{frames:8}",
-                              is_huge ? "(huge)  " : "{advice.way:-8}");
-    hl_print_fields(program, line);
-    free(line);
+    hl_print_fields(program, is_huge ? "{cpu_share:8%} {likely_hot_bytes:10KiB} {samples:7} {huge_samples:7} "
+                                       "{processes:5} (huge)   {path}"
+                                     : "{cpu_share:8%} {likely_hot_bytes:10KiB} {samples:7} {huge_samples:7} "
+                                       "{processes:5} {advice.way:-8} {path}");
 }
 
 /* Says which of the two is large that make translations miss. */
@@ -60,7 +58,7 @@ static void print_misses(const struct hl_surveyed *program, const json_t *json) 
     char *line = hl_xasprintf("{path}: executes %s pages of text (likely {likely_hot_bytes:KiB} of "
                               "{text_bytes:KiB} on small ones), %s",
                               hl_has_many_pages(program) ? "many" : "some",
-                              program->frames == 0 ? "in unknown frames of memory; fix: run hugeld as root"
+                              program->frames == 0 ? "in unknown frames of memory (run hugeld as root)"
                               : hl_has_many_frames(program)
                                   ? "scattered over {frames} frames of 2 MiB of memory"
                                   : "which lie together in {frames} frames of 2 MiB of memory");
@@ -103,8 +101,8 @@ void hl_print_survey(const struct hl_survey *survey, const json_t *answer) {
     const char *note = hl_note_on_tlb(&survey->tlb);
     size_t shown = 0;
     if (survey->undecided) {
-        hl_print("%" PRIu64 " samples were lost, of %" PRIu64
-                 ": this window decides nothing; fix: try again while less runs",
+        hl_print("%" PRIu64 " of %" PRIu64
+                 " samples were lost, which decides nothing; try again when less runs",
                  survey->sampled.lost, survey->sampled.samples + survey->sampled.lost);
         return;
     }
@@ -117,8 +115,7 @@ void hl_print_survey(const struct hl_survey *survey, const json_t *answer) {
     print_sampling(survey);
     if (note != NULL)
         hl_print("%s", note);
-    hl_print("%8s %12s %8s %8s %8s %6s %8s %-8s %s", "CPU", "TEXT", "FRAMES", "SAMPLES", "ON HUGE", "PROCS",
-             "PLAN", "WAY", "PROGRAM");
+    hl_print("%8s %10s %s %s %s %-8s %s", "CPU", "TEXT", "SAMPLES", "ON HUGE", "PROCS", "WAY", "PROGRAM");
     for (size_t i = 0; i < survey->n_programs; i++)
         if (is_shown(&survey->program[i])) {
             print_row(json_array_get(programs, i));

@@ -184,9 +184,10 @@ void hl_check_tlb(struct hl_tlb *tlb) {
 }
 
 char *hl_describe_tlb(const struct hl_tlb *tlb) {
-    static const char *const answers[] = {"whether huge pages reach the TLB cannot be told",
-                                          "huge pages reach the TLB", "huge pages reach the TLB in pieces",
-                                          "huge pages do not reach the TLB"};
+    static const char *const answers[] = {
+        "whether huge pages reach the TLB cannot be told", "huge pages reach the TLB",
+        "this VM's host uses 4 KiB pages, so the TLB holds no more of a huge page",
+        "huge pages do not reach the TLB"};
     if (tlb->reason != NULL)
         return hl_xasprintf("%s: %s", answers[HL_TLB_UNKNOWN], tlb->reason);
     return hl_xasprintf(
@@ -196,7 +197,7 @@ char *hl_describe_tlb(const struct hl_tlb *tlb) {
 
 const char *hl_note_on_tlb(const struct hl_tlb *tlb) {
     return tlb->answer == HL_TLB_PIECES || tlb->answer == HL_TLB_NO
-               ? "huge pages reach the TLB at most in pieces here, so gains are limited (hugeld doctor)"
+               ? "this VM's host uses 4 KiB pages; gains are limited (hugeld doctor)"
                : NULL;
 }
 

@@ -547,8 +547,7 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
     hl_add_word(&name, "--");
     hl_add_word(&name, verdict->path);
     bool is_next = verdict->best == HL_WAY_IMAGE && !verdict->is_made;
-    char *longer =
-        hl_xasprintf("%s (the gain is not measured: %s%s)", line, is_next ? "after that, " : "", name);
+    char *longer = hl_xasprintf("%s (%smeasure it: %s)", line, is_next ? "then " : "", name);
     free(name);
     free(line);
     return longer;

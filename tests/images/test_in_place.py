@@ -270,7 +270,7 @@ def test_process_whose_maps_do_not_answer(place):
     with running(place) as process:
         assert place.run("sh", "-c", f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{process.pid}/maps").returncode == 0
         result, joined = join(place)
-    assert refused(result, "it cannot be known which processes map the file", status=3) and joined == []
+    assert refused(result, "which processes map the file cannot be read", status=3) and joined == []
 
 
 def test_mapped_without_a_page(place):
@@ -366,10 +366,10 @@ def test_user_namespace(place):
         pytest.skip("no user namespaces here")
     place.path("/run/own.list").write_text(f"{BIG} way=in-place\n")
     apply = ["apply", "--any-disk", "--list=/run/own.list"]  # process 1's / is not seen from there
-    refused_untouched(place, "root outside of containers", prefix=["unshare", "-Urm"], arguments=[*apply, "--store=/dev/shm/mine"])
-    refused_untouched(place, "root outside of containers", prefix=["unshare", "-pf", "--mount-proc"], arguments=apply)
+    refused_untouched(place, "root, outside of containers", prefix=["unshare", "-Urm"], arguments=[*apply, "--store=/dev/shm/mine"])
+    refused_untouched(place, "root, outside of containers", prefix=["unshare", "-pf", "--mount-proc"], arguments=apply)
     # Processes may be hidden from it.
-    refused_untouched(place, "root outside of containers", prefix=["setpriv", "--bounding-set", "-sys_ptrace"], arguments=apply)
+    refused_untouched(place, "root, outside of containers", prefix=["setpriv", "--bounding-set", "-sys_ptrace"], arguments=apply)
 
 
 def test_user(place):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Databases with huge pages of their own, under libhugeld.so, with a pool of exactly the size that doc/databases.md gives, the
+"""Databases with huge pages of their own, under libhugeld.so, with a pool of exactly the size that doc/services.md gives, the
 pages of `hugeld inspect` and those of the server: everything is on huge pages, and it serves a query.  With less, a server that
 insists on its pages gets them."""
 
@@ -146,7 +146,7 @@ WHOLE = ["--innodb-buffer-pool-size=16M", "--innodb-log-buffer-size=2M", "--key-
 MIXED = ["--innodb-buffer-pool-size=17M", "--innodb-log-buffer-size=3M", "--key-buffer-size=9M",
          "--key-cache-segments=2", "--aria-pagecache-buffer-size=8M"]
 OF_WHOLE, OF_MIXED = [1, 1, 8], [2, 2, 2, 2, 4, 12]
-# The most, as doc/databases.md counts: InnoDB's pool and 14 MiB, two log buffers, the two caches, and a page for each segment.
+# The most, as doc/services.md counts: InnoDB's pool and 14 MiB, two log buffers, the two caches, and a page for each segment.
 MOST_WHOLE, MOST_MIXED = 15 + 2 * 1 + 1, 16 + 2 * 2 + 5 + 4 + 3
 
 

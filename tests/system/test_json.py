@@ -80,7 +80,16 @@ def test_status(builder, library, pause_library, pool):
     pool(64)
     app = builder.executable("nopie")
     with helpers.paused([app], helpers.preload(library, pause_library), app.name) as process:
-        compare("status", [hugeld_json("status", process.pid)])
+        compare("status", [hugeld_json("status", process.pid)], {"error", "error.message"})
+
+
+@pytest.mark.parametrize("words", [["apply", "--frob"], ["status"], ["inspect", "--pid=0"], ["bench", "-z"], ["bench", "/none"]],
+                         ids=" ".join)
+def test_errors(words):
+    result = helpers.hugeld(words[0], "--json", *words[1:])
+    answer = json.loads(result.stdout)
+    compare("error", [answer])
+    assert result.returncode != 0 and answer["error"]["message"] in result.stderr + "wrong use", result
 
 
 def test_doctor():

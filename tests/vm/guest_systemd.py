@@ -165,7 +165,7 @@ def make_image(folder):
     add_debians_mariadb(root)
     add_boot(root)
     root.add_tree(ROOT / "debian", at="/hugeld/debian")
-    for name in ("doc/services.md", "doc/databases.md", "glibc-patches/README.md"):
+    for name in ("doc/services.md", "glibc-patches/README.md"):
         root.add(ROOT / name, at=f"/hugeld/{name}")
     run(["/sbin/mke2fs", "-q", "-t", "ext4", folder / SECOND, "32M"])
     guest_amd64.make_xfs(folder)
@@ -173,7 +173,7 @@ def make_image(folder):
 
 
 def guest(name, *suites, tests):
-    """The postgres of doc/databases.md leaves 537 pages alone."""
+    """The postgres of doc/services.md leaves 537 pages alone."""
     return guest_amd64.guest(name, *suites, image=make_image, memory="1024M", tests=tests, disks=[SECOND, guest_amd64.XFS],
                              modules=guest_amd64.MODULES, words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"])
 

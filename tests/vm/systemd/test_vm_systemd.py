@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Services under systemd as doc/services.md, doc/databases.md and glibc-patches/README.md set them up: their text is on huge
+"""Services under systemd as doc/services.md and glibc-patches/README.md set them up: their text is on huge
 pages, or stays with the reason in the journal; they answer, and stop when they are told to."""
 
 import os
@@ -142,10 +142,10 @@ def test_stays(unit, program, plain, huge, pool, thp, drop_in):
 
 
 def test_postgres(unit, huge, pool):
-    """The example of doc/databases.md, word for word but for the version: the pool holds what `inspect` says and what the server
+    """The example of doc/services.md, word for word but for the version: the pool holds what `inspect` says and what the server
     takes itself."""
     [version] = os.listdir("/var/lib/postgresql")
-    example = [line.replace("/15/", f"/{version}/") for line in read_unit("reserve_pages=", "doc/databases.md")]
+    example = [line.replace("/15/", f"/{version}/") for line in read_unit("reserve_pages=", "doc/services.md")]
     own(f"/var/lib/postgresql/{version}", pwd.getpwnam("postgres"))
     one = unit(["User=postgres", "Type=notify", "RuntimeDirectory=postgresql", "KillSignal=SIGINT",
                 "StandardOutput=journal"], example)
