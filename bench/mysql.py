@@ -104,7 +104,7 @@ def make_way(name, *first, **variables):
     return way
 
 
-def make_ways(only_plain):
+def make_ways():
     """Each with the words before the server's own; the files of the plain ones lie as they are found after a boot, or are read in
     order."""
     plain, in_order, dropped = (copy_program(name) for name in ("plain", "in-order", "drop-in"))
@@ -116,7 +116,7 @@ def make_ways(only_plain):
             make_way("hugetlb", seen_from_inside(plain), LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS="backend=hugetlb,exe=mysqld"),
             make_way("exec-stop", HUGELD, "run", "-o", f"store={STORE}", "--", seen_from_inside(PROGRAM)),
             make_way("executed", seen_from_inside(dropped))]
-    return ways[:2] if only_plain else ways
+    return ways
 
 
 def make_template(parent):
@@ -183,12 +183,12 @@ def measure(plan, ways, parent, template, rounds, generation):
                                 "server's processor time, for one", "us", ways, found[test], huge=huge)
 
 
-def group_mysql(plan, only_plain=False):
+def group_mysql(plan):
     if not PROGRAM.exists() or not (CHROOT / "usr/bin/sysbench").exists() or os.getuid() != 0 or len(os.sched_getaffinity(0)) < 2:
         print(f" left out: it needs root, two processors, and a chroot with MySQL ({MADE_BY})", end="", flush=True)
         return
     with entered() as parent:
-        template, ways = make_template(parent), make_ways(only_plain)
+        template, ways = make_template(parent), make_ways()
         start = time.monotonic()
-        yield from in_generations(plan, lambda rounds, i: measure(plan, ways, parent, template, rounds, i), only_plain)
+        yield from in_generations(plan, lambda rounds, i: measure(plan, ways, parent, template, rounds, i))
         print(f" {time.monotonic() - start:.0f} s of loads", end="", flush=True)

@@ -6,14 +6,13 @@ import math
 import re
 import statistics
 
-import misses
 from intervals import compare
 
 HEAD = """# Results
 
 Made by `make bench` (bench/run); bench/README.md says how to read it. This page has the results to decide by. bench/results has all of them:
-`bench/run --render --publish` makes build/bench/TABLES.md of it, with the processor times, the same programs beside their files in single
-pages, and modelled misses of the instruction TLB. {machine[kernel]}, {machine[cpu]},
+`bench/run --render --publish` makes build/bench/TABLES.md of it, with the processor times, and the same programs beside their files in
+single pages. {machine[kernel]}, {machine[cpu]},
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Last measured {machine[date]}, load before {machine[load]}{quick}.
 
@@ -74,21 +73,6 @@ def is_clear(result):
     return result is not None and (result[1] > 1 or result[2] < 1)
 
 
-# A way's layout in the group misses.
-LAYOUTS = {"plain-again": "plain", "hugetlb": "private", "private": "private", "thp": "private", "rodata": "image",
-           "mapped": "image", "executed": "image", "linked": "linked", "libhugetlbfs": "linked", "iodlr": "edges=small"}
-MODELLED = "zen4"
-
-
-def misses_of(way, model):
-    """The cell of a column that is there if misses of the program were modelled, of this run or another; the column's head, if WAY is None."""
-    if model is None:
-        return []
-    if way is None:
-        return [f"modelled misses ({MODELLED}; {model['title']}), plain {misses.in_thousand(model, 'plain', MODELLED)}"]
-    return [misses.in_thousand(model, LAYOUTS[way], MODELLED) if way in LAYOUTS else ""]
-
-
 def signed(result):
     """The difference, with its interval."""
     return f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}"
@@ -124,17 +108,17 @@ def heading(found):
     return [f"### {found['title']}", "", *([said, ""] if said else [])]
 
 
-def paired_table(found, model=None):
+def paired_table(found):
     """The table of an experiment whose ways each ran at the same time as the way that they are compared with."""
     unit = found["unit"]
     head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
-            "huge pages", *misses_of(None, model), *facts_of(found, None)]
+            "huge pages", *facts_of(found, None)]
     lines = [*heading(found), f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for way in found["ways"]:
         words = [with_interval(result_of(way, key)) for key in ("result", "cpu_result")]
         lines.append("| " + " | ".join([
             way["name"], show(way["median"]), way["base"], show(way["base_median"]), signed(result_of(way)), *words, way["huge"],
-            *misses_of(way["name"], model), *facts_of(found, way)]) + " |")
+            *facts_of(found, way)]) + " |")
     for name, why in found.get("absent", {}).items():
         lines.append(f"| {name} | {why} |" + " |" * (len(head) - 2))
     rounds, starts = min(way["rounds"] for way in found["ways"]), found["ways"][0]["starts"]
@@ -142,11 +126,9 @@ def paired_table(found, model=None):
     return lines + ["", f"{rounds} pairs each{blocks}, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
 
 
-def table(found, model=None):
-    if "misses" in found:
-        return [f"### {found['title']}", "", *misses.table(found)]
+def table(found):
     if any("base_median" in way for way in found["ways"]):
-        return paired_table(found, model)
+        return paired_table(found)
     unit = found["unit"]
     lines = [*heading(found), f"| way | median{', ' + unit if unit else ''} | against | difference | ratio | huge pages |",
              "| --- | --- | --- | --- | --- | --- |"]
@@ -241,26 +223,10 @@ the page cache in which the plain program's file lay: 4 KiB are single pages, an
 is that of one process at its largest; what is added to a start, in ms, is that of a run that ends at once.""",
     "Beside others": """\
 The same for alternatives to hugeld, each as its users would use it.""",
-    "Modelled misses": """\
-Misses of the first; of the second level of the instruction TLB in a thousand instructions, with the text on huge pages from an image and in
-parentheses on scattered small pages. No AArch64 machine was at hand: the figures of Neoverse are modelled, and no time was measured there.""",
 }
 
-def modelled_table(groups):
-    """Each processor's misses with the text from an image, and in parentheses those on small pages."""
-    found = [e for e in groups.get("misses", []) if "image" in e["misses"]]
-    if not found:
-        return []
-    processors = list(found[0]["misses"]["plain"])
-    lines = [EXPLAINED["Modelled misses"], "", f"| program | {' | '.join(processors)} |",
-             "| --- " * (len(processors) + 1) + "|"]
-    for e in found:
-        cells = [f"{misses.in_thousand(e, 'image', name)} ({misses.in_thousand(e, 'plain', name)})" for name in processors]
-        lines.append(f"| {' | '.join([e['title'], *cells])} |")
-    return [*lines, ""]
 
-
-OTHERS = ("libhugetlbfs", "floor", "nm-", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
+OTHERS = ("libhugetlbfs", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
 
 
 SLOWER_MAX = 5
@@ -311,18 +277,13 @@ def render(data, path):
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
-def models_of(groups):
-    """The modelled misses of each program."""
-    return {found["program"]: found for found in groups.get("misses", [])}
-
-
 def render_tables(data, path):
     """Writes every table to PATH."""
-    lines, models = ["# Every table", "", *elsewhere(data), ""], models_of(data["groups"])
+    lines = ["# Every table", "", *elsewhere(data), ""]
     for name, found in data["groups"].items():
-        lines += [f"## {name}", "", *(modelled_table(data["groups"]) if name == "misses" else [])]
+        lines += [f"## {name}", ""]
         for e in found:
-            lines += table(e, models.get(e.get("program")))
+            lines += table(e)
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -351,10 +312,9 @@ def in_words(result, of="the time"):
 
 
 MORE_ROWS = [
-    ("the C++ compiler on two lines, in place", "service-start-large", "in-place"),
-    ("twenty small C files compiled, in place", "service-build-large", "in-place"),
+    ("the C++ compiler on two lines, in place", "in-place-cc1plus-large", "in-place"),
+    ("twenty small C files compiled, in place", "in-place-build-large", "in-place"),
     ("the C++ compiler from an image, by `hugeld run`", "run-cc1plus-large", "run"),
-    ("`rustc` from images, by `hugeld run`", "run-rustc-large", "run"),
     ("`git --version` by `hugeld run`, which has no image, over an empty preloaded library", "run-git", "run"),
     ("Chromium `--dump-dom`, image executed", "image-chromium", "executed"),
     ("eight `cc1plus` at once on two processors, from an image", "image-many", "mapped"),
@@ -383,7 +343,7 @@ README_ROWS = [
     ("clang on seven files", "image", "more-clang-tree", "mapped"),
     ("rustc, a run of 0.2 s", "images of its libraries", "program-rustc", "mapped"),
     ("node, `-e 0`", "image", "image-node", "mapped"),
-    ("the C++ compiler on two lines", "in place", "service-start-large", "in-place"),
+    ("the C++ compiler on two lines", "in place", "in-place-cc1plus-large", "in-place"),
     ("PostgreSQL, `pgbench -S`, one transaction", "image, executed", "postgres", "executed"),
     ("MariaDB, one point select", "image, executed", "mariadb", "executed"),
     ("the C++ compiler on two lines", "image, by `hugeld run`", "run-cc1plus-large", "run"),

@@ -65,10 +65,6 @@ def experiment(name, *ways, **more):
                              "program": name, **more})
 
 
-MODEL = {"title": "cc1plus of two lines", "program": "cc1plus", "instructions": 1000000,
-         "misses": {"plain": {"zen4": [4000, 500]}, "private": {"zen4": [30, 2]}, "image": {"zen4": [7, 1]}}}
-
-
 def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -89,7 +85,6 @@ def test_a_program_and_its_ways():
     assert other[6].startswith("1.000 [") and {*other[1:6], *other[7:]} == {"–"}
     assert report.heading(found)[2] == ("The plain program's file lies in folios of 131.7 KiB. The next page is adjacent for 43% of its "
                                         "pages, which lie in 990 frames of 2 MiB (at least 5).")
-    assert [cells(line)[8] for line in report.table(experiment("cc1plus", way("hugetlb", 1.2)), MODEL) if line.startswith("| hugetlb")] == ["0.030; 0.002"]
 
 
 def test_what_others_do_and_what_cannot_be_done():

@@ -49,6 +49,15 @@ def data_folder(name):
     return folder
 
 
+def copy_of(file, kind):
+    """The copy of FILE of this KIND, which no other process maps."""
+    copy = OUT / "copies" / kind / os.path.basename(file)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if not copy.exists() or copy.stat().st_mtime != os.stat(file).st_mtime:
+        shutil.copy2(file, copy)
+    return copy
+
+
 # --- generated programs ---
 
 
@@ -96,9 +105,10 @@ def write_nothing():
 
 def small_libraries(n):
     """N copies of one DSO."""
-    folder = OUT / "dsos"
+    folder, source = OUT / "dsos", OUT / "one.c"
     folder.mkdir(exist_ok=True)
-    one = compile_c(OUT / "libone.so", "-shared", "-fPIC", "-DDSO=one", ROOT / "bench/later.c")
+    source.write_text("int one(void) { return 1; }\n")
+    one = compile_c(OUT / "libone.so", "-shared", "-fPIC", source)
     for i in range(n):
         if not (folder / f"libf{i}.so").exists():
             shutil.copy(one, folder / f"libf{i}.so")
