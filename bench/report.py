@@ -147,9 +147,59 @@ def table(found):
     return lines + ["", f"{rounds} round{'s' if rounds > 1 else ''}{when}.", ""]
 
 
+# --- by the state of memory ---
+
+STATES = {"found": "as after a boot", "large": "just read in order", "contiguous": "in contiguous pages"}
+LARGE_PROGRAMS = {"mysql": "MySQL, point selects", "layouts-duckdb": "DuckDB, small queries", "layouts-polars": "Polars, small queries",
+                  "layouts-verilator": "a Verilator model", "layouts-clang": "clang, one file", "layouts-rustc": "rustc, one file",
+                  "layouts-node": "node, JSON and sorting", "layouts-cc1plus": "gcc's C++ compiler, one file"}
+
+
+def by_state(groups):
+    """{program: {state of its plain file: the experiment}} of those that `hugeld run` starts."""
+    found = {e["id"]: e for group in ("layouts", "mysql") for e in groups.get(group, [])}
+    names = {title: {state: f"{name}-{state}" for state in STATES} for name, title in LARGE_PROGRAMS.items()}
+    names[LARGE_PROGRAMS["mysql"]] = {"found": "mysql-point-select"}
+    rows = {title: {state: found[name] for state, name in row.items() if name in found} for title, row in names.items()}
+    return {title: row for title, row in rows.items() if row}
+
+
+def result_in(found, name, key="result"):
+    return next((result_of(way, key) for way in found["ways"] if way["name"] == name), None)
+
+
+def states_table(groups):
+    heads = ["program", "its plain file", "adjacent", "frames (fewest)", "plain again", "read in order", "`hugeld run`", "its processor time"]
+    results = ("plain-again", "result"), ("in-order", "result"), ("run", "result"), ("run", "cpu_result")
+    return heads, [[title, STATES[state], f"{found['adjacent']:.0%}", f"{found['frames']} ({found['frames_least']})",
+                    *(with_interval(result) if result else NOTHING for result in (result_in(found, *which) for which in results))]
+                   for title, row in by_state(groups).items() for state, found in row.items()]
+
+
+def in_per_cent(result):
+    """How much less time it took, by its interval."""
+    return f"{round(100 * (1 - result[2]))} to {round(100 * (1 - result[1]))} %"
+
+
+def readme_states(groups):
+    """What `hugeld run` saves, as one sentence and a table."""
+    rows = by_state(groups)
+    if not rows:
+        return []
+    ranges = []
+    for state, words in STATES.items():
+        saved = [100 * (1 - result_in(row[state], "run")[0]) for row in rows.values() if state in row]
+        ranges += [f"{round(min(saved))} to {round(max(saved))} % where it lies {words}"] if saved else []
+    head = ["program", *STATES.values()]
+    lines = [[title, *(in_per_cent(result_in(row[state], "run")) if state in row else NOTHING for state in STATES)]
+             for title, row in rows.items()]
+    return ["The time that `hugeld run` saves depends on where the plain file lies in memory:", ",\n".join(ranges) + ". As 95 % intervals:", "",
+            f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines), "", "Other ways, and shorter programs:", ""]
+
+
 # --- the table by which a user decides ---
 
-DECIDE = ("image", "programs", "more", "servers", "databases", "mysql")  # of the first, only real programs
+DECIDE = ("image", "programs", "more", "servers", "databases")  # of the first, only real programs
 WAYS = {"private copy": ("private", "hugetlb"), "image": ("mapped",), "image, executed": ("executed",)}
 NAMES = {name: head for head, names in WAYS.items() for name in names}
 NOTHING = "–"
@@ -208,7 +258,7 @@ def alternatives_table(groups):
 def deciding_tables(groups):
     """The ways measured at the same time as the plain program: the page's beginning."""
     lines = []
-    for title, (head, rows) in (("At a glance", (DECIDING, list(deciding_rows(groups)))),
+    for title, (head, rows) in (("By the state of memory", states_table(groups)), ("At a glance", (DECIDING, list(deciding_rows(groups)))),
                                 ("Beside others", alternatives_table(groups))):
         if rows:
             lines += [f"## {title}", "", EXPLAINED[title], "", f"| {' | '.join(head)} |", "| --- " * len(head) + "|",
@@ -217,6 +267,10 @@ def deciding_tables(groups):
 
 
 EXPLAINED = {
+    "By the state of memory": """\
+Times are ratios to the plain program: below 1 is faster. A plain program is faster the more pages of its file have the next page in
+the next frame, and the fewer frames of 2 MiB they lie in. Each state was made on purpose, and looked at before and after. "Read in
+order" is a plain copy that was read so, which costs nothing.""",
     "At a glance": """\
 Times are ratios to the plain program, which ran at the same time: below 1 is faster. The second column is the mean size of the folios of
 the page cache in which the plain program's file lay: 4 KiB are single pages, and a file that was read in order lies in larger ones. Memory
@@ -386,7 +440,7 @@ def readme_tables(groups):
         if way:
             result = result_of(way)
             (gains if is_clear(result) and result[0] < 1 else losses).append(readme_row(found, way, program, uses))
-    return [*README_HEAD, *gains, "", "No gain, or a loss:", "", *README_HEAD, *losses]
+    return [*readme_states(groups), *README_HEAD, *gains, "", "No gain, or a loss:", "", *README_HEAD, *losses]
 
 
 def write_readme(data, path):

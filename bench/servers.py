@@ -163,11 +163,11 @@ def add_generation(first, found, rounds):
             a["huge"] += "; " + b["huge"]
 
 
-def in_generations(plan, measure):
+def in_generations(plan, measure, rounds=ROUNDS):
     """Makes one experiment of several generations of the same servers: the rounds of measure(ROUNDS, generation) one after the
     other."""
     first = {}
-    generations, rounds = (1, 6) if plan.quick else (GENERATIONS, ROUNDS)
+    generations, rounds = (1, min(rounds, 6)) if plan.quick else (GENERATIONS, rounds)
     for generation in range(generations):
         for found in measure(rounds, generation):
             if first.setdefault(found["id"], found) is not found:

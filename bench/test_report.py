@@ -116,6 +116,23 @@ def test_single_pages_are_left_to_the_long_page():
     assert sum(line.startswith("| cc1plus") for line in lines) == 1
 
 
+def test_by_the_state_of_memory():
+    """A row for each state, and in the README what is saved, as a range of all programs and for each of them."""
+    layout = {"adjacent": 0.43, "frames": 990, "frames_least": 5}
+    groups = {"layouts": [{**experiment("x", way("plain-again", 1), way("in-order", 0.95), way("run", ratio), **layout), "id": f"layouts-{name}-{state}"}
+                          for name, state, ratio in (("clang", "found", 0.9), ("clang", "large", 1), ("rustc", "found", 0.8))],
+              "mysql": [{**experiment("y", way("run", 0.85), **layout), "id": "mysql-point-select"}]}
+    lines = report.deciding_tables(groups)
+    rows = [cells(line) for line in lines if line.startswith("|")]
+    assert [row[:4] for row in rows[2:]] == [[program, words, "43%", "990 (5)"] for program, words in (
+        ("MySQL, point selects", "as after a boot"), ("clang, one file", "as after a boot"), ("clang, one file", "just read in order"),
+        ("rustc, one file", "as after a boot"))]
+    assert [row[6][:7] for row in rows[2:]] == ["**0.850", "**0.900", "1.000 [", "**0.800"] and rows[2][5] == "–"
+    said = report.readme_states(groups)
+    assert said[1] == "10 to 20 % where it lies as after a boot,\n0 to 0 % where it lies just read in order. As 95 % intervals:"
+    assert "| clang, one file | 10 to 10 % | 0 to 0 % | – |" in said and report.readme_states({}) == []
+
+
 def test_the_tables_of_the_readme(tmp_path):
     """Gains in the first table, losses and what shows no difference in the second, whatever the order of the rows says."""
     readme = tmp_path / "README.md"
