@@ -10,7 +10,7 @@
 #                  SUITE='trixie sid': builds and tests the linker there
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make lint    compilers, analysers, formatting; LINT=all: the slow analyser reads all files, not only the changed ones
-# make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
+# make bench   measures, and is part of no test; BENCH=--quick takes some minutes (bench/README.md)
 # make install, make uninstall    DESTDIR= and the folders of ./configure
 # make dist    build/hugeld-VERSION.tar.gz, the same bytes from the same commit
 # make clean
