@@ -181,8 +181,8 @@ def in_per_cent(result):
     return f"{round(100 * (1 - result[2]))} to {round(100 * (1 - result[1]))} %"
 
 
-def readme_states(groups):
-    """What `hugeld run` saves, as one sentence and a table."""
+def readme_states(groups, runs):
+    """What `hugeld run` saves, as one sentence and a table, with the machine of the RUNS, which may be another one than the page's."""
     rows = by_state(groups)
     if not rows:
         return []
@@ -193,7 +193,9 @@ def readme_states(groups):
     head = ["program", *STATES.values()]
     lines = [[title, *(in_per_cent(result_in(row[state], "run")) if state in row else NOTHING for state in STATES)]
              for title, row in rows.items()]
-    return ["The time that `hugeld run` saves depends on where the plain file lies in memory:", ",\n".join(ranges) + ". As 95 % intervals:", "",
+    machines = " and ".join(sorted({runs[name]["cpu"] for name in ("layouts", "mysql") if name in runs}))
+    return ["The time that `hugeld run` saves depends on where the plain file lies in memory:",
+            ",\n".join(ranges) + f". As 95 % intervals ({machines}):", "",
             f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines), "", "Other ways, and shorter programs:", ""]
 
 
@@ -432,7 +434,7 @@ def readme_row(found, way, program, uses):
     return f"| {program} | {uses} | {medians} | {with_interval(result_of(way))} |"
 
 
-def readme_tables(groups):
+def readme_tables(groups, runs):
     """The gains, and below them the rest: what got slower or larger, and where no difference was seen."""
     gains, losses = [], []
     for program, uses, identifier, name in README_ROWS:
@@ -440,13 +442,13 @@ def readme_tables(groups):
         if way:
             result = result_of(way)
             (gains if is_clear(result) and result[0] < 1 else losses).append(readme_row(found, way, program, uses))
-    return [*readme_states(groups), *README_HEAD, *gains, "", "No gain, or a loss:", "", *README_HEAD, *losses]
+    return [*readme_states(groups, runs), *README_HEAD, *gains, "", "No gain, or a loss:", "", *README_HEAD, *losses]
 
 
 def write_readme(data, path):
     """The tables between comments; the page stays as it is where there are none."""
     block = re.compile(re.escape(TOP) + ".*?" + re.escape(END), re.S)
-    path.write_text(block.sub(lambda _: "\n".join([TOP, *readme_tables(data["groups"]), END]), path.read_text()))
+    path.write_text(block.sub(lambda _: "\n".join([TOP, *readme_tables(data["groups"], data["runs"]), END]), path.read_text()))
 
 
 def not_yet_measured(names, runs, this):

@@ -128,9 +128,9 @@ def test_by_the_state_of_memory():
         ("MySQL, point selects", "as after a boot"), ("clang, one file", "as after a boot"), ("clang, one file", "just read in order"),
         ("rustc, one file", "as after a boot"))]
     assert [row[6][:7] for row in rows[2:]] == ["**0.850", "**0.900", "1.000 [", "**0.800"] and rows[2][5] == "–"
-    said = report.readme_states(groups)
-    assert said[1] == "10 to 20 % where it lies as after a boot,\n0 to 0 % where it lies just read in order. As 95 % intervals:"
-    assert "| clang, one file | 10 to 10 % | 0 to 0 % | – |" in said and report.readme_states({}) == []
+    said = report.readme_states(groups, {"layouts": THIS, "mysql": {"cpu": "Xeon"}})
+    assert said[1] == "10 to 20 % where it lies as after a boot,\n0 to 0 % where it lies just read in order. As 95 % intervals (EPYC and Xeon):"
+    assert "| clang, one file | 10 to 10 % | 0 to 0 % | – |" in said and report.readme_states({}, {}) == []
 
 
 def test_the_tables_of_the_readme(tmp_path):
@@ -140,7 +140,7 @@ def test_the_tables_of_the_readme(tmp_path):
     groups = {"image": [{**experiment("chromium", way("executed", 1.1)), "id": "image-chromium"},
                         {**experiment("node", way("mapped", 0.9)), "id": "image-node"}],
               "more": [{**experiment("clang", way("mapped", 1)), "id": "more-clang-tree"}]}
-    report.write_readme({"groups": groups}, readme)
+    report.write_readme({"groups": groups, "runs": {}}, readme)
     before, gains, losses = readme.read_text().split("| --- | --- | --- | --- | --- |\n")
     assert "old" not in before and before.startswith("before\n") and losses.endswith("\nafter\n")
     assert [cells(line)[0] for line in gains.splitlines() if line.startswith("| ")] == ["node, `-e 0`", "program"]
