@@ -71,6 +71,7 @@ def two_servers(make, ways, is_ready, stop, generation):
     finally:
         for server in started.values():
             server.end(stop)
+            shutil.rmtree(server.folder, ignore_errors=True)  # it may be measured again
 
 
 def server_pages(started):

@@ -12,7 +12,7 @@ import pagecache
 from helpers import ROOT
 from installed import find_cc1plus, find_node
 from measure import OUT, Variant, compile_c, find_libhugetlbfs, hugeld, libhugetlbfs, plain_files
-from stores import make_images
+from stores import make_images, origins
 
 TMPFS = OUT / "tmpfs"
 STORE = OUT / "store"
@@ -119,8 +119,9 @@ def small_libraries(n):
 
 
 def share(*files):
-    """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
-    result = make_images(STORE, *files, way="image", any_disk=False)
+    """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run), and keeps those that
+    are there: without a way they could be put in place instead."""
+    result = make_images(STORE, *origins(STORE, "/"), *files, way="image", any_disk=False)
     if result.returncode != 0:
         raise RuntimeError(f"hugeld apply: {result.stderr.strip()}")
 
