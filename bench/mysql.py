@@ -128,7 +128,7 @@ def ask_libhugetlbfs(parent):
         return "not measured: it is not installed"
     preloaded = ["env", f"LD_PRELOAD={shutil.copy(os.path.realpath(find_libhugetlbfs()), parent)}", "HUGETLB_ELFMAP=R", "HUGETLB_VERBOSE=3"]
     said = subprocess.run(inside(*preloaded, "/usr/sbin/mysqld", "--version"), capture_output=True, text=True).stderr
-    lines = [line.partition("INFO: ")[2] for line in said.splitlines() if "segments" in line]
+    lines = [line.rpartition(": ")[2] for line in said.splitlines() if "segments" in line]
     return f"does nothing with the stock binary: \"{(lines or ['nothing'])[0]}\""
 
 
