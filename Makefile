@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # make         builds build/hugeld, hugeld-command and libhugeld.so there; they run from there
-# make demo    shows it: the C++ compiler, without hugeld and from an image
+# make demo    measures large programs of this machine, plain and on huge pages; DEMO=mysql measures MySQL
 # make check   each test with a few of its cases, or TESTS='FILE...' with all
 # make check-all   each test with all cases; installs what few tests want, too (T_REAL=all TESTS=tests/real: the long forms)
 # make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
@@ -10,7 +10,7 @@
 #                  SUITE='trixie sid': builds and tests the linker there
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make lint    compilers, analysers, formatting; LINT=all: the slow analyser reads all files, not only the changed ones
-# make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
+# make bench   measures, and is part of no test; BENCH=--quick takes some minutes (bench/README.md)
 # make install, make uninstall    DESTDIR= and the folders of ./configure
 # make dist    build/hugeld-VERSION.tar.gz, the same bytes from the same commit
 # make clean
@@ -204,9 +204,9 @@ $B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
 	    $(if $(filter command/%,$<),-Dmain=command_main,-ffreestanding -fno-builtin) -c -o $@ $<
 
 demo:
-	@tools/install-packages build demo
+	@tools/install-packages build demo $(DEMO:%=demo-%)
 	@$(MAKE) -j2 all
-	@tools/demo
+	@tools/demo $(DEMO)
 
 check:
 	@tools/install-packages build check

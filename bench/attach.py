@@ -3,18 +3,14 @@
 the speed afterwards."""
 
 import contextlib
-import os
-import re
 import shutil
 import subprocess
 import time
 
 import databases
-import helpers
 from helpers import HUGELD
-from installed import find_node
 from measure import OUT, Variant, environment, experiment, hugeld, take_turns
-from servers import NODE_SERVER, has_pgbench, pgbench
+from servers import has_pgbench, pgbench
 from workloads import STORE, calls, data_folder, share
 
 
@@ -111,39 +107,6 @@ def live_calls(plan, program, rounds):
     yield experiment("attach-calls", "Random calls over 64 MiB of text, after an attach", "ns", ways, take_turns(ways, rounds, run))
 
 
-def live_server(plan, rounds):
-    """The longest request that ab has seen of a node server; none may fail."""
-    node, ab = find_node(), shutil.which("ab")
-    if not node or not ab:
-        return
-    script, port = OUT / "server.js", OUT / "port"
-    script.write_text(NODE_SERVER)
-    ways = [Variant("plain", [os.path.realpath(node), script, port]), Variant("attached and detached", [])]
-    found = {way.name: [] for way in ways}
-
-    def run(way):
-        port.unlink(missing_ok=True)
-        server = subprocess.Popen([str(a) for a in ways[0].argv], env=environment())
-        try:
-            helpers.wait_until(lambda: port.exists() and port.read_text(), what="the server")
-            url = f"http://127.0.0.1:{port.read_text()}/?most=12"
-            client = subprocess.Popen([ab, "-q", "-k", "-c", "4", "-n", "2000" if plan.quick else "20000", url],
-                                      stdout=subprocess.PIPE, text=True)
-            done = toggle_while(client, server.pid) if way is not ways[0] else 0
-            said = client.communicate()[0]
-        finally:
-            server.kill()
-            server.wait()
-        if client.returncode != 0 or not re.search(r"^Failed requests: +0$", said, re.M):
-            raise RuntimeError(f"ab: {said}")
-        found[way.name].append(done)
-        return float(re.search(r"^ *100% +(\d+)", said, re.M)[1])
-
-    values = take_turns(ways, rounds, run)
-    yield experiment("attach-ab", "attach and detach, a node server under ab: the longest request", "ms", ways, values,
-                     note=f"No request failed; {found[ways[1].name][-1]} pairs in the last run.")
-
-
 def longest_transaction(client):
     """ms, when CLIENT has ended."""
     said = client.communicate()[0]
@@ -190,5 +153,4 @@ def measure(plan):
     program, rounds = calls(64, pie=False), 3 if plan.quick else 9
     for part in live_pauses, live_duration, live_calls:
         yield from part(plan, program, rounds)
-    for part in live_server, live_postgres:
-        yield from part(plan, plan.long)
+    yield from live_postgres(plan, plan.long)

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Text from an image, of which there is one for all processes: programs, starts, calls, memory, and making one."""
+"""Text from an image, of which there is one for all processes: programs, starts, calls, memory, and making one; and text in place."""
 
 import os
 import pathlib
 import shutil
 import subprocess
+import time
 
 import pagecache
 from helpers import HUGELD
 from installed import find_cc1plus
+from stores import list_images, make_images
 from measure import (OUT, Variant, at_once, compile_c, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
                      paired_experiment, pairs, plain_pages, watch)
-from workloads import (STORE, calls, image_of, mapped, namespace_with, pairs_for, put_large, several, share, short_programs, where,
+from workloads import (STORE, calls, copy_of, image_of, mapped, namespace_with, pairs_for, put_large, several, share, short_programs, where,
                        with_own_output, write_nothing, write_short_source)
 
 
@@ -150,6 +152,55 @@ def image_making(plan):
     ways[0].base = None
     yield paired_experiment("image-making", "An image of 128 MiB, and `cp` to the same tmpfs", "ms", ways,
                             at_once(ways, 8 if plan.quick else 60))
+
+
+# --- in place ---
+
+IN_PLACE = OUT / "huge-tmpfs/in-place"  # the store that knows what is
+PENDING = 3  # exit status of hugeld apply
+
+
+def put_in_place(file, state):
+    """The text of FILE is on huge pages of its own page cache; the rest lies as STATE says."""
+    pagecache.make(file, state)
+    IN_PLACE.mkdir(mode=0o700, exist_ok=True)
+    for _ in range(12):
+        result = make_images(IN_PLACE, file, way="in-place")
+        if result.returncode != PENDING:
+            break
+        time.sleep(5)  # until programs do not wait for the disk
+    if result.returncode != 0:
+        raise RuntimeError(f"{file} cannot be put in place now: {result.returncode}, {result.stdout} {result.stderr}")
+
+
+def short_compiles():
+    """(name, title, compiler, its words): C++ once, and small C files one after the other."""
+    source, folder = OUT / "two-lines.cc", OUT / "small"
+    source.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
+    folder.mkdir(exist_ok=True)
+    for i in range(20):
+        text = f"#include <stdio.h>\nint f{i}(int x) {{ return printf(\"%d\", x + {i}); }}\n"
+        subprocess.run(["gcc", "-E", "-x", "c", "-o", folder / f"{i}.i", "-"], input=text, text=True, check=True)
+    script = f'for i in {folder}/*.i; do "$1" -fpreprocessed -quiet -O1 "$i" -o /dev/null || exit 1; done'
+    yield "cc1plus", "cc1plus of two lines", find_cc1plus(), lambda compiler: [compiler, "-quiet", "-O2", source, "-o", "/dev/null"]
+    cc1 = subprocess.run(["gcc", "-print-prog-name=cc1"], capture_output=True, text=True, check=True).stdout.strip()
+    yield "build", "Twenty small C files compiled", cc1, lambda compiler: ["/bin/sh", "-c", script, "sh", compiler]
+
+
+def group_in_place(plan):
+    """Copies of a compiler, since a file that a process maps cannot be put in place by every kernel."""
+    for name, title, compiler, argv in short_compiles():
+        for state in pagecache.STATES if compiler else ():
+            plain, other = (copy_of(compiler, kind) for kind in ("plain", "in-place"))
+            put_in_place(other, state)
+            ways = [Variant("plain", argv(plain)), Variant("plain-again", argv(plain)), Variant("in-place", argv(other))]
+            found = pagecache.measure_in(state, [plain], lambda ways=ways, plain=plain: at_once(ways, max(12, plan.short), files=[plain]))
+            if any(one["path"] == str(other) and one["state"] != "fresh" for one in list_images(IN_PLACE)):
+                raise RuntimeError(f"{other} did not stay in place")
+            yield paired_experiment(f"in-place-{name}-{state}", f"{title}, in place, beside its file {state} in the page cache", "ms", ways, found)
+
+
+# --- all of them ---
 
 
 def group_image(plan):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Memory: the time of a call over much text and of a walk over large arrays; how much memory processes take; and their delays when
-it is scarce, faulted in or unmapped."""
+it is scarce."""
 
 import contextlib
-import glob
 import os
 import pathlib
 import subprocess
@@ -12,10 +11,9 @@ import time
 import alternatives
 import pagecache
 from helpers import HUGELD, ROOT
-from installed import find_node
-from measure import (LINKER, OUT, Variant, at_once, compile_c, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
-                     paired_experiment, pairs, take_turns, time_run, watch)
-from workloads import calls, calls_ways, image_of, mapped, put_large, share, short_programs, where, with_own_output
+from measure import (LINKER, OUT, Variant, compile_c, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pairs,
+                     take_turns)
+from workloads import calls, calls_ways, image_of, put_large, share, where
 
 # --- random calls ---
 
@@ -146,90 +144,3 @@ def group_pressure(plan):
                                  (3, "faults", "major faults of the program while it serves", "")):
         yield experiment(f"pressure-{name}", f"Memory pressure (64 MiB of text, 80 MiB of another's, a limit of 128 MiB): {title}",
                          unit, ways, {way: [row[i] for row in found[1:]] for way, found in rows.items()})
-
-
-# --- faults, stalls and threads ---
-
-
-def count_faults(way):
-    """Page faults of WAY and its children."""
-    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise RuntimeError(f"{way.name}: {way.argv[0]} ended with {process.returncode}")
-    return usage.ru_minflt + usage.ru_majflt
-
-
-def group_faults(plan):
-    """Page faults of the short programs of group image."""
-    for name, what, argv, objects, files, executed, _ in short_programs():
-        share(*files)
-        ways = [Variant("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects), mapped("mapped", argv, objects)]
-        if executed:
-            ways.append(Variant("executed", [image_of(argv[0]), *argv[1:]]))
-        with_own_output(ways)
-        values = take_turns(ways, 3 if plan.quick else 7, count_faults)
-        yield experiment(f"faults-{name}", f"Page faults of {name} {what}", "", ways, values, program=name)
-
-
-STALL = """
-const library = process.argv[2]; let last = performance.now(), longest = 0, turns = 0;
-function turn() {
-  const now = performance.now(); longest = Math.max(longest, now - last); last = now;
-  if (++turns == 200) { longest = 0; try { process.dlopen({exports: {}}, library); } catch { /* it is no addon */ } }
-  if (turns < 400) setImmediate(turn); else console.log(longest.toFixed(3));
-}
-setImmediate(turn);
-"""
-
-
-def group_stalls(plan):
-    """How long an event loop stands still while a large library is loaded into it."""
-    libraries = sorted(glob.glob("/usr/lib/*/libLLVM-*.so.1"))
-    if not find_node() or not libraries:
-        return
-    script, library = OUT / "stall.js", os.path.realpath(libraries[-1])
-    script.write_text(STALL)
-    share(library)
-    argv, objects = [os.path.realpath(find_node()), script, library], "libLLVM*"
-    ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb", objects),
-            mapped("mapped", argv, objects), hugeld("thp", argv, "backend=thp", objects)]
-    title = f"The longest turn of node's event loop while it loads {os.path.basename(library)}"
-    yield paired_experiment("stall-node", title, "ms", ways, at_once(ways, 12 if plan.quick else 60, prints=True),
-                            huge={way.name: pages_moved(way) for way in ways})
-
-
-def remote_flushes():
-    """How often processors were told to empty their TLBs; None where the kernel was built without CONFIG_DEBUG_TLBFLUSH."""
-    counts = dict(line.split() for line in pathlib.Path("/proc/vmstat").read_text().splitlines())
-    return int(counts["nr_tlb_remote_flush"]) if "nr_tlb_remote_flush" in counts else None
-
-
-def flushes_in_words(ways):
-    """The number that one run of each way adds to the counter, with other processes' flushes."""
-    if remote_flushes() is None:
-        return "This kernel does not count TLB flushes (nr_tlb_remote_flush of /proc/vmstat)."
-    said = []
-    for way in ways:
-        before = remote_flushes()
-        time_run(way)
-        said.append(f"{way.name} {remote_flushes() - before:,}")
-    return f"TLB flushes that one run asked other processors for: {', '.join(said)}."
-
-
-def group_threads(plan):
-    """Text on small pages, private huge ones and an image while other threads fault and unmap.  Ways take turns: each takes all
-    processors."""
-    stock, linked = calls(32, pie=False, source="bench/threads.c"), calls(32, aligned=True, source="bench/threads.c")
-    share(stock)
-    for what, unit, title, count in (("calls", "ns", "a call over 32 MiB of text, while four threads fault and unmap", 1000000),
-                                     ("unmaps", "us", "mapping, touching and unmapping 256 KiB, while two threads call", 500)):
-        words = [what, str(count // 10 if plan.quick else count)]
-        argv = [stock, *words]
-        ways = [Variant("plain", argv), Variant("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
-                hugeld("thp", argv, "backend=thp"), mapped("mapped", argv), Variant("executed", [image_of(stock), *words]),
-                Variant("linked", [linked, *words])]
-        values = pairs(ways, plan.short, prints=True)
-        yield experiment(f"threads-{what}", f"Six threads: {title}", unit, ways, values, base="plain",
-                         huge={way.name: watch(way)[1] for way in ways}, note=flushes_in_words(ways))

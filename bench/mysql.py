@@ -7,26 +7,27 @@ the other one waits."""
 
 import contextlib
 import os
-import pathlib
 import re
 import shutil
 import signal
 import subprocess
-import time
 
 import helpers
 import pagecache
+from alternatives import find_iodlr
 from helpers import HUGELD, LIBRARY, ROOT
-from measure import Measured, Variant, paired_experiment
+from installed import cache_folder
+from measure import Measured, Variant, find_libhugetlbfs, paired_experiment
 from servers import Server, in_generations, server_pages
 from workloads import STORE, data_folder, image_of, share
 
-CHROOT = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hugeld/suites/sid"
+CHROOT = cache_folder() / "suites/sid"
 MADE_BY = "run tests/ldso/suite sid -- tools/install-packages bench-mysql"
 PROGRAM = CHROOT / "usr/sbin/mysqld"
 TESTS = {"oltp_point_select": "point selects", "oltp_read_only": "read-only transactions"}
 TABLES, ROWS, CLIENTS = 4, 100000, 8
 PORT = 33061
+ROUNDS = 4  # of a second; those of one start differ less than starts do
 
 
 def inside(*words):
@@ -104,9 +105,9 @@ def make_way(name, *first, **variables):
     return way
 
 
-def make_ways(only_plain):
+def make_ways(parent):
     """Each with the words before the server's own; the files of the plain ones lie as they are found after a boot, or are read in
-    order."""
+    order.  PARENT: a folder that is seen from inside."""
     plain, in_order, dropped = (copy_program(name) for name in ("plain", "in-order", "drop-in"))
     share(PROGRAM)
     subprocess.run(["mount", "--bind", image_of(PROGRAM), dropped], check=True)
@@ -114,9 +115,21 @@ def make_ways(only_plain):
     ways = [make_way("plain", seen_from_inside(plain)), make_way("plain-again", seen_from_inside(plain)),
             make_way("in-order", seen_from_inside(in_order)),
             make_way("hugetlb", seen_from_inside(plain), LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS="backend=hugetlb,exe=mysqld"),
-            make_way("exec-stop", HUGELD, "run", "-o", f"store={STORE}", "--", seen_from_inside(PROGRAM)),
+            make_way("run", HUGELD, "run", "-o", f"store={STORE}", "--", seen_from_inside(PROGRAM)),
             make_way("executed", seen_from_inside(dropped))]
-    return ways[:2] if only_plain else ways
+    if find_iodlr():
+        ways.append(make_way("iodlr", seen_from_inside(plain), LD_PRELOAD=shutil.copy(find_iodlr(), parent)))
+    return ways
+
+
+def ask_libhugetlbfs(parent):
+    """What it says about the server as it is."""
+    if not find_libhugetlbfs():
+        return "not measured: it is not installed"
+    preloaded = ["env", f"LD_PRELOAD={shutil.copy(os.path.realpath(find_libhugetlbfs()), parent)}", "HUGETLB_ELFMAP=R", "HUGETLB_VERBOSE=3"]
+    said = subprocess.run(inside(*preloaded, "/usr/sbin/mysqld", "--version"), capture_output=True, text=True).stderr
+    lines = [line.rpartition(": ")[2] for line in said.splitlines() if "segments" in line]
+    return f"does nothing with the stock binary: \"{(lines or ['nothing'])[0]}\""
 
 
 def make_template(parent):
@@ -134,10 +147,10 @@ def make_template(parent):
     return template
 
 
-def load(server, test, seconds):
+def load(server, test):
     """(us, us of the server's processor time) for a transaction."""
     before = server.cpu_us()
-    result = subprocess.run(sysbench(server.folder, test, f"--time={seconds}", "run"), check=True, capture_output=True, text=True)
+    result = subprocess.run(sysbench(server.folder, test, "--time=1", "run"), check=True, capture_output=True, text=True)
     used = server.cpu_us() - before
     transactions = int(re.search(r"transactions:\s+(\d+)", result.stdout)[1])
     took = float(re.search(r"total time:\s+([0-9.]+)s", result.stdout)[1])
@@ -162,15 +175,14 @@ def two_starts(ways, parent, template, generation):
             server.end(signal.SIGTERM)
 
 
-def measure(plan, ways, parent, template, rounds, generation):
-    seconds = 1 if plan.quick else 3
+def measure(ways, absent, parent, template, rounds, generation):
     found, huge = {test: Measured() for test in TESTS}, {}
     for way in ways[1:]:
         with two_starts([ways[0], way], parent, template, generation) as pair:
             for test in TESTS:
                 numbers = found[test].setdefault(way.name, {"values": [], "pair": [], "cpu": [], "pair_cpu": []})
                 for turn in range(-1, rounds):  # the first doesn't count
-                    results = {i: load(pair[i], test, seconds) for i in ((0, 1), (1, 0))[turn % 2]}
+                    results = {i: load(pair[i], test) for i in ((0, 1), (1, 0))[turn % 2]}
                     for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
                         numbers[key] += [value] if turn >= 0 else []
             layout = pagecache.measure_layout(CHROOT / ways[0].first[0].lstrip("/"))
@@ -180,15 +192,16 @@ def measure(plan, ways, parent, template, rounds, generation):
     for test, words in TESTS.items():
         yield paired_experiment(f"mysql-{test.removeprefix('oltp_').replace('_', '-')}",
                                 f"MySQL, {words} by sysbench, the server on one processor, its file as after a boot: time, and the "
-                                "server's processor time, for one", "us", ways, found[test], huge=huge)
+                                "server's processor time, for one", "us", ways, found[test], huge=huge, absent=absent)
 
 
-def group_mysql(plan, only_plain=False):
+def group_mysql(plan):
     if not PROGRAM.exists() or not (CHROOT / "usr/bin/sysbench").exists() or os.getuid() != 0 or len(os.sched_getaffinity(0)) < 2:
         print(f" left out: it needs root, two processors, and a chroot with MySQL ({MADE_BY})", end="", flush=True)
         return
     with entered() as parent:
-        template, ways = make_template(parent), make_ways(only_plain)
-        start = time.monotonic()
-        yield from in_generations(plan, lambda rounds, i: measure(plan, ways, parent, template, rounds, i), only_plain)
-        print(f" {time.monotonic() - start:.0f} s of loads", end="", flush=True)
+        template, ways = make_template(parent), make_ways(parent)
+        if plan.quick:
+            ways = [way for way in ways if way.name in ("plain", "plain-again", "in-order", "run")]
+        absent = {"libhugetlbfs": ask_libhugetlbfs(parent)} | ({} if find_iodlr() else {"iodlr": "not measured: HUGELD_IODLR names none"})
+        yield from in_generations(plan, lambda rounds, i: measure(ways, absent, parent, template, rounds, i), ROUNDS)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Real programs, in runs of some tenths of a second: one at a time and several at once, with other options than the defaults, and
-beside other projects; and the estimates of the model of instruction TLBs."""
+"""Real programs, in runs of some tenths of a second, and beside other projects."""
 
 import contextlib
 import os
@@ -9,19 +8,16 @@ import shutil
 import subprocess
 
 import alternatives
-import misses
 from alternatives import CACHE
-import pagecache
-from helpers import HUGELD, ROOT
+from helpers import ROOT
 from installed import find_cc1plus
-from measure import (OUT, Variant, at_once, at_once_precisely, experiment, hugeld, pages_moved, paired_experiment, pairs,
-                     plain_pages, time_run, watch)
-from workloads import (STORE, calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, several, share,
-                       short_programs, with_own_output, write_short_source)
+from measure import (OUT, Variant, at_once, at_once_precisely, hugeld, pages_moved, paired_experiment, plain_pages, time_run,
+                     watch)
+from workloads import (calls, find_jvm, image_of, libraries_of, mapped, pairs_for, programs, put_large, share,
+                       with_own_output, write_short_source)
 
 # --- programs that all users have ---
 
-LAYOUTS = {"found": "as after a boot", "large": "read in order", "contiguous": "in contiguous single pages"}
 STARTS = {"cc1plus": ["--version"], "clang": ["--version"], "rustc": ["--version"], "node": ["-e", "0"],
           "python3": ["-S", "-c", "0"], "perl": ["-e", "0"]}  # programs that end at once
 
@@ -55,103 +51,6 @@ def group_programs(plan):
         yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
                                 measure_pairs(ways, pairs_for(plan, seconds), files=files), huge=huge, program=name, memory=memory,
                                 start=start)
-
-
-def copy_of(file, name):
-    """A copy of FILE, which no other process maps."""
-    copy = OUT / "layouts" / name / os.path.basename(file)
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    if not copy.exists() or copy.stat().st_mtime != os.stat(file).st_mtime:
-        shutil.copy2(file, copy)
-    return copy
-
-
-def copy_of_folder(folder, name):
-    copy = OUT / "layouts" / name / folder.name
-    if not copy.exists():
-        shutil.copytree(folder, copy)
-    return copy
-
-
-def layout_programs():
-    """(name, ways, the plain file, its copy that is read in order)."""
-    for name, argv, _, files in programs():
-        if name in ("cc1plus", "node") and files == [argv[0]]:
-            plain, in_order = (copy_of(argv[0], kind) for kind in ("plain", "in-order"))
-            share(argv[0])
-            yield name, [Variant("plain", [plain, *argv[1:]]), Variant("plain-again", [plain, *argv[1:]]),
-                         Variant("in-order", [in_order, *argv[1:]]),
-                         Variant("exec-stop", [HUGELD, "run", "-o", f"store={STORE}", "--", *argv])], plain, in_order
-    for name, rounds in ("duckdb", 12), ("polars", 40):
-        found = [*sorted((CACHE / "wheels").glob(f"_{name}*.so")), *sorted((CACHE / "wheels").glob(f"_{name}*/*.so")), None][0]
-        if found is None:
-            continue
-        argv = [os.path.realpath("/usr/bin/python3"), ROOT / "bench/queries.py", name, str(rounds)]
-        folders = {kind: copy_of_folder(CACHE / "wheels", kind) for kind in ("plain", "in-order", "image")}
-        plain, in_order, image = (folder / found.relative_to(CACHE / "wheels") for folder in folders.values())
-        share(image)
-        more = {kind: {"PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": 1} for kind, folder in folders.items()}
-        yield name, [Variant("plain", argv, **more["plain"]), Variant("plain-again", argv, **more["plain"]),
-                     Variant("in-order", argv, **more["in-order"]),
-                     Variant("run", [HUGELD, "run", "-o", f"store={STORE}", "-p", image.name, "--", *argv], **more["image"])], plain, in_order
-
-
-def group_layouts(plan):
-    """Programs whose plain file lies in memory in each state that is made on purpose."""
-    for name, ways, plain, in_order in layout_programs():
-        with_own_output(ways)
-        seconds = time_run(ways[0]) / 1000
-        for state in pagecache.PLAIN_STATES:
-            pagecache.make(in_order, "large")
-
-            def measure(ways=ways, seconds=seconds, plain=plain):
-                return at_once(ways, pairs_for(plan, seconds), files=[plain])
-
-            try:
-                found = pagecache.measure_in(state, [plain], measure, execute=lambda ways=ways: time_run(ways[0]))
-            except RuntimeError as error:  # memory may have no large free blocks
-                print(f" {error}", end="", flush=True)
-                continue
-            yield paired_experiment(f"layouts-{name}-{state}", f"{name}, its plain file {LAYOUTS[state]}, a run of {seconds:.1f} s", "ms",
-                                    ways, found)
-
-
-def group_defaults(plan):
-    """The defaults against what they could be, in many short runs: of programs whose read-only data is large.  A program that
-    touches few of its pages shows the start's cost."""
-    if plan.quick:
-        return
-    source = write_short_source()
-    for name, argv, objects, files in programs():
-        if name == "cc1plus":
-            argv = [argv[0], "-quiet", "-fsyntax-only", source]
-        if name not in ("cc1plus", "rustc", "node", "python3"):
-            continue
-        ways = [hugeld("default", argv, "backend=hugetlb", objects),
-                hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects),
-                hugeld("edges=small", argv, "backend=hugetlb,edges=small", objects),
-                hugeld("data-off", argv, "backend=hugetlb,data=off", objects)]
-        with_own_output(ways)
-        huge = {way.name: pages_moved(way) for way in ways}
-        put_large(ways, files)
-        yield experiment(f"defaults-{name}", f"The defaults and others: {name}, many short runs", "ms", ways,
-                         pairs(ways, plan.short, files=files), base="default", huge=huge, program=name)
-
-
-def group_many(plan, only_plain=False):
-    """More processes than processors: each has a copy of its own, where plain ones share theirs.  Four on each of two processors:
-    those of one way here, those of the other there."""
-    if plan.quick or not find_cc1plus():
-        return
-    source, cc1plus = write_short_source(), os.path.realpath(find_cc1plus())
-    share(cc1plus)
-    four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
-    ways = [Variant("plain", four), Variant("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,exe=cc1plus"),
-            hugeld("thp", four, "backend=thp,exe=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
-    put_large(ways)
-    yield paired_experiment("many", "Four cc1plus at once on one processor", "ms", ways,
-                            at_once_precisely(ways, pairs_for(plan, time_run(ways[0]) * 2 / 1000)),
-                            huge={way.name: pages_moved(way) for way in ways})
 
 
 # --- more of them, as people run them ---
@@ -317,23 +216,3 @@ def group_alternatives(plan):
                                 memory={way: memory for way, (memory, _) in watched.items()},
                                 huge={way: huge for way, (_, huge) in watched.items()},
                                 start=measure_starts(plan, ways_with(start)[0]))
-
-
-# --- misses, which no virtual machine counts ---
-
-
-def group_misses(plan):
-    """Modelled, not measured: the misses in instruction TLBs of the runs of `image`, and of those of `programs` that have no
-    short run there; QEMU takes too long for the rest.  Without java, whose threads compile whenever they like, so that no two
-    runs are alike."""
-    runs = {name: (f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()}
-    for name, argv, objects, *_ in programs():
-        if not plan.quick:
-            runs.setdefault(name, (f"{name}, the run of `programs`", argv, objects))
-    for name, title, stock, words, *_ in [] if plan.quick else alternative_programs(plan):
-        runs.setdefault(name, (title, [stock, *words], None))
-    plugin = misses.build(OUT)[1]
-    for name, (title, argv, objects) in runs.items():
-        if name != "java":
-            found = misses.trace([str(word).replace("@", "misses") for word in argv], objects, OUT, plugin)
-            yield experiment(f"misses-{name}", title, "", [], {}, program=name, **found)

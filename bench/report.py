@@ -6,14 +6,13 @@ import math
 import re
 import statistics
 
-import misses
 from intervals import compare
 
 HEAD = """# Results
 
 Made by `make bench` (bench/run); bench/README.md says how to read it. This page has the results to decide by. bench/results has all of them:
-`bench/run --render --publish` makes build/bench/TABLES.md of it, with the processor times, the same programs beside their files in single
-pages, and modelled misses of the instruction TLB. {machine[kernel]}, {machine[cpu]},
+`bench/run --render --publish` makes build/bench/TABLES.md of it, with the processor times, and the same programs beside their files in
+single pages. {machine[kernel]}, {machine[cpu]},
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Last measured {machine[date]}, load before {machine[load]}{quick}.
 
@@ -74,21 +73,6 @@ def is_clear(result):
     return result is not None and (result[1] > 1 or result[2] < 1)
 
 
-# A way's layout in the group misses.
-LAYOUTS = {"plain-again": "plain", "hugetlb": "private", "private": "private", "thp": "private", "rodata": "image",
-           "mapped": "image", "executed": "image", "linked": "linked", "libhugetlbfs": "linked", "iodlr": "edges=small"}
-MODELLED = "zen4"
-
-
-def misses_of(way, model):
-    """The cell of a column that is there if misses of the program were modelled, of this run or another; the column's head, if WAY is None."""
-    if model is None:
-        return []
-    if way is None:
-        return [f"modelled misses ({MODELLED}; {model['title']}), plain {misses.in_thousand(model, 'plain', MODELLED)}"]
-    return [misses.in_thousand(model, LAYOUTS[way], MODELLED) if way in LAYOUTS else ""]
-
-
 def signed(result):
     """The difference, with its interval."""
     return f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}"
@@ -124,17 +108,17 @@ def heading(found):
     return [f"### {found['title']}", "", *([said, ""] if said else [])]
 
 
-def paired_table(found, model=None):
+def paired_table(found):
     """The table of an experiment whose ways each ran at the same time as the way that they are compared with."""
     unit = found["unit"]
     head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
-            "huge pages", *misses_of(None, model), *facts_of(found, None)]
+            "huge pages", *facts_of(found, None)]
     lines = [*heading(found), f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for way in found["ways"]:
         words = [with_interval(result_of(way, key)) for key in ("result", "cpu_result")]
         lines.append("| " + " | ".join([
             way["name"], show(way["median"]), way["base"], show(way["base_median"]), signed(result_of(way)), *words, way["huge"],
-            *misses_of(way["name"], model), *facts_of(found, way)]) + " |")
+            *facts_of(found, way)]) + " |")
     for name, why in found.get("absent", {}).items():
         lines.append(f"| {name} | {why} |" + " |" * (len(head) - 2))
     rounds, starts = min(way["rounds"] for way in found["ways"]), found["ways"][0]["starts"]
@@ -142,11 +126,9 @@ def paired_table(found, model=None):
     return lines + ["", f"{rounds} pairs each{blocks}, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
 
 
-def table(found, model=None):
-    if "misses" in found:
-        return [f"### {found['title']}", "", *misses.table(found)]
+def table(found):
     if any("base_median" in way for way in found["ways"]):
-        return paired_table(found, model)
+        return paired_table(found)
     unit = found["unit"]
     lines = [*heading(found), f"| way | median{', ' + unit if unit else ''} | against | difference | ratio | huge pages |",
              "| --- | --- | --- | --- | --- | --- |"]
@@ -165,9 +147,61 @@ def table(found, model=None):
     return lines + ["", f"{rounds} round{'s' if rounds > 1 else ''}{when}.", ""]
 
 
+# --- by the state of memory ---
+
+STATES = {"found": "as after a boot", "large": "just read in order", "contiguous": "in contiguous pages"}
+LARGE_PROGRAMS = {"mysql": "MySQL, point selects", "layouts-duckdb": "DuckDB, small queries", "layouts-polars": "Polars, small queries",
+                  "layouts-verilator": "a Verilator model", "layouts-clang": "clang, one file", "layouts-rustc": "rustc, one file",
+                  "layouts-node": "node, JSON and sorting", "layouts-cc1plus": "gcc's C++ compiler, one file"}
+
+
+def by_state(groups):
+    """{program: {state of its plain file: the experiment}} of those that `hugeld run` starts."""
+    found = {e["id"]: e for group in ("layouts", "mysql") for e in groups.get(group, [])}
+    names = {title: {state: f"{name}-{state}" for state in STATES} for name, title in LARGE_PROGRAMS.items()}
+    names[LARGE_PROGRAMS["mysql"]] = {"found": "mysql-point-select"}
+    rows = {title: {state: found[name] for state, name in row.items() if name in found} for title, row in names.items()}
+    return {title: row for title, row in rows.items() if row}
+
+
+def result_in(found, name, key="result"):
+    return next((result_of(way, key) for way in found["ways"] if way["name"] == name), None)
+
+
+def states_table(groups):
+    heads = ["program", "its plain file", "adjacent", "frames (fewest)", "plain again", "read in order", "`hugeld run`", "its processor time"]
+    results = ("plain-again", "result"), ("in-order", "result"), ("run", "result"), ("run", "cpu_result")
+    return heads, [[title, STATES[state], f"{found['adjacent']:.0%}", f"{found['frames']} ({found['frames_least']})",
+                    *(with_interval(result) if result else NOTHING for result in (result_in(found, *which) for which in results))]
+                   for title, row in by_state(groups).items() for state, found in row.items()]
+
+
+def in_per_cent(result):
+    """How much less time it took, by its interval."""
+    return f"{round(100 * (1 - result[2]))} to {round(100 * (1 - result[1]))} %"
+
+
+def readme_states(groups, runs):
+    """What `hugeld run` saves, as one sentence and a table, with the machine of the RUNS, which may be another one than the page's."""
+    rows = by_state(groups)
+    if not rows:
+        return []
+    ranges = []
+    for state, words in STATES.items():
+        saved = [100 * (1 - result_in(row[state], "run")[0]) for row in rows.values() if state in row]
+        ranges += [f"{round(min(saved))} to {round(max(saved))} % where it lies {words}"] if saved else []
+    head = ["program", *STATES.values()]
+    lines = [[title, *(in_per_cent(result_in(row[state], "run")) if state in row else NOTHING for state in STATES)]
+             for title, row in rows.items()]
+    machines = " and ".join(sorted({runs[name]["cpu"] for name in ("layouts", "mysql") if name in runs}))
+    return ["The time that `hugeld run` saves depends on where the plain file lies in memory:",
+            ",\n".join(ranges) + f". As 95 % intervals ({machines}):", "",
+            f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines), "", "Other ways, and shorter programs:", ""]
+
+
 # --- the table by which a user decides ---
 
-DECIDE = ("image", "programs", "more", "servers", "databases", "mysql")  # of the first, only real programs
+DECIDE = ("image", "programs", "more", "servers", "databases")  # of the first, only real programs
 WAYS = {"private copy": ("private", "hugetlb"), "image": ("mapped",), "image, executed": ("executed",)}
 NAMES = {name: head for head, names in WAYS.items() for name in names}
 NOTHING = "–"
@@ -226,7 +260,7 @@ def alternatives_table(groups):
 def deciding_tables(groups):
     """The ways measured at the same time as the plain program: the page's beginning."""
     lines = []
-    for title, (head, rows) in (("At a glance", (DECIDING, list(deciding_rows(groups)))),
+    for title, (head, rows) in (("By the state of memory", states_table(groups)), ("At a glance", (DECIDING, list(deciding_rows(groups)))),
                                 ("Beside others", alternatives_table(groups))):
         if rows:
             lines += [f"## {title}", "", EXPLAINED[title], "", f"| {' | '.join(head)} |", "| --- " * len(head) + "|",
@@ -235,32 +269,20 @@ def deciding_tables(groups):
 
 
 EXPLAINED = {
+    "By the state of memory": """\
+Times are ratios to the plain program: below 1 is faster. A plain program is faster the more pages of its file have the next page in
+the next frame, and the fewer frames of 2 MiB they lie in. Each state was made on purpose, and looked at before and after. "Read in
+order" is a plain copy that was read so, which costs nothing.""",
     "At a glance": """\
 Times are ratios to the plain program, which ran at the same time: below 1 is faster. The second column is the mean size of the folios of
 the page cache in which the plain program's file lay: 4 KiB are single pages, and a file that was read in order lies in larger ones. Memory
 is that of one process at its largest; what is added to a start, in ms, is that of a run that ends at once.""",
     "Beside others": """\
 The same for alternatives to hugeld, each as its users would use it.""",
-    "Modelled misses": """\
-Misses of the first; of the second level of the instruction TLB in a thousand instructions, with the text on huge pages from an image and in
-parentheses on scattered small pages. No AArch64 machine was at hand: the figures of Neoverse are modelled, and no time was measured there.""",
 }
 
-def modelled_table(groups):
-    """Each processor's misses with the text from an image, and in parentheses those on small pages."""
-    found = [e for e in groups.get("misses", []) if "image" in e["misses"]]
-    if not found:
-        return []
-    processors = list(found[0]["misses"]["plain"])
-    lines = [EXPLAINED["Modelled misses"], "", f"| program | {' | '.join(processors)} |",
-             "| --- " * (len(processors) + 1) + "|"]
-    for e in found:
-        cells = [f"{misses.in_thousand(e, 'image', name)} ({misses.in_thousand(e, 'plain', name)})" for name in processors]
-        lines.append(f"| {' | '.join([e['title'], *cells])} |")
-    return [*lines, ""]
 
-
-OTHERS = ("libhugetlbfs", "floor", "nm-", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
+OTHERS = ("libhugetlbfs", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
 
 
 SLOWER_MAX = 5
@@ -311,18 +333,13 @@ def render(data, path):
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
-def models_of(groups):
-    """The modelled misses of each program."""
-    return {found["program"]: found for found in groups.get("misses", [])}
-
-
 def render_tables(data, path):
     """Writes every table to PATH."""
-    lines, models = ["# Every table", "", *elsewhere(data), ""], models_of(data["groups"])
+    lines = ["# Every table", "", *elsewhere(data), ""]
     for name, found in data["groups"].items():
-        lines += [f"## {name}", "", *(modelled_table(data["groups"]) if name == "misses" else [])]
+        lines += [f"## {name}", ""]
         for e in found:
-            lines += table(e, models.get(e.get("program")))
+            lines += table(e)
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -351,10 +368,9 @@ def in_words(result, of="the time"):
 
 
 MORE_ROWS = [
-    ("the C++ compiler on two lines, in place", "service-start-large", "in-place"),
-    ("twenty small C files compiled, in place", "service-build-large", "in-place"),
+    ("the C++ compiler on two lines, in place", "in-place-cc1plus-large", "in-place"),
+    ("twenty small C files compiled, in place", "in-place-build-large", "in-place"),
     ("the C++ compiler from an image, by `hugeld run`", "run-cc1plus-large", "run"),
-    ("`rustc` from images, by `hugeld run`", "run-rustc-large", "run"),
     ("`git --version` by `hugeld run`, which has no image, over an empty preloaded library", "run-git", "run"),
     ("Chromium `--dump-dom`, image executed", "image-chromium", "executed"),
     ("eight `cc1plus` at once on two processors, from an image", "image-many", "mapped"),
@@ -381,7 +397,7 @@ MORE_ADDED = [
 README_ROWS = [
     ("Chromium, `--dump-dom`", "image, mounted", "image-chromium", "executed"),
     ("clang on seven files", "image", "more-clang-tree", "mapped"),
-    ("the C++ compiler on two lines", "in place", "service-start-large", "in-place"),
+    ("the C++ compiler on two lines", "in place", "in-place-cc1plus-large", "in-place"),
     ("PostgreSQL, `pgbench -S`", "image, mounted", "postgres", "executed"),
     ("MariaDB, point selects", "image, mounted", "mariadb", "executed"),
     ("the C++ compiler on two lines", "image", "run-cc1plus-large", "run"),
@@ -410,20 +426,20 @@ def more_figures(groups):
     return ["## More figures", "", "| measured | of the plain program, or added to it |", "| --- | --- |", *lines, ""] if lines else []
 
 
-def readme_table(groups):
-    """The largest gain first, the largest loss last."""
+def readme_table(groups, runs):
+    """The gains by state of memory; then all rows, the largest gain first, the largest loss last."""
     rows = []
     for program, uses, identifier, name in README_ROWS:
         _, way = find_way(groups, identifier, name)
         if way:
             rows.append((result_of(way)[0], f"| {program} | {uses} | {with_interval(result_of(way))} |"))
-    return [*README_HEAD, *(row for _, row in sorted(rows))]
+    return [*readme_states(groups, runs), *README_HEAD, *(row for _, row in sorted(rows))]
 
 
 def write_readme(data, path):
     """The table between comments; the page stays as it is where there are none."""
     block = re.compile(re.escape(TOP) + ".*?" + re.escape(END), re.S)
-    path.write_text(block.sub(lambda _: "\n".join([TOP, *readme_table(data["groups"]), END]), path.read_text()))
+    path.write_text(block.sub(lambda _: "\n".join([TOP, *readme_table(data["groups"], data["runs"]), END]), path.read_text()))
 
 
 def not_yet_measured(names, runs, this):

@@ -17,7 +17,7 @@ import helpers
 import pagecache
 from helpers import HUGELD
 from installed import find_node
-from measure import OUT, Measured, Variant, environment, hugeld, paired_experiment, pairs_missing
+from measure import OUT, Measured, Variant, environment, hugeld, paired_experiment
 from workloads import STORE, data_folder, mapped, namespace_with, share
 
 # --- two servers at the same time ---
@@ -56,8 +56,6 @@ class Server:
 
 # How often servers are started, and the rounds with each: each start draws the process's own random properties anew.
 GENERATIONS, ROUNDS = 8, 9
-# The same for plain servers alone, until the interval is narrow enough: that takes five minutes.
-GENERATIONS_MOST = 48
 
 
 @contextlib.contextmanager
@@ -73,6 +71,7 @@ def two_servers(make, ways, is_ready, stop, generation):
     finally:
         for server in started.values():
             server.end(stop)
+            shutil.rmtree(server.folder, ignore_errors=True)  # it may be measured again
 
 
 def server_pages(started):
@@ -165,20 +164,15 @@ def add_generation(first, found, rounds):
             a["huge"] += "; " + b["huge"]
 
 
-def in_generations(plan, measure, only_plain=False):
+def in_generations(plan, measure, rounds=ROUNDS):
     """Makes one experiment of several generations of the same servers: the rounds of measure(ROUNDS, generation) one after the
-    other.  ONLY_PLAIN: the number that plain against plain needs."""
+    other."""
     first = {}
-    generations, rounds = (1, 6) if plan.quick else (GENERATIONS, ROUNDS)
-    done = 0
-    while done < generations:
-        for found in measure(rounds, done):
+    generations, rounds = (1, min(rounds, 6)) if plan.quick else (GENERATIONS, rounds)
+    for generation in range(generations):
+        for found in measure(rounds, generation):
             if first.setdefault(found["id"], found) is not found:
                 add_generation(first[found["id"]], found, rounds)
-        done += 1
-        if only_plain and done == GENERATIONS:
-            missing = max(pairs_missing(way["pair"], way["values"], rounds) for found in first.values() for way in found["ways"])
-            generations = min(GENERATIONS_MOST, done + -(-missing // rounds))
     return list(first.values())
 
 
@@ -212,7 +206,7 @@ def write_queries(name, questions):
     return path
 
 
-def measure_mariadb(rounds, generation, only_plain):
+def measure_mariadb(rounds, generation):
     parent = data_folder(f"mariadb-{generation}")
 
     def client(folder):
@@ -233,7 +227,7 @@ def measure_mariadb(rounds, generation, only_plain):
     loads = [load("mariadb", "point selects", [POINT], 4000), load("mariadb-range", "selects of ranges", RANGES, 1500)]
     program = os.path.realpath(shutil.which("mariadbd"))
     share(program)
-    ways = database_ways("mariadbd")[:2 if only_plain else None]
+    ways = database_ways("mariadbd")
 
     def make(name):
         folder, argv = databases.make_mariadb(parent, name)
@@ -254,7 +248,7 @@ def measure_mariadb(rounds, generation, only_plain):
         shutil.rmtree(parent.parent, ignore_errors=True)
 
 
-def measure_postgres(rounds, generation, only_plain):
+def measure_postgres(rounds, generation):
     parent, transactions, binaries = data_folder(f"postgres-{generation}"), 4000, []
 
     def make(name):
@@ -273,7 +267,7 @@ def measure_postgres(rounds, generation, only_plain):
 
     program = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1]
     share(program)
-    ways = database_ways("postgres")[:2 if only_plain else None]
+    ways = database_ways("postgres")
 
     @contextlib.contextmanager
     def start(pair):
@@ -291,11 +285,11 @@ def measure_postgres(rounds, generation, only_plain):
         shutil.rmtree(parent.parent, ignore_errors=True)
 
 
-def group_databases(plan, only_plain=False):
+def group_databases(plan):
     if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
-        yield from in_generations(plan, lambda rounds, i: measure_mariadb(rounds, i, only_plain), only_plain)
+        yield from in_generations(plan, measure_mariadb)
     if has_pgbench():
-        yield from in_generations(plan, lambda rounds, i: measure_postgres(rounds, i, only_plain), only_plain)
+        yield from in_generations(plan, measure_postgres)
 
 
 # --- the client pgbench ---

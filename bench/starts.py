@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""How long a program takes to start, from the page cache and from the disk; and the time that is added by each object that it
-loads, by the patched linker, by a perf map, and by `hugeld run`."""
+"""How long a program takes to start, from the page cache and from the disk; and the time that is added by the patched linker and by
+`hugeld run`."""
 
 import contextlib
-import glob
 import os
 import pathlib
 import shutil
@@ -11,11 +10,11 @@ import subprocess
 
 import helpers
 import pagecache
-from helpers import BUILD, HUGELD, LIBRARY, ROOT
-from installed import find_cc1plus, find_mysqld_with_symbols, find_node
+from helpers import HUGELD, ROOT
+from installed import find_cc1plus, find_node
 from measure import LINKER, OUT, Variant, at_once, compile_c, experiment, hugeld, paired_experiment, pairs, take_turns, time_run
-from workloads import (STORE, calls, calls_ways, find_rustc, image_of, libraries_of, put_large, share, small_libraries, where,
-                       with_own_output, write_nothing, write_short_source)
+from workloads import (STORE, calls, calls_ways, copy_of, image_of, put_large, share, small_libraries, where, write_nothing,
+                       write_short_source)
 
 # --- the start ---
 
@@ -33,11 +32,6 @@ def group_start(plan):
         put_large(ways)
         huge = where(ways)
         next(way for way in ways if way.name == "linked").base = None  # another program: it is no faster start
-        floor, stock = compile_c(OUT / "floor", "-pthread", ROOT / "bench/floor.c"), calls(size, place)
-        ways += [Variant("floor-nothing", [floor], None), Variant("floor", [floor, stock], "floor-nothing"),
-                 Variant("floor-copy", [floor, "-u", stock], "floor-nothing"),
-                 Variant("floor-copy-2", [floor, "-2", stock], "floor-nothing"),
-                 Variant("linked-floor-copy", [floor, "-u", calls(size, place, True)], "floor-nothing")]
         values = pairs(ways, plan.short if size <= 128 else max(plan.short // 3, 5))
         yield experiment(f"start-{size}-{place}", f"Start with {size} MiB of text in the page cache, {place}", "ms", ways,
                          values, note="What counts is the difference to the base; the ratio is of whole starts.",
@@ -97,35 +91,7 @@ def group_cold(plan):
                              note="The image is in memory already: it stays there from when it was made.")
 
 
-# --- objects, and the patched linker ---
-
-
-def group_dsos(plan):
-    """The cost of each loaded object: nothing moves, all are looked at."""
-    for n in (1, 10, 100) if plan.quick else (1, 10, 100, 1000):
-        program = compile_c(OUT / f"dsos-{n}", write_nothing(), "-Wl,--no-as-needed", *small_libraries(n))
-        ways = [Variant("plain", [program]), hugeld("main", [program]), hugeld("all", [program], objects="*")]
-        yield experiment(f"dsos-{n}", f"Start with {n} small DSOs, nothing to move", "ms", ways,
-                         pairs(ways, plan.short if n < 1000 else max(plan.short // 3, 5)), dsos=n)
-
-
-def group_later(plan):
-    """The cost of watching for later objects to programs that have nothing to gain."""
-    compile_c(OUT / "audit.so", "-shared", "-fPIC", ROOT / "bench/audit.c")
-    opened = compile_c(OUT / "libopened.so", "-shared", "-fPIC", "-DDSO=opened", ROOT / "bench/later.c")
-    folder = OUT / "later-dsos"
-    folder.mkdir(exist_ok=True)
-    libraries = [compile_c(folder / f"libf{i}.so", "-shared", "-fPIC", f"-DDSO=f{i}", ROOT / "bench/later.c")
-                 for i in range(100)]
-    program = compile_c(OUT / "later", ROOT / "bench/later.c", "-Wl,--no-as-needed,-z,lazy", *libraries)
-    for name, title, unit, words in (("start", "Start of a program with 100 DSOs", "ms", []),
-                                     ("call", "A call through the PLT", "ns", ["calls", "100000000"]),
-                                     ("open", "dlopen and dlclose of a DSO that isn't meant", "ns", ["opens", "5000", opened])):
-        argv = [program, *words]
-        ways = [hugeld("unwatched", argv, objects="main:"), hugeld("watched", argv, objects="main:none*", base="unwatched"),
-                hugeld("audit", argv, objects="main:", base="unwatched", LD_AUDIT=OUT / "audit.so")]
-        rounds = (31 if plan.quick else 201) if name == "start" else 5 if plan.quick else 15
-        yield experiment(f"later-{name}", title, unit, ways, pairs(ways, rounds, prints=bool(words)))
+# --- the patched linker ---
 
 
 def group_ldso(plan):
@@ -152,102 +118,6 @@ def group_ldso(plan):
                          pairs(ways, rounds))
 
 
-# --- perf maps ---
-
-WAIT = "#include <unistd.h>\n__attribute__((constructor)) static void wait_for_input(void) { char c; (void)!read(0, &c, 1); }\n"
-
-
-@contextlib.contextmanager
-def waiting_with(way):
-    """The ID of WAY's process, whose preloaded objects are on huge pages, and which waits before its main."""
-    (OUT / "wait.c").write_text(WAIT)
-    waits = compile_c(OUT / "wait.so", "-shared", "-fPIC", OUT / "wait.c")
-    env = dict(way.env, LD_PRELOAD=f"{way.env['LD_PRELOAD']}:{waits}")
-    process = subprocess.Popen(way.argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    try:
-        helpers.wait_until(lambda: subprocess.run([HUGELD, "perf-map", "--output", OUT / "check.map", str(process.pid)],
-                                                  stderr=subprocess.DEVNULL).returncode == 0, 60, f"{way.argv} moved")
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
-
-
-NM_AWK = """\
-nm {table} -n -S --defined-only --without-symbol-versions "$1" |
-    gawk -v base="$2" '$3 ~ /^[tTwWi]$/ {{ printf "%x %s %s\\n", base + strtonum("0x" $1), $2, substr($0, 37) }}' > "$3"
-"""
-NM_AWK_SHORT = """nm {table} -n -S --defined-only "$1" | awk '$3 ~ /[tTwWi]/ {{ print $1, $2, $4 }}' > "$3"\n"""
-
-
-def nm_awk(name, line, table, file, base=None):
-    script = OUT / f"{name}-{os.path.basename(file)}.sh"
-    script.write_text(line.format(table=table))
-    return Variant(name, ["/bin/sh", script, file, str(0x7f1234567000), OUT / "nm.map"], base)
-
-
-def check_line(file, table):
-    """The line that it is compared with names the same functions."""
-    subprocess.run(["/bin/sh", nm_awk("check", NM_AWK, table, file).argv[1], file, "0", OUT / "nm.map"], check=True)
-    subprocess.run([OUT / "perf-map", "-f", file, "1", OUT / "inside.map"], check=True, stdout=subprocess.DEVNULL)
-    nm, inside = [{(int(start, 16), int(size, 16), name) for start, size, name in
-                   (line.split(maxsplit=2) for line in (OUT / f"{which}.map").read_text(errors="replace").splitlines())
-                   if not name.endswith("@plt")} for which in ("nm", "inside")]
-    assert len(inside & nm) > 0.97 * len(inside), f"{file}: nm and awk find {len(inside & nm)} of {len(inside)} functions"
-
-
-def map_ways(file, table, pid):
-    """A map of FILE, inside a process that has just begun and from outside, against a map made by nm and awk."""
-    check_line(file, table)
-    inside = [Variant("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk"),
-              Variant("inside-text", [OUT / "perf-map", "-f", file, "1", OUT / "inside.map"], "nm-awk")]
-    for way in inside:
-        way.prints = True  # as the process itself sees it: its start is no part of it
-    outside = [HUGELD, "perf-map", "--output", OUT / "outside.map", str(pid)]
-    return [nm_awk("nm-awk", NM_AWK, table, file), *inside, nm_awk("nm-awk-short", NM_AWK_SHORT, table, file, "nm-awk"),
-            Variant("command-mangled", outside, "nm-awk"),
-            nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Variant("command", [*outside, "--demangle"], "nm-C-awk")]
-
-
-def mapped_files():
-    """(name, file, nm's word for its symbol table, a program that loads it and ends)."""
-    def loaded(pattern, table):
-        for file in glob.glob(os.path.expanduser(pattern))[:1]:
-            yield os.path.basename(file), file, table, ["/bin/true"]
-
-    yield from loaded("/usr/lib/*/libLLVM-*.so.1", "-D")
-    if find_node():
-        yield "node", find_node(), "-a", [find_node(), "-e", "0"]
-    yield from loaded("/usr/lib/jvm/*/lib/server/libjvm.so", "-a")
-    yield from loaded("~/.rustup/toolchains/*/lib/librustc_driver-*.so", "-a")
-    servers = [("mariadbd", shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin"), "-D"),
-               ("mysqld (MariaDB 10.2, with its debug symbols)", find_mysqld_with_symbols(), "-a")]
-    for name, server, table in servers:
-        if server:
-            yield name, server, table, [server, "--version"]
-
-
-def group_perf_map(plan):
-    """perf_map=on, over the move alone; and against nm and awk."""
-    compile_c(OUT / "perf-map", "-iquote", ROOT, "-iquote", ROOT / "elf", ROOT / "bench/perf-map.c",
-              *BUILD.glob("elf/*.o"), *BUILD.glob("perf-maps/*.o"))
-    for name, file, table, argv in mapped_files():
-        only = f"backend=hugetlb,segments=text+rodata,exe={os.path.basename(argv[0])}"
-        objects = "main" if argv[0] == file else os.path.basename(file)
-        library = f"{LIBRARY}:{file}" if argv[0] != file else LIBRARY
-        moved = Variant("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only)
-        with waiting_with(moved) as pid:
-            ways = map_ways(file, table, pid)
-            values = pairs(ways, plan.short)
-        yield experiment(f"map-{name}", f"A perf map of {name}", "ms", ways, values)
-        ways = [moved, Variant("map", argv, "moved", LD_PRELOAD=library, LD_HUGEPAGES=objects,
-                               LD_HUGEPAGES_OPTIONS=only + ",perf_map=on")]
-        yield experiment(f"map-move-{name}", f"{name} on huge pages, and perf_map=on", "ms", ways, pairs(ways, plan.short))
-        for path in glob.glob("/tmp/perf-*.map"):
-            if not os.path.exists(f"/proc/{path[len('/tmp/perf-'):-len('.map')]}"):
-                os.unlink(path)
-
-
 # --- hugeld run ---
 
 
@@ -259,49 +129,37 @@ def build_launcher():
     return launcher
 
 
-def run_programs():
-    """(name, argv, files whose text counts, the options of run) of real programs, in very short runs."""
-    source = OUT / "two-lines.cc"
-    source.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
-    if find_cc1plus():
-        cc1plus = os.path.realpath(find_cc1plus())
-        yield "cc1plus", [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"], [cc1plus], []
-    rust = OUT / "one.rs"
-    rust.write_text("pub fn f(x: u32) -> u32 { x + 1 }\n")
-    rustc = "/usr/bin/rustc" if os.path.exists("/usr/bin/rustc") else find_rustc()
-    if rustc:
-        files = libraries_of(rustc, "librustc_driver", "libLLVM")
-        yield ("rustc", [rustc, "--crate-type=lib", "--emit=obj", "-o", OUT / "@.o", rust], files,
-               ["-p", "main:librustc_driver*:libLLVM*"])
-
-
-def run_git(plan):
-    """No image is shared: the time of `hugeld run` before it executes a program as it is."""
-    git, empty = [os.path.realpath(shutil.which("git")), "--version"], OUT / "empty.so"
+def run_short(plan):
+    """No store has images of these: the time of `hugeld run` before it executes a program as it is."""
+    empty = OUT / "empty.so"
     subprocess.run(["gcc", "-shared", "-nostdlib", "-x", "c", "-o", empty, "/dev/null"], check=True)
-    ways = [Variant("empty", git, "empty", LD_PRELOAD=empty), Variant("plain", git, "empty"), Variant("launcher", [build_launcher(), *git], "empty"),
-            Variant("run", [HUGELD, "run", *git], "empty")]
-    return paired_experiment("run-git", "git --version by hugeld run, beside an empty library that is preloaded", "ms", ways,
-                             at_once(ways, plan.short * 8), note="No store has an image of git.")
+    for name, argv in ("git", ["/usr/bin/git", "--version"]), ("true", ["/bin/true"]):
+        if not os.path.exists(argv[0]):
+            continue
+        ways = [Variant("empty", argv, "empty", LD_PRELOAD=empty), Variant("plain", argv, "empty"),
+                Variant("launcher", [build_launcher(), *argv], "empty"), Variant("run", [HUGELD, "run", *argv], "empty")]
+        yield paired_experiment(f"run-{name}", f"{' '.join(argv)} by hugeld run, beside an empty library that is preloaded", "ms", ways,
+                                at_once(ways, plan.short * 8), note=f"No store has an image of {name}.")
 
 
-def run_in_both_states(plan):
-    """The second run of a program with an image, for both states of the page cache in which the plain program may find its
-    file."""
-    for name, argv, files, words in run_programs():
-        share(*files)
-        run = [HUGELD, "run", "-o", f"store={STORE}", *words, *argv]
-        ways = with_own_output([Variant("plain", argv), Variant("plain-again", argv), Variant("run", run)])
-        for state in pagecache.STATES:
-            found = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, max(12, plan.short * 4), files=files))
-            yield paired_experiment(f"run-{name}-{state}", f"{name} by hugeld run, its file {state} in the page cache", "ms", ways, found)
+def run_compiler(plan):
+    """A copy of the compiler, which no other process maps, from its image, beside each state in which its plain file may lie."""
+    if not find_cc1plus():
+        return
+    source, compiler = OUT / "two-lines.cc", copy_of(os.path.realpath(find_cc1plus()), "short")
+    source.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
+    share(compiler)
+    argv = [compiler, "-quiet", "-O2", source, "-o", "/dev/null"]
+    ways = [Variant("plain", argv), Variant("plain-again", argv), Variant("run", [HUGELD, "run", "-o", f"store={STORE}", *argv])]
+    for state in pagecache.STATES:
+        found = pagecache.measure_in(state, [compiler], lambda: at_once(ways, max(12, plan.short * 4), files=[compiler]))
+        yield paired_experiment(f"run-cc1plus-{state}", f"cc1plus by hugeld run, its file {state} in the page cache", "ms", ways, found)
 
 
 def group_run(plan):
     """The time that `hugeld run` adds to a start."""
-    if shutil.which("git"):
-        yield run_git(plan)
-    yield from run_in_both_states(plan)
+    yield from run_short(plan)
+    yield from run_compiler(plan)
     for kind, pie in (("fixed", False), ("pie", True)):
         stock = [calls(32, pie=pie), "0"]
         share(stock[0])

@@ -65,10 +65,6 @@ def experiment(name, *ways, **more):
                              "program": name, **more})
 
 
-MODEL = {"title": "cc1plus of two lines", "program": "cc1plus", "instructions": 1000000,
-         "misses": {"plain": {"zen4": [4000, 500]}, "private": {"zen4": [30, 2]}, "image": {"zen4": [7, 1]}}}
-
-
 def cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
@@ -89,7 +85,6 @@ def test_a_program_and_its_ways():
     assert other[6].startswith("1.000 [") and {*other[1:6], *other[7:]} == {"–"}
     assert report.heading(found)[2] == ("The plain program's file lies in folios of 131.7 KiB. The next page is adjacent for 43% of its "
                                         "pages, which lie in 990 frames of 2 MiB (at least 5).")
-    assert [cells(line)[8] for line in report.table(experiment("cc1plus", way("hugetlb", 1.2)), MODEL) if line.startswith("| hugetlb")] == ["0.030; 0.002"]
 
 
 def test_what_others_do_and_what_cannot_be_done():
@@ -121,6 +116,23 @@ def test_single_pages_are_left_to_the_long_page():
     assert sum(line.startswith("| cc1plus") for line in lines) == 1
 
 
+def test_by_the_state_of_memory():
+    """A row for each state, and in the README what is saved, as a range of all programs and for each of them."""
+    layout = {"adjacent": 0.43, "frames": 990, "frames_least": 5}
+    groups = {"layouts": [{**experiment("x", way("plain-again", 1), way("in-order", 0.95), way("run", ratio), **layout), "id": f"layouts-{name}-{state}"}
+                          for name, state, ratio in (("clang", "found", 0.9), ("clang", "large", 1), ("rustc", "found", 0.8))],
+              "mysql": [{**experiment("y", way("run", 0.85), **layout), "id": "mysql-point-select"}]}
+    lines = report.deciding_tables(groups)
+    rows = [cells(line) for line in lines if line.startswith("|")]
+    assert [row[:4] for row in rows[2:]] == [[program, words, "43%", "990 (5)"] for program, words in (
+        ("MySQL, point selects", "as after a boot"), ("clang, one file", "as after a boot"), ("clang, one file", "just read in order"),
+        ("rustc, one file", "as after a boot"))]
+    assert [row[6][:7] for row in rows[2:]] == ["**0.850", "**0.900", "1.000 [", "**0.800"] and rows[2][5] == "–"
+    said = report.readme_states(groups, {"layouts": THIS, "mysql": {"cpu": "Xeon"}})
+    assert said[1] == "10 to 20 % where it lies as after a boot,\n0 to 0 % where it lies just read in order. As 95 % intervals (EPYC and Xeon):"
+    assert "| clang, one file | 10 to 10 % | 0 to 0 % | – |" in said and report.readme_states({}, {}) == []
+
+
 def test_the_table_of_the_readme(tmp_path):
     """The largest gain first, whatever the order of the rows says."""
     readme = tmp_path / "README.md"
@@ -128,7 +140,7 @@ def test_the_table_of_the_readme(tmp_path):
     groups = {"image": [{**experiment("chromium", way("executed", 1.1)), "id": "image-chromium"},
                         {**experiment("rustc", way("private", 0.9)), "id": "image-rustc"}],
               "more": [{**experiment("clang", way("mapped", 1)), "id": "more-clang-tree"}]}
-    report.write_readme({"groups": groups}, readme)
+    report.write_readme({"groups": groups, "runs": {}}, readme)
     before, rows = readme.read_text().split("| --- | --- | --- |\n")
     assert "old" not in before and before.startswith("before\n") and rows.endswith("\nafter\n")
     rows = [cells(line) for line in rows.splitlines() if line.startswith("| ")]

@@ -12,7 +12,7 @@ import pagecache
 from helpers import ROOT
 from installed import find_cc1plus, find_node
 from measure import OUT, Variant, compile_c, find_libhugetlbfs, hugeld, libhugetlbfs, plain_files
-from stores import make_images
+from stores import make_images, origins
 
 TMPFS = OUT / "tmpfs"
 STORE = OUT / "store"
@@ -47,6 +47,15 @@ def data_folder(name):
     folder.chmod(0o755)
     folder.parent.chmod(0o755)
     return folder
+
+
+def copy_of(file, kind):
+    """The copy of FILE of this KIND, which no other process maps."""
+    copy = OUT / "copies" / kind / os.path.basename(file)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    if not copy.exists() or copy.stat().st_mtime != os.stat(file).st_mtime:
+        shutil.copy2(file, copy)
+    return copy
 
 
 # --- generated programs ---
@@ -96,9 +105,10 @@ def write_nothing():
 
 def small_libraries(n):
     """N copies of one DSO."""
-    folder = OUT / "dsos"
+    folder, source = OUT / "dsos", OUT / "one.c"
     folder.mkdir(exist_ok=True)
-    one = compile_c(OUT / "libone.so", "-shared", "-fPIC", "-DDSO=one", ROOT / "bench/later.c")
+    source.write_text("int one(void) { return 1; }\n")
+    one = compile_c(OUT / "libone.so", "-shared", "-fPIC", source)
     for i in range(n):
         if not (folder / f"libf{i}.so").exists():
             shutil.copy(one, folder / f"libf{i}.so")
@@ -109,8 +119,9 @@ def small_libraries(n):
 
 
 def share(*files):
-    """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
-    result = make_images(STORE, *files, way="image", any_disk=False)
+    """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run), and keeps those that
+    are there: without a way they could be put in place instead."""
+    result = make_images(STORE, *origins(STORE, "/"), *files, way="image", any_disk=False)
     if result.returncode != 0:
         raise RuntimeError(f"hugeld apply: {result.stderr.strip()}")
 

@@ -22,12 +22,6 @@ def find_node():
     return None
 
 
-def find_mysqld_with_symbols():
-    """A MariaDB server with .symtab, as tools/install-packages puts it into its cache; or None."""
-    server = cache_folder() / "mariadb/mysqld"
-    return str(server) if server.exists() else None
-
-
 def find_cc1plus():
     """gcc's own C++ compiler, or None."""
     compiler = run(["gcc", "-print-prog-name=cc1plus"]).stdout.strip()

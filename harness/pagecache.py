@@ -15,7 +15,7 @@ PAGE = mmap.PAGESIZE
 TAIL = 16  # KPF_COMPOUND_TAIL (include/uapi/linux/kernel-page-flags.h)
 FRAME, PRESENT = (1 << 55) - 1, 1 << 63
 TRIES = 5
-MADV_NOHUGEPAGE, MADV_POPULATE_WRITE = 15, 23
+MADV_COLD = 20
 # State -> whether a file lies so that has this layout.
 FITS = {
     "scattered": lambda layout: layout.pages_per_folio < 2,
@@ -59,33 +59,19 @@ def on_small_pages(path):
             pass
 
 
-def count_fragments():
-    """Free pages in blocks that are smaller than a huge page; at most half of what programs may still take."""
-    zones = [line.split() for line in pathlib.Path("/proc/buddyinfo").read_text().splitlines() if "DMA " not in line]
-    [available] = [int(line.split()[1]) for line in pathlib.Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")]
-    return min(available * 1024 // PAGE // 2, sum(int(blocks) << order for zone in zones for order, blocks in enumerate(zone[4:13])))
-
-
-def gather(path):
-    """Reads PATH page by page and in order while this process holds the small free blocks of memory, so that the kernel splits
-    large ones, and neighbours come from the same block."""
-    evict(path)
-    pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
-    with mmap.mmap(-1, (count_fragments() + 1) * PAGE) as held, open(path, "rb", buffering=0) as file:
-        held.madvise(MADV_NOHUGEPAGE)
-        held.madvise(MADV_POPULATE_WRITE)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        while file.read(PAGE):
-            pass
+def split(file, size):
+    """Splits the folios of the open FILE.  Their pages stay where they are: the kernel splits one of which MADV_COLD gets a part."""
+    with mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as mapping:
+        for page in range(0, size, PAGE):
+            mapping[page]
+            mapping.madvise(MADV_COLD, page, min(PAGE, size - page))
 
 
 def make(file, state, execute=None):
-    """FILE read anew: in order, as cat does; page by page, in no order or gathered; or not at all until EXECUTE() runs it."""
+    """FILE read anew: in order, as cat does, and then split if it has to be contiguous; or in no order; or not at all until EXECUTE()
+    runs it."""
     if state == "scattered":
         scatter(file)
-        return
-    if state == "contiguous":
-        gather(file)
         return
     evict(file)
     if state == "found":
@@ -94,6 +80,8 @@ def make(file, state, execute=None):
     with open(file, "rb", buffering=0) as opened:
         while opened.read(128 << 10):
             pass
+        if state == "contiguous":
+            split(opened, os.path.getsize(file))
 
 
 def read_frames(file, reads_missing):

@@ -3,7 +3,7 @@
 
    dlopen looks at its return address to learn whose RUNPATH and namespace are meant, so no function can stand between it and its
    caller and run something afterwards.  The audit interface sees everything, but only LD_AUDIT turns it on, and it adds more to
-   each start and dlopen (bench/later).  The one way left is the notification for debuggers: the dynamic linker calls an empty
+   each start and dlopen.  The one way left is the notification for debuggers: the dynamic linker calls an empty
    function, r_brk of struct r_debug, whenever its lists begin or end to change, with the lock of dlopen and dlclose held.  Its
    return instruction becomes a jump to here:
 
