@@ -3,10 +3,8 @@
 knows beforehand.  README.md has the table; a kernel that changes it shows here."""
 
 import itertools
-import pathlib
 import platform
 import re
-import shutil
 import signal
 
 import pytest
@@ -76,22 +74,6 @@ def test_no_memfd_under_a_filter(workshop, later, thp, program, told):
     assert SAME in stdout and re.search(told, stderr), (stdout, stderr)
 
 
-CHROMIUM = ["--js-flags=--no-better-code-range-allocation", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-
-
-@pytest.mark.check_all
-@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
-def test_chromium_moves_its_built_in_functions(later, pool, thp, tmp_path, backend):
-    browser = pathlib.Path("/usr/lib/chromium/chromium")
-    if not browser.exists():
-        pytest.skip("chromium is not installed")
-    pool(128)
-    page = "data:text/html,<p id=a></p><script>a.textContent=[3,1,2].sort()</script>"
-    process = later([browser, *CHROMIUM, f"--user-data-dir={tmp_path}", page], "main", f"backend={backend},verbose=2")
-    stdout, stderr = process.communicate(timeout=60)
-    assert "1,2,3" in stdout and re.search(rf"chromium: text \d+ pages {backend}", stderr), (stdout, stderr)
-
-
 # Before the program: from here on the kernel refuses to make written memory executable.
 NO_GAIN = ("import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0 or sys.exit(77); "  # PR_SET_MDWE
            "os.execv(sys.argv[1], sys.argv[1:])")
@@ -117,6 +99,7 @@ def test_text_of_a_memfd_comes_back(workshop, later, pool, what):
 
 MARKS = {
     "__patchable_function_entries": ["-fpatchable-function-entry=5"],
+    "xray_instr_map": ["-DXRAY"],
     "__mcount_loc": ["-no-pie", "-fno-pie", "-pg", "-mfentry", "-mnop-mcount", "-mrecord-mcount"],
 }
 
@@ -155,30 +138,6 @@ def test_marked_text_without_thp(workshop, later, pool, tmp_path):
     assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
     assert stderr == ("hugeld: marked: text stays: transparent huge pages are disabled for this process (PR_SET_THP_DISABLE); "
                       "start it without that setting\n")
-
-
-@pytest.mark.check_all
-def test_xray(later, pool, thp, tmp_path):
-    """clang's own runtime patches the sleds of a function that lies between two large tables."""
-    clang = shutil.which("clang")
-    if not clang or helpers.run([clang, "-fxray-instrument", "-x", "c", "-o", tmp_path / "try", "-"],
-                                input="int main(void) { return 0; }").returncode != 0:
-        pytest.skip("clang or its XRay runtime (libclang-rt-dev) is not installed")
-    pool(16)
-    objects = []
-    for number in (1, 2):
-        objects.append(tmp_path / f"table{number}.o")
-        compile_c(HERE / "table.S", objects[-1], "-c", f"-DNUMBER={number}")
-        assert helpers.run(["objcopy", "--redefine-sym", f"table=table{number}", "--redefine-sym",
-                            f"constants=constants{number}", objects[-1]]).returncode == 0
-    middle, program = tmp_path / "xray.o", tmp_path / "xray"
-    for argv in ([clang, "-O1", "-fxray-instrument", "-c", "-o", middle, HERE / "xray.c"],
-                 [clang, "-fxray-instrument", "-o", program, objects[0], middle, objects[1], "-lstdc++", "-lm"]):
-        result = helpers.run(argv)
-        assert result.returncode == 0, result.stderr
-    plain = helpers.run([program]).stdout
-    assert plain == "patched 1, x 88573, seen all\n"
-    assert without_hugetlb(later, [program]) == [plain, plain]
 
 
 @pytest.mark.parametrize("option", ["--short-builtin-calls", "--use-largepages=on"])
