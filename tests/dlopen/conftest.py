@@ -7,7 +7,6 @@ import pytest
 
 import helpers
 import proof
-from pagecache import on_small_pages
 from tables import HERE, compile_c, link_table
 
 ALIGNED = "-Wl,-z,max-page-size=0x200000"
@@ -24,7 +23,6 @@ def workshop(tmp_path_factory):
     for number in (1, 2, 3):
         link_table(folder / f"libtable{number}.so", number)
     link_table(folder / "libaligned.so", 4, ALIGNED)
-    on_small_pages(folder / "libaligned.so")
     link_table(folder / "libmissing.so", 5, "-DMISSING")
     (folder / "text.so").write_text("no ELF file\n" * 100)
     compile_c(HERE / "host.c", folder / "libcaller.so", "-DCALLER", "-shared", "-fPIC",
@@ -35,8 +33,6 @@ def workshop(tmp_path_factory):
     # The text of the library fills its last huge page by a few bytes: the rest is a gap.
     link_table(folder / "libgap.so", 6, ALIGNED)
     compile_c(HERE / "forks.c", folder / "forks", "-no-pie", ALIGNED, "-DNUMBER=1", HERE / "table.S")
-    for name in "libgap.so", "forks":
-        on_small_pages(folder / name)
     compile_c(HERE / "own-text.c", folder / "own-text", "-DNUMBER=1", HERE / "table.S", "-s")
     compile_c(HERE / "own-text.c", folder / "own-text-by-call", "-DNUMBER=1", HERE / "table.S", "-DBY_CALL")
     yield folder

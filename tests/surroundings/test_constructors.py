@@ -8,9 +8,7 @@ import pytest
 
 import helpers
 import programs
-from surroundings import ALL, RODATA, TEXT
-
-REPETITIONS = 100
+from surroundings import ALL, TEXT
 
 
 def test_runs_first(builder, library, pool, tmp_path):
@@ -130,20 +128,3 @@ def test_another_process_shares_the_memory(builder, surround, pool, thp, first):
     app = builder.executable("nopie", words=6 * 2**17)
     outcome = surround([app], {app.name: ALL}, first=[first], options="backend=thp,data=thp,verbose=1", backend="thp", T_FIRST="process")
     assert f"hugeld: {app.name}: data stays: another process may share its memory" in outcome.stderr
-
-
-@pytest.mark.parametrize("action", [pytest.param("threads:2,timer:3e8", marks=pytest.mark.check_all(ci=True)),
-                                    pytest.param("threads:2,churn:1", marks=pytest.mark.check_all),
-                                    pytest.param("timer:64", marks=pytest.mark.check_all)],
-                         ids=["threads and SIGPROF", "churning threads", "SIGPROF"])
-def test_repeated(sum_program, library, pool, first, action):
-    """Two threads run the text while it moves, and others map and unmap, fork and look at its stack; SIGPROF comes every millisecond (every 100 us in the single thread, whose
-    whole way takes a few milliseconds) and runs it too."""
-    pool(64)
-    app = sum_program()
-    plain = helpers.run([app])
-    env = helpers.preload(library, first, options="backend=hugetlb,verbose=2", T_FIRST=action)
-    for i in range(REPETITIONS):
-        result = helpers.run([app], env)
-        assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), f"{i}: {result}"
-        assert f"{app.name}: text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb" in result.stderr

@@ -14,7 +14,6 @@ import sys
 import pytest
 
 import helpers
-from pagecache import on_small_pages
 from smaps import read_smaps
 
 sys.path.append(str(helpers.ROOT / "tests/dlopen"))
@@ -46,7 +45,6 @@ def table(shared_folder):
 def compile_sandbox(output, *arguments):
     compile_c(helpers.ROOT / "tests/surroundings/sandbox.c", output, "-DNUMBER=7", helpers.ROOT / "tests/dlopen/table.S",
               *arguments, "-l:libseccomp.a")
-    on_small_pages(output)
     return output
 
 
@@ -153,17 +151,6 @@ def test_unshare_kills(builder, surround, confine, pool, thp):
     outcome = surround([app], {app.name: ("text", "rodata")}, prefix=confine("kill=unshare"),
                        options="backend=hugetlb,data=thp,verbose=1")
     assert f"{app.name}: data stays: another process may share its memory" in outcome.stderr
-
-
-def test_unwritten_data_with_strict(library, confine, tmp_path):
-    """Data to which nothing was written stays because data=auto leaves it, under a filter, too: that does not end the program."""
-    (tmp_path / "data.c").write_text("char data[6 << 20] = {3};\nint main(void) { return data[0]; }\n")
-    app = compile_c(tmp_path / "data.c", tmp_path / "data")
-    env = helpers.preload(library, patterns="main", options="backend=thp,strict=on,verbose=2")
-    for prefix in ([], confine("deny=reboot")):
-        result = helpers.run([*prefix, app], env=env)
-        assert result.returncode == 3, result.stderr
-        assert "data: data stays: data=auto" in result.stderr
 
 
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
@@ -320,15 +307,6 @@ def test_many_groups_and_a_filter(way, sandbox, confine, pool, root, tmp_path):
         assert way.finish(process)[:2] == plain[:2]
 
 
-def test_many_groups_and_a_filter_of_its_own(way, sandbox, table, confine, pool, root, tmp_path):
-    pool(64)
-    calls = way.calls([sandbox, "none", table], tmp_path, since='write(1, "start')
-    argv = [sandbox, only(calls), table]
-    with way.started(argv, table.name, prefix=confine(GROUPS)) as process:
-        assert huge_bytes(process) == {}
-        assert way.finish(process)[0] == 3
-
-
 @pytest.mark.parametrize("threads", [True, False], ids=["threads", "one thread"])
 def test_many_groups_and_threads(builder, surround, pool, thp, root, confine, first, threads):
     """Writable data stays where there are threads, and only there."""
@@ -340,10 +318,17 @@ def test_many_groups_and_threads(builder, surround, pool, thp, root, confine, fi
     assert ("data stays: threads that could write to it are already running" in outcome.stderr) == threads
 
 
-def test_many_groups_and_a_tracer(way, sandbox, confine, pool, root, tmp_path):
-    """Text of a traced program does not go to hugetlb by itself, however long its status is."""
+# --- a limit ---
+
+
+@pytest.mark.parametrize("kib", [0, 9 << 10, 10 << 10])
+def test_limit_of_files(builder, confine, library, pool, kib):
+    """RLIMIT_FSIZE limits a memfd, too: beyond it the kernel sends SIGXFSZ."""
     pool(64)
-    log = tmp_path / "writes"
-    prefix = [*confine(GROUPS), "/usr/bin/env", "strace", "-o", log, "-e", "trace=mmap"]
-    assert way.run([sandbox, "none"], "main", "segments=text,sparse_text=off", prefix=prefix)[0] == 3
-    assert "mmap(" in log.read_text() and "MAP_HUGETLB" not in log.read_text()
+    app = builder.executable("nopie")  # five pages of text
+    limited = ["sh", "-c", 'ulimit -f $1; shift; exec "$@"', "sh", kib * 1024 // 512, *confine("mdwe")]
+    result = helpers.run([*limited, app], helpers.preload(library, options="backend=hugetlb,verbose=2,data=off"))
+    plain = helpers.run([app])
+    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result
+    assert ("text 5 pages hugetlb" in result.stderr) == (kib == 10 << 10), result.stderr
+    assert "rodata 1 page hugetlb" in result.stderr
