@@ -59,7 +59,7 @@ def test_limit(program, compare, pool, thp, name, variant, prefix):
 
 @pytest.mark.guest
 @pytest.mark.check_all
-@pytest.mark.parametrize("mode", ["check", "heap", "children"])
+@pytest.mark.parametrize("mode", ["check", "heap"])
 @pytest.mark.parametrize("options", ["", "backend=thp", "backend=hugetlb,bss=thp"])
 def test_overcommit_memory(program, compare, pool, thp, root, options, mode):
     """vm.overcommit_memory=2: every private writable mapping counts, also the scratch one; data goes to thp only if the

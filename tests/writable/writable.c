@@ -7,10 +7,6 @@
                        map, fork and send signals (churn.h); with a fourth argument it stops (SIGSTOP) after
                        the first child
 
-     children          every other way to make one: vfork, posix_spawn, daemon, in children of children, ...
-
-     sparse            writes one byte in every MiB of .bss and tells its resident size
-
    Exit status 0 and a line of "right" for each thing that is as it must be. */
 #define _GNU_SOURCE
 #include "writable.h"
@@ -267,117 +263,12 @@ static void fork_many(int n, size_t threads, bool stop) {
     printf("exited %d, wrong %d, killed %d\n", count.exited, count.wrong, count.killed);
 }
 
-/* --- the other ways --- */
-
-static int wait_for(pid_t child) {
-    int status = -1;
-    if (child < 0 || waitpid(child, &status, 0) != child)
-        return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-static void spawn(void) {
-    char *command[] = {"/bin/sh", "-c", "exit 7", NULL}, *bare[] = {NULL};
-    pid_t child = vfork();
-    if (child == 0) {
-        execve(command[0], command, bare);
-        _exit(1);
-    }
-    say("vfork", wait_for(child) == 7);
-    child = -1;
-    posix_spawn(&child, command[0], NULL, NULL, command, bare);
-    say("posix_spawn", wait_for(child) == 7);
-    unsetenv("LD_PRELOAD");
-    int status = system("exit 7");
-    say("system", WIFEXITED(status) && WEXITSTATUS(status) == 7);
-    FILE *file = popen("echo 12", "r");
-    int number = 0;
-    say("popen", file != NULL && fscanf(file, "%d", &number) == 1 && number == 12 && pclose(file) == 0);
-}
-
-/* A child of a child of a child; all of them, and all parents after them, read and write everything. */
-static int nest(int depth) {
-    write_own((uint64_t)depth);
-    pid_t child = depth < 4 ? fork() : 0;
-    if (depth < 4 && child == 0)
-        _exit(nest(depth + 1));
-    int below = depth < 4 ? wait_for(child) : 0;
-    return be_child((uint64_t)depth) == 0 && below == 0 ? 0 : 1;
-}
-
-/* The child of a child that has ended. */
-static int double_fork(void) {
-    int fds[2], result = 1;
-    write_own(9);
-    if (pipe(fds) != 0)
-        return 1;
-    pid_t child = fork();
-    if (child == 0) {
-        if (fork() != 0)
-            _exit(0);
-        while (getppid() == child)
-            sched_yield();
-        result = be_child(9);
-        if (write(fds[1], &result, sizeof result) != sizeof result)
-            _exit(1);
-        _exit(0);
-    }
-    close(fds[1]);
-    int status = wait_for(child);
-    result = read(fds[0], &result, sizeof result) == sizeof result ? result : 2;
-    close(fds[0]);
-    return result + status + (count_wrong_data(9) != 0);
-}
-
-static int fork_by(pid_t (*way)(void)) {
-    write_own(20);
-    pid_t child = way();
-    if (child == 0)
-        _exit(be_child(20));
-    return wait_for(child) + (count_wrong_data(20) != 0);
-}
-
-static pid_t clone_raw(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL); }
-
-static void have_children(void) {
-    write_shared(much_data, OWN_WORDS, DATA_WORDS, 1, 0);
-    write_shared(much_bss, OWN_BSS_WORDS, BSS_WORDS, 1, 0);
-    spawn();
-    say("_Fork", fork_by(_Fork) == 0);
-    say("clone", fork_by(clone_raw) == 0);
-    say("double fork", double_fork() == 0);
-    say("nested", nest(0) == 0);
-    say("fork", fork_by(fork) == 0);
-    write_own(30);
-    if (daemon(1, 1) != 0)
-        abort();
-    say("daemon", be_child(30) == 0 && fork_by(fork) == 0);
-}
-
-/* --- sparse --- */
-
-static void touch_sparsely(void) {
-    char line[256];
-    for (size_t i = 0; i < BSS_WORDS; i += 131072)
-        much_bss[i] = 1;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, "VmRSS:", 6) == 0)
-            fputs(line, stdout);
-}
-
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "check";
-    if (strcmp(mode, "sparse") == 0) {
-        touch_sparsely();
-        return 0;
-    }
     check_contents();
     if (strcmp(mode, "heap") == 0)
         use_heap();
     else if (strcmp(mode, "fork") == 0 && argc > 3)
         fork_many(atoi(argv[2]), (size_t)atoi(argv[3]), argc > 4);
-    else if (strcmp(mode, "children") == 0)
-        have_children();
     return failures > 0 ? 1 : 0;
 }
