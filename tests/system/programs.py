@@ -253,6 +253,7 @@ EXECUTABLES = {
     "now": ["-pie", "-Wl,-z,now"],
     "aligned": ["-no-pie", "-Wl,-z,max-page-size=0x200000"],
     "aligned-pie": ["-pie", "-Wl,-z,max-page-size=0x200000"],
+    "huge": ["-no-pie", "-Wl,-z,common-page-size=0x200000,-z,max-page-size=0x200000"],
     "noseparate": ["-pie", "-Wl,-z,noseparate-code"],
     "norosegment": ["-pie", "-fuse-ld=lld", "-Wl,--no-rosegment"],
     "lld": ["-pie", "-fuse-ld=lld"],

@@ -150,16 +150,3 @@ def test_text_relocations(builder, pool):
     pool(64)
     app, _ = builder.with_library("dso-textrel")
     assert stays(app, "libbig*") == "hugeld: libbig.so.1: text stays: it has text relocations\n"
-
-
-def test_tiny(builder, pool):
-    pool(64)
-    assert stays(builder.tiny()) == "hugeld: tiny: text stays: no whole huge page lies inside\n"
-
-
-def test_own_objects_are_never_touched(builder, pool):
-    """Not ld.so, not the vdso, not libhugeld.so itself, with any patterns."""
-    pool(64)
-    said = stays(builder.tiny(), "*", "verbose=3")
-    assert "tiny" in said and "libc" in said
-    assert "ld-linux" not in said and "libhugeld" not in said and "vdso" not in said
