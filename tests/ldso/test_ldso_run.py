@@ -76,7 +76,7 @@ def test_in_the_others_place(folder, tells, builder, pool, user, root):
     done = run(folder, "-l", "ldso", "--", script, prefix=user)
     assert (done.returncode, done.stdout, plain.stderr) == (0, plain.stdout, "0\n") and int(done.stderr) > 1
     app = shutil.copy(builder.executable("nopie"), folder)
-    done = run(folder, "-l", "ldso", "-o", "verbose=2", "--", app, prefix=user)
+    done = run(folder, "-l", "ldso", "-o", "backend=hugetlb,verbose=2", "--", app, prefix=user)
     assert (done.returncode, done.stderr) == (3, "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n")
 
 

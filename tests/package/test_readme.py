@@ -48,7 +48,7 @@ ELSEWHERE = {
     "make check": "test_plain_check.py",
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",
     "make ldso": "CI, and make check-glibc SUITE=trixie",
-    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/ldso/test_real_ways.py, and its path test_install.py",
+    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/surroundings/test_hazards.py, and its path test_install.py",
     "build/hugeld run --via=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",
