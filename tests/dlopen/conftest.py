@@ -63,4 +63,5 @@ def way(request):
     linker = helpers.BUILD / "ldso/ld.so"
     if not linker.exists():
         pytest.skip("needs build/ldso/ld.so: make ldso")
-    return lambda _, patterns, options: ([helpers.HUGELD, "run", "--ld-so", linker, "-p", patterns, "-o", options, "--"], None)
+    return lambda _, patterns, options: ([helpers.HUGELD, "run", "--ld-so", linker, "-p", patterns, "-o",
+                                        f"{helpers.ALL_SEGMENTS},{options}", "--"], None)

@@ -13,10 +13,11 @@ ROUNDS = os.environ.get("ROUNDS", "400")
 
 
 @pytest.mark.check_all
-def test_rounds(workshop, later, pool):
+def test_rounds(workshop, library, way, pool):
     pool(64)
     dsos = [workshop / f"lib{name}.so" for name in ("table1", "table2", "aligned")]
-    process = later([workshop / "open-close", ROUNDS, *dsos], "lib*", "data=off")
+    command, env = way(library, "lib*", "backend=hugetlb,data=off")
+    process = helpers.start([*command, workshop / "open-close", ROUNDS, *dsos], env)
     stdout, stderr = process.communicate(timeout=1800)
     helpers.end_process(process)
     assert process.returncode == 0, stderr

@@ -19,10 +19,9 @@ from tables import HERE, compile_c, link_table
 MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
 
 
-def host(workshop, library, check=lambda pid: None, **variables):
+def host(workshop, command=(), env=None, check=lambda pid: None):
     """The output of host, and hugeld's moves; CHECK looks at it while its DSOs are open."""
-    env = helpers.preload(library, **variables)
-    process = helpers.start([workshop / "host", workshop], env)
+    process = helpers.start([*command, workshop / "host", workshop], env)
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="host stopping")
         check(process.pid)
@@ -53,13 +52,12 @@ def thp_text_bytes(pid):
 
 
 @pytest.mark.parametrize("backend, measure", [pytest.param("hugetlb", hugetlb_bytes, marks=pytest.mark.check_all(ci=True)), ("thp", thp_text_bytes)])
-def test_answers(workshop, library, empty_library, pool, thp, backend, measure):
+def test_answers(workshop, library, way, pool, thp, backend, measure):
     """The caller's RUNPATH and namespace, RTLD_NOLOAD, RTLD_NEXT, dlerror, a failing relocation, an open in an open."""
     pool(64)
-    plain, _ = host(workshop, empty_library)
+    plain, _ = host(workshop)
     found = []
-    moved, told = host(workshop, library, lambda pid: found.append(measure(pid)), patterns="lib*",
-                       options=f"backend={backend},verbose=2,data=off")
+    moved, told = host(workshop, *way(library, "lib*", f"backend={backend},verbose=2,data=off"), lambda pid: found.append(measure(pid)))
     assert moved == plain
     assert re.search(r"another, sum [0-9a-f]{16}", plain)
     assert "undefined symbol: nobody_defines_this; then (none)" in plain

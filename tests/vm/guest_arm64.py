@@ -27,8 +27,6 @@ LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
 
 # The programs' release: its libc is not newer than the cross compiler's, its Python has this machine's byte code.
 SUITES = ["bookworm", "bookworm-security"]
-# Newer libcs, each with the patched linker that is built for it where its compiler is (../ldso/suite).
-LIBC_SUITES = {"trixie": ["trixie", "trixie-security"], "sid": ["sid"]}
 BUILD_PACKAGES = [
     "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libelf-dev", "libelf1", "libjansson-dev",
     "libjansson4", "liblzma-dev", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
@@ -90,26 +88,6 @@ def build_programs(folder, huge_bytes):
     (programs / "names").write_text(run([tools / "nm", "-D", "--undefined-only", BUILD / "libhugeld.so"]))
     shutil.rmtree(folder / "t")
     return programs
-
-
-# In another suite, by its compiler.
-BUILD_LINKER = """
-tools/install-packages build ldso check-ldso
-tools/install-packages ldso-arm64
-glibc-patches/build -r build/arm64/root -d build/arm64/ldso
-"""
-
-
-def build_linker(tree, suite):
-    """The patched dynamic linker for the libc6 in TREE, which is SUITE's (Debian 12's: None); its path."""
-    if suite is None:
-        run([ROOT / "glibc-patches" / "build", "-r", tree, "-d", BUILD / "ldso"])
-        return BUILD / "ldso" / "ld.so"
-    inside = ROOT / "build" / "suites" / suite / "arm64"
-    shutil.rmtree(inside / "root", ignore_errors=True)
-    shutil.copytree(tree, inside / "root", symlinks=True)
-    run([TESTS / "ldso" / "suite", suite, "--", "sh", "-euc", BUILD_LINKER])
-    return inside / "ldso" / "ld.so"
 
 
 def find_library(tree, name):
@@ -185,28 +163,16 @@ def make_archive(root, path):
     return path
 
 
-def make_image(folder, suite=None, huge_bytes=2 << 20):
-    """An image with the libc6 of SUITE."""
-    archive = Archive("arm64", SUITES)
-    libc_archive = Archive("arm64", LIBC_SUITES[suite]) if suite else archive
-    with archive.packages(BUILD_PACKAGES) as tree:
-        build(tree)
-    tree = folder / "tree"
-    with libc_archive.packages(LDSO_PACKAGES) as found:
-        linker = build_linker(found, suite)
-        shutil.copytree(found, tree, symlinks=True)
-    for names in (BUILD_PACKAGES, PROGRAM_PACKAGES):
+def make_image(folder, huge_bytes=2 << 20):
+    archive, tree = Archive("arm64", SUITES), folder / "tree"
+    with archive.packages(BUILD_PACKAGES) as found:
+        build(found)
+    with archive.packages(LDSO_PACKAGES) as found:
+        run([ROOT / "glibc-patches" / "build", "-r", found, "-d", BUILD / "ldso"])
+    for names in (LDSO_PACKAGES, BUILD_PACKAGES, PROGRAM_PACKAGES):
         with archive.packages(names) as found:
             shutil.copytree(found, tree, symlinks=True, dirs_exist_ok=True)
-    return make_archive(make_root(folder, tree, huge_bytes, linker), folder / "root.cpio")
-
-
-def make_image_trixie(folder):
-    return make_image(folder, "trixie")
-
-
-def make_image_sid(folder):
-    return make_image(folder, "sid")
+    return make_archive(make_root(folder, tree, huge_bytes, BUILD / "ldso" / "ld.so"), folder / "root.cpio")
 
 
 def make_image_16k(folder):
@@ -228,8 +194,4 @@ GUESTS = [
     guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security"),
     guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security"),
     guest_16k("6.12-arm64-16k", "trixie", "trixie-security"),
-    guest_16k("newest-arm64-16k", "sid", is_usual=False),
-    # Building glibc takes minutes.
-    guest("6.12-arm64-trixie", "linux-image-arm64", make_image_trixie, *LIBC_SUITES["trixie"], tests="arm64-linker", is_usual=False),
-    guest("newest-arm64-sid", "linux-image-arm64", make_image_sid, *LIBC_SUITES["sid"], tests="arm64-libc", is_usual=False),
 ]

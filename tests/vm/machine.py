@@ -52,7 +52,6 @@ class Guest:
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     tests: str = ""  # the kind of its tests (table.toml)
     huge_bytes: int = 2 << 20  # the size of its huge page
-    is_usual: bool = True  # False: only when it is named
     native: str = ""  # the machine (uname -m) on which KVM can run it
     limit: int = 3600  # seconds: several times its time on an idle machine
 
