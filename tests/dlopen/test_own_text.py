@@ -5,7 +5,6 @@ knows beforehand.  README.md has the table; a kernel that changes it shows here.
 import itertools
 import platform
 import re
-import signal
 
 import pytest
 
@@ -58,14 +57,6 @@ def test_thp_allows(workshop, later, thp, program, what):
         assert "refused 0" in stdout
 
 
-@pytest.mark.parametrize("what, backend", [("dontneed", "hugetlb"), *itertools.product(DROPS, ["thp"])])
-def test_known_to_end_the_program(workshop, later, pool, thp, what, backend):
-    """The limit that README.md states: dropped memory reads as zeros, and nothing in the file tells before."""
-    pool(16)
-    status, _ = act(later, workshop / "own-text-by-call", what, backend)
-    assert status in (-signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
-
-
 @pytest.mark.parametrize("program, told", [("own-text", "text stays: it may move its own text away"),
                                            ("own-text-by-call", r"text \d pages? thp")])
 def test_no_memfd_under_a_filter(workshop, later, thp, program, told):
@@ -77,9 +68,6 @@ def test_no_memfd_under_a_filter(workshop, later, thp, program, told):
 # Before the program: from here on the kernel refuses to make written memory executable.
 NO_GAIN = ("import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0 or sys.exit(77); "  # PR_SET_MDWE
            "os.execv(sys.argv[1], sys.argv[1:])")
-
-
-NO_THP = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @pytest.mark.parametrize("what", ["dontneed", "dontneed-4k", "dontunmap", "seal"])
@@ -126,18 +114,6 @@ def test_marked_text_takes_thp(workshop, later, pool, thp, tmp_path, section):
     assert f"(section {section}): text takes thp" in helpers.hugeld("inspect", program).stdout
     for stdout in without_hugetlb(later, [program, "patch"], GMON_OUT_PREFIX=tmp_path / "gmon"):
         assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
-
-
-def test_marked_text_without_thp(workshop, later, pool, tmp_path):
-    """If thp is disabled as well, that is the reason given: backend=thp would not help."""
-    pool(16)
-    program = compile_c(HERE / "own-text.c", tmp_path / "marked", "-DNUMBER=1", HERE / "table.S",
-                        *MARKS["__patchable_function_entries"])
-    command = ["/usr/bin/python3", "-c", NO_THP, program, "patch"]
-    stdout, stderr = later(command, "main", "verbose=1,data=off,exe=marked").communicate(timeout=60)
-    assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
-    assert stderr == ("hugeld: marked: text stays: transparent huge pages are disabled for this process (PR_SET_THP_DISABLE); "
-                      "start it without that setting\n")
 
 
 @pytest.mark.parametrize("option", ["--short-builtin-calls", "--use-largepages=on"])

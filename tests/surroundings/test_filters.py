@@ -219,21 +219,6 @@ def test_later_under_what_was_inherited(way, sandbox, table, confine, pool, tmp_
         assert way.finish(process) == plain
 
 
-def test_docker(way, sandbox, table, confine, docker_filter, pool, tmp_path):
-    """A profile that refuses: text is on hugetlb pages, has the same contents, and no call that it may refuse was tried."""
-    pool(64)
-    argv, log = [sandbox, "none", table], tmp_path / "moved"
-    plain = way.run(argv, prefix=confine(docker_filter))
-    with way.started(argv, f"main:{table.name}*", prefix=confine(docker_filter)) as process:
-        check_huge(process)
-        assert way.finish(process) == plain and plain[0] == 3
-    way.run(argv, f"main:{table.name}", prefix=[*confine(docker_filter), "/usr/bin/env", "strace", "-o", log])
-    text = log.read_text()
-    assert not set(re.findall(r"^(\w+)\(", text, re.M)) & {"userfaultfd", "process_vm_readv", "memfd_create", "preadv2",
-                                                          "get_mempolicy", "prctl"}
-    assert "pread64(" in text
-
-
 # --- by the program itself ---
 
 RESTRICTED = "the process has restricted itself since it started (seccomp, or a sandbox without /proc); load it earlier: " \
@@ -305,17 +290,6 @@ def test_many_groups_and_a_filter(way, sandbox, confine, pool, root, tmp_path):
         assert status.index("Seccomp:") > 8192
         check_huge(process)
         assert way.finish(process)[:2] == plain[:2]
-
-
-@pytest.mark.parametrize("threads", [True, False], ids=["threads", "one thread"])
-def test_many_groups_and_threads(builder, surround, pool, thp, root, confine, first, threads):
-    """Writable data stays where there are threads, and only there."""
-    pool(64)
-    app = builder.executable("nopie", words=6 * 2**17)
-    kinds = ("text", "rodata") if threads else ("text", "rodata", "data")
-    outcome = surround([app], {app.name: kinds}, first=[first] if threads else [], prefix=confine(GROUPS),
-                       options="backend=hugetlb,verbose=1,data=thp", T_FIRST="threads:2")
-    assert ("data stays: threads that could write to it are already running" in outcome.stderr) == threads
 
 
 # --- a limit ---

@@ -44,19 +44,6 @@ def test_no_call(builder, empty, tmp_path, variables):
     assert calls_of(program, helpers.LIBRARY, tmp_path, **variables) == calls_of(program, empty, tmp_path, **variables)
 
 
-@pytest.mark.parametrize("variables", [
-    {"LD_HUGEPAGES": "main:libc*"}, {"LD_HUGEPAGES_OPTIONS": "verbose=1"},
-    {"LD_HUGEPAGES_OPTIONS": "perf_map=on"}, {"LD_HUGEPAGES_OPTIONS": "backend=nothing"}])
-def test_calls_where_something_is_asked_for(builder, empty, tmp_path, variables):
-    program = builder.tiny()
-    assert calls_of(program, helpers.LIBRARY, tmp_path, **variables) != calls_of(program, empty, tmp_path, **variables)
-
-
-def test_a_large_one_is_looked_at(builder, empty, tmp_path):
-    program = builder.executable("nopie")
-    assert calls_of(program, helpers.LIBRARY, tmp_path) != calls_of(program, empty, tmp_path)
-
-
 # --- what a start costs, over an empty library ---
 
 
