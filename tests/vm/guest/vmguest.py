@@ -4,7 +4,6 @@
 import collections
 import ctypes
 import functools
-import lzma
 import pathlib
 import platform
 import re
@@ -47,6 +46,8 @@ def find_disk(at, magic):
 def load_modules():
     """Those that the guest has for this kernel, until no further one finds the modules that it needs.  The names of the loaded
     ones."""
+    import lzma  # whose library the arm64 guests do not have, nor modules
+
     disk = find_disk(257, b"ustar")
     if disk is None:
         return []
