@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 
-import docker
 import helpers
 import programs
 from proof import Plan, Span, check_memory, read_image, read_plans, same_but_stderr
@@ -104,11 +103,6 @@ def confine(tool):
         pytest.skip("needs libseccomp-dev")
     program = tool("confine", "-static", "-lseccomp")
     return lambda *rules: [program, *rules, "--"] if rules else []
-
-
-@pytest.fixture(scope="session")
-def docker_filter(tmp_path_factory):
-    return f"filter={docker.make_filter(tmp_path_factory.mktemp('docker') / 'filter')}"
 
 
 @pytest.fixture(scope="session")

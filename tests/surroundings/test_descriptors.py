@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import helpers
-from surroundings import RODATA, TEXT
+from surroundings import DOCKER, RODATA, TEXT
 
 MOVED = f"text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb"
 def in_bash(script):
@@ -126,7 +126,7 @@ def become_deaf(kind, tmp_path):
 @pytest.mark.parametrize("words", [[], ["run", "-o", "verbose=1", "--"]], ids=["library", "run"])
 @pytest.mark.parametrize("kind", ["pipe", "socket", "file"])
 @pytest.mark.parametrize("is_filtered", [False, True])
-def test_no_signal_comes_of_a_line(builder, confine, docker_filter, tmp_path, words, kind, is_filtered):
+def test_no_signal_comes_of_a_line(builder, confine, tmp_path, words, kind, is_filtered):
     """The program has the same signals pending, blocked and handled as without hugeld."""
     (tmp_path / "pending.c").write_text("""
         #include <signal.h>
@@ -144,7 +144,7 @@ def test_no_signal_comes_of_a_line(builder, confine, docker_filter, tmp_path, wo
     command = [helpers.HUGELD, *words, program] if words else [program]
     env = helpers.environment() if words else helpers.preload(helpers.LIBRARY, options="verbose=2")
     deaf, prefix = become_deaf(kind, tmp_path)
-    prefix += confine(docker_filter) if is_filtered else []
+    prefix += confine(DOCKER) if is_filtered else []
     with open(deaf, "wb") as stderr:
         result = subprocess.run([str(w) for w in [*prefix, *command]], env=env, stdout=subprocess.PIPE, stderr=stderr, timeout=helpers.PATIENCE)
     assert (result.returncode, result.stdout) == (0, b"none\n")

@@ -16,6 +16,7 @@ import helpers
 from hugepages import SMALL_PAGES, compact_memory
 from pagecache import on_small_pages
 from smaps import read_smaps
+from surroundings import DOCKER
 
 USER = 65534
 WHOLE = 4 * helpers.HUGE  # the huge pages that lie in its text; copies take those at its edges, too
@@ -77,7 +78,7 @@ HAZARDS = {
     "traced": Hazard(["strace", "-D", "-o", "/dev/null", "-e", "trace=none"], stays="attach", either="stop"),
     "mdwe": Hazard(rules="mdwe", text=MEMFD),
     "MemoryDenyWriteExecute": Hazard(rules="no-write-execute", text=MEMFD),
-    "a hardened container": Hazard(rules="mdwe no-write-execute DOCKER", text=MEMFD),
+    "a hardened container": Hazard(rules=f"mdwe no-write-execute {DOCKER}", text=MEMFD),
     "no memory that becomes executable": Hazard(rules="mdwe deny=memfd_create", stays=ALL_COPIES),
     "no populate": Hazard(rules="no-populate", either="interpreter"),
     "no userfaultfd": Hazard(rules="deny=userfaultfd"),
@@ -199,7 +200,7 @@ def test_hazard(files, library, linker, images, confine, pool, thp, root, reques
     probe = request.getfixturevalue("probe")(files[0]) if name == "a uprobe" else None
     if probe:
         probe.set()
-    rules = [request.getfixturevalue("docker_filter") if rule == "DOCKER" else rule for rule in hazard.rules.split()]
+    rules = hazard.rules.split()
     ways = Ways([*confine(*rules), *(["/usr/bin/env"] if rules else []), *hazard.prefix], files, library, linker, image, images)
     plain, of_command = (use(argv, images.folder) for argv in (ways.plain(), ways.plain_command()))
     for way in WAYS:

@@ -13,7 +13,7 @@ import pytest
 import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path += [str(HERE / "guest"), str(HERE.parent / "attach"), str(HERE.parent / "surroundings")]  # vmguest, attaching, docker
+sys.path += [str(HERE / "guest"), str(HERE.parent / "attach"), str(HERE.parent / "surroundings")]  # vmguest, attaching, surroundings
 WORDS = 6 * 2**17  # 6 MiB of writable data
 
 
