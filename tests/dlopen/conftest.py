@@ -32,7 +32,6 @@ def workshop(tmp_path_factory):
     compile_c(HERE / "share.c", folder / "share")
     # The text of the library fills its last huge page by a few bytes: the rest is a gap.
     link_table(folder / "libgap.so", 6, ALIGNED)
-    compile_c(HERE / "forks.c", folder / "forks", "-no-pie", ALIGNED, "-DNUMBER=1", HERE / "table.S")
     compile_c(HERE / "own-text.c", folder / "own-text", "-DNUMBER=1", HERE / "table.S", "-s")
     compile_c(HERE / "own-text.c", folder / "own-text-by-call", "-DNUMBER=1", HERE / "table.S", "-DBY_CALL")
     yield folder
