@@ -37,7 +37,7 @@ def test_pages_come_back_at_once(workshop, later, pool):
     pool(6)
     argv = [workshop / "open-close", "calm", 20, workshop / "libtable1.so"]
     process = later(argv, "lib*", "backend=hugetlb,verbose=1,data=off")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert process.returncode == 0 and stderr == ""
     assert int(re.search(r"least (\d+)", stdout)[1]) >= 3 * 2048

@@ -18,7 +18,7 @@ SAME = "sum the same"
 def act(later, program, what, backend):
     """edges=small: no span begins before the text that the program drops."""
     process = later([program, what], "main", f"backend={backend},verbose=2,data=off,edges=small")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert re.search(rf"text \d pages? {backend}", stderr), stderr
     return process.returncode, stdout
@@ -61,7 +61,7 @@ def test_thp_allows(workshop, later, thp, program, what):
                                            ("own-text-by-call", r"text \d pages? thp")])
 def test_no_memfd_under_a_filter(workshop, later, thp, program, told):
     command = ["/usr/bin/python3", "-c", NO_MEMFD, workshop / program, "protect"]
-    stdout, stderr = later(command, "main", f"backend=thp,verbose=2,data=off,exe={program}").communicate(timeout=60)
+    stdout, stderr = later(command, "main", f"backend=thp,verbose=2,data=off,exe={program}").communicate(timeout=helpers.PATIENCE)
     assert SAME in stdout and re.search(told, stderr), (stdout, stderr)
 
 
@@ -76,7 +76,7 @@ def test_text_of_a_memfd_comes_back(workshop, later, pool, what):
     pool(16)
     command = ["/usr/bin/python3", "-c", NO_GAIN, workshop / "own-text", what]
     process = later(command, "main", "backend=hugetlb,verbose=2,data=off,edges=small,exe=own-text")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     if process.returncode == 77:
         pytest.skip("the kernel has no PR_SET_MDWE (Linux 6.3)")
@@ -97,7 +97,7 @@ def without_hugetlb(later, argv, **changes):
     result = []
     for backend, told in (("auto", r"text \d pages? thp"), ("hugetlb", "text stays: it rewrites its own text")):
         process = later(argv, "main", f"backend={backend},verbose=2,data=off", **changes)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
         helpers.end_process(process)
         assert process.returncode == 0 and re.search(told, stderr), stderr
         result.append(stdout)
@@ -128,7 +128,7 @@ def test_node(later, pool, thp, option, backend):
               "[...Array(999).keys()].map(String).sort().join(',').replace(/1/g, 'q').length)")
     plain = helpers.run([node, option, "-e", script])
     process = later([node, option, "-e", script], "main", f"backend={backend},verbose=2")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert (process.returncode, stdout) == (0, plain.stdout) and plain.returncode == 0
     assert re.search(rf"node: text \d+ pages {backend}", stderr), stderr

@@ -60,7 +60,7 @@ def test_added(builder, later, pool):
                 [i for i in inside if i[0] < i[1]]
         assert any("PyEval" in name for *_, name in found)
         os.kill(process.pid, signal.SIGCONT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=helpers.PATIENCE)
         assert process.returncode == 0
         assert len(re.findall(rf"hugeld: /tmp/perf-{process.pid}.map: \d+ functions", stderr)) == 3
     finally:
@@ -73,7 +73,7 @@ def test_not_in_a_child(builder, later, pool):
     pool(64)
     _, [library] = builder.with_library("dso")
     process = later(["/usr/bin/python3", "-c", SCRIPT, "child", library], "libbig*", "perf_map=on,verbose=2")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     path = pathlib.Path(f"/tmp/perf-{stdout.strip()}.map")
     assert process.returncode == 0 and re.search(r"text \d+ pages", stderr)

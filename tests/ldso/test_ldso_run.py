@@ -191,7 +191,7 @@ def test_another_interpreter(folder, tells, installed):
     other = folder / "other-ld.so"
     change_build_id(installed, other)
     program = shutil.copy(tells, folder / "tells-of-another")
-    subprocess.run(["patchelf", "--set-interpreter", other, program], check=True, timeout=60)
+    subprocess.run(["patchelf", "--set-interpreter", other, program], check=True, timeout=helpers.PATIENCE)
     done = run(folder, "-l", "ldso", "--", program)
     assert done.returncode == 3 and str(other) in linkers(done) and str(folder / "ldso/ld.so") not in linkers(done)
     assert f"ldso/ld.so was not made for {other} and its libc" in done.stderr and done.stderr.count("\n") == 1

@@ -76,7 +76,7 @@ class Postgres:
 
     def end(self, process):
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=helpers.PATIENCE)
         assert process.returncode == 0 and "signal" not in stderr, stderr
 
 

@@ -81,7 +81,7 @@ def tool(builder, shared_folder):
             output = shared_folder / f"{name}{number}{'.so' if shared else ''}"
             flags = ["-shared", "-fPIC"] if shared else []
             command = ["gcc", "-O1", "-Wall", "-Wextra", *flags, "-o", output, HERE / f"{name}.c", *arguments]
-            result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=helpers.PATIENCE)
             assert result.returncode == 0, result.stderr
             built[key] = output
         return built[key]

@@ -37,7 +37,7 @@ def test_write_with_an_empty_pool(sum_program, library, pool, confine, tool, rou
             said = helpers.run([tool("poke"), process.pid, f"{0x400000 + page * helpers.HUGE + 0x100010:x}"])
             assert said.returncode == 0, said.stderr
             assert said.stdout in ("read\nwritten\n", "read\nInput/output error\n", "read\nCannot allocate memory\n")
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     assert stdout.split("\n")[:3] == ["child: exit 7, signal 0"] * 3

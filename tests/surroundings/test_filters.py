@@ -82,7 +82,7 @@ class Way:
             helpers.end_process(process)
 
     def finish(self, process):
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
         return process.returncode, process.first + stdout, stderr
 
     def run(self, *arguments, **options):

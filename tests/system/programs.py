@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
         fflush(stdout);
         if (strcmp(argv[1], "exec") == 0)
             execv(argv[2], argv + 2);
-        sleep(60);
+        pause();
     }
     return 3;
 }

@@ -138,6 +138,14 @@ def test_run_is_short(arguments, tmp_path):
     assert result.returncode == 0 and len(starts) == 2 and starts[1] < 80
 
 
+def test_run_options_join_the_environment(builder, pool):
+    """-o comes after LD_HUGEPAGES_OPTIONS, so it wins; -p replaces LD_HUGEPAGES."""
+    env = helpers.environment(LD_HUGEPAGES="none", LD_HUGEPAGES_OPTIONS="verbose=1,edges=small")
+    result = hugeld("run", "--copy", "-p", "main:libx*", "-o", "verbose=2", "-o", "data=off", "sh", "-c",
+                    "echo $LD_HUGEPAGES; echo $LD_HUGEPAGES_OPTIONS", env=env)
+    assert result.stdout == f"main:libx*\n{helpers.ALL_SEGMENTS},verbose=1,edges=small,verbose=2,data=off\n"
+
+
 def test_run_missing_program():
     env = helpers.environment(PATH="/usr/bin:/bin")
     one_line(hugeld("run", "no-such-program-anywhere", env=env), 127, "no-such-program-anywhere")
@@ -377,7 +385,7 @@ def test_inspect_hostile_name(tmp_path):
     assert "\x1b" not in one_line(hugeld("inspect", file), 1).stderr
     broken = os.fsencode(tmp_path) + b"/\xff\xfe"
     os.link(file, broken)
-    result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=60)
+    result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=helpers.PATIENCE)
     assert result.returncode == 1 and json.loads(result.stdout)["files"][0]["error"]
 
 
@@ -467,7 +475,7 @@ def test_process_of_someone_else(root, library):
 
 @pytest.fixture
 def sleeper_of_nobody(root):
-    process = helpers.start([*NOBODY, "sleep", "60"])
+    process = helpers.start([*NOBODY, "sleep", "infinity"])
     helpers.wait_until(lambda: os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) == "sleep")
     yield process.pid
     helpers.end_process(process)
@@ -535,7 +543,7 @@ def test_executable_that_may_not_be_read(library, root, tmp_path, kind):
     """The owner may read its maps, but no longer its file.  There are still its libraries."""
     tmp_path.chmod(0o755)
     app, source = tmp_path / "app", tmp_path / "app.c"
-    source.write_text("#include <unistd.h>\nint main(void) { return sleep(60); }\n")
+    source.write_text("#include <unistd.h>\nint main(void) { return pause(); }\n")
     subprocess.run(["gcc", *(["-static"] if kind == "static" else []), "-o", app, source], check=True)
     process = helpers.start([*NOBODY, app])
     try:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="needs strace
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory):
     library = tmp_path_factory.mktemp("empty") / "empty.so"
-    subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True, timeout=helpers.PATIENCE)
     return library
 
 

@@ -207,7 +207,7 @@ def check_later(argv, env, program, shared, variant, plan_options=None, backend=
             assert free - free_pages() == (sum(s.pages for s in spans) if backend == "hugetlb" else 0)
             process.send_signal(signal.SIGCONT)
             helpers.wait_until(lambda: helpers.state_of(process.pid) != "T", what="going on")
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     assert process.returncode == 0 and stderr.count("hugeld: libbig.so: text") == 3, stderr

@@ -83,7 +83,7 @@ def test_branch_protection(builder, images, variant):
             text = [m for m in read_smaps(process.pid) if m.name in (str(app), str(image)) and "x" in m.permissions]
             assert text and all("bt" in m.flags for m in text), text
             process.stdin.close()
-            assert process.wait(timeout=60) == 3
+            assert process.wait(timeout=helpers.PATIENCE) == 3
         finally:
             helpers.end_process(process)
     assert len(set(said)) == 1 and len(said[0]) == 17 and all(huge >= 4 * HUGE for huge in sizes[1:]), sizes
