@@ -167,7 +167,7 @@ def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_libra
     seen = collections.Counter()
     plain_maps, _, plain = run_occupied(app, environment(empty_library, 60), app.name)
     # With the ballast the steps fail from some 50 mappings left downwards, without it they'd do so below 25.
-    for left in (*range(53, 29, -1), *range(15, -1, -1)):
+    for left in (*range(53, 29, -2), *range(15, -1, -2)):
         maps, huge, (status, stdout, stderr) = run_occupied(app, environment(library, left), app.name)
         assert (status, stdout) == plain[:2], f"{left} left: {stderr}"
         assert "rolled back, but" not in stderr
@@ -178,7 +178,7 @@ def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_libra
         if not huge:
             assert maps == plain_maps, f"{left} left: {stderr}"
         seen.update(reasons or {"moved"})
-    assert seen["moved"] and seen[MAP_COUNT] >= 10, seen
+    assert seen["moved"] and seen[MAP_COUNT] >= 5, seen
 
 
 def plan_pages(app):

@@ -9,7 +9,6 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 
 import pytest
 
@@ -258,31 +257,6 @@ def test_inspect_ranges_over_load_addresses(builder):
     assert range_["pages_min"] in (5, 6) and range_["pages_max"] in (6, 7)
     [aligned] = hugeld_json("inspect", builder.executable("aligned-pie"))["files"]
     assert aligned["range"]["starts"] == 1 and aligned["range"]["text_share_min"] == 1
-
-
-LOAD = """
-import ctypes, sys
-ctypes.CDLL(sys.argv[1])
-print(min(line for line in open("/proc/self/maps") if sys.argv[1] in line))
-"""
-
-
-@pytest.mark.parametrize("parent", [None, "/dev/shm"])
-def test_inspect_where_the_kernel_puts_it(builder, parent):
-    """inspect shows the place of a library that each start gives it; if there is none, it shows all."""
-    with tempfile.TemporaryDirectory(dir=parent) as folder:
-        library = shutil.copy(builder.with_library("dso")[1][0], folder)
-        [file] = hugeld_json("inspect", library)["files"]
-        words = hugeld("inspect", library).stdout
-        runs = [helpers.run(["/usr/bin/python3", "-c", LOAD, library]) for _ in range(20)]
-    found = {int(run.stdout.partition("-")[0], 16) % (2 << 20) for run in runs}
-    assert file["range"]["starts"] == 512
-    if file["plan"]["load_bias_of"] == "kernel":
-        assert found == {int(file["plan"]["load_bias"], 16)}
-        assert words.index("where this kernel puts it in each start") < words.index("on other kernels and file systems, over its 512 load addresses")
-    else:
-        assert file["plan"]["load_bias_of"] == "example" and len(found) > 1
-        assert words.index("over its 512 load addresses") < words.index("as an example")
 
 
 def test_inspect_options(builder):

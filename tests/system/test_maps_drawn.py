@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The maps that inspect and status draw: each character against smaps and the plan."""
 
-import fcntl
-import os
 import re
 import struct
-import termios
 
 import pytest
 
@@ -38,24 +35,6 @@ def read_map(text):
             break
     assert rows
     return cells, legend
-
-
-def on_terminal(argv, columns, **changes):
-    """The output of ARGV on a terminal that is COLUMNS wide."""
-    master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = helpers.start(argv, helpers.environment(**{"TERM": "xterm", **changes}), stdout=slave)
-    os.close(slave)
-    output = b""
-    try:
-        while chunk := os.read(master, 65536):
-            output += chunk
-    except OSError:  # the other side was closed
-        pass
-    os.close(master)
-    process.wait(timeout=helpers.PATIENCE)
-    helpers.end_process(process)
-    return output.decode().replace("\r\n", "\n")
 
 
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
@@ -92,18 +71,6 @@ def build_sparse(builder, folder, bytes_):
     source = folder / "sparse.s"
     source.write_text(f".globl _start\n_start: nop\n.bss\n.space {bytes_}\n")
     return builder.compile(folder / "sparse", "-nostartfiles", "-Wl,--no-as-needed", "-no-pie", "-mcmodel=large", source)
-
-
-def test_width_follows_the_window(builder, tmp_path):
-    big = build_sparse(builder, tmp_path, 400 << 20)
-    for columns in (40, 80, 200):
-        text = on_terminal([helpers.HUGELD, "inspect", big], columns, NO_COLOR=1)
-        rows = ROW.findall(text)
-        assert rows and all(19 + len(marks) <= columns for _, marks in rows)
-        assert all(len(marks) % 16 == 0 for _, marks in rows[:-1])
-        assert max(len(marks) for _, marks in rows) == min((columns - 19) // 16 * 16, len(read_map(text)[0]))
-    wide = helpers.hugeld("inspect", big, env=helpers.environment(COLUMNS=200)).stdout
-    assert read_map(wide) == read_map(helpers.hugeld("inspect", big).stdout)
 
 
 def test_much_of_the_same_is_one_row(builder, tmp_path):

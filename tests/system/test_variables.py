@@ -161,17 +161,6 @@ def test_name_that_nothing_has(builder, options):
     assert (code, stdout) == (4, "tiny\n")
 
 
-def test_name_that_nothing_has_is_silent_by_default(builder):
-    assert names(builder.tiny(), "nod", None) == (4, "tiny\n", "")
-    assert names(builder.tiny(), "nod", "verbose=3,strict=on,exe=other") == (4, "tiny\n", "")
-
-
-def test_name_that_nothing_has_and_strict(builder):
-    end = "; strict=on ends the program"
-    assert names(builder.tiny(), "main:nod", "strict=on") == (127, "", NOBODY.format("nod", end))
-    assert names(builder.tiny(), "nothing*:!nod", "strict=on") == (4, "tiny\n", "")
-
-
 @pytest.mark.parametrize("patterns", ["main,libc.so.6", "main,lib*"])
 def test_comma_between_names(builder, patterns):
     colons = "; names are separated by colons"
