@@ -43,7 +43,7 @@ def later(library):
     """later(argv, patterns, options): the environment and arguments of a program that hugeld watches."""
 
     def start(argv, patterns, options="", **changes):
-        env = helpers.preload(library, patterns=patterns, options=options or None, **changes)
+        env = helpers.preload(library, patterns=patterns, options=f"backend=hugetlb,{options}", **changes)
         return helpers.start(argv, env)
 
     return start

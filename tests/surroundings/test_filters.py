@@ -68,13 +68,13 @@ class Way:
 
     def environment(self, patterns, options):
         libraries = [self.library] if self.library and patterns else []
-        return helpers.preload(*libraries, patterns=patterns, options=options)
+        return helpers.preload(*libraries, patterns=patterns, options=f"backend=hugetlb,{options}" if patterns else None)
 
     @contextlib.contextmanager
     def started(self, argv, patterns=None, options="", prefix=()):
         """ARGV, which has printed its first sum or has ended."""
         argv = [*prefix, *self.command, *argv]
-        process = helpers.start(argv, self.environment(patterns, options or None), stdin=-1)
+        process = helpers.start(argv, self.environment(patterns, options), stdin=-1)
         try:
             process.first = process.stdout.readline() + process.stdout.readline()
             yield process

@@ -128,9 +128,9 @@ def test_child_of_32_bits(builder, library, pool, child32, way):
     starter = builder.once("starter", lambda folder: builder.compile(folder / "starter", source, *builder.object(), "-no-pie"))
     plain = helpers.run([starter, child32])
     if way == "run":
-        moved = helpers.run([helpers.HUGELD, "run", "--copy", "-o", "verbose=2,exe=*/starter", "--", starter, child32])
+        moved = helpers.run([helpers.HUGELD, "run", "--copy", "-o", "backend=hugetlb,verbose=2,exe=*/starter", "--", starter, child32])
     else:
-        moved = helpers.run_preloaded([starter, child32], options="verbose=2,exe=*/starter", library=library)
+        moved = helpers.run_preloaded([starter, child32], options="backend=hugetlb,verbose=2,exe=*/starter", library=library)
     assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout)
     said = moved.stderr.splitlines()
     assert said[0] == f"hugeld: starter: text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb"
@@ -146,7 +146,7 @@ def test_program_of_the_dynamic_linker(builder, pool, words):
     """A program that is started by ld.so's path, as Nix and Bazel do, is served by the preloader."""
     pool(64)
     app = builder.executable("nopie")
-    result = helpers.hugeld("run", "--copy", "-o", "verbose=2", "--", LINKERS[os.uname().machine], *words, app)
+    result = helpers.hugeld("run", "--copy", "-o", "backend=hugetlb,verbose=2", "--", LINKERS[os.uname().machine], *words, app)
     assert (result.returncode, result.stdout) == (helpers.run([app]).returncode, helpers.run([app]).stdout), result
     assert re.search(r"hugeld: app-nopie: text \d pages? hugetlb", result.stderr), result
 

@@ -43,7 +43,7 @@ def test_sealed_executable_and_its_library(builder, surround, pool, first):
     """The executable, small and sealed, stays; its library moves."""
     pool(64)
     app, [library] = builder.with_library("dso-aligned")
-    outcome = surround([app], {library.name: ALL}, first=[first], patterns="main:libbig*", options="verbose=1",
+    outcome = surround([app], {library.name: ALL}, first=[first], patterns="main:libbig*", options="backend=hugetlb,verbose=1",
                        T_FIRST="seal:1000:1000")
     assert outcome.stderr == ""
 
@@ -104,7 +104,7 @@ def test_special_data(builder, surround, pool, thp, first, action):
     app = builder.executable("nopie", words=6 * 2**17)
     loads = [h for h in read_headers(app) if h.type == PT_LOAD]
     at = page_down(loads[-1].vaddr + loads[-1].file_bytes // 2) - page_down(loads[0].vaddr)
-    outcome = surround([app], {app.name: ALL}, first=[first], options="verbose=1,data=thp", T_FIRST=action.format(at))
+    outcome = surround([app], {app.name: ALL}, first=[first], options="backend=hugetlb,verbose=1,data=thp", T_FIRST=action.format(at))
     assert outcome.stderr == f"hugeld: {app.name}: data stays: {SPECIAL}\n"
 
 
@@ -112,7 +112,7 @@ def test_special_by_auditor(builder, surround, pool, thp, tool):
     """An auditor runs before every constructor, and no constructor but hugeld's has run."""
     pool(64)
     app = builder.executable("nopie", words=6 * 2**17)
-    outcome = surround([app], {app.name: ALL}, options="verbose=1,data=thp", LD_AUDIT=str(tool("auditor", shared=True)))
+    outcome = surround([app], {app.name: ALL}, options="backend=hugetlb,verbose=1,data=thp", LD_AUDIT=str(tool("auditor", shared=True)))
     assert outcome.stderr == f"hugeld: {app.name}: data stays: {SPECIAL}\n"
 
 

@@ -34,7 +34,7 @@ def test_run_is_the_program(builder, pool):
     pool(64)
     app = builder.executable("nopie")
     argv = [app, "an argument", "--verbose"]
-    result = hugeld("run", "--copy", "-o", "verbose=2", *argv[:1], *argv[1:2])
+    result = hugeld("run", "--copy", "-o", "backend=hugetlb,verbose=2", *argv[:1], *argv[1:2])
     assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     assert (result.returncode, result.stdout) == outcome(helpers.run(argv[:2]))[:2]
     assert hugeld("run", "sh", "-c", "kill -TERM $$").returncode == -15
@@ -201,7 +201,7 @@ def test_run_script(builder, pool, tmp_path):
     script = tmp_path / "script"
     script.write_text(f'#!/bin/sh\nexec {builder.executable("nopie")} "$@"\n')
     script.chmod(0o755)
-    result = hugeld("run", "--copy", "-o", "verbose=2,exe=app*", script)
+    result = hugeld("run", "--copy", "-o", "backend=hugetlb,verbose=2,exe=app*", script)
     assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     assert (result.returncode, result.stdout) == outcome(helpers.run([script]))[:2]
 

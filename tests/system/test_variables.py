@@ -22,7 +22,7 @@ def outcome(result):
 def test_empty_is_unset(builder, pool):
     pool(64)
     app = builder.executable("nopie")
-    unset, empty = (outcome(helpers.run_preloaded([app], patterns, "verbose=2")) for patterns in (None, ""))
+    unset, empty = (outcome(helpers.run_preloaded([app], patterns, "backend=hugetlb,verbose=2")) for patterns in (None, ""))
     assert unset == empty and "text 5 pages hugetlb" in empty[2]
     assert helpers.run_preloaded([app], "!*", "verbose=2").stderr == ""
 
@@ -50,9 +50,9 @@ def test_silent_by_default(builder, pool):
 def test_verbose_2(builder, pool):
     pool(64)
     app, libraries = builder.with_library("dso-aligned")
-    stderr = helpers.run_preloaded([builder.executable("nopie")], options="verbose=2").stderr
+    stderr = helpers.run_preloaded([builder.executable("nopie")], options="backend=hugetlb,verbose=2").stderr
     assert stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
-    stderr = helpers.run_preloaded([app], "main:libbig*", "verbose=2").stderr
+    stderr = helpers.run_preloaded([app], "main:libbig*", "backend=hugetlb,verbose=2").stderr
     assert stderr == (
         "hugeld: small-dso-aligned: text stays: no whole huge page lies inside\n"
         "hugeld: libbig.so.1: text 5 pages hugetlb, rodata 4 pages hugetlb\n"
@@ -75,7 +75,7 @@ def test_verbose_2_counts_what_is_too_small(builder):
 
 def test_verbose_3(builder, pool):
     pool(64)
-    lines = helpers.run_preloaded([builder.executable("nopie")], options="verbose=3,reserve_pages=2").stderr.splitlines()
+    lines = helpers.run_preloaded([builder.executable("nopie")], options="backend=hugetlb,verbose=3,reserve_pages=2").stderr.splitlines()
     lines = [line for line in lines if "not mapped from an image" not in line]  # said where the machine has a store
     assert lines[:2] == ["hugeld: app-nopie: text needs 5 pages, 62 available", "hugeld: app-nopie: rodata needs 1 page, 57 available"]
     assert lines[2] == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb"
@@ -184,7 +184,7 @@ def test_comma_in_a_name(builder, tmp_path):
 def test_only(builder, pool, only, moves):
     pool(64)
     app = builder.executable("nopie")
-    stderr = helpers.run_preloaded([app], options=f"verbose=2,exe={only.format(path=app)}").stderr
+    stderr = helpers.run_preloaded([app], options=f"backend=hugetlb,verbose=2,exe={only.format(path=app)}").stderr
     assert stderr == ("hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n" if moves else "")
 
 
@@ -193,7 +193,7 @@ def test_children_do_the_same(builder, pool):
     pool(64)
     one, two = builder.executable("nopie"), builder.executable("six")
     argv = ["/bin/sh", "-c", f'"{one}" exec "{two}"; exit 9']
-    result = helpers.run_preloaded(argv, options="verbose=2")
+    result = helpers.run_preloaded(argv, options="backend=hugetlb,verbose=2")
     plain = helpers.run(argv)
     assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
     said = [line.split(":")[1].strip() for line in result.stderr.splitlines()]
