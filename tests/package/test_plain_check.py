@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.check_all
 
 # Without tests that build hugeld or the patched linker once more, and without those of the compiler, git and perl, which are there.
-TESTS = ("tests/real --ignore=tests/real/test_random_starts.py tests/dlopen/test_hosts.py tests/package "
+TESTS = ("tests/real --ignore=tests/real/test_random_starts.py tests/package "
          "--ignore=tests/package/test_install.py -k \"not (cc1plus or gcc or git- or perl-)\"")
 
 

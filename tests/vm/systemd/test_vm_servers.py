@@ -20,7 +20,7 @@ OWNED = "/var/lib/postgresql", "/etc/postgresql"
 
 
 def systemctl(*arguments):
-    return helpers.run(["systemctl", *arguments], timeout=120)
+    return helpers.run(["systemctl", *arguments], timeout=300)
 
 
 def shown(unit, name):
