@@ -95,7 +95,7 @@ def is_left_out(item):
     """Whether `make check` leaves it to `make check-all`: tests marked so, tests of the patched linker, which takes minutes to
     build the first time, and of programs that `make check` does not install."""
     return (item.get_closest_marker("check_all") is not None or "ldso" in item.nodeid or "ldso" in item.fixturenames
-            or not {"real", "stress", "programs"}.isdisjoint(item.path.relative_to(HERE.parent).parts))
+            or not {"real", "programs"}.isdisjoint(item.path.relative_to(HERE.parent).parts))
 
 
 def is_for_ci(item):

@@ -9,7 +9,8 @@ import tomllib
 import pytest
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
-MUTANTS = tomllib.loads((TOP / "tests" / "mutants.toml").read_text())["mutant"]
+LISTED = tomllib.loads((TOP / "tests" / "mutants.toml").read_text())
+MUTANTS = [{**mutant, "file": file} for file, found in LISTED.items() for mutant in found]
 
 
 def test_names_are_unique():

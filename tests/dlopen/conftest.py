@@ -7,8 +7,10 @@ import pytest
 
 import helpers
 import proof
-from pagecache import on_small_pages
 from tables import HERE, compile_c, link_table
+
+ALIGNED = "-Wl,-z,max-page-size=0x200000"
+
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory):
@@ -20,8 +22,7 @@ def workshop(tmp_path_factory):
         link_table(folder / f"{name}.so", number)
     for number in (1, 2, 3):
         link_table(folder / f"libtable{number}.so", number)
-    link_table(folder / "libaligned.so", 4, "-Wl,-z,max-page-size=0x200000")
-    on_small_pages(folder / "libaligned.so")
+    link_table(folder / "libaligned.so", 4, ALIGNED)
     link_table(folder / "libmissing.so", 5, "-DMISSING")
     (folder / "text.so").write_text("no ELF file\n" * 100)
     compile_c(HERE / "host.c", folder / "libcaller.so", "-DCALLER", "-shared", "-fPIC",
@@ -29,10 +30,10 @@ def workshop(tmp_path_factory):
     compile_c(HERE / "host.c", folder / "host", f"-Wl,--enable-new-dtags,-rpath,{folder}/main")
     compile_c(HERE / "open-close.c", folder / "open-close")
     compile_c(HERE / "share.c", folder / "share")
+    # The text of the library fills its last huge page by a few bytes: the rest is a gap.
+    link_table(folder / "libgap.so", 6, ALIGNED)
     compile_c(HERE / "own-text.c", folder / "own-text", "-DNUMBER=1", HERE / "table.S", "-s")
     compile_c(HERE / "own-text.c", folder / "own-text-by-call", "-DNUMBER=1", HERE / "table.S", "-DBY_CALL")
-    core = sorted([*(helpers.BUILD / "elf").glob("*.o"), *(helpers.BUILD / "perf-maps").glob("*.o")])
-    compile_c(HERE / "move-under.c", folder / "move-under", "-iquote", helpers.ROOT / "elf", *core, "-lpthread")
     yield folder
     shutil.rmtree(folder)
 
@@ -42,7 +43,7 @@ def later(library):
     """later(argv, patterns, options): the environment and arguments of a program that hugeld watches."""
 
     def start(argv, patterns, options="", **changes):
-        env = helpers.preload(library, patterns=patterns, options=options or None, **changes)
+        env = helpers.preload(library, patterns=patterns, options=f"backend=hugetlb,{options}", **changes)
         return helpers.start(argv, env)
 
     return start
@@ -51,3 +52,15 @@ def later(library):
 @pytest.fixture(scope="session")
 def check_plans():
     return proof.check_plans
+
+
+@pytest.fixture(params=["preload", "ldso"])
+def way(request):
+    """way(library, patterns, options): a command prefix and an environment."""
+    if request.param == "preload":
+        return lambda library, patterns, options: ([], helpers.preload(library, patterns=patterns, options=options))
+    linker = helpers.BUILD / "ldso/ld.so"
+    if not linker.exists():
+        pytest.skip("needs build/ldso/ld.so: make ldso")
+    return lambda _, patterns, options: ([helpers.HUGELD, "run", "--ld-so", linker, "-p", patterns, "-o",
+                                        f"{helpers.ALL_SEGMENTS},{options}", "--"], None)

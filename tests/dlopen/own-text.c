@@ -27,6 +27,11 @@
 #define SYS_mseal 462
 #endif
 
+/* The section by which hugeld knows the sleds of clang's XRay. */
+#ifdef XRAY
+__attribute__((section("xray_instr_map"), used)) static const char sleds[16];
+#endif
+
 #define TEXT_BYTES (4 << 20)
 #define HUGE_BYTES (2 << 20)
 

@@ -4,12 +4,15 @@
 import pathlib
 import subprocess
 
+from pagecache import on_small_pages
+
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 def compile_c(source, output, *arguments):
     subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-o", output, source,
                     *arguments], check=True, timeout=120)
+    on_small_pages(output)
     return output
 
 

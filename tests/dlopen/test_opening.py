@@ -19,15 +19,14 @@ from tables import HERE, compile_c, link_table
 MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
 
 
-def host(workshop, library, check=lambda pid: None, **variables):
+def host(workshop, command=(), env=None, check=lambda pid: None):
     """The output of host, and hugeld's moves; CHECK looks at it while its DSOs are open."""
-    env = helpers.preload(library, **variables)
-    process = helpers.start([workshop / "host", workshop], env)
+    process = helpers.start([*command, workshop / "host", workshop], env)
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="host stopping")
         check(process.pid)
         os.kill(process.pid, signal.SIGCONT)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     assert process.returncode == 0, stderr
@@ -53,13 +52,12 @@ def thp_text_bytes(pid):
 
 
 @pytest.mark.parametrize("backend, measure", [pytest.param("hugetlb", hugetlb_bytes, marks=pytest.mark.check_all(ci=True)), ("thp", thp_text_bytes)])
-def test_answers(workshop, library, empty_library, pool, thp, backend, measure):
+def test_answers(workshop, library, way, pool, thp, backend, measure):
     """The caller's RUNPATH and namespace, RTLD_NOLOAD, RTLD_NEXT, dlerror, a failing relocation, an open in an open."""
     pool(64)
-    plain, _ = host(workshop, empty_library)
+    plain, _ = host(workshop)
     found = []
-    moved, told = host(workshop, library, lambda pid: found.append(measure(pid)), patterns="lib*",
-                       options=f"backend={backend},verbose=2,data=off")
+    moved, told = host(workshop, *way(library, "lib*", f"backend={backend},verbose=2,data=off"), lambda pid: found.append(measure(pid)))
     assert moved == plain
     assert re.search(r"another, sum [0-9a-f]{16}", plain)
     assert "undefined symbol: nobody_defines_this; then (none)" in plain
@@ -83,7 +81,7 @@ def test_exactly_the_plan(workshop, later, check_plans, pool):
         pages = check_plans(process.pid, [workshop / "libtable1.so", workshop / "libaligned.so"])
         assert pages >= 6
         os.kill(process.pid, signal.SIGCONT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=helpers.PATIENCE)
         assert process.returncode == 0 and stderr == ""
     finally:
         helpers.end_process(process)
@@ -137,7 +135,7 @@ def test_what_cannot_be_done_is_told(workshop, later, strace, pool, short):
     else:
         process = later([*strace("pwrite64", "EPERM", "1+"), *argv], "libtable*", "verbose=1,exe=open-close")
         expected = ["everything that dlopen loads stays: /proc/self/mem cannot be written"]
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert process.returncode == 0 and "least 0, most 0" in stdout
     told = [line for line in stderr.splitlines() if "stays" in line and "rodata" not in line]
@@ -152,7 +150,7 @@ def test_no_descriptor(workshop, later, pool, backend):
     """dlopen needs one descriptor and gives it back; hugeld finds no second one, and no fault with the machine's settings."""
     pool(0)
     process = later(["/usr/bin/python3", "-c", LIMITED, workshop / "libtable1.so"], "libtable*", f"backend={backend},verbose=1")
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert process.returncode == 0 and "libtable1.so: text stays: no file can be opened (RLIMIT_NOFILE" in stderr, stderr
     assert "transparent" not in stderr and "/proc" not in stderr, stderr
@@ -160,7 +158,7 @@ def test_no_descriptor(workshop, later, pool, backend):
 
 def test_long_list(workshop, later):
     process = later([workshop / "open-close", 2, workshop / "libtable1.so"], ":".join(["lib-of-no-program*"] * 4000), "verbose=1")
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert process.returncode == 0 and "stays: LD_HUGEPAGES is longer than 64 KiB" in stderr and "RLIMIT" not in stderr, stderr
 
@@ -205,7 +203,7 @@ def test_stderr_that_became_something_else(workshop, later, pool, tmp_path):
               f"ctypes.CDLL('{workshop}/libtable1.so')\n"
               f"print(open('/proc/self/smaps_rollup').read())\n")
     process = later(["/usr/bin/python3", "-c", script], "libtable1.so", "verbose=3")
-    stdout, _ = process.communicate(timeout=60)
+    stdout, _ = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert process.returncode == 0 and re.search(r"Private_Hugetlb: +[1-9]", stdout)
     assert (tmp_path / "data").read_text() == ""
@@ -220,7 +218,7 @@ def open_after_overwriting(later, library, options=""):
               f"ctypes.CDLL('{library}')\n"
               f"print(open('/proc/self/environ').read()[:4], open('/proc/self/smaps').read())\n")
     process = later(["/usr/bin/python3", "-c", script], library.name, options)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert process.returncode == 0 and stdout.startswith("xxxx"), stderr
     return stdout
@@ -244,7 +242,7 @@ def test_filter_that_came_after_start(workshop, later, pool):
               f"ctypes.CDLL('{workshop}/libtable1.so')\n"
               f"print(open('/proc/self/smaps_rollup').read())\n")
     process = later(["/usr/bin/python3", "-c", script], "libtable1.so")
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     assert process.returncode == 0, (process.returncode, stderr)
     assert re.search(r"Private_Hugetlb: +0 kB", stdout)
@@ -257,6 +255,6 @@ def test_data_beside_threads(library, later, thp, tmp_path):
     compile_c(source, tmp_path / "libdata.so", "-shared")
     script = ("import ctypes, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
               f"ctypes.CDLL({str(tmp_path / 'libdata.so')!r})")
-    _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp,data=thp").communicate(timeout=60)
+    _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp,data=thp").communicate(timeout=helpers.PATIENCE)
     assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it are already running; preload hugeld as "
                       "the last object, or use hugeld run --via=ldso\n")

@@ -51,7 +51,7 @@ def test_gdb_later(workshop, later, pool, gdb, tmp_path):
     process = later(["/usr/bin/python3", "-c", OPEN, workshop / "libtable1.so", fifo], "libtable*", "backend=hugetlb,verbose=2")
     try:
         told = gdb(["-p", str(process.pid)], ["set breakpoint pending on", "x/1xb _dl_debug_state", "break dlclose",
-                                              f"shell (sleep 0.5; echo > {fifo}) &", "continue", "info sharedlibrary",
+                                              f"shell (while grep -q '^State:.t' /proc/{process.pid}/status; do :; done; echo > {fifo}) &", "continue", "info sharedlibrary",
                                               "delete", "detach"])
         _, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:

@@ -23,7 +23,7 @@ def inject(tmp_path_factory):
     program = tmp_path_factory.mktemp("inject") / "inject"
     # Static, so that LD_PRELOAD is nothing to it.
     subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-static", "-o", program, HERE / "inject.c"], check=True,
-                   timeout=60)
+                   timeout=helpers.PATIENCE)
     return program
 
 

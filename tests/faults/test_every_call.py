@@ -69,7 +69,9 @@ def test_killed(sweep, name):
     full, one = pool_counts(), sweep(name)
     with one.inject() as inject:
         for number in range(1, len(one.good.calls) + 1, 1 if ALL else 3):
-            outcome = inject.run(fault_at(one.good.calls, number, "kill"))
-            assert outcome.status == -9 and outcome.calls[-1] == one.good.calls[number - 1]
+            fault, kind = fault_at(one.good.calls, number, "kill"), one.good.calls[number - 1]
+            outcome = inject.run(fault)
+            # How often a file of /proc is read differs between runs: this one may have had fewer of these calls.
+            assert (outcome.status, outcome.calls[-1]) == (-9, kind) or outcome.calls.count(kind) < fault.nth, (number, kind, outcome)
             # A reader of the process's maps just then keeps its memory for a moment longer.
             helpers.wait_until(lambda: pool_counts() == full, what=f"a full pool after call {number}: {outcome.calls[-1]}")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """glibc-patches/guard refuses an ld.so that does not belong to the installed libc.so.6, and says why."""
 
-import os
 import platform
 import re
 import shutil
@@ -11,7 +10,6 @@ import subprocess
 import pytest
 from elftools.elf.elffile import ELFFile
 
-import helpers
 from linkers import PATCHES, run_script
 
 # In one worker: they build glibc in the same folders.
@@ -125,20 +123,6 @@ def test_difference(edited, change, number, expected):
         assert any(text in reason for reason in reasons), (text, reasons)
 
 
-def test_built_for_another_machine(unpatched, installed, tmp_path):
-    """Linkers that cannot be run are compared all the same, but for their version and tunables."""
-    data = bytearray(unpatched.read_bytes())
-    struct.pack_into("<H", data, 18, 0x5555)  # e_machine
-    other, changed = tmp_path / "other", tmp_path / "changed"
-    other.write_bytes(data)
-    changed.write_bytes(data.replace(b"\0_dl_find_dso_for_object\0", b"\0_dl_find_dso_for_objecT\0"))
-    other.chmod(0o755)
-    libc = installed.parent / "libc.so.6"
-    assert run_script("guard", other, other, libc).returncode == 0
-    done = run_script("guard", changed, other, libc)
-    assert done.returncode == 1 and "_dl_find_dso_for_object@@GLIBC_PRIVATE is missing" in done.stderr
-
-
 @pytest.mark.parametrize("file", ["/dev/null", "/no-such-file"])
 def test_no_elf_file(file):
     done = run_script("guard", file)
@@ -160,53 +144,6 @@ def test_no_series_applies(cached_tree, tmp_path):
     done = subprocess.run([tmp_path / "glibc-patches/build", "-d", tmp_path / "out"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "no series applies to glibc" in done.stderr, done
     assert not (tmp_path / "out/ld.so").exists()
-
-
-def walk(source, objects, folder):
-    """The README's three lines: a packager builds and installs, and a user runs a program."""
-    text = (PATCHES / "README.md").read_text()
-    build, install, run = re.findall(r"^    (.*)$", text[text.index("## For another distribution"):], re.M)[:3]
-    bin_folder = folder / "dest/usr/bin"
-    bin_folder.mkdir(parents=True)
-    for command in "hugeld", "hugeld-command":
-        shutil.copy(helpers.BUILD / command, bin_folder)
-    env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "SOURCE": str(source), "OBJECTS": str(objects),
-           "OUT": str(folder / "out"), "DESTDIR": str(folder / "dest")}
-    for line in build, install, run.replace("PROGRAM", "cat /proc/self/maps"):
-        done = subprocess.run(["sh", "-euc", line], cwd=helpers.ROOT, env=env, capture_output=True, text=True, timeout=1800)
-        assert done.returncode == 0, (line, done.stderr)
-    inode = (folder / "dest/usr/lib/hugeld/ld.so").stat().st_ino
-    assert re.search(rf" {inode} +\S*/hugeld/ld\.so$", done.stdout, re.M), done.stdout
-
-
-@pytest.mark.parametrize("inside", ["source", "source/objects", "beside"])
-def test_no_build_inside_of_what_is_copied(inside, tmp_path):
-    """A build folder inside of the copied one is refused before anything is written."""
-    for folder in "source/objects", "beside":
-        (tmp_path / folder).mkdir(parents=True)
-    objects = "source/objects" if inside != "beside" else "beside"
-    done = run_script("build", "-t", tmp_path / "source", "-o", tmp_path / objects, "-d", tmp_path / inside / "out")
-    assert (done.returncode, done.stderr.endswith("/out: choose a folder outside of TREE and OBJECTS\n")) == (1, True), done.stderr
-    assert not (tmp_path / inside / "out").exists()
-
-
-@pytest.mark.check_all
-def test_any_distributions_tree(cached_tree, ldso, tmp_path):
-    """A packager's command: a source, and where it was built inside of it.  Both stay as they were, and the result is for that
-    ld.so, with which it shares a libc of any build ID."""
-    tree = tmp_path / "glibc"
-    done = run_script("copy", cached_tree, tree)
-    assert done.returncode == 0, done.stderr
-    objects = (tree / "objects").resolve()
-    (tree / "objects").unlink()
-    before = (objects / "elf/ld.so").read_bytes()
-    walk(tree, objects, tmp_path)
-    assert (objects / "elf/ld.so").read_bytes() == before and not (tree / "elf/hugeld").exists()
-    with open(tmp_path / "out/ld.so", "rb") as mine, open(ldso, "rb") as ours:
-        a, b = ELFFile(mine), ELFFile(ours)
-        assert a.get_section_by_name(".hugeld.libc").data() == bytes(64)
-        for name in (".hugeld.for", ".dynsym"):
-            assert a.get_section_by_name(name).data() == b.get_section_by_name(name).data(), name
 
 
 @pytest.mark.parametrize("flags, active", [(["-m64"], "_dl_hugepages_active"), (["-m32"], "false"), (["-mx32"], "false")])

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Without the series, our build is the distribution's ld.so: so every difference with it comes from the series."""
+"""Without the series, our build is the distribution's ld.so: so every difference with it comes from the series, and from the files
+that are imported for it."""
 
 import pathlib
 
 import pytest
 from elftools.elf.elffile import ELFFile
+
+import helpers
+from linkers import PATCHES, run_script
 
 # In one worker: they build glibc in the same folders.
 pytestmark = pytest.mark.xdist_group("glibc")
@@ -65,3 +69,22 @@ def test_marked_as_the_distributions_is(ldso, installed):
             return section and section.data()
 
     assert properties(ldso) == properties(installed)
+
+
+def test_import(tmp_path):
+    assert run_script("import", tmp_path).stderr == f"glibc-patches/import: {tmp_path} is no glibc tree\n"
+    (tmp_path / "elf/hugeld").mkdir(parents=True)
+    (tmp_path / "elf/hugeld/gone.c").touch()
+    core = {f.name: f for folder in ("elf", "perf-maps") for f in (helpers.ROOT / folder).glob("*.*")
+            if f.suffix in (".c", ".h", ".def")}
+    glue = {f.name: f for f in (PATCHES / "glue").glob("*.[ch]")}
+    assert len(core) > 30
+    times = []
+    for _ in range(2):
+        done = run_script("import", tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        times.append({f: f.stat().st_mtime_ns for f in tmp_path.rglob("*") if f.is_file()})
+        for files, folder in ((core, tmp_path / "elf/hugeld"), (glue, tmp_path / "elf")):
+            assert {f.name for f in folder.iterdir() if f.is_file()} == set(files)
+            assert all((folder / name).read_bytes() == file.read_bytes() for name, file in files.items())
+    assert times[0] == times[1], "make would compile all of it again"

@@ -70,24 +70,6 @@ def test_only_its_text(images, builder, linked, variant, way):
     assert proof.plans[moved.name].pages("text") >= 3
 
 
-@pytest.mark.usefixtures("pool")
-def test_few_system_calls(images, builder, features, loads, linked, strace):
-    """Without a store there is one open at the start and one for a dlopen.  With an image there are no calls to copy, and none to
-    read /proc for it."""
-    def calls(options):
-        env = linked.environment("*", options)
-        return helpers.run(["strace", "-f", linked.ldso, loads, "once", features()], env).stderr
-
-    images.add(features())
-    nothing = calls(f"store={images.folder}/nothing")
-    assert nothing.count(f'"{images.folder}/nothing"') == 2
-    there = calls(images.options("data=off"))
-    opened = re.search(r'openat\(\d+, "[^"]*/.image".*?\) = (\d+)$(.*?)^close\(\1\)', there, re.M | re.S)
-    done = re.findall(r"^(\w+)\(", opened[2], re.M)
-    assert not {"read", "pread64", "openat", "mremap"} & set(done[done.index("mmap"):]) - {"pread64"}, opened[2]
-    assert done.count("pread64") <= 2 and len(done) <= 26, opened[2]
-
-
 # --- it is still the file ---
 
 

@@ -2,7 +2,6 @@
 """Our ld.so puts objects on huge pages exactly as planned: the executable that the kernel mapped, the one that it maps itself, and
 libraries.  How the core moves them does not depend on the way in: tests/system has every way of linking, faults and the pool."""
 
-import os
 import pathlib
 import re
 import shutil
@@ -134,16 +133,3 @@ def test_names_that_nothing_has(linked, builder, way, patterns):
     assert [(done.returncode, done.stdout) for done in runs] == [plain, plain, (127, "")]
     told = f"hugeld: LD_HUGEPAGES: {patterns}: no object that is loaded at startup has this name"
     assert [done.stderr.count(told) for done in runs] == [0, 1, 1] and runs[0].stderr == ""
-
-
-def test_perf_map(linked, builder, features, pool):
-    """perf_map=on: functions of the executable and of objects that came after it."""
-    pool(64)
-    app = builder.executable("nopie")
-    env = linked.environment("*", "perf_map=on", [linked.pause, features()])
-    with helpers.paused([linked.ldso, app], env, os.path.basename(linked.ldso)) as process:
-        path = pathlib.Path(f"/tmp/perf-{process.pid}.map")
-        names = re.findall(r"^[0-9a-f]+ [0-9a-f]+ (.*)$", path.read_text(), re.M)
-        process.finish()
-        path.unlink()
-    assert names.count("text_c") == 2 and "use_features" in names and "main" in names

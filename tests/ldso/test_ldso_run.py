@@ -76,7 +76,7 @@ def test_in_the_others_place(folder, tells, builder, pool, user, root):
     done = run(folder, "-l", "ldso", "--", script, prefix=user)
     assert (done.returncode, done.stdout, plain.stderr) == (0, plain.stdout, "0\n") and int(done.stderr) > 1
     app = shutil.copy(builder.executable("nopie"), folder)
-    done = run(folder, "-l", "ldso", "-o", "verbose=2", "--", app, prefix=user)
+    done = run(folder, "-l", "ldso", "-o", "backend=hugetlb,verbose=2", "--", app, prefix=user)
     assert (done.returncode, done.stderr) == (3, "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n")
 
 
@@ -191,7 +191,7 @@ def test_another_interpreter(folder, tells, installed):
     other = folder / "other-ld.so"
     change_build_id(installed, other)
     program = shutil.copy(tells, folder / "tells-of-another")
-    subprocess.run(["patchelf", "--set-interpreter", other, program], check=True, timeout=60)
+    subprocess.run(["patchelf", "--set-interpreter", other, program], check=True, timeout=helpers.PATIENCE)
     done = run(folder, "-l", "ldso", "--", program)
     assert done.returncode == 3 and str(other) in linkers(done) and str(folder / "ldso/ld.so") not in linkers(done)
     assert f"ldso/ld.so was not made for {other} and its libc" in done.stderr and done.stderr.count("\n") == 1

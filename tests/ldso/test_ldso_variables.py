@@ -40,7 +40,7 @@ def test_secure_mode_removes_them(special, kept, readable_ldso, shared_folder, r
     """...of any name; children need not be secure any more.  Other variables stay, in their order."""
     program = shared_folder / f"env-{special:o}"
     shutil.copy("/usr/bin/env", program)
-    subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=60)
+    subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=helpers.PATIENCE)
     program.chmod(special)
     variables = {"HL_A": "a", "LD_HUGEPAGES": "main", "HL_B": "b", "LD_HUGEPAGES_OPTIONS": "verbose=2",
                  "LD_HUGEPAGES_MORE": "x", "HL_C": "c"}

@@ -79,7 +79,7 @@ def test_what_was_moved_stays(other_libc, readable_ldso, builder, shared_folder,
     program = shared_folder / "moved" / app.name
     shutil.copytree(app.parent, program.parent, symlinks=True)
     program.parent.chmod(0o755)
-    subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=60)
+    subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=helpers.PATIENCE)
     pool(64)
     free = free_pages()
     result = run([*other_libc, program, "one"], LD_HUGEPAGES="*", LD_HUGEPAGES_OPTIONS="verbose=1")
@@ -154,7 +154,7 @@ def prints(readable_ldso, shared_folder):
             for interpreter in "ours", "theirs":
                 (folder / interpreter).mkdir(parents=True)
                 shutil.copy("/usr/bin/env", folder / interpreter)
-            subprocess.run(["patchelf", "--set-interpreter", readable_ldso, folder / "ours/env"], check=True, timeout=60)
+            subprocess.run(["patchelf", "--set-interpreter", readable_ldso, folder / "ours/env"], check=True, timeout=helpers.PATIENCE)
             for program in folder.glob("*/env"):
                 program.chmod(mode)
         return [folder / interpreter / "env" for interpreter in ("ours", "theirs")]
@@ -210,6 +210,6 @@ def test_no_stamp_takes_every_libc(tells, other_libc, readable_ldso, root, share
     free.chmod(0o755)
     program = shared_folder / "tells-of-a-distribution"
     shutil.copy(tells("-pie", "-fPIE"), program)
-    subprocess.run(["patchelf", "--set-interpreter", free, program], check=True, timeout=60)
+    subprocess.run(["patchelf", "--set-interpreter", free, program], check=True, timeout=helpers.PATIENCE)
     result = run([*other_libc, program, "one"])
     assert told(result)[1] == {free.name}

@@ -84,5 +84,5 @@ def test_every_program(programs, ldso, installed, pool, root, tmp_path):
     assert not different, "\n".join(different)
     # Those with text of some MiB did move.
     gdb = [*prefix, "/usr/bin/gdb", "--version"]
-    _, _, report = run(gdb, tmp_path, 60, LD_HUGEPAGES="*", LD_HUGEPAGES_OPTIONS="verbose=2")
+    _, _, report = run(gdb, tmp_path, 60, LD_HUGEPAGES="*", LD_HUGEPAGES_OPTIONS="backend=hugetlb,verbose=2")
     assert re.search(r"^hugeld: gdb: text \d+ pages? hugetlb", report, re.M), report

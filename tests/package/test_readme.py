@@ -44,7 +44,7 @@ ELSEWHERE = {
     "make check": "CI, by make check-all, which runs all of it",
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",
     "make ldso": "CI, and make check-glibc SUITE=trixie",
-    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/ldso/test_real_ways.py, and its path test_install.py",
+    "patchelf --set-interpreter /usr/local/lib/hugeld/ld.so PROGRAM": "tests/surroundings/test_hazards.py, and its path test_install.py",
     "LD_HUGEPAGES=main build/ldso/ld.so PROGRAM ARGS": "tests/ldso/test_identity.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Databases with huge pages of their own, under libhugeld.so, with a pool of exactly the size that doc/services.md gives, the
-pages of `hugeld inspect` and those of the server: everything is on huge pages, and it serves a query.  With less, a server that
-insists on its pages gets them."""
+"""PostgreSQL with huge pages of its own, under libhugeld.so, with a pool of exactly the size that doc/services.md gives, the pages
+of `hugeld inspect` and those of the server: everything is on huge pages, and it serves a query.  With less, the server, which insists
+on its pages, gets them."""
 
 import collections
 import contextlib
@@ -19,11 +19,6 @@ from smaps import read_smaps
 @pytest.fixture(scope="module")
 def postgres(shared_folder):
     return databases.make_postgres(shared_folder, "postgres-pool")
-
-
-@pytest.fixture(scope="module")
-def mariadb(shared_folder):
-    return databases.make_mariadb(shared_folder, "mariadb-pool")
 
 
 Pages = collections.namedtuple("Pages", "path least most own needed")
@@ -50,9 +45,6 @@ def check_ours(pid, path):
 
 def has_text_on_hugetlb(pid):
     return any(m.is_hugetlb and "x" in m.permissions for m in read_smaps(pid))
-
-
-# --- PostgreSQL ---
 
 
 class Postgres:
@@ -84,7 +76,7 @@ class Postgres:
 
     def end(self, process):
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=helpers.PATIENCE)
         assert process.returncode == 0 and "signal" not in stderr, stderr
 
 
@@ -136,81 +128,3 @@ def test_postgres_without_reserve_pages(server, pool):
         assert has_text_on_hugetlb(process.pid)
         status, _, stderr = process.finish()
     assert status == 1 and "could not map anonymous shared memory" in stderr
-
-
-# --- MariaDB ---
-
-# Sizes that fill whole pages, and others; and the pages that 10.11 takes for each buffer of a large pool.
-WHOLE = ["--innodb-buffer-pool-size=16M", "--innodb-log-buffer-size=2M", "--key-buffer-size=1M",
-         "--aria-pagecache-buffer-size=1M"]
-MIXED = ["--innodb-buffer-pool-size=17M", "--innodb-log-buffer-size=3M", "--key-buffer-size=9M",
-         "--key-cache-segments=2", "--aria-pagecache-buffer-size=8M"]
-OF_WHOLE, OF_MIXED = [1, 1, 8], [2, 2, 2, 2, 4, 12]
-# The most, as doc/services.md counts: InnoDB's pool and 14 MiB, two log buffers, the two caches, and a page for each segment.
-MOST_WHOLE, MOST_MIXED = 15 + 2 * 1 + 1, 16 + 2 * 2 + 5 + 4 + 3
-
-
-class MariaDB:
-    def __init__(self, made, library, pause_library):
-        self.folder, argv = made
-        self.argv = [*argv, "--large-pages"]
-        self.libraries = library, pause_library
-
-    def query(self, text):
-        client = ["mariadb", "--no-defaults", f"--socket={self.folder}/socket", "-N", "-e", text]
-        return helpers.run(client)
-
-    @contextlib.contextmanager
-    def serving(self, sizes, options):
-        """Gives the server once it answers, and ends it."""
-        env = helpers.preload(*self.libraries, options=options)
-        with helpers.paused([*self.argv, *sizes], env, "mariadbd") as process:
-            process.resume()
-            helpers.wait_until(lambda: self.query("SELECT 1").returncode == 0, what="mariadbd answering")
-            yield process
-            assert self.query("SELECT SUM(seq) FROM mysql.seq_1_to_1000").stdout == "500500\n"
-            process.send_signal(signal.SIGTERM)
-            _, stderr = process.communicate(timeout=60)
-            assert process.returncode == 0, stderr
-
-
-def check_own(mappings, buffers, most):
-    """Each of the BUFFERS has its pages.  Of these InnoDB's is the largest, and has up to three more, in pieces, where the
-    kernel's address is no multiple of 8 MiB: that depends on the threads' earlier mappings, even without randomisation."""
-    *pages, innodb = sorted(m.bytes // helpers.HUGE for m in mappings)
-    missing = collections.Counter(buffers[:-1]) - collections.Counter(pages)
-    assert not missing and innodb >= buffers[-1] and sum(pages) + innodb <= most, (pages, innodb, most)
-
-
-@pytest.fixture
-def mariadb_server(mariadb, library, pause_library):
-    return MariaDB(mariadb, library, pause_library)
-
-
-@pytest.mark.check_all
-def test_mariadbd_falls_back(mariadb_server, pool):
-    """With fewer pages than it asks for it takes none and says nothing: only smaps tells whether it has them."""
-    pool(4)
-    with mariadb_server.serving(WHOLE, "backend=thp") as process:
-        assert not any(m.is_hugetlb for m in read_smaps(process.pid))
-
-
-@pytest.mark.check_all
-@pytest.mark.parametrize("sizes, buffers, own", [(WHOLE, OF_WHOLE, MOST_WHOLE), (MIXED, OF_MIXED, MOST_MIXED)],
-                         ids=["whole", "mixed"])
-def test_mariadbd_exact(mariadb_server, pool, sizes, buffers, own):
-    pages = count_pages(mariadb_server.argv[0], own)
-    pool(pages.needed)
-    for _ in range(3):
-        with mariadb_server.serving(sizes, f"backend=hugetlb,reserve_pages={own}") as process:
-            ours, others = check_ours(process.pid, pages.path)
-            assert pages.least <= ours <= pages.most
-            check_own(others, buffers, own)
-
-
-def test_mariadbd_comes_first(mariadb_server, pool):
-    """With its own pages alone it has all of them, and hugeld none."""
-    pool(MOST_WHOLE)
-    with mariadb_server.serving(WHOLE, f"backend=hugetlb,reserve_pages={MOST_WHOLE}") as process:
-        assert not has_text_on_hugetlb(process.pid)
-        check_own([m for m in read_smaps(process.pid) if m.is_hugetlb], OF_WHOLE, MOST_WHOLE)

@@ -12,14 +12,11 @@
      deny=CALL,...      these system calls give EPERM
      kill=CALL,...      these system calls kill the process
      pretend=CALL,...   these system calls do nothing and succeed
-     only=CALL,...      every other system call kills
-     filter=FILE        a seccomp filter as the kernel takes it */
+     only=CALL,...      every other system call kills */
 #define _DEFAULT_SOURCE
 #include <errno.h>
 #include <grp.h>
 #include <limits.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,16 +85,6 @@ static void allow_one_huge_page(scmp_filter_ctx filter) {
           "one-huge-page");
 }
 
-static void load_filter(const char *path) {
-    static struct sock_filter code[BPF_MAXINSNS];
-    FILE *file = fopen(path, "rb");
-    check(file == NULL, path);
-    struct sock_fprog program = {(unsigned short)fread(code, sizeof *code, BPF_MAXINSNS, file), code};
-    fclose(file);
-    check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS");
-    check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), path);
-}
-
 static void set_groups(size_t n) {
     static gid_t group[NGROUPS_MAX];
     check(n > NGROUPS_MAX, "groups");
@@ -138,8 +125,6 @@ static void set_rule(char *rule) {
         check(prctl(PR_SET_MEMORY_MERGE, 1, 0, 0, 0), rule);
     else if (strncmp(rule, "groups=", 7) == 0)
         set_groups(strtoul(rule + 7, NULL, 10));
-    else if (strncmp(rule, "filter=", 7) == 0)
-        load_filter(rule + 7);
     else
         set_filter(rule);
 }

@@ -8,7 +8,6 @@ import subprocess
 
 import pytest
 
-import docker
 import helpers
 import programs
 from proof import Plan, Span, check_memory, read_image, read_plans, same_but_stderr
@@ -82,7 +81,7 @@ def tool(builder, shared_folder):
             output = shared_folder / f"{name}{number}{'.so' if shared else ''}"
             flags = ["-shared", "-fPIC"] if shared else []
             command = ["gcc", "-O1", "-Wall", "-Wextra", *flags, "-o", output, HERE / f"{name}.c", *arguments]
-            result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=helpers.PATIENCE)
             assert result.returncode == 0, result.stderr
             built[key] = output
         return built[key]
@@ -104,11 +103,6 @@ def confine(tool):
         pytest.skip("needs libseccomp-dev")
     program = tool("confine", "-static", "-lseccomp")
     return lambda *rules: [program, *rules, "--"] if rules else []
-
-
-@pytest.fixture(scope="session")
-def docker_filter(tmp_path_factory):
-    return f"filter={docker.make_filter(tmp_path_factory.mktemp('docker') / 'filter')}"
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,9 @@ ALL = ("text", "rodata")
 # app-nopie and all that is linked like it: text on 5 pages, read-only data on 1.
 TEXT, RODATA = 5, 1
 
+# A rule of confine.c: what Docker's default profile refuses, of the calls that hugeld, a dynamic linker or a command here may make.
+DOCKER = "deny=userfaultfd,get_mempolicy,mbind,set_mempolicy,move_pages,perf_event_open,bpf,kcmp,keyctl,unshare,setns,mount,umount2"
+
 Outcome = collections.namedtuple("Outcome", "pages image plain_image plain returncode stdout stderr")
 
 

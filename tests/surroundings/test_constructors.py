@@ -8,16 +8,14 @@ import pytest
 
 import helpers
 import programs
-from surroundings import ALL, RODATA, TEXT
-
-REPETITIONS = 100
+from surroundings import ALL, TEXT
 
 
 def test_runs_first(builder, library, pool, tmp_path):
     """Its constructor runs before those of libc and every other library, when environ is not set."""
     pool(64)
     app, _ = builder.with_library("dso")
-    env = helpers.preload(library, patterns="libbig*", options="verbose=2", LD_DEBUG="files", LD_DEBUG_OUTPUT=tmp_path / "log")
+    env = helpers.preload(library, patterns="libbig*", options="backend=hugetlb,verbose=2", LD_DEBUG="files", LD_DEBUG_OUTPUT=tmp_path / "log")
     result = helpers.run([app], env)
     # The program starts a child, which logs too; only the first one has constructors.
     [log] = [f for f in tmp_path.iterdir() if "calling init" in f.read_text()]
@@ -34,10 +32,10 @@ def test_first_moves(builder, surround, pool, thp, kind):
     pool(64)
     if kind == "executable":
         app = file = builder.executable("nopie", words=6 * 2**17)
-        outcome = surround([app], {file.name: (*ALL, "data")}, options="verbose=1,data=thp")
+        outcome = surround([app], {file.name: (*ALL, "data")}, options="backend=hugetlb,verbose=1,data=thp")
     else:
         app, [file] = builder.with_library("dso")
-        outcome = surround([app], {file.name: ALL}, patterns="libbig*", options="verbose=1")
+        outcome = surround([app], {file.name: ALL}, patterns="libbig*", options="backend=hugetlb,verbose=1")
     assert outcome.stderr == ""
 
 
@@ -47,12 +45,12 @@ def test_own_iterate(builder, surround, pool, tool, where):
     pool(64)
     if where == "library":
         app, [file] = builder.with_library("dso")
-        surround([app], {file.name: ALL}, first=[tool("iterate", shared=True)], patterns="libbig*")
+        surround([app], {file.name: ALL}, first=[tool("iterate", shared=True)], patterns="libbig*", options="backend=hugetlb")
     else:
         app = builder.once("iterate", lambda folder: builder.compile(
             folder / "iterate", builder.write("main.c", programs.MAIN), tool.source("iterate"), *builder.object(), "-rdynamic",
             "-no-pie"))
-        surround([app], {app.name: ALL})
+        surround([app], {app.name: ALL}, options="backend=hugetlb")
 
 
 @pytest.mark.parametrize("name, moves", [("NUMBERS", True), ("POINTER", True), ("FUNCTION", False)])
@@ -62,7 +60,7 @@ def test_own_names(builder, surround, pool, tool, name, moves):
     app = builder.once(f"names-{name}", lambda folder: builder.compile(
         folder / "names", builder.write("main.c", programs.MAIN), tool.source("names"), *builder.object(), f"-D{name}", "-rdynamic",
         "-no-pie"))
-    surround([app], {app.name: ALL} if moves else {}, options="verbose=2")
+    surround([app], {app.name: ALL} if moves else {}, options="backend=hugetlb,verbose=2")
 
 
 @pytest.mark.parametrize("how", [[], ["-DMAPS"]], ids=["writable", "mapped"])
@@ -130,20 +128,3 @@ def test_another_process_shares_the_memory(builder, surround, pool, thp, first):
     app = builder.executable("nopie", words=6 * 2**17)
     outcome = surround([app], {app.name: ALL}, first=[first], options="backend=thp,data=thp,verbose=1", backend="thp", T_FIRST="process")
     assert f"hugeld: {app.name}: data stays: another process may share its memory" in outcome.stderr
-
-
-@pytest.mark.parametrize("action", [pytest.param("threads:2,timer:3e8", marks=pytest.mark.check_all(ci=True)),
-                                    pytest.param("threads:2,churn:1", marks=pytest.mark.check_all),
-                                    pytest.param("timer:64", marks=pytest.mark.check_all)],
-                         ids=["threads and SIGPROF", "churning threads", "SIGPROF"])
-def test_repeated(sum_program, library, pool, first, action):
-    """Two threads run the text while it moves, and others map and unmap, fork and look at its stack; SIGPROF comes every millisecond (every 100 us in the single thread, whose
-    whole way takes a few milliseconds) and runs it too."""
-    pool(64)
-    app = sum_program()
-    plain = helpers.run([app])
-    env = helpers.preload(library, first, options="backend=hugetlb,verbose=2", T_FIRST=action)
-    for i in range(REPETITIONS):
-        result = helpers.run([app], env)
-        assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), f"{i}: {result}"
-        assert f"{app.name}: text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb" in result.stderr

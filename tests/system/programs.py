@@ -201,7 +201,7 @@ int main(int argc, char **argv) {
         fflush(stdout);
         if (strcmp(argv[1], "exec") == 0)
             execv(argv[2], argv + 2);
-        sleep(60);
+        pause();
     }
     return 3;
 }
@@ -253,6 +253,7 @@ EXECUTABLES = {
     "now": ["-pie", "-Wl,-z,now"],
     "aligned": ["-no-pie", "-Wl,-z,max-page-size=0x200000"],
     "aligned-pie": ["-pie", "-Wl,-z,max-page-size=0x200000"],
+    "huge": ["-no-pie", "-Wl,-z,common-page-size=0x200000,-z,max-page-size=0x200000"],
     "noseparate": ["-pie", "-Wl,-z,noseparate-code"],
     "norosegment": ["-pie", "-fuse-ld=lld", "-Wl,--no-rosegment"],
     "lld": ["-pie", "-fuse-ld=lld"],

@@ -5,65 +5,25 @@ import contextlib
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import struct
 import subprocess
-import tempfile
 
 import pytest
 
 import helpers
 from helpers import hugeld, hugeld_json, one_line
-from hugepages import free_pages, pool_counts
-from objects import PT_DYNAMIC, PT_LOAD, read_headers
+from hugepages import pool_counts
+from objects import PT_LOAD, read_headers
+from pagecache import on_small_pages
 from smaps import read_smaps
 
 AARCH64 = "/usr/aarch64-linux-gnu/lib/libc.so.6"
 
 
-
 def outcome(result):
     return result.returncode, result.stdout, result.stderr
-
-
-# --- wrong use ---
-
-
-@pytest.mark.parametrize("arguments", [
-    ["no-such-command"], ["inspect"], ["status"], ["run"], ["run", "--"], ["doctor", "extra"],
-    ["inspect", "--pid", "x", "f"], ["inspect", "--pid", "0", "f"], ["inspect", "--pid", "-1", "f"],
-    ["inspect", "--no-such-option"], ["run", "--no-such-option", "true"], ["run", "-o", "backend=nonsense", "true"],
-    ["run", "-o", "nonsense=1", "true"], ["run", "-o", "backend", "true"], ["inspect", "-o", "edges=x", "/bin/true"],
-    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--via=nonsense", "true"], ["run", "--via=image", "true"], ["run", "--share", "true"],
-], ids=" ".join)
-def test_wrong_use(arguments):
-    one_line(hugeld(*arguments), 2)
-
-
-@pytest.mark.parametrize("arguments, said", [
-    (["bench", "-n", "5", "true"], "bench: --pairs 5: give a number from 6 to 10000"),
-    (["bench", "-n", "6.5", "true"], "bench: --pairs 6.5: give a number from 6 to 10000"),
-    (["survey", "--seconds", "10%"], "survey: --seconds 10%: give a number from 0.1 to 86400"),
-    (["doctor", "true"], "doctor: true is one too many; give none"),
-    (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
-    (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload or ldso"),
-    (["enable", "--way=sideways", "/bin/true"], "enable: --way sideways: give image or in-place"),
-    (["image", "/bin/true", "out", "more"], "image: more is one too many; give one FILE and one OUT"),
-], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
-def test_says_what_to_give(arguments, said):
-    assert one_line(hugeld(*arguments), 2).stderr == f"hugeld: {said}\n"
-
-
-@pytest.mark.parametrize("command", [[], ["run"], ["inspect"], ["status"], ["doctor"]], ids=" ".join)
-def test_help(command):
-    result = hugeld(*command, "--help")
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "hugeld" in result.stdout
-    if command == ["run"]:
-        for word in ("backend", "text+rodata", "edges", "reserve_pages", "strict", "verbose"):
-            assert word in result.stdout
 
 
 # --- run ---
@@ -74,7 +34,7 @@ def test_run_is_the_program(builder, pool):
     pool(64)
     app = builder.executable("nopie")
     argv = [app, "an argument", "--verbose"]
-    result = hugeld("run", "--copy", "-o", "verbose=2", *argv[:1], *argv[1:2])
+    result = hugeld("run", "--copy", "-o", "backend=hugetlb,verbose=2", *argv[:1], *argv[1:2])
     assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     assert (result.returncode, result.stdout) == outcome(helpers.run(argv[:2]))[:2]
     assert hugeld("run", "sh", "-c", "kill -TERM $$").returncode == -15
@@ -107,6 +67,7 @@ def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
     if not preloads:
         asked, never = "none was asked for", "no whole huge page lies inside"
         large = shutil.copy("/usr/bin/python3", tmp_path)  # the machine's own store has no image of it
+        on_small_pages(large)
         large = hugeld("run", *arguments, "-o", "strict=on", large, "-c", "1", env=env)
         one_line(large, 127, never if "edges=small" in arguments else "there is no image of it" if "-p" in arguments else asked)
         small = hugeld("run", *arguments, "-o", "strict=on", "true", env=env)
@@ -124,16 +85,6 @@ def test_strict_refuses_what_never_fits(pool):
     result = hugeld("run", "--copy", "-o", "strict=on", "--", "/usr/bin/python3", "-c", script)
     assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")
     assert hugeld("run", "--copy", "-o", "strict=on,exe=other", "true").returncode == 0
-
-
-@pytest.mark.parametrize("text", ["#!/bin/sh\nexec env A=1 true\n", "#!/bin/sh\nexec nice -n 1 true\n", "#!/bin/sh\nexec true\n",
-                                  "#!/usr/bin/env -Strue -x\n"])
-def test_strict_does_not_judge_launchers(tmp_path, text):
-    """The program that a script starts is not judged by the script's size, nor is the program between them."""
-    script = write_program(tmp_path / "script", text)
-    result = hugeld("run", "--copy", "-o", "strict=on", "--", script)
-    assert outcome(result) == (0, "", "")
-    assert outcome(hugeld("run", "--copy", "-o", "strict=on", "--", "nice", "-n", "1", "true")) == (0, "", "")
 
 
 def write_program(path, text, mode=0o755):
@@ -173,13 +124,6 @@ def test_runs_what_env_runs(root, shared_folder, library, tmp_path_factory, what
     assert (result.returncode, result.stdout) == (0, plain.stdout), result
 
 
-def test_did_you_mean():
-    one_line(hugeld("appply"), 2, "appply: no such command; did you mean 'apply'?")
-    one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
-    one_line(hugeld("status", "--al1"), 2, "status: --al1: no such option; did you mean '--all'?")
-    assert "did you mean" not in hugeld("nothing-like-it").stderr
-
-
 @pytest.mark.parametrize("arguments", [
     [], ["--"], ["-p", "main"], ["-o", "edges=small"], ["-o", "backend=thp"], ["-o", "verbose=1"], ["--copy"]], ids=str)
 def test_run_is_short(arguments, tmp_path):
@@ -215,11 +159,6 @@ def test_help_by_letter():
         with open("/dev/full", "w", encoding="ascii") as full:
             result = subprocess.run([helpers.HUGELD, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
         assert result.returncode == 1 and "cannot write the answer" in result.stderr, result
-
-
-def test_no_empty_report(tmp_path):
-    assert hugeld("bench", "--report", tmp_path / "report.html", "--", "false").returncode == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_missing_interpreter(tmp_path):
@@ -266,27 +205,12 @@ def test_run_opens_the_program_once(builder, pool, tmp_path, arguments, options)
     assert len(re.findall(rf'^open(?:at)?\(.*"{app}"', calls, re.MULTILINE)) == 1, calls
 
 
-def test_run_not_executable(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("text")
-    one_line(hugeld("run", file), 126, "file")
-    one_line(hugeld("run", tmp_path), 126)
-
-
-def test_run_broken_program(tmp_path):
-    """A program that is executable by its mode, but that the kernel does not run, ends with 126, as with env(1)."""
-    file = tmp_path / "broken"
-    file.write_bytes(b"\x7fELF" + bytes(100))
-    file.chmod(0o755)
-    one_line(hugeld("run", file), 126, "broken")
-
-
 def test_run_script(builder, pool, tmp_path):
     pool(64)
     script = tmp_path / "script"
     script.write_text(f'#!/bin/sh\nexec {builder.executable("nopie")} "$@"\n')
     script.chmod(0o755)
-    result = hugeld("run", "--copy", "-o", "verbose=2,exe=app*", script)
+    result = hugeld("run", "--copy", "-o", "backend=hugetlb,verbose=2,exe=app*", script)
     assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     assert (result.returncode, result.stdout) == outcome(helpers.run([script]))[:2]
 
@@ -300,28 +224,6 @@ def test_run_static_program(builder):
     assert (result.returncode, result.stdout) == (127, "")
     result = hugeld("run", "--copy", "-o", "strict=on,exe=other", app)
     assert (result.returncode, result.stdout) == (4, "tiny\n")
-
-
-def test_run_set_user_id_program(builder, root, shared_folder):
-    copy = shared_folder / "setuid-tiny"
-    copy.write_bytes(builder.tiny().read_bytes())
-    os.chown(copy, 65534, 65534)
-    copy.chmod(0o4755)
-    result = hugeld("run", "--copy", copy)
-    assert (result.returncode, result.stdout) == (4, "tiny\n")
-    assert result.stderr.count("\n") == 1 and "it is set-user-ID" in result.stderr
-    copy.unlink()
-
-
-def test_run_32_bit_program(tmp_path):
-    """A line of ours says so, and none of the dynamic linker's; whether it runs depends on the machine."""
-    program = tmp_path / "program32"
-    program.write_bytes(thirty_two_bit())
-    program.chmod(0o755)
-    result = hugeld("run", "--copy", program)
-    assert result.stderr.startswith("hugeld: ") and "32-bit" in result.stderr
-    assert "wrong ELF class" not in result.stderr
-    assert "it is a 32-bit program" in hugeld("run", "-o", "verbose=2", program).stderr
 
 
 # --- inspect ---
@@ -338,14 +240,6 @@ def check_plan(file):
         assert (span["kind"], span["flags"]) in (("text", "r-x"), ("rodata", "r--"), ("data", "rw-"))
         before = end
     assert file["plan"]["pages"] == sum(s["pages"] for s in file["plan"]["spans"])
-
-
-def test_inspect_name_in_a_remedy(tmp_path):
-    """A command that is to be copied into a shell has the name as a shell reads it."""
-    shutil.copy("/usr/bin/perl", tmp_path / "a;id b")
-    told = hugeld("inspect", tmp_path / "a;id b").stdout
-    assert f"'hugeld enable {tmp_path}/a\\;id\\ b' says why" in told
-    assert "add " + str(tmp_path / "a;id") not in told
 
 
 def test_inspect_executable(builder):
@@ -374,31 +268,6 @@ def test_inspect_ranges_over_load_addresses(builder):
     assert aligned["range"]["starts"] == 1 and aligned["range"]["text_share_min"] == 1
 
 
-LOAD = """
-import ctypes, sys
-ctypes.CDLL(sys.argv[1])
-print(min(line for line in open("/proc/self/maps") if sys.argv[1] in line))
-"""
-
-
-@pytest.mark.parametrize("parent", [None, "/dev/shm"])
-def test_inspect_where_the_kernel_puts_it(builder, parent):
-    """inspect shows the place of a library that each start gives it; if there is none, it shows all."""
-    with tempfile.TemporaryDirectory(dir=parent) as folder:
-        library = shutil.copy(builder.with_library("dso")[1][0], folder)
-        [file] = hugeld_json("inspect", library)["files"]
-        words = hugeld("inspect", library).stdout
-        runs = [helpers.run(["/usr/bin/python3", "-c", LOAD, library]) for _ in range(20)]
-    found = {int(run.stdout.partition("-")[0], 16) % (2 << 20) for run in runs}
-    assert file["range"]["starts"] == 512
-    if file["plan"]["load_bias_of"] == "kernel":
-        assert found == {int(file["plan"]["load_bias"], 16)}
-        assert words.index("where this kernel puts it in each start") < words.index("on other kernels and file systems, over its 512 load addresses")
-    else:
-        assert file["plan"]["load_bias_of"] == "example" and len(found) > 1
-        assert words.index("over its 512 load addresses") < words.index("as an example")
-
-
 def test_inspect_options(builder):
     app = builder.executable("nopie")
     [keep] = hugeld_json("inspect", "-o", "edges=small", app)["files"]
@@ -407,23 +276,6 @@ def test_inspect_options(builder):
     [text] = hugeld_json("inspect", "-o", "segments=text", app)["files"]
     assert [s["kind"] for s in text["plan"]["spans"]] == ["text"]
     assert "KiB: segments=text leaves read-only data alone (set segments=text+rodata)" in hugeld("inspect", "-o", "segments=text", app).stdout
-
-
-def test_inspect_default(builder):
-    """Without a word only text moves."""
-    plainly = [{k: v for k, v in helpers.environment().items() if k != "LD_HUGEPAGES_OPTIONS"}, None]
-    found = [json.loads(hugeld("inspect", "--json", builder.executable("nopie"), env=env).stdout)["files"][0] for env in plainly]
-    assert [{s["kind"] for s in file["plan"]["spans"]} for file in found] == [{"text"}, {"text", "rodata"}]
-
-
-def test_inspect_words(builder):
-    """The text for people has every number of the plan, and why the rest stays."""
-    result = hugeld("inspect", builder.executable("nopie"))
-    assert (result.returncode, result.stderr) == (0, "")
-    for word in ("app-nopie", "100.0 %", "0x000000400000-0x000000e00000", "r-x", "5 pages",
-                 "KiB of read-only data become"):
-        assert word in result.stdout
-    assert "no whole huge page lies inside" in hugeld("inspect", builder.tiny()).stdout
 
 
 def test_inspect_why_not(builder):
@@ -466,14 +318,6 @@ def test_inspect_several_files(builder):
     assert result.stderr.count("\n") == 1
 
 
-def test_inspect_aarch64():
-    if not os.path.exists(AARCH64):
-        pytest.skip(f"{AARCH64} is missing (libc6-arm64-cross)")
-    [file] = hugeld_json("inspect", AARCH64)["files"]
-    check_plan(file)
-    assert file["machine"] == "aarch64"
-
-
 def foreign(path, machine, big_endian=False):
     """A made-up ELF64 library of another machine: 8 MiB of text at 2 MiB."""
     order = ">" if big_endian else "<"
@@ -493,10 +337,6 @@ def test_inspect_foreign_machine(tmp_path, machine, name):
     check_plan(file)
     assert file["machine"] == name
     assert (file["range"]["pages_min"], file["range"]["pages_max"]) == (3, 4)
-
-
-def test_inspect_other_byte_order(tmp_path):
-    one_line(hugeld("inspect", foreign(tmp_path / "foreign", 22, big_endian=True)), 1, "is no ELF file of this byte order")
 
 
 def thirty_two_bit():
@@ -528,42 +368,8 @@ def test_inspect_hostile_name(tmp_path):
     assert "\x1b" not in one_line(hugeld("inspect", file), 1).stderr
     broken = os.fsencode(tmp_path) + b"/\xff\xfe"
     os.link(file, broken)
-    result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=60)
+    result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=helpers.PATIENCE)
     assert result.returncode == 1 and json.loads(result.stdout)["files"][0]["error"]
-
-
-def ends_well(file):
-    """For any contents of FILE: an answer, or one line; no crash, no sanitizer's report."""
-    result = hugeld("inspect", file)
-    assert result.returncode in (0, 1), f"{result.returncode} {result.stderr}"
-    assert result.stderr.count("\n") == (1 if result.stderr else 0)
-
-
-def test_inspect_truncated(builder, tmp_path):
-    """Cut anywhere: in the header, the program headers, the dynamic section, the strings."""
-    whole = builder.tiny().read_bytes()
-    lengths = {*range(0, 64, 7), 63, *range(64, 64 + 56 * 13, 45), *range(1024, len(whole), len(whole) // 30)}
-    for length in sorted(lengths):
-        file = tmp_path / "cut"
-        file.write_bytes(whole[:length])
-        ends_well(file)
-
-
-def test_inspect_corrupted(builder, tmp_path):
-    """Wild numbers in the headers and the dynamic section."""
-    whole = builder.tiny().read_bytes()
-    dynamic = next(h for h in read_headers(builder.tiny()) if h.type == PT_DYNAMIC)
-    places = [*range(16, 64, 2), *range(64, 64 + 56 * 12, 4)]
-    places += range(dynamic.offset, dynamic.offset + dynamic.file_bytes, 8)
-    wild = [0, 1, 0xFFFF, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1, 2**64 - 4096]
-    dice = random.Random(1)
-    for _ in range(150):
-        content = bytearray(whole)
-        for place in dice.sample(places, dice.choice((1, 1, 2, 5))):
-            content[place:place + 8] = struct.pack("<Q", dice.choice([*wild, dice.getrandbits(64)]))
-        file = tmp_path / "wild"
-        file.write_bytes(content)
-        ends_well(file)
 
 
 def test_inspect_needs_no_privileges(builder, root, library, shared_folder):
@@ -615,56 +421,6 @@ def test_status(builder, library, pause_library, pool, thp, backend):
     assert "100.0 %" in words.stdout and words.returncode == 0
 
 
-def test_status_of_library(builder, library, pause_library, pool):
-    pool(64)
-    app, [big] = builder.with_library("dso")
-    with on_huge_pages(app, library, pause_library, "backend=hugetlb", "libbig*") as process:
-        told = status_of(process.pid)
-        [planned] = hugeld_json("inspect", "--pid", process.pid, big)["files"]
-    found = {os.path.basename(o["path"]): o for o in told["objects"]}
-    assert found[big.name]["pages"] == planned["plan"]["pages"] > 0
-    assert found[app.name]["pages"] == 0
-    assert int(found[big.name]["load_bias"], 16) == int(planned["plan"]["load_bias"], 16)
-    assert "range" not in planned
-
-
-def test_status_tells_the_programs_own_pages(builder, pool, tmp_path):
-    """Huge pages that a program maps by itself are not moved text."""
-    pool(8)
-    source = tmp_path / "own.c"
-    source.write_text("""
-        #define _GNU_SOURCE
-        #include <signal.h>
-        #include <string.h>
-        #include <sys/mman.h>
-        int main(void) {
-            char *at = mmap(0, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
-            memset(at, 1, 4 << 20);
-            raise(SIGSTOP);
-        }""")
-    app = builder.compile(tmp_path / "own", source)
-    process = helpers.start([app])
-    try:
-        helpers.wait_until(lambda: helpers.state_of(process.pid) == "T")
-        result = hugeld("status", "--json", process.pid)
-    finally:
-        helpers.end_process(process)
-    [told] = json.loads(result.stdout)["processes"]
-    assert result.returncode == 1
-    assert told["own"]["hugetlb_bytes"] == 4 << 20
-    assert all(o["pages"] == o["backends"]["file_pages"] for o in told["objects"])
-
-
-def test_status_of_nothing():
-    process = helpers.start(["sleep", "60"])
-    try:
-        result = hugeld("status", process.pid)
-        assert (result.returncode, result.stderr) == (1, "")
-        assert "    now: on small pages: no whole huge page lies inside\n" in result.stdout
-    finally:
-        helpers.end_process(process)
-
-
 @pytest.mark.parametrize("patterns,options,words", [
     ("lib*", "", "it is not one of the named objects; name it in LD_HUGEPAGES"),
     ("main", "exe=other", "exe= leaves this program out; start it with another exe="),
@@ -676,28 +432,6 @@ def test_status_says_why_nothing_moved(builder, library, pause_library, pool, pa
     with on_huge_pages(app, library, pause_library, options, patterns) as process:
         result = hugeld("status", process.pid)
     assert result.returncode == 1 and f"    now: on small pages: {words}\n" in result.stdout, result.stdout
-
-
-@pytest.mark.parametrize("link,words", [
-    ([], "now: on small pages: only private copies would bring its text onto huge pages, and none was asked for; use hugeld run --copy"),
-    (["-static"], "now: on small pages: the store takes no image of this file; 'hugeld enable {}' says why"),
-], ids=["dynamic", "static"])
-def test_status_without_hugeld(builder, tmp_path, link, words):
-    """verbose=1 tells nothing in a process that hugeld is not in."""
-    source = tmp_path / "big.c"
-    source.write_text("""
-        #include <signal.h>
-        __asm__(".text\\n.fill 6 << 20, 1, 0x90\\n");
-        int main(void) { raise(SIGSTOP); }""")
-    process = helpers.start([builder.compile(tmp_path / "big", source, *link)])
-    try:
-        helpers.wait_until(lambda: helpers.state_of(process.pid) == "T")
-        result = hugeld("status", process.pid)
-    finally:
-        helpers.end_process(process)
-    words = words.format(tmp_path / "big")
-    assert result.returncode == 1 and f"{words}\n" in result.stdout, result.stdout
-    assert "verbose=1" not in result.stdout
 
 
 def ended_pid():
@@ -714,13 +448,6 @@ def test_vanished_process():
     one_line(hugeld("status", "a-name"), 2, "status: 'a-name' is not a process ID; give a number as ps prints it, or --all")
 
 
-def test_zombie():
-    process = subprocess.Popen(["true"])
-    helpers.wait_until(lambda: helpers.state_of(process.pid) == "Z")
-    one_line(hugeld("status", process.pid), 1)
-    process.wait()
-
-
 def test_process_of_someone_else(root, library):
     command = library.parent / "hugeld"
     one_line(helpers.run([*NOBODY, command, "status", os.getpid()]), 1, "another user's process; run hugeld as its owner or as root")
@@ -729,14 +456,9 @@ def test_process_of_someone_else(root, library):
     assert result.stderr == ""
 
 
-def test_reset_takes_no_argument(root, library):
-    """reset is asked as a user who has nothing to lose, should it act all the same."""
-    one_line(helpers.run([*NOBODY, library.parent / "hugeld", "reset", "attached"]), 2, "reset: attached is one too many; give none")
-
-
 @pytest.fixture
 def sleeper_of_nobody(root):
-    process = helpers.start([*NOBODY, "sleep", "60"])
+    process = helpers.start([*NOBODY, "sleep", "infinity"])
     helpers.wait_until(lambda: os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) == "sleep")
     yield process.pid
     helpers.end_process(process)
@@ -755,23 +477,6 @@ def test_root_that_may_not_read_a_process(library, sleeper_of_nobody, words, rig
         assert json.loads(result.stdout) == {"processes": [], "error": {"message": result.stderr[len("hugeld: "):-1]}}
         result.stdout = ""
     one_line(result, 1, f"{sleeper_of_nobody}: root may not read it without CAP_SYS_PTRACE; ", "--cap-add=SYS_PTRACE")
-
-
-@pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
-def test_root_that_may_not_read_a_process_in_json(library, sleeper_of_nobody, rights):
-    for command in "attach", "detach":
-        result = helpers.run(["setpriv", f"--bounding-set={rights}", library.parent / "hugeld", command, "--json", sleeper_of_nobody])
-        (process,) = json.loads(result.stdout)["processes"]
-        assert (result.returncode, process["reason"], process["objects"]) == (1, "attach-denied", [])
-        assert process["sentence"].startswith("root may not read it without CAP_SYS_PTRACE; ")
-
-
-@pytest.mark.parametrize("rights", ["-sys_ptrace", "-all"])
-def test_processes_that_root_may_not_read(library, sleeper_of_nobody, rights):
-    """survey counts the processes that it may look at, and reports the others."""
-    command = ["setpriv", f"--bounding-set={rights}", library.parent / "hugeld"]
-    result = helpers.run([*command, "survey", "--all-users", "--seconds=0.1"])
-    assert " may not be looked at; fix: run hugeld survey with CAP_SYS_PTRACE" in " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize("user", [0, 12345])
@@ -821,7 +526,7 @@ def test_executable_that_may_not_be_read(library, root, tmp_path, kind):
     """The owner may read its maps, but no longer its file.  There are still its libraries."""
     tmp_path.chmod(0o755)
     app, source = tmp_path / "app", tmp_path / "app.c"
-    source.write_text("#include <unistd.h>\nint main(void) { return sleep(60); }\n")
+    source.write_text("#include <unistd.h>\nint main(void) { return pause(); }\n")
     subprocess.run(["gcc", *(["-static"] if kind == "static" else []), "-o", app, source], check=True)
     process = helpers.start([*NOBODY, app])
     try:
@@ -836,27 +541,6 @@ def test_executable_that_may_not_be_read(library, root, tmp_path, kind):
                 assert "may not read" not in result.stdout + result.stderr, (words, result)
     finally:
         helpers.end_process(process)
-
-
-def test_own_process_that_may_not_be_read(builder, library, root, tmp_path):
-    source = tmp_path / "closed.c"
-    source.write_text("""
-        #include <signal.h>
-        #include <sys/prctl.h>
-        int main(void) { prctl(PR_SET_DUMPABLE, 0); raise(SIGSTOP); }""")
-    app = builder.compile(tmp_path / "closed", source)
-    tmp_path.chmod(0o755)
-    process = helpers.start([*NOBODY, app])
-    try:
-        helpers.wait_until(lambda: helpers.state_of(process.pid) == "T")
-        result = helpers.run([*NOBODY, library.parent / "hugeld", "status", process.pid])
-    finally:
-        helpers.end_process(process)
-    one_line(result, 1, "its owner may not read it", "run hugeld as root")
-
-
-def test_inspect_file_that_is_not_loaded():
-    one_line(hugeld("inspect", "--pid", os.getpid(), "/bin/true"), 1, "/bin/true")
 
 
 # --- doctor ---
@@ -890,28 +574,6 @@ def test_doctor_empty_pool(pool):
     assert "vm.nr_hugepages" in hugeld("doctor").stdout
 
 
-@pytest.mark.parametrize("pages", [2, 17])
-def test_doctor_takes_nothing(pool, pages):
-    pool(pages)
-    hugeld("doctor")
-    assert free_pages() == pages
-
-
-def find_tlb(*words):
-    """(the answer, its finding) of the TLB check, from the JSON that WORDS print."""
-    told = json.loads(helpers.run(words or [helpers.HUGELD, "doctor", "--json"]).stdout)
-    [finding] = [f for f in told["findings"] if f["name"] == "tlb"]
-    return told["tlb"], finding
-
-
-def test_doctor_tlb():
-    """The answer depends on the machine (unit/test-tlb.c has the verdicts); it is said with its times, or with what is missing."""
-    answer, finding = find_tlb()
-    assert answer in ("yes", "in pieces", "no", None) and "TLB" in finding["sentence"]
-    assert (finding["state"], finding["remedy"] is None) == (("warn", False) if answer in ("in pieces", "no") else ("ok", True))
-    assert answer is None or re.search(r"takes [0-9.]+ ns on huge pages, [0-9.]+ on small ones, [0-9.]+ without a walk", finding["sentence"])
-
-
 @pytest.mark.parametrize("kernel, said", [("Not affected", None), ("KVM: Mitigation: Split huge pages", "splits?"),
                                           ("Processor vulnerable", "splits?|does not split")])
 def test_doctor_multihit(root, tmp_path, kernel, said):
@@ -929,18 +591,6 @@ def test_doctor_multihit(root, tmp_path, kernel, said):
         assert (finding["state"], "nx_huge_pages" in (finding["remedy"] or "")) in (("warn", True), ("ok", False))
 
 
-def test_doctor_tlb_without_executable_memory(thp):
-    """A policy that forbids it leaves nothing to measure."""
-    script = ("import ctypes, os, sys\n"
-              "libc = ctypes.CDLL(None)\n"
-              "if libc.prctl(65, 1, 0, 0, 0) != 0: sys.exit(3)\n"  # PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN
-              f"os.execv({str(helpers.HUGELD)!r}, ['hugeld', 'doctor', '--json'])\n")
-    if helpers.run(["/usr/bin/python3", "-c", script]).returncode == 3:
-        pytest.skip("this kernel has no PR_SET_MDWE")
-    answer, finding = find_tlb("/usr/bin/python3", "-c", script)
-    assert answer is None and "a policy forbids executable memory here" in finding["sentence"]
-
-
 def test_program_begins_without_the_command(tmp_path):
     """hugeld-command may be missing for a moment, while it is installed: the program runs all the same, unless that is forbidden."""
     alone = shutil.copy(helpers.HUGELD, tmp_path)
@@ -951,14 +601,6 @@ def test_program_begins_without_the_command(tmp_path):
     for name, status in ("no-such-program", 127), ("/etc/passwd", 126):
         result = helpers.run([alone, "run", "--", name])
         assert result.returncode == status and result.stderr.startswith(f"hugeld: {name}: "), result
-
-
-@pytest.mark.parametrize("arguments", ["undo --dry-run", "--seconds=5", "status --once", "undo --json", "undo --config=/x", "restart",
-                                       "status --keep-only"])
-def test_service_options(arguments):
-    """An option that would have no effect is refused: nothing begins, and nothing is undone."""
-    result = helpers.run([helpers.HUGELD, "service", *arguments.split()])
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
 
 
 def test_few_open_files():
@@ -972,33 +614,3 @@ def test_few_open_files():
         assert result.returncode == 0 and result.stdout.startswith("Usage:"), result
     result = helpers.run(["sh", "-c", 'ulimit -n 12; exec "$@"', "sh", helpers.HUGELD, "run", "--", "echo", "runs"])
     assert (result.returncode, result.stdout, result.stderr) == (0, "runs\n", "")
-
-
-@pytest.mark.parametrize("arguments, line", [
-    (["run", "--frob"], "run: --frob: no such option; 'hugeld run --help' lists them"),
-    (["status", "-z"], "see 'hugeld status --help': invalid option -- 'z'"),
-    (["inspect", "--optoins=x"], "inspect: --optoins: no such option; did you mean '--options'?"),
-    (["run", "--via=frob", "true"], "run: --via frob: give auto, preload or ldso"),
-    (["run", "-o", "frob=1", "true"], "run: --options frob=1: no such option; 'hugeld run --help' lists names and values"),
-    (["bench", "-o", "backend=x", "true"],
-     "bench: --options backend=x: no such value; 'hugeld bench --help' lists names and values"),
-    (["--frob"], "--frob: no such option; 'hugeld --help' lists commands, which have options of their own"),
-    (["-j", "status"], "-j: no such option; 'hugeld --help' lists commands, which have options of their own"),
-    (["bench", "--commands", "3"], "bench: --commands: no such option; 'hugeld bench --help' lists them"),
-])
-def test_wrong_options_name_the_command(arguments, line):
-    result = hugeld(*arguments)
-    assert (result.returncode, result.stderr.splitlines()) == (2, [f"hugeld: {line}"])
-
-
-def test_inspect_plans_nothing_for_static(builder):
-    """The dynamic linker, which would move it, never runs."""
-    text = hugeld("inspect", builder.tiny("-static")).stdout
-    assert "static, the dynamic linker never runs" in text and "plan:" not in text and "small:" not in text, text
-
-
-def test_inspect_names_the_store_for_bench(builder, tmp_path):
-    store = tmp_path / "store"
-    text = hugeld("inspect", "-o", f"store={store}", builder.executable("nopie")).stdout
-    [commands] = re.findall(r"^  best: an image.*$", text, re.M)
-    assert f"hugeld bench -ostore={store} -- " in commands, text

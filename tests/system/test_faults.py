@@ -71,15 +71,3 @@ def test_mremap_fails(builder, pool, thp, strace, library, empty_library, pause_
         prefix = strace("mremap", "ENOMEM", i)
         moved.append(run_with_fault(prefix, app, env, plain_image, plain_lines, options, backend))
     assert len(calls) > 8 and not all(moved), "no fault had any effect"
-
-
-@pytest.mark.parametrize("when", range(1, 30, 3))
-def test_one_mremap_of_two_objects_fails(builder, pool, strace, library, empty_library, when):
-    """Two objects, one fault: the object that moved before it stays moved, the other is back, and the program runs."""
-    pool(64)
-    app, _ = builder.with_library("dso-six", 2)
-    plain = helpers.run([app])
-    prefix = strace("mremap", "ENOMEM", str(when))
-    result = helpers.run([*prefix, app], helpers.preload(library, patterns="libbig*", options="verbose=1"))
-    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
-    assert "rolled back, but" not in result.stderr

@@ -182,25 +182,3 @@ def test_cold_file_is_read_at_once(pool, thp, builder, calls, backend):
         return max(reads, default=0) >= 2 * helpers.HUGE and "UFFDIO_COPY" not in cold
     assert any(is_read_at_once() for _ in range(3))
     assert backend == "thp" or "UFFDIO_COPY" in calls(app, False, options)
-
-
-def test_cold_file_for_the_page_cache(pool, builder, calls):
-    """A file that could stay there is read into huge pages of it, through a mapping that was advised so; a cached one isn't."""
-    pool(64)
-    app = builder.executable("aligned")
-    # An evicted file may be read again, by the kernel or another process, before it starts.
-    options = "backend=image,verbose=1"  # no copy is made
-    assert any("MADV_HUGEPAGE" in calls(app, True, options) for _ in range(3))
-    assert "MADV_HUGEPAGE" not in calls(app, False, options)
-
-
-def test_cold_file_is_not_read_in_vain(pool, builder, calls):
-    """What is linked at small pages is read as a whole only where a copy would read it, too: here there are no pages and no memory for
-    one, or only an image is wanted."""
-    app = builder.executable("nopie")
-    limited = ["prlimit", "--as=8589934592"]
-    pool(0)
-    for options, prefix in [("backend=auto,segments=text", limited), ("backend=image,verbose=1", [])]:
-        assert not any("MADV_HUGEPAGE" in calls(app, True, options, prefix) for _ in range(3)), options
-    pool(64)
-    assert any("MADV_HUGEPAGE" in calls(app, True, "backend=auto,segments=text", limited) for _ in range(3))

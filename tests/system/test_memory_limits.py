@@ -57,7 +57,7 @@ def finish(argv, env):
             process.stdout.readline()
         for process in running:
             process.stdin.close()
-        return [process.wait(timeout=60) for process in running]
+        return [process.wait(timeout=helpers.PATIENCE) for process in running]
 
 
 def test_six_heaps_at_once(heap, library, thp, memory_group):

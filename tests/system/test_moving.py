@@ -52,10 +52,10 @@ def test_edges_and_segments(builder, prove, pool, variant, options):
     moved = ("text",) if "segments" in options else ALL
     if variant == "dso":
         app, [library] = builder.with_library(variant)
-        pages = prove([app], {library.name: moved}, patterns="libbig*", options=options).pages
+        pages = prove([app], {library.name: moved}, patterns="libbig*", options=f"backend=hugetlb,{options}").pages
     else:
         app = builder.executable(variant)
-        pages = prove([app], {app.name: moved}, options=options).pages
+        pages = prove([app], {app.name: moved}, options=f"backend=hugetlb,{options}").pages
     if variant in ("nopie", "aligned"):
         # Text 0x401000 to 0xc040e1; linked at 2 MiB 0x600000 to 0xe030e1; read-only data 5.2 MiB behind it.
         wanted = {"nopie": {"edges=small": 5, "segments=text": 5, "edges=small,segments=text": 3},
@@ -68,9 +68,9 @@ def test_executable_and_libraries(builder, prove, pool):
     pool(64)
     app, libraries = builder.with_library("dso", 2)
     moved = {library.name: ALL for library in libraries}
-    prove([app], moved, patterns="main:libbig*")
-    prove([app], {libraries[1].name: ALL}, patterns="libbig*:!libbig.so*")
-    prove([app], {libraries[0].name: ALL}, patterns=str(libraries[0].parent) + "/libbig.so*")
+    prove([app], moved, patterns="main:libbig*", options="backend=hugetlb")
+    prove([app], {libraries[1].name: ALL}, patterns="libbig*:!libbig.so*", options="backend=hugetlb")
+    prove([app], {libraries[0].name: ALL}, patterns=str(libraries[0].parent) + "/libbig.so*", options="backend=hugetlb")
 
 
 @pytest.mark.parametrize("data", ["thp", "off"])
@@ -80,7 +80,7 @@ def test_data(builder, prove, pool, thp, variant, data):
     pool(64)
     app = builder.executable(variant, words=6 * 2**17)
     moved = ALL if data == "off" else (*ALL, "data")
-    prove([app], {app.name: moved}, options=f"data={data}")
+    prove([app], {app.name: moved}, options=f"backend=hugetlb,data={data}")
 
 
 @pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
@@ -98,7 +98,7 @@ def test_bss(builder, prove, pool, thp, variant, random):
 def test_unwritten_data_stays_by_default(builder, prove, pool, thp):
     pool(64)
     app = builder.executable("pie", words=6 * 2**17)
-    prove([app], {app.name: ALL})
+    prove([app], {app.name: ALL}, options="backend=hugetlb")
 
 
 def test_auto_takes_thp_where_the_pool_is_empty(builder, prove, pool, thp):
@@ -119,7 +119,7 @@ def test_numa(builder, prove, pool, thp, numa, backend):
 def test_exceptions_through_moved_text(builder, prove, pool):
     pool(64)
     app = builder.exceptions()
-    status, stdout, _ = prove([app], {app.name: ALL}).moved
+    status, stdout, _ = prove([app], {app.name: ALL}, options="backend=hugetlb").moved
     assert (status, stdout) == (0, "caught: thrown 5\n")
 
 
@@ -150,16 +150,3 @@ def test_text_relocations(builder, pool):
     pool(64)
     app, _ = builder.with_library("dso-textrel")
     assert stays(app, "libbig*") == "hugeld: libbig.so.1: text stays: it has text relocations\n"
-
-
-def test_tiny(builder, pool):
-    pool(64)
-    assert stays(builder.tiny()) == "hugeld: tiny: text stays: no whole huge page lies inside\n"
-
-
-def test_own_objects_are_never_touched(builder, pool):
-    """Not ld.so, not the vdso, not libhugeld.so itself, with any patterns."""
-    pool(64)
-    said = stays(builder.tiny(), "*", "verbose=3")
-    assert "tiny" in said and "libc" in said
-    assert "ld-linux" not in said and "libhugeld" not in said and "vdso" not in said

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="needs strace
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory):
     library = tmp_path_factory.mktemp("empty") / "empty.so"
-    subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True, timeout=helpers.PATIENCE)
     return library
 
 
@@ -42,19 +42,6 @@ def calls_of(program, library, tmp_path, **variables):
 def test_no_call(builder, empty, tmp_path, variables):
     program = builder.tiny()
     assert calls_of(program, helpers.LIBRARY, tmp_path, **variables) == calls_of(program, empty, tmp_path, **variables)
-
-
-@pytest.mark.parametrize("variables", [
-    {"LD_HUGEPAGES": "main:libc*"}, {"LD_HUGEPAGES_OPTIONS": "verbose=1"},
-    {"LD_HUGEPAGES_OPTIONS": "perf_map=on"}, {"LD_HUGEPAGES_OPTIONS": "backend=nothing"}])
-def test_calls_where_something_is_asked_for(builder, empty, tmp_path, variables):
-    program = builder.tiny()
-    assert calls_of(program, helpers.LIBRARY, tmp_path, **variables) != calls_of(program, empty, tmp_path, **variables)
-
-
-def test_a_large_one_is_looked_at(builder, empty, tmp_path):
-    program = builder.executable("nopie")
-    assert calls_of(program, helpers.LIBRARY, tmp_path) != calls_of(program, empty, tmp_path)
 
 
 # --- what a start costs, over an empty library ---

@@ -56,14 +56,6 @@ def test_remedy_helps(builder, prove, pool):
     prove([app], {app.name: ("text",)}, options="backend=hugetlb,segments=text")
 
 
-def test_text_before_rodata(builder, prove, pool):
-    pool(TEXT)
-    app = builder.executable("nopie")
-    total = total_pages()
-    _, _, stderr = prove([app], {app.name: ("text",)}, options="backend=hugetlb,verbose=1", same=same_but_stderr).moved
-    assert stderr == short_line(app.name, RODATA, RODATA, total + RODATA, "rodata")
-
-
 def with_preloaded_library(builder):
     """(app, library, LD_PRELOAD's value for it): linked at 2 MiB, so that its pages are always the same number."""
     app = builder.executable("nopie")
@@ -178,12 +170,6 @@ def test_strict_lets_run(builder, pool, patterns, options):
     result = strict(app, patterns, options)
     assert (result.returncode, result.stdout) == (lambda r: (r.returncode, r.stdout))(helpers.run([app]))
     assert "stays" not in result.stderr
-
-
-def test_strict_when_it_moves(builder, prove, pool):
-    pool(TEXT + RODATA)
-    app = builder.executable("nopie")
-    prove([app], {app.name: ALL}, options="backend=hugetlb,strict=on")
 
 
 def test_strict_library(builder, pool):

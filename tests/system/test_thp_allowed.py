@@ -35,9 +35,3 @@ def test_disabled_for_the_process(builder, prove, thp):
     prefix = ["/usr/bin/python3", "-c", script]  # 41: PR_SET_THP_DISABLE
     sentence = "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)"
     stays_because(prove, prefix, builder.executable("nopie"), sentence)
-
-
-def test_written_data_stays_intact(builder, prove, thp):
-    """fork() and writing to data on thp: the child and the parent each see their own."""
-    app = builder.executable("pie", words=6 * 2**17)
-    prove([app], {app.name: ("text", "rodata", "data")}, options="backend=thp,data=thp", backend="thp")

@@ -11,7 +11,6 @@ import pytest
 
 import helpers
 import programs
-from smaps import read_smaps
 
 TINY = "hugeld: tiny: text stays: no whole huge page lies inside\n"
 
@@ -23,7 +22,7 @@ def outcome(result):
 def test_empty_is_unset(builder, pool):
     pool(64)
     app = builder.executable("nopie")
-    unset, empty = (outcome(helpers.run_preloaded([app], patterns, "verbose=2")) for patterns in (None, ""))
+    unset, empty = (outcome(helpers.run_preloaded([app], patterns, "backend=hugetlb,verbose=2")) for patterns in (None, ""))
     assert unset == empty and "text 5 pages hugetlb" in empty[2]
     assert helpers.run_preloaded([app], "!*", "verbose=2").stderr == ""
 
@@ -48,18 +47,12 @@ def test_silent_by_default(builder, pool):
             assert outcome(helpers.run_preloaded([app], options=options)) == outcome(helpers.run([app]))
 
 
-def test_verbose_1_says_nothing_when_all_moves(builder, pool):
-    pool(64)
-    assert helpers.run_preloaded([builder.executable("nopie")], options="verbose=1").stderr == ""
-    assert helpers.run_preloaded([builder.tiny()], options="verbose=1").stderr == ""
-
-
 def test_verbose_2(builder, pool):
     pool(64)
     app, libraries = builder.with_library("dso-aligned")
-    stderr = helpers.run_preloaded([builder.executable("nopie")], options="verbose=2").stderr
+    stderr = helpers.run_preloaded([builder.executable("nopie")], options="backend=hugetlb,verbose=2").stderr
     assert stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
-    stderr = helpers.run_preloaded([app], "main:libbig*", "verbose=2").stderr
+    stderr = helpers.run_preloaded([app], "main:libbig*", "backend=hugetlb,verbose=2").stderr
     assert stderr == (
         "hugeld: small-dso-aligned: text stays: no whole huge page lies inside\n"
         "hugeld: libbig.so.1: text 5 pages hugetlb, rodata 4 pages hugetlb\n"
@@ -80,14 +73,9 @@ def test_verbose_2_counts_what_is_too_small(builder):
     assert lines("*", "verbose=1") == []
 
 
-def test_verbose_2_thp(builder, thp):
-    stderr = helpers.run_preloaded([builder.executable("nopie")], options="verbose=2,backend=thp").stderr
-    assert stderr == "hugeld: app-nopie: text 5 pages thp, rodata 1 page thp\n"
-
-
 def test_verbose_3(builder, pool):
     pool(64)
-    lines = helpers.run_preloaded([builder.executable("nopie")], options="verbose=3,reserve_pages=2").stderr.splitlines()
+    lines = helpers.run_preloaded([builder.executable("nopie")], options="backend=hugetlb,verbose=3,reserve_pages=2").stderr.splitlines()
     lines = [line for line in lines if "not mapped from an image" not in line]  # said where the machine has a store
     assert lines[:2] == ["hugeld: app-nopie: text needs 5 pages, 62 available", "hugeld: app-nopie: rodata needs 1 page, 57 available"]
     assert lines[2] == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb"
@@ -153,28 +141,6 @@ def test_wrong_option_keeps_the_default(builder, pool):
     assert outcome(result)[:2] == outcome(helpers.run([app]))[:2]
 
 
-def test_control_characters_do_not_reach_the_terminal(builder):
-    result = helpers.run_preloaded([builder.tiny()], options="\x1b[2J\n\r=1")
-    assert "\x1b" not in result.stderr and result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("piece", ["*", "a", ":", "!", "[", "*[a-", "?*:", "main:", "\\"])
-def test_endless_patterns(builder, piece):
-    text = (piece * 65536)[:65536]
-    app = builder.tiny()
-    for variable in ({"patterns": text}, {"options": text}, {"options": "exe=" + text}):
-        result = helpers.run_preloaded([app], **variable)
-        assert (result.returncode, result.stdout) == (4, "tiny\n")
-        assert result.stderr.count("\n") <= 65536
-
-
-@pytest.mark.parametrize("patterns", ["!*", ":", ":::", "!", "!main", "nothing*", "!nothing", "main:!*"])
-def test_nothing_selected(builder, pool, patterns):
-    pool(64)
-    result = helpers.run_preloaded([builder.executable("nopie")], patterns, "verbose=3")
-    assert outcome(result) == outcome(helpers.run([builder.executable("nopie")]))
-
-
 # --- names ---
 
 NOBODY = "hugeld: LD_HUGEPAGES: {}: no object that is loaded at startup has this name{}\n"
@@ -193,17 +159,6 @@ def test_name_that_nothing_has(builder, options):
     lines = [line for line in stderr.splitlines(keepends=True) if "LD_HUGEPAGES" in line]
     assert lines == [NOBODY.format(name, LATER) for name in ("nod", "libssl.so.1.1")]
     assert (code, stdout) == (4, "tiny\n")
-
-
-def test_name_that_nothing_has_is_silent_by_default(builder):
-    assert names(builder.tiny(), "nod", None) == (4, "tiny\n", "")
-    assert names(builder.tiny(), "nod", "verbose=3,strict=on,exe=other") == (4, "tiny\n", "")
-
-
-def test_name_that_nothing_has_and_strict(builder):
-    end = "; strict=on ends the program"
-    assert names(builder.tiny(), "main:nod", "strict=on") == (127, "", NOBODY.format("nod", end))
-    assert names(builder.tiny(), "nothing*:!nod", "strict=on") == (4, "tiny\n", "")
 
 
 @pytest.mark.parametrize("patterns", ["main,libc.so.6", "main,lib*"])
@@ -229,7 +184,7 @@ def test_comma_in_a_name(builder, tmp_path):
 def test_only(builder, pool, only, moves):
     pool(64)
     app = builder.executable("nopie")
-    stderr = helpers.run_preloaded([app], options=f"verbose=2,exe={only.format(path=app)}").stderr
+    stderr = helpers.run_preloaded([app], options=f"backend=hugetlb,verbose=2,exe={only.format(path=app)}").stderr
     assert stderr == ("hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n" if moves else "")
 
 
@@ -238,115 +193,14 @@ def test_children_do_the_same(builder, pool):
     pool(64)
     one, two = builder.executable("nopie"), builder.executable("six")
     argv = ["/bin/sh", "-c", f'"{one}" exec "{two}"; exit 9']
-    result = helpers.run_preloaded(argv, options="verbose=2")
+    result = helpers.run_preloaded(argv, options="backend=hugetlb,verbose=2")
     plain = helpers.run(argv)
     assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
     said = [line.split(":")[1].strip() for line in result.stderr.splitlines()]
     assert said[-2:] == ["app-nopie", "app-six"] and said[:-2] in (["dash"], ["sh"], ["bash"])
 
 
-def test_only_leaves_children_alone(builder, pool):
-    pool(64)
-    one, two = builder.executable("nopie"), builder.executable("six")
-    argv = ["/bin/sh", "-c", f'"{one}" exec "{two}"; exit 9']
-    result = helpers.run_preloaded(argv, options="verbose=2,exe=app-six")
-    assert [line.split(":")[1].strip() for line in result.stderr.splitlines()] == ["app-six"]
-
-
-def test_forked_child_shares_the_pages(builder, pool, library, pause_library):
-    """The child of fork() takes no page: text on hugetlb is shared with the parent."""
-    pool(6)
-    app = builder.executable("nopie")
-    result = helpers.run_preloaded([app], options="backend=hugetlb,verbose=1,strict=on")
-    assert outcome(result) == outcome(helpers.run([app]))
-
-
-# --- secure mode ---
-
-
-@pytest.fixture
-def setuid_copy(root, builder, shared_folder):
-    """A set-user-ID copy of a large program."""
-    copy = shared_folder / "setuid-app"
-    shutil.copy(builder.executable("nopie"), copy)
-    copy.chmod(0o4755)
-    flags = os.statvfs(copy).f_flag
-    if flags & os.ST_NOSUID:
-        pytest.skip(f"{copy} is on a file system mounted nosuid")
-    yield copy
-    copy.unlink()
-
-
-def as_nobody(*argv):
-    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *argv]
-
-
-def test_secure_mode(setuid_copy, library, pool, tmp_path):
-    """Loaded through /etc/ld.so.preload, in a mount namespace of this test's own, into a set-user-ID program: nothing.
-    The same program started by its owner moves, so the library was there."""
-    pool(64)
-    if helpers.run(["unshare", "-m", "true"]).returncode != 0:
-        pytest.skip("unshare -m is not allowed")
-    etc = tmp_path / "etc"
-    shutil.copytree("/etc", etc, symlinks=True)
-    (etc / "ld.so.preload").write_text(f"{library}\n")
-    script = f'mount --make-rprivate / && mount --bind {etc} /etc && exec "$@"'
-    namespace = ["unshare", "-m", "/bin/sh", "-c", script, "sh"]
-    env = helpers.environment(LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="verbose=3,exe=setuid-app")
-    owner = helpers.run([*namespace, setuid_copy], env)
-    nobody = helpers.run([*namespace, *as_nobody(setuid_copy)], env)
-    plain = helpers.run([setuid_copy])
-    assert "text 5 pages hugetlb" in owner.stderr
-    assert (owner.returncode, owner.stdout) == (nobody.returncode, nobody.stdout) == (plain.returncode, plain.stdout)
-    assert nobody.stderr == ""
-
-
-def test_preload_is_dropped_by_the_dynamic_linker(setuid_copy, library, pool):
-    pool(64)
-    env = helpers.preload(library, options="verbose=3,exe=setuid-app")
-    result = helpers.run(as_nobody(setuid_copy), env)
-    assert (result.returncode, result.stderr) == (3, "")
-
-
 # --- other ways to start ---
-
-
-def test_started_by_the_dynamic_linker(builder, pool):
-    """ld.so PROGRAM: /proc/self/exe is ld.so, the program moves all the same."""
-    pool(64)
-    app = builder.executable("pie")
-    interpreter = next(m.name for m in read_smaps(os.getpid()) if "ld-linux" in m.name)
-    result = helpers.run_preloaded([interpreter, app], options="verbose=2,backend=hugetlb")
-    assert re.match(r"hugeld: app-pie: text [45] pages hugetlb", result.stderr)
-    plain = helpers.run([interpreter, app])
-    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
-
-
-def test_without_proc(builder, pool, root):
-    """No /proc: nothing moves, a line gives the reason, the program runs."""
-    pool(64)
-    if helpers.run(["unshare", "-m", "true"]).returncode != 0:
-        pytest.skip("unshare -m is not allowed")
-    app = builder.executable("nopie")
-    hidden = ["unshare", "-m", "/bin/sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
-    env = {"LD_PRELOAD": str(helpers.LIBRARY), "LD_HUGEPAGES_OPTIONS": "verbose=1,backend=hugetlb"}
-    result = helpers.run([*hidden, "env", *(f"{k}={v}" for k, v in env.items()), app])
-    assert (result.returncode, result.stdout) == (lambda r: (r.returncode, r.stdout))(helpers.run([app]))
-    assert "stays: /proc/self/maps or pagemap cannot be read" in result.stderr
-
-
-@pytest.mark.parametrize("limit", ["-v 200000", "-d 1000", "-n 4", "-n 3", "-l 0"])
-def test_resource_limits(builder, pool, limit):
-    """Little address space, data, descriptors or locked memory: it moves or stays, and runs as it would without."""
-    pool(64)
-    app = builder.executable("nopie")
-    argv = ["/bin/bash", "-c", f'ulimit {limit}; exec "$@"', "bash", app]
-    plain = helpers.run(argv)
-    for backend in ("hugetlb", "thp"):
-        env = helpers.environment(T_LIBRARY=helpers.LIBRARY, LD_HUGEPAGES_OPTIONS=f"backend={backend}")
-        moved = helpers.run([*argv[:2], f'ulimit {limit}; LD_PRELOAD=$T_LIBRARY exec "$@"', "bash", app], env)
-        if plain.returncode == 3:
-            assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout), moved.stderr
 
 
 @pytest.mark.parametrize("options", ["", "bss=thp"])

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 
 from archive import Archive, Unavailable, run
-from guest_amd64 import LEAVE, MODULES, PYTEST, PYTHON, XFS, compile_modules, make_xfs
+from guest_amd64 import LEAVE, PYTEST, PYTHON, compile_modules
 from image import Root
 from machine import Guest
 
@@ -27,8 +27,6 @@ LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
 
 # The programs' release: its libc is not newer than the cross compiler's, its Python has this machine's byte code.
 SUITES = ["bookworm", "bookworm-security"]
-# Newer libcs, each with the patched linker that is built for it where its compiler is (../ldso/suite).
-LIBC_SUITES = {"trixie": ["trixie", "trixie-security"], "sid": ["sid"]}
 BUILD_PACKAGES = [
     "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libelf-dev", "libelf1", "libjansson-dev",
     "libjansson4", "liblzma-dev", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
@@ -36,21 +34,11 @@ BUILD_PACKAGES = [
 # One list, so that they are always of the same version.
 LDSO_PACKAGES = ["glibc-source", "libc6"]
 PROGRAM_PACKAGES = [
-    "busybox-static", "g++-12", "git", "libcrypt1", "libexpat1", "libffi8", "libgcc-s1", "libgmp10", "libisl23", "libmpc3",
-    "libmpfr6", "libpcre2-8-0", "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "perl-base", "python3.11-minimal",
-    "restic", "strace",
-]
-DATABASE_PACKAGES = [
-    "libaio1", "libcap2", "libgcrypt20", "libgpg-error0", "liblz4-1", "libnuma1", "libssl3", "libsystemd0", "liburing2",
-    "mariadb-server-core",
-]
-LLVM_PACKAGES = [
-    "libbsd0", "libedit2", "libicu72", "libllvm14", "libmd0", "libtinfo6", "libxml2", "libz3-4",
-    "llvm-14",
+    "busybox-static", "g++-12", "libexpat1", "libffi8", "libgcc-s1", "libgmp10", "libisl23", "libmpc3", "libmpfr6",
+    "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "python3.11-minimal", "strace",
 ]
 COMMANDS = {
     "python3.11": "usr/bin/python3.11", "strace": "usr/bin/strace", "cc1plus": "usr/lib/gcc/aarch64-linux-gnu/12/cc1plus",
-    "git": "usr/bin/git", "perl": "usr/bin/perl", "restic": "usr/bin/restic",
 }
 APPLETS = ("sh", "cat", "chmod", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true", "umount")
 
@@ -80,9 +68,8 @@ def build(tree):
     run(["make", "-j2", f"B={BUILD}", f"CONFIG={config}", "all", "unit-tests"], cwd=ROOT)
 
 
-def build_programs(folder, tree, huge_bytes, chosen):
-    """The programs that the tests compile, by their own fixtures, with the cross compiler in the compiler's place; CHOSEN: of
-    prebuild.py."""
+def build_programs(folder, huge_bytes):
+    """The programs that the tests compile, by their own fixtures, with the cross compiler in the compiler's place."""
     tools = folder / "tools"
     tools.mkdir()
     for name in ("gcc", "nm"):
@@ -92,36 +79,15 @@ def build_programs(folder, tree, huge_bytes, chosen):
         (tools / name).symlink_to(path)
     programs = folder / "programs"
     argv = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", folder / "t",
-            HERE / "arm64" / "prebuild.py", "-k", chosen]
+            HERE / "arm64" / "prebuild.py"]
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "B": str(BUILD), "T_PREBUILT": str(programs),
-           "T_HUGE_BYTES": str(huge_bytes), "T_TREE": str(tree), "T_VM": "1"}
+           "T_HUGE_BYTES": str(huge_bytes), "T_VM": "1"}
     result = subprocess.run([str(a) for a in argv], env=env, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise Unavailable(f"arm64/prebuild.py: {result.stdout[-2000:]}{result.stderr[-2000:]}")
     (programs / "names").write_text(run([tools / "nm", "-D", "--undefined-only", BUILD / "libhugeld.so"]))
     shutil.rmtree(folder / "t")
     return programs
-
-
-# In another suite: its compiler makes its dynamic linker, which is the distribution's without the series.
-BUILD_LINKER = """
-tools/install-packages build ldso check-ldso
-tools/install-packages ldso-arm64
-glibc-patches/build -r build/arm64/root -d build/arm64/ldso
-T_TREE=build/arm64/root python3 -B -m pytest -q -p no:cacheprovider tests/vm/arm64/prebuild.py -k without_the_series
-"""
-
-
-def build_linker(tree, suite):
-    """The patched dynamic linker for the libc6 in TREE, which is SUITE's (Debian 12's: None); its path."""
-    if suite is None:
-        run([ROOT / "glibc-patches" / "build", "-r", tree, "-d", BUILD / "ldso"])
-        return BUILD / "ldso" / "ld.so"
-    inside = ROOT / "build" / "suites" / suite / "arm64"
-    shutil.rmtree(inside / "root", ignore_errors=True)
-    shutil.copytree(tree, inside / "root", symlinks=True)
-    run([TESTS / "ldso" / "suite", suite, "--", "sh", "-euc", BUILD_LINKER])
-    return inside / "ldso" / "ld.so"
 
 
 def find_library(tree, name):
@@ -156,14 +122,14 @@ def add_python(root, tree):
              root.inside(folder)])
 
 
-def make_root(folder, tree, commands, huge_bytes, linker, chosen):
+def make_root(folder, tree, huge_bytes, linker):
     root = Root(folder / "root")
     root.inside("/usr/lib/ld-linux-aarch64.so.1").symlink_to("aarch64-linux-gnu/ld-linux-aarch64.so.1")
     root.add(tree / "bin/busybox", at="/usr/bin/busybox", libraries=False)
     for name in APPLETS:
         root.inside(f"/usr/bin/{name}").symlink_to("busybox")
     add_python(root, tree)
-    for name, path in commands.items():
+    for name, path in COMMANDS.items():
         add_program(root, tree, tree / path, f"/usr/bin/{name}")
     for name in ("libgcc_s.so.1", "libffi.so.8"):  # backtrace(3) and Python's ctypes load them
         add_program(root, tree, find_library(tree, name), f"/usr/lib/aarch64-linux-gnu/{name}")
@@ -177,11 +143,9 @@ def make_root(folder, tree, commands, huge_bytes, linker, chosen):
     root.add_tree(ROOT / "harness", at="/hugeld/harness", leave=("__pycache__",))
     for name in ("system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
-    root.add_tree(build_programs(folder, tree, huge_bytes, chosen), at="/programs")
+    root.add_tree(build_programs(folder, huge_bytes), at="/programs")
     root.add_tree(folder.parent / "cases", at="/hugeld/cases")
     compile_modules(root)
-    make_xfs(folder)
-    run(["tar", "-C", folder, "-S", "--format=gnu", "-cf", root.inside(f"/hugeld/{XFS}.tar"), XFS])
     root.write("/usr/bin/gcc", GCC, 0o755)
     root.write("/usr/bin/nm", NM, 0o755)
     root.add(HERE / "arm64" / "init", at="/init", libraries=False)
@@ -199,46 +163,27 @@ def make_archive(root, path):
     return path
 
 
-def make_image_of(folder, programs, commands, huge_bytes, suite=None):
-    """An image with these lists of packages, and with the libc6 of SUITE."""
-    archive = Archive("arm64", SUITES)
-    libc_archive = Archive("arm64", LIBC_SUITES[suite]) if suite else archive
-    with archive.packages(BUILD_PACKAGES) as tree:
-        build(tree)
-    tree = folder / "tree"
-    with libc_archive.packages(LDSO_PACKAGES) as found:
-        linker = build_linker(found, suite)
-        shutil.copytree(found, tree, symlinks=True)
-    for names in (BUILD_PACKAGES, *programs):
+def make_image(folder, huge_bytes=2 << 20):
+    archive, tree = Archive("arm64", SUITES), folder / "tree"
+    with archive.packages(BUILD_PACKAGES) as found:
+        build(found)
+    with archive.packages(LDSO_PACKAGES) as found:
+        run([ROOT / "glibc-patches" / "build", "-r", found, "-d", BUILD / "ldso"])
+    for names in (LDSO_PACKAGES, BUILD_PACKAGES, PROGRAM_PACKAGES):
         with archive.packages(names) as found:
             shutil.copytree(found, tree, symlinks=True, dirs_exist_ok=True)
-    chosen = "not without_the_series" if suite else ""
-    return make_archive(make_root(folder, tree, commands, huge_bytes, linker, chosen), folder / "root.cpio")
-
-
-def make_image(folder, suite=None):
-    commands = {**COMMANDS, "mariadbd": "usr/sbin/mariadbd"}
-    return make_image_of(folder, [PROGRAM_PACKAGES, DATABASE_PACKAGES], commands, 2 << 20, suite)
-
-
-def make_image_trixie(folder):
-    return make_image(folder, "trixie")
-
-
-def make_image_sid(folder):
-    return make_image(folder, "sid")
+    return make_archive(make_root(folder, tree, huge_bytes, BUILD / "ldso" / "ld.so"), folder / "root.cpio")
 
 
 def make_image_16k(folder):
-    commands = {**COMMANDS, "llc": "usr/lib/llvm-14/bin/llc"}
-    return make_image_of(folder, [PROGRAM_PACKAGES, LLVM_PACKAGES], commands, HUGE_16K)
+    return make_image(folder, huge_bytes=HUGE_16K)
 
 
 def guest(name, package, image, *suites, tests="arm64", **changes):
     # The architected algorithm of pointer authentication takes most of the emulator's time, and nothing needs it.
     return Guest(name, "arm64", list(suites), package,
                  ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"], image,
-                 initramfs=True, console="ttyAMA0", results="ttyAMA0", modules=(*MODULES, "loop"), tests=tests, **changes)
+                 initramfs=True, console="ttyAMA0", results="ttyAMA0", tests=tests, **changes)
 
 
 def guest_16k(name, *suites, **changes):
@@ -249,8 +194,4 @@ GUESTS = [
     guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security"),
     guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security"),
     guest_16k("6.12-arm64-16k", "trixie", "trixie-security"),
-    guest_16k("newest-arm64-16k", "sid", is_usual=False),
-    # Building glibc takes minutes.
-    guest("6.12-arm64-trixie", "linux-image-arm64", make_image_trixie, *LIBC_SUITES["trixie"], tests="arm64-linker", is_usual=False),
-    guest("newest-arm64-sid", "linux-image-arm64", make_image_sid, *LIBC_SUITES["sid"], tests="arm64-libc", is_usual=False),
 ]

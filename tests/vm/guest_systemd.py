@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The guest whose process 1 is systemd: the files of guest_amd64.py, those that systemd needs to start a service and
-nothing that it would start by itself but two units for test_vm_boot.py, coredumpctl and gdb, and Debian's PostgreSQL and MariaDB with
-empty data folders."""
+nothing that it would start by itself but two units for test_vm_boot.py, and Debian's PostgreSQL with an empty data folder."""
 
 import glob
 import os
@@ -17,19 +16,15 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SECOND = "second.ext4"
 
-# systemd-coredump would set kernel.core_pattern of this machine if it were installed, and wants systemd of its own version.
-PACKAGES = ("systemd", "libsystemd-shared", "systemd-coredump")
-PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown", "systemd-coredump", "systemd-sysctl")
+PACKAGES = ("systemd", "libsystemd-shared")
+PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown")
 UNITS = ("basic.target", "multi-user.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target", "final.target",
          "local-fs.target", "local-fs-pre.target", "timers.target", "slices.target", "paths.target",
-         "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket",
-         "systemd-coredump.socket", "systemd-coredump@.service")
+         "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
 FILES = ("usr/lib/*/systemd/libsystemd-*.so", *(f"lib/systemd/{name}" for name in PROGRAMS),
-         *(f"lib/systemd/system/{name}" for name in UNITS), "bin/systemctl", "bin/journalctl", "usr/bin/coredumpctl",
-         "usr/bin/systemd-run", "usr/lib/systemd/user/*.target", "usr/lib/systemd/user/systemd-exit.service",
-         "usr/lib/sysctl.d/50-coredump.conf")
-# The former's package makes the user that looks at cores, with libdw; the latter is test_vm_user.py's.
-USERS = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\nsomebody:x:12345:12345::/home/somebody:/bin/sh\n"
+         *(f"lib/systemd/system/{name}" for name in UNITS), "bin/systemctl", "bin/journalctl", "usr/bin/systemd-run",
+         "usr/lib/systemd/user/*.target", "usr/lib/systemd/user/systemd-exit.service")
+USERS = "somebody:x:12345:12345::/home/somebody:/bin/sh\n"  # of test_vm_user.py
 
 
 def add_systemd(root):
@@ -40,20 +35,12 @@ def add_systemd(root):
                 raise Unavailable(f"{' '.join(PACKAGES)} of bookworm have no {pattern}")
             for path in found:
                 root.add(path, at=f"/{path.relative_to(tree)}")
-    for path in glob.glob("/usr/lib/*/libdw.so.1"):
-        root.add(path)
     root.write("/etc/passwd", pathlib.Path("/etc/passwd").read_text() + USERS)
     root.write("/etc/systemd/system/hugeld-tests.service", (HERE / "systemd" / "hugeld-tests.service").read_text())
     root.write("/etc/hosts", "127.0.0.1 localhost\n")
     root.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     root.inside("/var/run").symlink_to("../run")
     root.inside("/init").symlink_to("lib/systemd/systemd")
-
-
-def add_gdb(root):
-    root.add_command("gdb")
-    root.add_tree("/usr/share/gdb", leave=("auto-load",))
-    root.inside("/var/tmp").mkdir()
 
 
 def add_hugeld(root):
@@ -119,22 +106,6 @@ def add_debians_postgres(root):
     root.write("/etc/postgresql/15/main/conf.d/guest.conf", "ssl = off\n")
 
 
-def add_debians_mariadb(root):
-    """The server with its unit, settings, scripts, and an empty data folder.  Its owner there is set by the test."""
-    if not os.path.exists("/lib/systemd/system/mariadb.service"):
-        raise Unavailable("MariaDB is not installed (mariadb-server)")
-    root.add("/lib/systemd/system/mariadb.service")
-    root.add_command("bash", "mariadbd", "my_print_defaults", "galera_recovery", "mktemp", "id", "chmod", "grep", "egrep", "logger", "mysql")
-    for name in ("charsets", "english"):
-        root.add_tree(f"/usr/share/mysql/{name}")
-    root.add("/usr/share/mysql/debian-start.inc.sh")
-    root.add_tree("/etc/mysql")
-    with tempfile.TemporaryDirectory() as folder:
-        run(["mariadb-install-db", "--no-defaults", f"--datadir={folder}/data", "--skip-test-db", "--auth-root-authentication-method=normal",
-             "--innodb-log-file-size=4M"])
-        shutil.copytree(f"{folder}/data", root.inside("/var/lib/mysql"))
-
-
 def add_boot(root):
     """What test_vm_boot.py finds: two listed services that start at boot, one of them before the local file systems are there."""
     python = os.path.realpath(guest_amd64.PYTHON)
@@ -157,12 +128,10 @@ def make_image(folder):
     root = guest_amd64.make_root(folder)
     root.add_command("ldconfig", "rm", "stat")
     add_systemd(root)
-    add_gdb(root)
     add_hugeld(root)
     add_service(root)
     add_postgres(root)
     add_debians_postgres(root)
-    add_debians_mariadb(root)
     add_boot(root)
     root.add_tree(ROOT / "debian", at="/hugeld/debian")
     for name in ("doc/services.md", "glibc-patches/README.md"):

@@ -48,11 +48,10 @@ class Guest:
     console: str = "ttyS0"
     results: str = "ttyS1"  # the console itself on machines that have no other port
     disks: typing.Sequence[str] = ()  # files beside the image, which a test mounts: /dev/nvme0n2 and so on
-    modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk, or in the initramfs (vmguest.load_modules)
+    modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk (vmguest.load_modules)
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     tests: str = ""  # the kind of its tests (table.toml)
     huge_bytes: int = 2 << 20  # the size of its huge page
-    is_usual: bool = True  # False: only when it is named
     native: str = ""  # the machine (uname -m) on which KVM can run it
     limit: int = 3600  # seconds: several times its time on an idle machine
 
@@ -71,15 +70,6 @@ def accelerators(guest):
     return ["kvm", "tcg,thread=multi"] if usable else ["tcg,thread=multi"]
 
 
-def add_modules(image, kernel):
-    """IMAGE, an archive that the kernel unpacks, and after it another one with the KERNEL's modules."""
-    both = image.with_name(f"{kernel.parent.name}.cpio")
-    shutil.copy(image, both)
-    with open(both, "ab") as file:
-        subprocess.run(["cpio", "-o", "-H", "newc", "-R", "0:0", "--quiet"], cwd=kernel.parent, input=b"modules.tar", stdout=file, check=True)
-    return both
-
-
 def qemu_command(guest, kernel, image, accelerator, serial, arguments=()):
     if shutil.which(guest.qemu[0]) is None:
         raise Unavailable(f"{guest.qemu[0]} is not installed")
@@ -89,7 +79,7 @@ def qemu_command(guest, kernel, image, accelerator, serial, arguments=()):
                   "-numa", f"node,nodeid={node},cpus={node},memdev=m{node}"]
     megabytes = 2 * int(guest.memory[:-1])
     if guest.initramfs:
-        words, disk = ["rdinit=/init"], ["-initrd", str(add_modules(image, kernel) if guest.modules else image)]
+        words, disk = ["rdinit=/init"], ["-initrd", str(image)]
     else:
         words = [f"root=PARTUUID={DISK_SIGNATURE:08x}-01", "rw", "init=/init"]
         # One controller: two would be found in any order.

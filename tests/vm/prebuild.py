@@ -13,7 +13,7 @@ import pytest
 import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path += [str(HERE / "guest"), str(HERE.parent / "attach"), str(HERE.parent / "surroundings")]  # vmguest, attaching, docker
+sys.path += [str(HERE / "guest"), str(HERE.parent / "attach"), str(HERE.parent / "surroundings")]  # vmguest, attaching, surroundings
 WORDS = 6 * 2**17  # 6 MiB of writable data
 
 
@@ -30,7 +30,7 @@ guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
 attach = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
 exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
-program, early, under, stop_at, first = writable.program, writable.early, guest.under, guest.stop_at, guest.first
+program, early, under, first = writable.program, writable.early, guest.under, guest.first
 tool, confine = surroundings.tool, surroundings.confine
 service, pie_service, targets, steps = systemd.service, systemd.pie_service, attach.targets, attach.steps
 
@@ -40,8 +40,8 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, confine, program, early, under, stop_at, first, service, pie_service, targets,
-               steps, tmp_path_factory):
+def test_build(builder, pause_library, empty_library, confine, program, early, under, first, service, pie_service, targets, steps,
+               tmp_path_factory):
     for variant in programs.EXECUTABLES:
         builder.executable(variant)
     for variant in ("nopie", "pie"):
@@ -52,8 +52,6 @@ def test_build(builder, pause_library, empty_library, confine, program, early, u
         builder.with_library(variant, 2)
     for variant in writable.VARIANTS:
         program(variant)
-    for variant in ("nopie", "pie"):
-        program(variant, "-DBSS_WORDS=134217728")
     for kind in ("exec", "pie", "static"):
         targets[kind]
     for variant in exec_stop.VARIANTS:

@@ -2,8 +2,6 @@
 """Writable data is on transparent huge pages, exactly as planned, and not one byte of it changes; pages that the program
 never touches take no memory."""
 
-import re
-
 import pytest
 
 import helpers
@@ -62,18 +60,3 @@ def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
         helpers.wait_until(lambda: helpers.state_of(process.pid) == "T", what="the program's own stop")
         assert sum(m.thp_bytes for m in bss()) >= helpers.HUGE
         assert process.finish()[0] == 0
-
-
-@pytest.mark.check_all
-@pytest.mark.parametrize("variant", ["nopie", "pie"])
-@pytest.mark.parametrize("options", ["data=thp", "data=thp,backend=thp"])
-def test_sparse(program, library, empty_library, pool, thp, variant, options):
-    """1 GiB of .bss, one byte touched in every MiB: it costs at most the moved bytes.  (bss=thp costs the whole GiB.)"""
-    pool(64)
-    app = program(variant, "-DBSS_WORDS=134217728")
-    plain, moved = (helpers.run_preloaded([app, "sparse"], options=f"verbose=2,{options}", library=lib)
-                    for lib in (empty_library, library))
-    pages = sum(map(int, re.findall(r"(\d+) pages? thp\b(?! .advised)", moved.stderr)))
-    rss = [int(re.fullmatch(r"VmRSS:\s+(\d+) kB\n", r.stdout)[1]) * 1024 for r in (plain, moved)]
-    # The library itself takes room too.
-    assert pages >= 2 and rss[1] <= rss[0] + pages * helpers.HUGE + library.stat().st_size, (rss, moved.stderr)

@@ -11,7 +11,7 @@ import pytest
 import helpers
 from proof import read_plans
 from smaps import read_smaps
-from writable import ALL, FIXED
+from writable import ALL
 
 CHILDREN, THREADS = 50 if os.environ.get("T_VM") else 200, 8  # in a guest the processor is emulated
 
@@ -52,16 +52,3 @@ def test_no_signal_ever(program, run_exhausted, pool, thp, options, threads):
         assert (hugetlb_bytes(process.pid, False), hugetlb_bytes(process.pid, True)) == (text, 0)
         returncode, stdout, stderr = process.finish()
     assert f"\nexited {CHILDREN}, wrong 0, killed 0\n" in stdout and (returncode, stderr) == (0, ""), (stdout, stderr)
-
-
-@pytest.mark.parametrize("options", ["data=thp", "data=off", "data=thp,bss=thp"])
-@pytest.mark.parametrize("variant, prefix", [("nopie", FIXED), ("pie", ())])
-def test_other_ways(program, run_exhausted, pool, thp, variant, prefix, options):
-    """vfork, posix_spawn, system, popen, _Fork, clone, double fork, children of children, daemon."""
-    app = program(variant)
-    plain = helpers.run([app, "children"])
-    assert plain.returncode == 0 and "\ndaemon: right\n" in plain.stdout and "WRONG" not in plain.stdout
-    with run_exhausted([app, "children"], f"backend=hugetlb,{options}", prefix) as process:
-        pool(0)
-        returncode, stdout, stderr = process.finish()
-    assert (returncode, stdout, stderr) == (0, plain.stdout, "")

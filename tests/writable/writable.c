@@ -2,25 +2,16 @@
 /* Looks at every byte of its writable data and of the heap that early.c made, then does as argv[1] says:
 
      check             nothing more
-     heap              sbrk(2) and malloc(3) in every way, over 1 GiB
      fork N THREADS    N children read and write all of the data while THREADS threads write to it and others
                        map, fork and send signals (churn.h); with a fourth argument it stops (SIGSTOP) after
                        the first child
-
-     children          every other way to make one: vfork, posix_spawn, daemon, in children of children, ...
-
-     sparse            writes one byte in every MiB of .bss and tells its resident size
 
    Exit status 0 and a line of "right" for each thing that is as it must be. */
 #define _GNU_SOURCE
 #include "writable.h"
 #include "../churn.h"
 
-#include <malloc.h>
-#include <sched.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
 
 #define TEXT_OF(x) #x
 #define STRING_OF(x) TEXT_OF(x)
@@ -32,7 +23,6 @@ uint64_t much_bss[BSS_WORDS];
 size_t early_check(void) __attribute__((weak));
 int early_filled(void) __attribute__((weak));
 uint64_t big_sum(uint64_t x) __attribute__((weak)); /* the large text and read-only data */
-extern char _end[];
 
 static int failures;
 
@@ -52,103 +42,6 @@ static void check_contents(void) {
     say("contents", wrong == 0);
     if (big_sum)
         printf("sum %016lx\n", (unsigned long)big_sum(1));
-}
-
-/* --- the heap --- */
-
-static bool is_zero(const char *at, size_t bytes) {
-    while (bytes > 0 && at[bytes - 1] == 0)
-        bytes--;
-    return bytes == 0;
-}
-
-/* Grows and shrinks. */
-static void use_break(void) {
-    size_t bytes = 3 << 20;
-    bool grew = true, shrank = true;
-    for (int i = 0; i < 3; i++) {
-        char *begin = sbrk(0), *more = sbrk((intptr_t)bytes);
-        if (more == (void *)-1) {
-            puts("the break is limited");
-            return;
-        }
-        grew = grew && more == begin && is_zero(more, bytes);
-        if (more != begin)
-            break;
-        memset(more, 0x5a, bytes);
-        shrank = shrank && sbrk(-(intptr_t)bytes) != (void *)-1 && sbrk(0) == begin;
-    }
-    say("sbrk grows", grew);
-    say("sbrk shrinks", shrank);
-}
-
-#define LIVE 256
-static unsigned char *live[LIVE];
-
-static bool give_back(size_t i, size_t bytes) {
-    if (live[i] == NULL)
-        return true;
-    bool right = live[i][0] == (unsigned char)i && live[i][bytes - 1] == (unsigned char)i;
-    for (size_t at = 0; at < bytes; at += 4096)
-        right = right && live[i][at] == (unsigned char)i;
-    free(live[i]);
-    live[i] = NULL;
-    return right;
-}
-
-/* Blocks below the size from which malloc maps each by itself. */
-static size_t size_of(size_t i) { return 20000 + i * 331; }
-
-static void churn_heap(uint64_t total) {
-    bool right = true;
-    uint64_t x = 1;
-    for (unsigned n = 0; total > 0; n++) {
-        x = x * 6364136223846793005 + 1442695040888963407;
-        size_t i = x >> 56, bytes = size_of(i);
-        right = give_back(i, bytes) && right;
-        live[i] = malloc(bytes);
-        if (live[i] == NULL)
-            continue; /* under a limit, without hugeld too */
-        for (size_t at = 0; at < bytes; at += 4096)
-            live[i][at] = (unsigned char)i;
-        live[i][bytes - 1] = (unsigned char)i;
-        total -= bytes < total ? bytes : total;
-        if (n % 2000 == 0) {
-            for (size_t j = 0; j < LIVE; j += n % 3 + 1)
-                right = give_back(j, size_of(j)) && right;
-            malloc_trim(0);
-        }
-    }
-    for (size_t j = 0; j < LIVE; j++)
-        right = give_back(j, size_of(j)) && right;
-    malloc_trim(0);
-    say("churn", right);
-}
-
-/* Where 16 MiB of new small blocks come from: below the break, or wherever this malloc takes them. */
-static void locate_blocks(void) {
-    static void *block[512];
-    size_t before = mallinfo2().arena, in_heap = 0;
-    for (size_t i = 0; i < 512; i++) {
-        block[i] = malloc(32768);
-        if (block[i] != NULL)
-            memset(block[i], 1, 32768);
-        in_heap += (char *)block[i] > _end && (char *)block[i] < (char *)sbrk(0);
-    }
-    size_t after = mallinfo2().arena;
-    printf("malloc uses the heap: %s\n", in_heap >= 500 ? "yes" : in_heap > 0 ? "partly" : "no");
-    printf("arena grows: %s\n", after >= before + (15 << 20) ? "yes" : "no");
-    for (size_t i = 0; i < 512; i++)
-        free(block[i]);
-}
-
-static void use_heap(void) {
-    locate_blocks();
-    use_break();
-    churn_heap((uint64_t)1 << 30);
-    locate_blocks();
-    use_break();
-    say("early heap", !early_check || early_check() == 0);
 }
 
 /* --- fork --- */
@@ -267,117 +160,10 @@ static void fork_many(int n, size_t threads, bool stop) {
     printf("exited %d, wrong %d, killed %d\n", count.exited, count.wrong, count.killed);
 }
 
-/* --- the other ways --- */
-
-static int wait_for(pid_t child) {
-    int status = -1;
-    if (child < 0 || waitpid(child, &status, 0) != child)
-        return -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-static void spawn(void) {
-    char *command[] = {"/bin/sh", "-c", "exit 7", NULL}, *bare[] = {NULL};
-    pid_t child = vfork();
-    if (child == 0) {
-        execve(command[0], command, bare);
-        _exit(1);
-    }
-    say("vfork", wait_for(child) == 7);
-    child = -1;
-    posix_spawn(&child, command[0], NULL, NULL, command, bare);
-    say("posix_spawn", wait_for(child) == 7);
-    unsetenv("LD_PRELOAD");
-    int status = system("exit 7");
-    say("system", WIFEXITED(status) && WEXITSTATUS(status) == 7);
-    FILE *file = popen("echo 12", "r");
-    int number = 0;
-    say("popen", file != NULL && fscanf(file, "%d", &number) == 1 && number == 12 && pclose(file) == 0);
-}
-
-/* A child of a child of a child; all of them, and all parents after them, read and write everything. */
-static int nest(int depth) {
-    write_own((uint64_t)depth);
-    pid_t child = depth < 4 ? fork() : 0;
-    if (depth < 4 && child == 0)
-        _exit(nest(depth + 1));
-    int below = depth < 4 ? wait_for(child) : 0;
-    return be_child((uint64_t)depth) == 0 && below == 0 ? 0 : 1;
-}
-
-/* The child of a child that has ended. */
-static int double_fork(void) {
-    int fds[2], result = 1;
-    write_own(9);
-    if (pipe(fds) != 0)
-        return 1;
-    pid_t child = fork();
-    if (child == 0) {
-        if (fork() != 0)
-            _exit(0);
-        while (getppid() == child)
-            sched_yield();
-        result = be_child(9);
-        if (write(fds[1], &result, sizeof result) != sizeof result)
-            _exit(1);
-        _exit(0);
-    }
-    close(fds[1]);
-    int status = wait_for(child);
-    result = read(fds[0], &result, sizeof result) == sizeof result ? result : 2;
-    close(fds[0]);
-    return result + status + (count_wrong_data(9) != 0);
-}
-
-static int fork_by(pid_t (*way)(void)) {
-    write_own(20);
-    pid_t child = way();
-    if (child == 0)
-        _exit(be_child(20));
-    return wait_for(child) + (count_wrong_data(20) != 0);
-}
-
-static pid_t clone_raw(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL); }
-
-static void have_children(void) {
-    write_shared(much_data, OWN_WORDS, DATA_WORDS, 1, 0);
-    write_shared(much_bss, OWN_BSS_WORDS, BSS_WORDS, 1, 0);
-    spawn();
-    say("_Fork", fork_by(_Fork) == 0);
-    say("clone", fork_by(clone_raw) == 0);
-    say("double fork", double_fork() == 0);
-    say("nested", nest(0) == 0);
-    say("fork", fork_by(fork) == 0);
-    write_own(30);
-    if (daemon(1, 1) != 0)
-        abort();
-    say("daemon", be_child(30) == 0 && fork_by(fork) == 0);
-}
-
-/* --- sparse --- */
-
-static void touch_sparsely(void) {
-    char line[256];
-    for (size_t i = 0; i < BSS_WORDS; i += 131072)
-        much_bss[i] = 1;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, "VmRSS:", 6) == 0)
-            fputs(line, stdout);
-}
-
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "check";
-    if (strcmp(mode, "sparse") == 0) {
-        touch_sparsely();
-        return 0;
-    }
     check_contents();
-    if (strcmp(mode, "heap") == 0)
-        use_heap();
-    else if (strcmp(mode, "fork") == 0 && argc > 3)
+    if (strcmp(mode, "fork") == 0 && argc > 3)
         fork_many(atoi(argv[2]), (size_t)atoi(argv[3]), argc > 4);
-    else if (strcmp(mode, "children") == 0)
-        have_children();
     return failures > 0 ? 1 : 0;
 }

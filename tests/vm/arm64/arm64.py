@@ -4,12 +4,10 @@
 Whether the text's pages refuse wrong branches (PROT_BTI) is compared by every proof (proof.check_object), and each
 generated program tries such branches, and a return to a forged address (pointer authentication)."""
 
-import contextlib
 import importlib.util
 import json
 import os
 import pathlib
-import re
 import signal
 import sys
 
@@ -119,8 +117,6 @@ programs.EXECUTABLES = {
     "bti-pie": ["-pie", *BTI, *START],
 }
 VARIANTS = [*programs.EXECUTABLES] if IS_SMALL else ["pie", "bti"]  # the others are as large again, and no different
-# At a multiple of every size of huge page; the others are at 4 MiB.
-programs.EXECUTABLES["high"] = ["-no-pie", "-Wl,-Ttext-segment=0x2000000", *START]
 WORDS = 6 * 2**17  # 6 MiB of writable data
 
 
@@ -137,13 +133,6 @@ surroundings, faults = load("surroundings", "conftest"), load("system", "test_fa
 surround, tool, first = surroundings.surround, surroundings.tool, surroundings.first
 
 
-@pytest.fixture(scope="session")
-def no_exec(builder):
-    """A command that becomes another, in which written memory never becomes executable."""
-    return builder.once("no-exec", lambda folder: builder.compile(folder / "no-exec", "-static", HERE / "no-exec.c"))
-
-
-# Without the objects that the cross compiler adds, which have no landing pads.
 LATER = {"dso": [], "dso-bti": [*BTI, "-nostartfiles"]}
 
 
@@ -193,20 +182,6 @@ def test_image(builder, prove, images, variant):
     assert refuses(proof.moved) == variant.startswith("bti")
 
 
-@pytest.mark.parametrize("variant", ["pie", "bti"])
-def test_memfd(builder, prove, no_exec, variant):
-    names = []
-
-    def look(process):
-        names.append({m.name for m in read_smaps(process.pid) if m.is_hugetlb and "x" in m.permissions})
-        return process.finish()
-
-    app = builder.executable(variant)
-    proof = prove([no_exec, app], {app.name: ALL}, options="backend=hugetlb", name=app.name, work=look)
-    assert refuses(proof.moved) == variant.startswith("bti")
-    assert names[0] == set() and {n.split()[0] for n in names[1]} == {"/memfd:hugeld"}
-
-
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: a hundred MiB for each library")
 @pytest.mark.parametrize("variant", LATER)
 def test_library_that_comes_later(opens, library, variant):
@@ -232,7 +207,7 @@ def check_later(argv, env, program, shared, variant, plan_options=None, backend=
             assert free - free_pages() == (sum(s.pages for s in spans) if backend == "hugetlb" else 0)
             process.send_signal(signal.SIGCONT)
             helpers.wait_until(lambda: helpers.state_of(process.pid) != "T", what="going on")
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     assert process.returncode == 0 and stderr.count("hugeld: libbig.so: text") == 3, stderr
@@ -297,94 +272,17 @@ def compiler(folder):
     return ["/usr/bin/cc1plus", "-quiet", "-O2", "-fpreprocessed", source, "-o", "-"], "sum_19", 12
 
 
-def database(_):
-    return ["/usr/bin/mariadbd", "--no-defaults", "--verbose", "--help"], "Variables (--variable-name=value)", 6
-
-
-def same_but_times(*results):
-    a, b = ((*r[:2], re.sub(r"^[\d-]+ +[\d:]+ ", "", r[2], flags=re.M)) for r in results)
-    return a == b
-
-
-@contextlib.contextmanager
-def writing(argv, env):
-    """Starts ARGV with a full pipe as its output, and stops where it writes into that.  finish() reads the pipe and gives
-    (returncode, stdout, stderr)."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    filled = 0
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            filled += os.write(writer, bytes(1 << 12))
-    os.set_blocking(writer, True)
-    process = helpers.start(argv, env, stdout=writer)
-    os.close(writer)
-
-    def is_there():
-        """Or it has ended."""
-        tasks = pathlib.Path(f"/proc/{process.pid}/task")
-        with contextlib.suppress(OSError):
-            if any((task / "syscall").read_text().startswith(f"{NR_WRITE} 0x1 ") for task in tasks.iterdir()):
-                return True
-        return process.poll() is not None
-
-    def finish():
-        with open(reader, "rb", closefd=False) as pipe:
-            output = pipe.read()[filled:].decode()
-        return process.wait(timeout=120), output, process.stderr.read()
-
-    process.finish = finish
-    try:
-        helpers.wait_until(is_there, 120, "the output being written")
-        yield process
-    finally:
-        helpers.end_process(process)
-        os.close(reader)
-
-
-NR_WRITE = 64
-
-
-def look(pid, path):
-    """Bytes of the text of PATH in PID that huge entries map, when each of its whole huge pages has been read, and the bytes in
-    these, which are those of whole huge pages of the file."""
-    text = [m for m in read_smaps(pid) if m.name == str(path) and "x" in m.permissions]
-    text = [m for m in text if (m.start - m.offset) % HUGE == 0]
-    pages = [at for m in text for at in range(-(-m.start // HUGE) * HUGE, m.end - HUGE + 1, HUGE)]
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        for at in pages:
-            assert os.pread(memory.fileno(), 1, at)
-    text = [m for m in read_smaps(pid) if m.name == str(path) and "x" in m.permissions]
-    return sum(m.kb["FilePmdMapped"] + m.kb["ShmemPmdMapped"] for m in text) << 10, len(pages) * HUGE
-
-
-def is_pie(program):
-    with open(program, "rb") as file:
-        return file.read(17)[16] == 3  # ET_DYN
-
-
-STOCK = {"python": python, "compiler": compiler, "database": database}
+STOCK = {"python": python, "compiler": compiler}
 
 
 @pytest.mark.parametrize("name", STOCK)
 def test_stock_program(prove, tmp_path, name):
     """In a huge page of 32 MiB none has room, and they stay as they are."""
-    if not IS_SMALL and name == "database":
-        pytest.skip("n/a: not in this image")
     argv, expected, pages = STOCK[name](tmp_path)
     moved = {os.path.basename(argv[0]): ALL} if IS_SMALL else {}
-    proof = prove(argv, moved, options="backend=hugetlb", work=status_of, same=same_but_times)
+    proof = prove(argv, moved, options="backend=hugetlb", work=status_of)
     assert proof.moved[0] == 0 and expected in proof.moved[1]
     assert proof.pages >= pages or not IS_SMALL
-
-
-@pytest.mark.skipif(IS_SMALL, reason="n/a: test_stock_program has huge pages to fill")
-def test_large_library(prove, tmp_path):
-    source = tmp_path / "source.ll"
-    source.write_text("define i64 @f(i64 %a) {\n  %b = mul i64 %a, 77\n  ret i64 %b\n}\n")
-    proof = prove(["/usr/bin/llc", source, "-o", "-"], {"libLLVM-14.so.1": ALL}, patterns="libLLVM*",
-                  options="backend=hugetlb", work=status_of)
-    assert proof.moved[0] == 0 and "f:" in proof.moved[1] and proof.pages >= 1
 
 
 CONTIGUOUS = 2 << 20
@@ -430,55 +328,6 @@ def test_contiguous(contiguous_pool, pause_library, tmp_path, name, way):
         assert sum(o["backends"]["hugetlb_pages"] for o in found["objects"]) == file["pool_pages"]
         code, output, _ = process.finish()
     assert code == 0 and expected in output and (code, output) == (plain.returncode, plain.stdout)
-
-
-OPENS = """
-import ctypes, os, signal, sys
-library = ctypes.CDLL(sys.argv[1])
-print(library.LLVMIsMultithreaded(), flush=True)
-if len(sys.argv) > 2:
-    os.kill(os.getpid(), signal.SIGSTOP)
-print(library.LLVMIsMultithreaded(), flush=True)
-"""
-LLVM = "/usr/lib/aarch64-linux-gnu/libLLVM-14.so.1"
-
-
-def check_large_library_that_comes_later(library, said, size, pages):
-    """Python opens it; its text is on hugetlb pages of SIZE then, PAGES of them at least."""
-    argv = [sys.executable, "-S", "-c", OPENS, LLVM]
-    plain = helpers.run(argv)
-    env = helpers.preload(library, patterns="libLLVM*", options="backend=hugetlb,data=off,verbose=2")
-    free = int(pool_file(size, "free_hugepages").read_text())
-    with open(said, "w") as file:
-        process = helpers.start([*argv, "stop"], env, stderr=file)
-    try:
-        helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z", ""), 120, "python stopping")
-        if "/proc/self/mem cannot be written" in said.read_text():
-            pytest.skip("n/a: /proc/self/mem cannot be written, as the command has said")
-        plan = read_plans(process.pid, [LLVM], "backend=hugetlb,data=off")[os.path.basename(LLVM)]
-        spans = [(s.start, s.end) for s in plan.spans]
-        huge = [m for m in read_smaps(process.pid) if m.is_hugetlb]
-        assert [(m.start, m.end) for m in huge] == spans, said.read_text()
-        assert {m.kb["KernelPageSize"] << 10 for m in huge} == {size}
-        assert "hugeld: libLLVM-14.so.1: text" in said.read_text()
-        assert sum(m.hugetlb_bytes for m in huge) == sum(end - start for start, end in spans) >= pages * size
-        assert free - int(pool_file(size, "free_hugepages").read_text()) == sum(m.bytes for m in huge) // size
-        process.send_signal(signal.SIGCONT)
-        stdout, _ = process.communicate(timeout=120)
-    finally:
-        helpers.end_process(process)
-    assert (process.returncode, stdout) == (0, plain.stdout)
-    helpers.wait_until(lambda: int(pool_file(size, "free_hugepages").read_text()) == free, what="the pool being full again")
-
-
-@pytest.mark.skipif(IS_SMALL, reason="n/a: test_library_that_comes_later has huge pages to fill")
-def test_large_library_that_comes_later(library, tmp_path):
-    check_large_library_that_comes_later(library, tmp_path / "said", HUGE, 1)
-
-
-@pytest.mark.skipif(IS_SMALL, reason="n/a: a PMD maps 2 MiB")
-def test_contiguous_library_that_comes_later(contiguous_pool, library, tmp_path):
-    check_large_library_that_comes_later(library, tmp_path / "said", CONTIGUOUS, 30)
 
 
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: several hundred MiB of data")

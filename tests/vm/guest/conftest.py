@@ -27,14 +27,6 @@ def under(builder):
 
 
 @pytest.fixture(scope="session")
-def stop_at(builder):
-    """stop_at(call, n, command): a command prefix that runs a shell COMMAND before the N-th system call number CALL."""
-    source = HERE.parents[1] / "surroundings" / "stop-at.c"
-    program = builder.once("stop-at", lambda folder: builder.compile(folder / "stop-at", source))
-    return lambda call, n, command: [program, call, n, command]
-
-
-@pytest.fixture(scope="session")
 def first(builder):
     """A library whose constructor runs before libhugeld.so's and follows T_FIRST."""
     source = HERE.parents[1] / "surroundings" / "first.c"

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld enable --way=in-place` on this kernel's ext4: the huge text afterwards, also while a process runs the program."""
+"""`hugeld enable --way=in-place` on this kernel's ext4: the huge text afterwards.  While a process maps the file: ../../attach/test_attach_place.py."""
 
 import json
 import os
 import pathlib
-import re
 import shutil
 import struct
 import subprocess
@@ -111,23 +110,3 @@ def test_unmapped(big):
     with Mapping() as mapping:
         assert mapping.huge_bytes() == mapping.whole == listed() > 0
     assert big.read_bytes() == before
-
-
-def test_while_a_process_maps_it(big):
-    """Joined where the kernel can, and else left as it is."""
-    if not add():
-        vmguest.absent("ext4 keeps files on small pages")
-    scatter(BIG)
-    with Mapping() as mapping:
-        assert mapping.huge_bytes() == 0
-        result = helpers.hugeld("enable", "--way=in-place", BIG)
-        with Mapping() as later:
-            if result.returncode != 0:
-                assert "processes map the file" in result.stderr and later.huge_bytes() == 0, result
-                vmguest.absent("pages are not joined")
-            assert later.huge_bytes() == listed() > 0, result
-            if "wait for more than" in result.stdout:
-                vmguest.absent("pages are joined too slowly where each instruction is emulated")
-            assert later.huge_bytes() == later.whole, result
-        assert re.search(r"in place, \d", result.stdout)
-        assert mapping.huge_bytes() in range(mapping.whole + 1)  # at its next faults, or not

@@ -3,8 +3,6 @@
 the reason; no process dies, and pages that were promised and are missing are noticed before the program's own memory is
 touched."""
 
-import os
-
 import pytest
 
 from vmguest import ALL, RODATA, SHORT, TEXT
@@ -36,44 +34,6 @@ def test_held_to_the_empty_node(builder, row, nodes, held):
     found = row([app], {}, "backend=hugetlb", held(1))
     assert found.nodes == (0, 0)
     assert f"hugeld: {app.name}: {SHORT}" in found.stderr
-
-
-def test_held_to_the_empty_node_auto(builder, row, nodes, held, thp):
-    """backend=auto: transparent huge pages instead."""
-    nodes(64, 0)
-    app = builder.executable("nopie")
-    assert row([app], {app.name: ALL}, "", held(1), backend="thp").nodes == (0, 0)
-
-
-def test_held_to_the_full_node(builder, row, nodes, held):
-    nodes(64, 0)
-    app = builder.executable("nopie")
-    assert row([app], {app.name: ALL}, "backend=hugetlb", held(0)).nodes == (PAGES, 0)
-
-
-@pytest.mark.parametrize("rule", ["prefer=1", "interleave=1"])
-def test_wish_for_the_empty_node(builder, row, nodes, under, rule):
-    """A preference is none that the kernel has to keep: the pages come from node 0."""
-    nodes(64, 0)
-    app = builder.executable("nopie")
-    found = row([app], {app.name: ALL}, "backend=hugetlb", under(rule))
-    assert (found.nodes, found.stderr) == ((PAGES, 0), "")
-
-
-@pytest.mark.parametrize("cpu", [0, 1])
-def test_local(builder, row, nodes, under, cpu):
-    """numa=local: pages of the node that the program runs on, or none."""
-    nodes(64, 0)
-    app = builder.executable("nopie")
-    found = row([app], {app.name: ALL} if cpu == 0 else {}, "backend=hugetlb,numa=local", under(f"cpu={cpu}"))
-    assert found.nodes == ((PAGES, 0) if cpu == 0 else (0, 0))
-    assert (SHORT in found.stderr) == (cpu == 1), found.stderr
-
-
-def test_interleave_with_an_empty_node(builder, row, nodes):
-    nodes(64, 0)
-    app = builder.executable("nopie")
-    assert row([app], {app.name: ALL}, "backend=hugetlb,numa=interleave").nodes == (PAGES, 0)
 
 
 # --- both nodes have pages ---
@@ -150,29 +110,3 @@ def test_thp(builder, row, nodes, held, thp):
     nodes(0, 0)
     app = builder.executable("nopie")
     row([app], {app.name: ALL}, "backend=thp", held(1), backend="thp")
-
-
-# --- programs of the distribution ---
-
-
-SOURCE = "int f(int n) { int s = 0; for (int i = 0; i < n; i++) s += i * i; return s; }\n"
-
-
-@pytest.fixture(params=["cc1plus", "python3"])
-def stock(request, tmp_path):
-    """argv of a program of the distribution that has something to say."""
-    if request.param == "cc1plus":
-        source = tmp_path / "f.cc"
-        source.write_text(SOURCE)
-        return ["/usr/bin/cc1plus", "-quiet", "-O1", source, "-o", "-"]
-    return ["/usr/bin/python3", "-S", "-c", "import json; print(json.dumps({str(i): i * i for i in range(300)}))"]
-
-
-@pytest.mark.parametrize("rule, pages, moves", [
-    ("bind=1", (64, 0), False), ("bind=1", (32, 32), True), ("prefer=1", (64, 0), True)])
-def test_stock(row, nodes, under, stock, rule, pages, moves):
-    nodes(*pages)
-    name = os.path.basename(os.path.realpath(stock[0]))
-    found = row(stock, {name: ALL} if moves else {}, "backend=hugetlb", under(rule))
-    assert found.nodes == ((0, 0) if not moves else (found.pages, 0) if pages[1] == 0 else (0, found.pages))
-    assert moves or f"{name}: {SHORT}" in found.stderr

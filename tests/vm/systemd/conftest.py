@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Units of systemd, each for one test, and the proof that a service's text is on huge pages."""
 
-import contextlib
 import os
 import pathlib
 import shutil
@@ -84,20 +83,9 @@ class Unit:
             is_active = self.show("ActiveState") in ("activating", "active", "reloading", "deactivating")
             text = self.printed()
             if len(text) < lines:
-                assert is_active and time.monotonic() < end, f"line {lines} of {self.name} is missing: {self.describe()}"
+                assert is_active and time.monotonic() < end, f"line {lines} of {self.name} is missing: {self.journal()}"
             time.sleep(0.1)
         return self.printed()
-
-    def describe(self):
-        """Its state, and the places where its processes wait."""
-        found = [systemctl("show", "-p", "ActiveState,SubState,Result,ExecMainCode,ExecMainStatus,MainPID", self.name).stdout]
-        with contextlib.suppress(OSError):
-            for pid in pathlib.Path(f"/sys/fs/cgroup/system.slice/{self.name}/cgroup.procs").read_text().split():
-                for name in ("cmdline", "wchan", "syscall", "stack", "sched"):
-                    with contextlib.suppress(OSError):
-                        text = pathlib.Path(f"/proc/{pid}/{name}").read_text().replace("\0", " ")
-                        found.append(f"{pid} {name}: {text[:500]}")
-        return "\n".join([*found, pathlib.Path("/proc/loadavg").read_text(), self.journal()])
 
     def journal(self):
         assert helpers.run(["journalctl", "--sync"]).returncode == 0

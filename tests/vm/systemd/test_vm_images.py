@@ -207,23 +207,6 @@ def test_units(service):
         program.unlink()
 
 
-def test_charge(unit, program):
-    """After ten applies, in a shell, in a sandbox and by the service, hugeld.slice is charged for the store, and all see that."""
-    sandboxed = unit(["Type=oneshot", "PrivateTmp=yes", "ProtectHome=yes", f"ExecStart={helpers.HUGELD} apply"])
-    assert helpers.hugeld("reset").returncode == 0
-    assert sandboxed.start().returncode == 0, sandboxed.journal()
-    first = image_of(program)
-    for turn in range(9):
-        if turn % 3 == 0:
-            replace(program)
-            time.sleep(0.1)
-        result = helpers.hugeld("apply") if turn % 3 != 1 else sandboxed.start()
-        assert result.returncode == 0, (result, sandboxed.journal())
-    assert image_of(program) != first
-    [pages] = [f["huge_pages"] for s in helpers.hugeld_json("list")["stores"] for f in s["files"] if f["path"] == str(program)]
-    assert int(pathlib.Path("/sys/fs/cgroup/hugeld.slice/memory.current").read_text()) >= pages * helpers.HUGE > 0
-
-
 @contextlib.contextmanager
 def locked_store():
     with open("/run/hugeld/.lock", "rb") as lock:

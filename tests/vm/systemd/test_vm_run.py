@@ -101,16 +101,3 @@ def test_filtered(unit, program, name):
     one.stop()
     assert one.said(3)[2:] == ["stopped"]
     assert "not at the exec stop: its system calls are filtered" in one.journal()
-
-
-def test_fails_as_it_fails(unit, program):
-    """systemd reports how the program itself ended."""
-    results = []
-    for start in (f"{program}", f"{HUGELD} run -- {program}"):
-        one = unit([f"ExecStart={start}"])
-        assert one.start().returncode == 0
-        one.said(1)
-        one.signal("USR1")
-        helpers.wait_until(lambda one=one: one.show("ActiveState") == "failed", what="that it failed")
-        results.append((one.show("Result"), one.show("ExecMainCode"), one.show("ExecMainStatus")))
-    assert results[0] == results[1] and results[0][0] in ("signal", "core-dump")

@@ -162,30 +162,6 @@ def test_postgres(unit, huge, pool):
     assert free_pages() == pages
 
 
-# How the filter treats mbind -> its settings, whether the service runs, and the segments that move.
-NUMA = {
-    "kills": ([], False, ()),
-    "refuses": (["SystemCallErrorNumber=EPERM"], True, ()),
-    "allows": (["SystemCallFilter=mbind"], True, ("text",)),
-}
-
-
-@pytest.mark.parametrize("name", NUMA)
-def test_numa(unit, program, plain, huge, pool, name):
-    """As doc/limits.md says: numa=local takes mbind, a call of @resources, so a filter kills, refuses, or has to allow it."""
-    pool(64)
-    settings, runs, moved = NUMA[name]
-    one = unit([f"ExecStart={program}", *HARDENED, *settings], [*DROP_IN, "Environment=LD_HUGEPAGES_OPTIONS=verbose=1,numa=local"])
-    if runs:
-        use(one, plain, lambda pid: huge(pid, moved))
-        assert bool(moved) != ("its pages cannot be bound to the nodes" in one.journal()), one.journal()
-    else:
-        one.start()
-        helpers.wait_until(lambda: one.show("ActiveState") == "failed", what="the kernel's answer")
-        assert one.show("ExecMainStatus") == str(int(signal.SIGSYS))
-    assert free_pages() == 64
-
-
 def own(folder, user):
     os.chown(folder, user.pw_uid, user.pw_gid)
     for path in pathlib.Path(folder).rglob("*"):

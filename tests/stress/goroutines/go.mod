@@ -1,3 +1,0 @@
-module goroutines
-
-go 1.19

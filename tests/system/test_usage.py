@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Wrong use of every command, in each way that its --help tells of: one line that names the command, exit status 2, and nothing
+begins.  A user runs them who could do no harm."""
+
+import re
+import subprocess
+
+import pytest
+
+import helpers
+from helpers import one_line
+
+SHOWN = helpers.hugeld("--help").stdout
+COMMANDS = re.findall(r"^  ([a-z-]+) .*  \S", SHOWN.partition("How do I use it?")[2], re.M)
+FLAG = re.compile(r"^ +(?:(-\w), )? *--([a-z-]+)(?:=(\S+))?", re.M)
+# By the name of a value in --help: values that it cannot have.
+WRONG = {"PID": ["x", "0", "-1", "1x", "99999999999999999999"], "N": ["x", "0", "6.5", "-1"], "S": ["x", "0", "10%"], "BYTES": ["x", "0", "3"],
+         "MIB": ["x"], "TIME": ["x", "0", "5y"], "WAY": ["sideways"], "image|in-place": ["sideways"],
+         "NAME=VALUE,...": ["frob=1", "backend=x", "backend", "edges=x"]}
+# What --help does not tell: the commands, and what is said.
+OTHERS = {
+    "no-such-command": "no-such-command: no such command",
+    "appply": "did you mean 'apply'?",
+    "--frob": "--frob: no such option; 'hugeld --help' lists commands, which have options of their own",
+    "-j status": "-j: no such option; 'hugeld --help' lists commands, which have options of their own",
+    "run --": "", "run --via=image true": "run: --via image: give auto, preload or ldso",
+    "status --all 1": "", "status a-name": "status: 'a-name' is not a process ID; give a number as ps prints it, or --all",
+    "bench -n 5 true": "bench: --pairs 5: give a number from 6 to 10000",
+    "bench -o backend=x true": "bench: --options backend=x: no such value; 'hugeld bench --help' lists names and values",
+    "survey --seconds 10%": "survey: --seconds 10%: give a number from 0.1 to 86400",
+    "doctor true": "doctor: true is one too many; give none",
+    "image /bin/true out more": "image: more is one too many; give one FILE and one OUT",
+}
+
+
+def help_of(command):
+    result = helpers.hugeld(command, "--help")
+    assert (result.returncode, result.stderr) == (0, "") and result.stdout.startswith(f"Usage: hugeld {command} [OPTION...]"), result
+    return result.stdout
+
+
+def cases(command):
+    """(the words behind COMMAND, what the line names)."""
+    shown = help_of(command)
+    needs = re.search(r"\[OPTION\.\.\.\] *(?:\[--\] )?(.*)", shown)[1].strip()
+    yield ["--no-such-option"], (command, "--no-such-option")
+    yield ["-Z"], (command, "Z")
+    for letter, name, value in FLAG.findall(shown):
+        if not value:
+            yield [f"--{name}=x"], (command, f"--{name}")
+            continue
+        yield [f"--{name}"], (command, f"--{name}")
+        if letter:
+            yield [letter], (command,)
+        for wrong in WRONG.get(value, []):
+            yield [f"--{name}={wrong}", *(["/bin/true"] if needs else [])], (f"--{name}",)
+    if not needs:
+        yield ["true"], (command, "true", "give none")
+    elif not needs.startswith("["):
+        yield [], (command,)
+
+
+@pytest.fixture(scope="module")
+def refused(library):
+    """refused(words, what the line names)."""
+    def run(words, named):
+        one_line(helpers.run([*helpers.become(65534), library.parent / "hugeld", *words]), 2, *named)
+
+    return run
+
+
+def test_commands():
+    assert {"run", "apply", "reset", "attach", "bench", "perf-map"} < set(COMMANDS) and len(COMMANDS) == 15
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_use(root, refused, command):
+    found = list(cases(command))
+    assert len(found) >= 4
+    for words, named in found:
+        refused([command, *words], named)
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_other_wrong_use(root, refused, words):
+    refused(words.split(), [OTHERS[words]])
+
+
+def test_help():
+    """By its letter, too; where it cannot be written, that is a failure."""
+    assert helpers.hugeld("-h").stdout == SHOWN != ""
+    for command in [], ["run"]:
+        with open("/dev/full", "w", encoding="ascii") as full:
+            result = subprocess.run([helpers.HUGELD, *command, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert result.returncode == 1 and "cannot write the answer" in result.stderr, result
