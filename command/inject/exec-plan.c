@@ -268,6 +268,13 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     return result;
 }
 
+static void shift(struct hl_piece_of_text *list, unsigned n, uint64_t distance) {
+    for (unsigned i = 0; i < n; i++) {
+        list[i].start += distance;
+        list[i].end += distance;
+    }
+}
+
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
     for (unsigned i = 0; i < plan->object.n_segments; i++) {
         struct hl_segment *segment = &plan->object.segment[i];
@@ -277,16 +284,9 @@ void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
         segment->first_page += distance;
         segment->end_page += distance;
     }
-    for (unsigned i = 0; i < plan->n_pieces; i++) {
-        plan->piece[i].start += distance;
-        plan->piece[i].end += distance;
-    }
-    plan->header.start += distance;
-    plan->header.end += distance;
-    for (unsigned i = 0; i < plan->n_rest; i++) {
-        plan->rest[i].start += distance;
-        plan->rest[i].end += distance;
-    }
+    shift(plan->piece, plan->n_pieces, distance);
+    shift(&plan->header, 1, distance);
+    shift(plan->rest, plan->n_rest, distance);
     plan->call.at += plan->call.owner == HL_EXEC_PROGRAM ? distance : 0;
     plan->back.at += plan->back.owner == HL_EXEC_PROGRAM ? distance : 0;
 }

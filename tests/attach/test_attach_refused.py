@@ -493,21 +493,6 @@ def test_address_space(targets, plain_output, root):
         assert target.finish() == plain_output
 
 
-def test_unused(tmp_path):
-    """Text of which hardly anything is in memory is not copied."""
-    (tmp_path / "large.S").write_text(".globl _start\n_start: mov $34, %eax\nsyscall\njmp _start\n"
-                                      "syscall\nret\nmov $15, %rax\nsyscall\n.space 100 << 20\n")
-    subprocess.run(["gcc", "-nostdlib", "-static", "-no-pie", "-o", tmp_path / "large", tmp_path / "large.S"], check=True, timeout=60)
-    on_small_pages(tmp_path / "large")
-    process = helpers.start([tmp_path / "large"])
-    try:
-        helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="the wait")
-        result = helpers.hugeld("attach", process.pid)
-        assert result.returncode == 1 and "an eighth" in result.stderr, result.stderr
-    finally:
-        helpers.end_process(process)
-
-
 def test_no_address_space(targets, plain_output, root):
     with attaching.running(targets["exec"], "futex") as target:
         subprocess.run(["prlimit", "--pid", str(target.pid), "--as=1048576"], check=True)
@@ -570,7 +555,7 @@ def test_zombie(root):
 
 
 @pytest.mark.parametrize("arguments", [["attach"], ["attach", "0"], ["attach", "bash"], ["attach", "-p", "*", "1"], ["attach", "--running-threads", "1"],
-                                       ["attach", "--store", "x", "1"], ["detach"], ["detach", "bash"]])
+                                       ["attach", "--store", "/x", "1"], ["detach"], ["detach", "bash"]])
 def test_wrong_use(arguments):
     assert helpers.hugeld(*arguments).returncode == 2
 

@@ -158,7 +158,7 @@ def asks_alike(place, target, now=None):
     # An object called done already, or refused, is so.
     told = {}
     for command in "attach", "detach":
-        [answer] = place.json(command, "--dry-run", *(["--store", place.path] if command == "attach" else []), target.pid)["processes"]
+        [answer] = place.json(command, "--dry-run", target.pid)["processes"]
         told[command] = answer["reason"] or next((o["reason"] for o in answer["objects"] if o["is_main"]), None)
     already = ("huge-already", "attach-copy")
     # The text left on small pages can be moved: which of it the page cache has on huge ones is the kernel's choice.
@@ -182,7 +182,7 @@ def asks_alike(place, target, now=None):
 
 def does_as_told(place, target, told):
     """attach does as --dry-run said."""
-    result = place.hugeld("attach", "--store", place.path, target.pid)
+    result = place.hugeld("attach", target.pid)
     assert (result.returncode == 0) == (told["attach"] in (None, "huge-already", "attach-copy")), (told, result)
 
 
