@@ -16,7 +16,6 @@ import tempfile
 import helpers
 import attaching
 import pytest
-from pagecache import on_small_pages
 
 
 RESTART_SYSCALL = 219  # of x86-64
