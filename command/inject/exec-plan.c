@@ -29,7 +29,7 @@ static const char *find_back(const char *text, size_t bytes, size_t from, const 
     return hl_find_code(text + from, n, hl_back_codes, HL_BACK_CODES, code);
 }
 
-/* Finds both codes in TEXT, which will be at ADDRESS. */
+/* Finds both codes in TEXT, which will be at ADDRESS: the call near the return, and before it rather than at the other end. */
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
     const char *back = NULL;
@@ -42,10 +42,12 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
     }
     if (back == NULL)
         return false;
-    size_t at = (size_t)(back - text), from = at > WINDOW_BYTES ? at - WINDOW_BYTES : 0;
-    const char *call = hl_find_code(text + from, bytes - from, &hl_call_code, 1, &same);
-    if (call == NULL)
-        call = hl_find_code(text, bytes, &hl_call_code, 1, &same);
+    const char *call = NULL;
+    size_t at = (size_t)(back - text), end = bytes;
+    for (size_t from = at + 1; call == NULL && from > 0; end = from + HL_CODE_BYTES) {
+        from = from > WINDOW_BYTES ? from - WINDOW_BYTES : 0;
+        call = hl_find_code(text + from, end - from, &hl_call_code, 1, &same);
+    }
     if (call == NULL)
         return false;
     plan->back = (struct hl_exec_code){address + at, owner, code};
