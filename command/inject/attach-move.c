@@ -62,8 +62,9 @@ struct mover {
     uint64_t moved_end;              /* the current piece is in place up to here, */
     unsigned moved_pieces;           /* and so many pieces before it */
     int file;                        /* the process's descriptor of attachment->file, or -1 */
-    pid_t helper;                    /* and our end of its socket */
-    int control;
+    pid_t helper;
+    int control[2]; /* our end of its socket, and its own */
+    char helper_stack[32768] __attribute__((aligned(16)));
 };
 
 /* --- the descriptor --- */
@@ -122,48 +123,48 @@ struct errand {
 };
 
 /* The helper: a process of hugeld's own, for another thread of the target may have put another file in the place of a socket; if that
-   belongs to a FUSE that never answers, closing it never ends, even by SIGKILL.  It ends with hugeld. */
-static void help(int control, pid_t pid) {
-    int process = (int)syscall(SYS_pidfd_open, pid, 0);
+   belongs to a FUSE that never answers, closing it never ends, even by SIGKILL.  It begins before the thread is stopped, shares the
+   memory and errno of this process, and ends with it. */
+static int help(void *data) {
+    const struct mover *m = data;
+    int control = m->control[1], process = (int)syscall(SYS_pidfd_open, m->attachment->process.pid, 0);
+    int socket = m->control[0];
     struct errand errand;
-    while (read(control, &errand, sizeof errand) == sizeof errand) {
-        int socket = (int)syscall(SYS_pidfd_getfd, process, errand.number, 0);
-        bool is_done = socket >= 0 && is_end_of_pair(socket, errand.maker) &&
-                       (errand.file < 0 || send_file(socket, errand.file) == 0);
-        if (write(control, &is_done, 1) != 1)
-            break;
+    for (bool is_done = true; write(control, &is_done, 1) == 1;) {
         close(socket);
+        if (read(control, &errand, sizeof errand) != sizeof errand)
+            break;
+        socket = (int)syscall(SYS_pidfd_getfd, process, errand.number, 0);
+        is_done = socket >= 0 && is_end_of_pair(socket, errand.maker) &&
+                  (errand.file < 0 || send_file(socket, errand.file) == 0);
     }
-    _exit(0);
+    return 0;
+}
+
+/* Waits for an answer of the helper. */
+static bool await_helper(const struct mover *m) {
+    struct pollfd control = {m->control[0], POLLIN, 0};
+    bool is_done = false;
+    return poll(&control, 1, HELPER_MS) == 1 && read(m->control[0], &is_done, 1) == 1 && is_done;
 }
 
 static int begin_helper(struct mover *m) {
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, m->control) != 0)
         return -errno;
-    m->helper = fork();
-    if (m->helper == 0) {
-        close(pair[0]);
-        help(pair[1], m->attachment->process.pid);
-    }
-    int result = m->helper < 0 ? -errno : 0;
-    close(pair[1]);
-    m->control = pair[0];
-    return result;
+    m->helper = clone(help, m->helper_stack + sizeof m->helper_stack, CLONE_VM, m);
+    close(m->control[1]);
+    return m->helper > 0 && await_helper(m) ? 0 : HL_REASON_ATTACH_BUSY;
 }
 
-/* Waits for an answer of the helper, or for its end. */
-static bool await_helper(const struct mover *m) {
-    struct pollfd control = {m->control, POLLIN, 0};
-    return poll(&control, 1, HELPER_MS) == 1;
-}
-
-/* One that does not end goes on until it can. */
-static void end_helper(const struct mover *m) {
-    shutdown(m->control, SHUT_WR);
-    if (m->helper > 0)
-        waitpid(m->helper, NULL, await_helper(m) ? 0 : WNOHANG);
-    close(m->control);
+/* One that does not end goes on until it can.  Whether it has ended. */
+static bool end_helper(const struct mover *m) {
+    struct pollfd control = {m->control[0], POLLIN, 0};
+    shutdown(m->control[0], SHUT_WR);
+    bool has_ended = m->helper <= 0 || poll(&control, 1, HELPER_MS) == 1;
+    if (has_ended && m->helper > 0)
+        waitpid(m->helper, NULL, __WALL);
+    close(m->control[0]);
+    return has_ended;
 }
 
 /* Lets the thread TID, or this one (0), run on PROCESSOR alone. */
@@ -180,10 +181,8 @@ static bool hold_to(pid_t tid, int processor) {
    second: the weight of a group of threads (autogroup, cgroup) is where most of the group ran. */
 static bool use_socket(const struct mover *m, int number, pid_t maker, int file) {
     const struct errand errand = {number, file, maker};
-    bool is_done = false;
     hold_to(m->helper, sched_getcpu());
-    return write(m->control, &errand, sizeof errand) == sizeof errand && await_helper(m) &&
-           read(m->control, &is_done, 1) == 1 && is_done;
+    return write(m->control[0], &errand, sizeof errand) == sizeof errand && await_helper(m);
 }
 
 static int receive_file(struct mover *m, int socket) {
@@ -487,8 +486,9 @@ static void *work_in_thread(void *data) {
     struct hl_attachment *attachment = data;
     const struct hl_process *process = &attachment->process;
     struct hl_tracee tracee;
-    struct mover m = {.attachment = attachment, .tracee = &tracee, .file = -1};
+    struct mover *m = hl_xmalloc(sizeof *m);
     uint64_t limit;
+    *m = (struct mover){.attachment = attachment, .tracee = &tracee, .file = -1};
     int result = hurry(process);
     allow_large_stacks();
     if (!hl_read_number("/proc/sys/vm/max_map_count", &limit))
@@ -496,17 +496,17 @@ static void *work_in_thread(void *data) {
     if (result == 0 && process->n_regions + SPARE_MAPPINGS > limit)
         result = HL_REASON_MAP_COUNT;
     if (result == 0)
-        result = begin_helper(&m);
-    if (result == 0) {
+        result = begin_helper(m);
+    if (result == 0)
         result = hl_hold_thread(&tracee, process, &attachment->gadgets);
+    if (result == 0) {
         double stopped_ms = tracee.stopped_ms;
-        if (result == 0)
-            move_text(&m);
+        move_text(m);
         hl_release_tracee(&tracee);
-        if (result == 0)
-            attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
-        end_helper(&m);
+        attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
     }
+    if (m->helper == 0 || end_helper(m))
+        free(m);
     if (result != 0 && attachment->reason == 0)
         attachment->reason = hl_or_ended(attachment, result);
     return NULL;

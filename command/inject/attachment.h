@@ -92,8 +92,8 @@ void hl_move_attachment(struct hl_attachment *attachment);
    HL_REASON_ATTACH_UNFIT, HL_REASON_ATTACH_STOPPED, or -ESRCH. */
 int hl_look_at_thread(const struct hl_process *process);
 
-/* Stops the first thread of PROCESS, and makes it one that can make calls, until hl_release_tracee, which is called in any case.  PROCESS has
-   its regions.  0, or why not; then it runs on.  -ESRCH: it has ended. */
+/* Stops the first thread of PROCESS, and makes it one that can make calls, until hl_release_tracee.  PROCESS has
+   its regions.  0, or why not; then it runs on, and is released.  -ESRCH: it has ended. */
 int hl_hold_thread(struct hl_tracee *tracee, const struct hl_process *process,
                    const struct hl_gadgets *gadgets);
 

@@ -152,8 +152,8 @@ int main(int argc, char **argv) {
         run_child(argv + (kills ? 3 : fails || runs ? 4 : 5));
     waitpid(child, &status, 0);
     ptrace(PTRACE_SETOPTIONS, child, NULL,
-           (void *)(PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEEXEC |
-                    PTRACE_O_EXITKILL | PTRACE_O_TRACESYSGOOD));
+           (void *)(PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL |
+                    PTRACE_O_TRACESYSGOOD));
     ptrace(PTRACE_CONT, child, NULL, NULL);
     for (;;) {
         pid_t thread = waitpid(-1, &status, __WALL);
