@@ -61,7 +61,7 @@ def look(app, process, printed, plain, image, name=None):
         "it and its children are in a mount namespace of their own":
             os.readlink(f"/proc/{pid}/ns/mnt") + "\n" != printed[0],
         "`/proc/PID/exe` is another file than the program's": os.stat(f"/proc/{pid}/exe").st_ino != app.stat().st_ino,
-        "`/proc/PID/maps` names the image": str(image) in maps,
+        "`/proc/PID/maps` names the image": str(image) in maps or "/hugeld:" in maps,  # or the copy that attach makes
         "offsets in the program headers in memory are the image's": select(printed, "header ") != select(plain, "header "),
         "processor time of a child that it never had": "children 0.000000 0.000000\n" not in printed,
     }
@@ -85,8 +85,8 @@ def see(way, app, images):
     process, printed = start(prefix, app)
     try:
         if way == "attach":
-            moved = helpers.hugeld("attach", f"--store={images.folder}", process.pid)
-            assert moved.returncode == 0 and str(image) in moved.stdout, moved
+            moved = helpers.hugeld("attach", process.pid)
+            assert moved.returncode == 0, moved
         return look(app, process, printed, plain, image)
     finally:
         helpers.end_process(process)
