@@ -127,12 +127,11 @@ struct errand {
    memory and errno of this process, and ends with it. */
 static int help(void *data) {
     const struct mover *m = data;
-    int control = m->control[1], process = (int)syscall(SYS_pidfd_open, m->attachment->process.pid, 0);
-    int socket = m->control[0];
+    int process = (int)syscall(SYS_pidfd_open, m->attachment->process.pid, 0), socket = m->control[0];
     struct errand errand;
-    for (bool is_done = true; write(control, &is_done, 1) == 1;) {
+    for (bool is_done = true; write(m->control[1], &is_done, 1) == 1;) {
         close(socket);
-        if (read(control, &errand, sizeof errand) != sizeof errand)
+        if (read(m->control[1], &errand, sizeof errand) != sizeof errand)
             break;
         socket = (int)syscall(SYS_pidfd_getfd, process, errand.number, 0);
         is_done = socket >= 0 && is_end_of_pair(socket, errand.maker) &&
@@ -460,17 +459,21 @@ static int find_highest_priority(const struct hl_process *process) {
    raises its own priority, if it may.  A real-time priority gains little more, and Linux 6.18 then makes others wait for longer; but
    where a thread of the process has one and computes, hugeld would not run at all for 0.95 of each second (sched_rt_runtime_us), and the
    stopped thread would wait for it. */
-static int hurry(const struct hl_process *process) {
+static int hurry(struct mover *m) {
+    const struct hl_process *process = &m->attachment->process;
     uint64_t field[HL_STAT_FIELDS];
     int highest = find_highest_priority(process);
     int processor = hl_read_stat_fields(process, field) == 0 ? (int)field[39] : -1; /* where it was last */
     const struct sched_param priority = {highest + 1};
     cpu_set_t before;
-    if (sched_getaffinity(0, sizeof before, &before) == 0 &&
-        hold_to(0, processor)) /* and it may be moved again: a real-time thread may keep that processor */
-        sched_setaffinity(0, sizeof before, &before);
     setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
-    return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_REASON_ATTACH_REALTIME;
+    if (highest > 0 && sched_setscheduler(0, SCHED_FIFO, &priority) != 0)
+        return HL_REASON_ATTACH_REALTIME;
+    int result =
+        begin_helper(m); /* with that priority; who wakes up from waiting for it may be on any processor */
+    if (sched_getaffinity(0, sizeof before, &before) == 0 && hold_to(0, processor))
+        sched_setaffinity(0, sizeof before, &before); /* a real-time thread may keep that processor */
+    return result;
 }
 
 /* The stack of the process has a limit of its own, but when hugeld makes it grow, the kernel applies hugeld's. */
@@ -489,21 +492,18 @@ static void *work_in_thread(void *data) {
     struct mover *m = hl_xmalloc(sizeof *m);
     uint64_t limit;
     *m = (struct mover){.attachment = attachment, .tracee = &tracee, .file = -1};
-    int result = hurry(process);
+    int result = hurry(m);
     allow_large_stacks();
     if (!hl_read_number("/proc/sys/vm/max_map_count", &limit))
         limit = 65530; /* the kernel's default */
     if (result == 0 && process->n_regions + SPARE_MAPPINGS > limit)
         result = HL_REASON_MAP_COUNT;
     if (result == 0)
-        result = begin_helper(m);
-    if (result == 0)
         result = hl_hold_thread(&tracee, process, &attachment->gadgets);
     if (result == 0) {
-        double stopped_ms = tracee.stopped_ms;
         move_text(m);
         hl_release_tracee(&tracee);
-        attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
+        attachment->stopped_us = (uint64_t)((hl_now_ms() - tracee.stopped_ms) * 1e3);
     }
     if (m->helper == 0 || end_helper(m))
         free(m);
