@@ -11,7 +11,7 @@ import databases
 from helpers import HUGELD
 from measure import OUT, Variant, environment, experiment, hugeld, take_turns
 from servers import has_pgbench, pgbench
-from workloads import STORE, calls, data_folder, share
+from workloads import calls, data_folder
 
 
 @contextlib.contextmanager
@@ -69,11 +69,9 @@ def live_pauses(plan, program, rounds):
 
 
 def live_duration(plan, program, rounds):
-    """attach altogether, with the image of a store and with one that is made for it, over reading the text once."""
-    share(program)
+    """attach and detach altogether, over reading the text once."""
     with waiting([program, "0", "wait"]) as process:
-        ways = [Variant("read", [program]), Variant("attach-image", [program], "read"), Variant("attach-copy", [program], "read"),
-                Variant("detach", [program], "read")]
+        ways = [Variant("read", [program]), Variant("attach-copy", [program], "read"), Variant("detach", [program], "read")]
 
         def run(way):
             if way.name == "read":
@@ -82,8 +80,7 @@ def live_duration(plan, program, rounds):
                     while file.read(1 << 20):
                         pass
                 return (time.monotonic() - start) * 1e3
-            store = STORE if way.name == "attach-image" else OUT / "nothing"
-            taken = toggle("attach", process.pid, "--store", store)
+            taken = toggle("attach", process.pid)
             back = toggle("detach", process.pid)
             return back if way.name == "detach" else taken
 

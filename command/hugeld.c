@@ -6,10 +6,12 @@
    the processor's features.  Under a hypervisor each of these is an exit to it, of 1 to 20 us, and there are about forty.  So this
    program is linked only with a libc, one that asks for no features (musl) if there is one, and decides with a few system calls. */
 #include "command/run/start.h"
+#include "elf/stack.h"
 
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static void note_mistake(void *data, struct hl_string option, const char *what) {
@@ -82,12 +84,32 @@ static char **keep_environment(void) {
     return kept;
 }
 
-int main(int argc, char **argv) {
-    struct hl_request request = {.words = argv, .variables = keep_environment(), .gate = -1};
-    if (read_request(&request, argc, argv)) {
+/* The arguments of main, and its result. */
+struct start {
+    int argc;
+    char **argv;
+    int code;
+};
+
+static void start(void *data) {
+    struct start *start = data;
+    struct hl_request request = {.words = start->argv, .variables = keep_environment(), .gate = -1};
+    if (read_request(&request, start->argc, start->argv)) {
         hl_keep_standard_numbers();
-        return hl_start_program(&request);
+        start->code = hl_start_program(&request);
+    } else {
+        hl_become_command(start->argv, request.variables, false);
     }
-    hl_become_command(argv, request.variables, false);
-    return HL_EXIT_NO;
+}
+
+/* Arguments and variables may leave the program a few KiB of its stack (RLIMIT_STACK), on which it runs; hugeld needs more, so it works on
+   a stack of its own. */
+int main(int argc, char **argv) {
+    struct start all = {argc, argv, HL_EXIT_NO};
+    char *stack = mmap(NULL, HL_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack != MAP_FAILED)
+        hl_switch_stack(start, &all, stack + HL_STACK_BYTES);
+    else
+        start(&all);
+    return all.code;
 }

@@ -36,7 +36,7 @@ _hugeld() {
     apply) options='--any-disk --boot --dry-run --every --json --list --metrics --store --help' ;;
     list) options='--check --json --list --store --help' ;;
     reset) options='--detach --json --help' ;;
-    attach) options='--json --children --dry-run --memory --store --help' ;;
+    attach) options='--json --children --dry-run --memory --help' ;;
     detach) options='--json --children --dry-run --help' ;;
     *) return ;;
     esac

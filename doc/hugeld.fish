@@ -43,7 +43,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -s c -l children -d 'Children too'
 complete -c hugeld -n '__fish_seen_subcommand_from attach' -l memory -x -d 'The most memory for copies, in MiB'
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -l dry-run -d 'Only show what would be done'
-complete -c hugeld -n '__fish_seen_subcommand_from apply list attach' -l store -r -F -d 'Another store'
+complete -c hugeld -n '__fish_seen_subcommand_from apply list' -l store -r -F -d 'Another store'
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map attach detach' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'

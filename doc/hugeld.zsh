@@ -62,9 +62,9 @@ _hugeld() {
         ;;
     reset) _arguments -S $help $json '--detach[move processes back, too]' ;;
     attach | detach)
-        local -a store
-        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/' '--memory=[the most memory for copies]:MiB:')
-        _arguments -S $help $json $store '(-c --children)'{-c,--children}'[children too]' \
+        local -a memory
+        [[ $command == detach ]] || memory=('--memory=[the most memory for copies]:MiB:')
+        _arguments -S $help $json $memory '(-c --children)'{-c,--children}'[children too]' \
             '--dry-run[only show what would be done]' '*:process:_pids'
         ;;
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;

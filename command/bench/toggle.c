@@ -243,7 +243,6 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
         return HL_EXIT_NO;
     }
     hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    hl_default_options(&toggle.request.options);
     for (unsigned side = 0; side < HL_SIDES; side++)
         toggle.value[side] = hl_xmalloc(settings->pairs * sizeof(double));
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};

@@ -511,7 +511,7 @@ static enum obstacle make_huge(struct hl_placer *placer, struct work *work, stru
         collapse(placer, work, chunk);
         obstacle = look_at(work, chunk) ? NONE : NO_PAGE;
     }
-    if (obstacle == NONE || placer->only_joins)
+    if (obstacle == NONE)
         return obstacle;
     bool can_read = may_read_huge(work->file);
     if (!can_read && !work->joins)

@@ -24,7 +24,6 @@ struct hl_place {
 /* Findings of one command about this machine; zero at first. */
 struct hl_placer {
     /* Set by the caller. */
-    bool only_joins; /* cached pages are joined, and no file is read anew */
     bool only_looks; /* nothing is made huge, and the answer is the expected result */
     bool is_at_boot; /* pressure does not matter for files that no process maps */
     double pause_us; /* of the last collapse, for each process that mapped the chunk; 0: there was none */

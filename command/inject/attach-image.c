@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* An image for a running process, if no store has one that fits.
+/* The image for a running process.
 
    It is no ELF file: it holds only the ranges of text, as its own file has them, and before it is used each process's bytes are
    compared with these.  So it fits a position-independent program
@@ -15,8 +15,6 @@
 #include "elf/memory-limit.h"
 #include "command/image/store.h"
 
-#if defined __x86_64__
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -29,10 +27,6 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
-
-/* A copy that is larger than this is made only if at least this fraction of the text is in memory. */
-#define ANY_USE_BYTES ((uint64_t)64 << 20)
-#define RESIDENT_SHARE 8
 
 /* Without being told, copies take at most this fraction of the free memory. */
 #define FREE_SHARE 8
@@ -55,20 +49,10 @@ static int read_piece(const struct hl_attachment *attachment, const struct hl_pi
     return 0;
 }
 
-/* Whether [at, at + bytes) of this process is on huge pages; false also where the kernel does not tell. */
-static bool is_on_huge_pages(const char *at, uint64_t bytes) {
-    int pagemap = (int)hl_open_pagemap();
-    if (pagemap < 0)
-        return false;
-    bool is_huge = hl_check_huge(pagemap, (uint64_t)at, (uint64_t)at + bytes) == 0;
-    close(pagemap);
-    return is_huge;
-}
-
-/* Writes one piece, through a mapping with room for huge pages.  *IS_HUGE becomes false unless all of it is seen on huge pages. */
-static int write_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece, int out,
-                       uint64_t unit, bool *is_huge) {
-    uint64_t bytes = piece->end - piece->start;
+/* Writes one piece, through a mapping with room for huge pages. */
+static int write_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece,
+                       int out) {
+    uint64_t bytes = piece->end - piece->start, unit = attachment->request->geometry.huge_page_bytes;
     char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
         return -errno;
@@ -76,105 +60,55 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_p
     int result = HL_REASON_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
         madvise(at, bytes, MADV_HUGEPAGE);
-        result = madvise(at, bytes, MADV_POPULATE_WRITE) == 0 ? read_piece(attachment, piece, at)
-                                                              : HL_REASON_NO_MEMORY;
-        *is_huge = *is_huge && is_on_huge_pages(at, bytes);
+        if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0)
+            result = read_piece(attachment, piece, at);
     }
     munmap(room, bytes + unit);
     return result;
 }
 
+/* Writes all pieces to OUT, and proves that they are on huge pages. */
 static int write_pieces(const struct hl_attachment *attachment, int out) {
-    uint64_t end = attachment->piece[attachment->n_pieces - 1].offset +
-                   attachment->piece[attachment->n_pieces - 1].end -
-                   attachment->piece[attachment->n_pieces - 1].start;
+    const struct hl_piece_of_text *last = &attachment->piece[attachment->n_pieces - 1];
     uint64_t pages, small = 0;
-    bool is_huge = true;
-    int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
+    int result = ftruncate(out, (off_t)(last->offset + last->end - last->start)) == 0 ? 0 : -errno;
     for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
-        result = write_piece(attachment, &attachment->piece[i], out,
-                             attachment->request->geometry.huge_page_bytes, &is_huge);
+        result = write_piece(attachment, &attachment->piece[i], out);
     if (result == 0 && fchmod(out, 0444) != 0)
         result = -errno;
-    if (result != 0 || is_huge)
+    if (result != 0)
         return result;
     result = hl_prove_huge(&attachment->request->geometry, out, true, &pages, &small);
     return result != 0 || small > 0 ? HL_REASON_THP_UNAVAILABLE : 0;
 }
 
-/* OUT is complete: *FILE becomes a descriptor for reading it. */
-static int seal(int out, int *file) {
-    char *path = hl_xasprintf("/proc/self/fd/%d", out);
-    int result = fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    *file = result == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    free(path);
-    return *file >= 0 ? 0 : -errno;
-}
-
-static int write_memory_file(const struct hl_attachment *attachment, const char *name, int *file) {
-    int out = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    int result = out < 0 ? -errno : write_pieces(attachment, out);
-    if (result == 0)
-        result = seal(out, file);
-    if (out >= 0)
-        close(out);
-    return result;
-}
-
-/* Writes the image to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, for which no writer may be left. */
-static int write_to_mount(const struct hl_attachment *attachment, const char *name, int context, int folder,
-                          int *file) {
-    int out = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
-    int result = out < 0 ? -errno : write_pieces(attachment, out);
-    int opened = result == 0 ? openat(folder, name, O_RDONLY | O_CLOEXEC) : -1;
-    if (out >= 0)
-        close(out);
-    if (opened >= 0 && fsconfig(context, FSCONFIG_SET_FLAG, "ro", NULL, 0) == 0 &&
-        fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) == 0) {
-        *file = opened;
-        return 0;
-    }
-    if (opened >= 0)
-        close(opened);
-    return result != 0 ? result : -EROFS;
-}
-
-/* Negative: we cannot make such a file system. */
-static int write_own_tmpfs(const struct hl_attachment *attachment, const char *name, int *file) {
-    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1, result = -EPERM;
+/* Writes the image, of which *FILE becomes a descriptor for reading. */
+static int write_image(const struct hl_attachment *attachment, int *file) {
+    char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(attachment->loaded->object.path));
+    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1;
     if (context >= 0 && fsconfig(context, FSCONFIG_SET_STRING, "huge", "always", 0) == 0 &&
         fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         folder = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-    if (folder >= 0) {
-        result = write_to_mount(attachment, name, context, folder, file);
+    int out = folder >= 0 ? openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0400)
+                          : memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int result = out < 0 ? -errno : write_pieces(attachment, out);
+    char *path = hl_xasprintf("/proc/self/fd/%d", out);
+    bool is_sealed =
+        folder >= 0 || fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+    if (result == 0)
+        *file = open(path, O_RDONLY | O_CLOEXEC);
+    if (out >= 0)
+        close(out); /* a file system with a writer cannot become read-only */
+    if (folder >= 0)
+        is_sealed = fsconfig(context, FSCONFIG_SET_FLAG, "ro", NULL, 0) == 0 &&
+                    fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) == 0;
+    if (result == 0 && (*file < 0 || !is_sealed))
+        result = -EROFS;
+    if (folder >= 0)
         close(folder);
-    }
     if (context >= 0)
         close(context);
-    return result;
-}
-
-/* Whether enough of TEXT is in memory to make a copy of all of it worth its memory: a file can have holes of any size. */
-static bool is_in_use(const struct hl_attachment *attachment) {
-    uint64_t bytes = 0, resident = 0;
-    for (size_t i = 0; i < attachment->process.n_regions; i++) {
-        const struct hl_region *region = &attachment->process.region[i];
-        bool is_copied = false;
-        for (unsigned j = 0; j < attachment->n_pieces; j++)
-            is_copied |= hl_overlap(region->start, region->end, attachment->piece[j].start,
-                                    attachment->piece[j].end) > 0;
-        resident += is_copied ? region->resident_bytes : 0;
-    }
-    for (unsigned j = 0; j < attachment->n_pieces; j++)
-        bytes += attachment->piece[j].end - attachment->piece[j].start;
-    return bytes <= ANY_USE_BYTES || resident >= bytes / RESIDENT_SHARE;
-}
-
-static int write_image(const struct hl_attachment *attachment, int *file) {
-    char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(attachment->loaded->object.path));
-    int result = write_own_tmpfs(attachment, name, file);
-    if (result < 0)
-        result = write_memory_file(attachment, name, file);
+    free(path);
     free(name);
     return result;
 }
@@ -190,25 +124,22 @@ static bool has_pieces(const struct hl_own_image *own, const struct hl_attachmen
     return own->n_pieces == attachment->n_pieces;
 }
 
-int hl_claim_own_image(struct hl_attachment *attachment) {
+void hl_claim_own_image(struct hl_attachment *attachment) {
     struct hl_attach_request *request = attachment->request;
     uint64_t unit = request->geometry.huge_page_bytes;
     uint64_t load_bias = attachment->loaded->object.load_bias % unit;
-    if (!is_in_use(attachment))
-        return HL_REASON_ATTACH_UNUSED;
     for (size_t i = 0; i < request->n_own && attachment->own == 0; i++)
         if (hl_is_same_state(&request->own[i].state, &attachment->state) &&
             request->own[i].load_bias == load_bias && has_pieces(&request->own[i], attachment))
             attachment->own = i + 1;
     if (attachment->own != 0)
-        return 0;
+        return;
     request->own = hl_xrealloc(request->own, (request->n_own + 1) * sizeof *request->own);
     struct hl_own_image *own = &request->own[request->n_own++];
     *own = (struct hl_own_image){attachment->state,    load_bias, attachment->huge_pages * unit, -1,
                                  attachment->n_pieces, {{0}}};
     memcpy(own->piece, attachment->piece, sizeof own->piece);
     attachment->own = request->n_own;
-    return 0;
 }
 
 uint64_t hl_sum_own_images(const struct hl_attach_request *request) {
@@ -256,5 +187,3 @@ void hl_free_own_images(struct hl_attach_request *request) {
     request->own = NULL;
     request->n_own = 0;
 }
-
-#endif

@@ -27,12 +27,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/futex.h>
 #include <linux/mman.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,17 +49,10 @@
 #define MREMAP_TO_PLACE 7 /* MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP */
 /* How many huge pages one mremap(2) moves. */
 #define PAGES_AT_ONCE 4
-/* The stack of the process that sends a descriptor, its time limit, and the pause between two looks. */
-#define SENDER_BYTES 32768
-#define SENDER_MS 1000.0
-#define SENDER_PAUSE_NS 50000
+/* How long an answer of the helper may take. */
+#define HELPER_MS 1000
 /* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the room. */
 #define SPARE_MAPPINGS 64
-
-/* The sockets of a killed call, ours, and ours once more for the way back. */
-#define SENDINGS_MAX 4
-
-struct sending;
 
 struct mover {
     struct hl_attachment *attachment;
@@ -69,9 +61,10 @@ struct mover {
     uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
     uint64_t moved_end;              /* the current piece is in place up to here, */
     unsigned moved_pieces;           /* and so many pieces before it */
-    struct sending *sending[SENDINGS_MAX];
-    unsigned n_sendings;
-    int file; /* the process's descriptor of attachment->file, or -1 */
+    int file;                        /* the process's descriptor of attachment->file, or -1 */
+    pid_t helper;
+    int control[2]; /* our end of its socket, and its own */
+    char helper_stack[32768] __attribute__((aligned(16)));
 };
 
 /* --- the descriptor --- */
@@ -123,91 +116,72 @@ static int send_file(int socket, int file) {
     return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
 }
 
-/* A process of hugeld's own that looks at a socket of the target, and sends a descriptor through it. */
-struct sending {
-    pid_t pid, maker; /* the process, and the one that made the socket: itself, or a parent */
+/* What the helper is asked for: to look at the socket NUMBER, and to send FILE through it unless that is below 0. */
+struct errand {
     int number, file;
-    _Atomic int answer; /* enum answer */
-    pid_t sender;
-    char stack[SENDER_BYTES] __attribute__((aligned(16)));
+    pid_t maker; /* which process made the socket: the target, or a parent */
 };
-enum answer { NONE_YET, DONE, NOT_DONE };
 
-/* errno is shared with the waiting process. */
-static int send_in_process(void *data) {
-    struct sending *sending = data;
-    int process = (int)syscall(SYS_pidfd_open, sending->pid, 0);
-    int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, sending->number, 0) : -1;
-    bool is_done = socket >= 0 && is_end_of_pair(socket, sending->maker) &&
-                   (sending->file < 0 || send_file(socket, sending->file) == 0);
-    atomic_store(&sending->answer, is_done ? DONE : NOT_DONE);
-    syscall(SYS_futex, &sending->answer, FUTEX_WAKE, 1, NULL, NULL, 0);
+/* The helper: a process of hugeld's own, for another thread of the target may have put another file in the place of a socket; if that
+   belongs to a FUSE that never answers, closing it never ends, even by SIGKILL.  It begins before the thread is stopped, shares the
+   memory and errno of this process, and ends with it. */
+static int help(void *data) {
+    const struct mover *m = data;
+    int process = (int)syscall(SYS_pidfd_open, m->attachment->process.pid, 0), socket = m->control[0];
+    struct errand errand;
+    for (bool is_done = true; write(m->control[1], &is_done, 1) == 1;) {
+        close(socket);
+        if (read(m->control[1], &errand, sizeof errand) != sizeof errand)
+            break;
+        socket = (int)syscall(SYS_pidfd_getfd, process, errand.number, 0);
+        is_done = socket >= 0 && is_end_of_pair(socket, errand.maker) &&
+                  (errand.file < 0 || send_file(socket, errand.file) == 0);
+    }
     return 0;
 }
 
-/* Waits for the answer, and not for the end, while the target's thread stands still. */
-static bool await_answer(struct sending *sending) {
-    const struct timespec slice = {0, (long)(SENDER_MS * 1e6 / 10)};
-    double begun = hl_now_ms();
-    while (atomic_load(&sending->answer) == NONE_YET && hl_now_ms() - begun < SENDER_MS)
-        syscall(SYS_futex, &sending->answer, FUTEX_WAIT, NONE_YET, &slice, NULL, 0);
-    return atomic_load(&sending->answer) == DONE;
+/* Waits for an answer of the helper. */
+static bool await_helper(const struct mover *m) {
+    struct pollfd control = {m->control[0], POLLIN, 0};
+    bool is_done = false;
+    return poll(&control, 1, HELPER_MS) == 1 && read(m->control[0], &is_done, 1) == 1 && is_done;
 }
 
-/* A sender that does not end goes on until it can, and keeps its memory. */
-static void reap_sender(struct sending *sending) {
-    for (double begun = hl_now_ms();;) {
-        bool was_late = hl_now_ms() - begun > SENDER_MS; /* before the look, which may be the last */
-        if (waitpid(sending->sender, NULL, __WALL | __WNOTHREAD | WNOHANG) != 0)
-            break;
-        if (was_late) {
-            kill(sending->sender, SIGKILL);
-            return;
-        }
-        nanosleep(&(struct timespec){0, SENDER_PAUSE_NS}, NULL);
-    }
-    free(sending);
+static int begin_helper(struct mover *m) {
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, m->control) != 0)
+        return -errno;
+    m->helper = clone(help, m->helper_stack + sizeof m->helper_stack, CLONE_VM, m);
+    close(m->control[1]);
+    return m->helper > 0 && await_helper(m) ? 0 : HL_REASON_ATTACH_BUSY;
 }
 
-/* Lets this thread go to PROCESSOR.  *BEFORE: where it might be, for sched_setaffinity(2), if that is true. */
-static bool go_to(int processor, cpu_set_t *before) {
+/* One that does not end goes on until it can.  Whether it has ended. */
+static bool end_helper(const struct mover *m) {
+    struct pollfd control = {m->control[0], POLLIN, 0};
+    shutdown(m->control[0], SHUT_WR);
+    bool has_ended = m->helper <= 0 || poll(&control, 1, HELPER_MS) == 1;
+    if (has_ended && m->helper > 0)
+        waitpid(m->helper, NULL, __WALL);
+    close(m->control[0]);
+    return has_ended;
+}
+
+/* Lets the thread TID, or this one (0), run on PROCESSOR alone. */
+static bool hold_to(pid_t tid, int processor) {
     cpu_set_t here;
     CPU_ZERO(&here);
     if (processor >= 0 && processor < CPU_SETSIZE)
         CPU_SET((size_t)processor, &here);
-    return sched_getaffinity(0, sizeof *before, before) == 0 && sched_setaffinity(0, sizeof here, &here) == 0;
+    return sched_setaffinity(tid, sizeof here, &here) == 0;
 }
 
-/* Begins the sender on this thread's processor, where it runs as soon as this thread sleeps.  On another one, on which many threads
-   compute, it may wait for a second: the weight of a group of threads (autogroup, cgroup) is where most of the group ran. */
-static pid_t begin_sender(struct sending *sending) {
-    cpu_set_t before;
-    bool is_held = go_to(sched_getcpu(), &before);
-    pid_t sender = clone(send_in_process, sending->stack + sizeof sending->stack, CLONE_VM, sending);
-    if (is_held)
-        sched_setaffinity(0, sizeof before, &before);
-    return sender;
-}
-
-/* Whether NUMBER is an end of a pair of sockets that the process MAKER made, and FILE, unless it is below 0, was sent through it.
-   Another thread of the process may have put another file there; if that belongs to a FUSE that never answers, closing it never
-   ends, even by SIGKILL.  So a process of its own does it. */
-static bool use_socket(struct mover *m, int number, pid_t maker, int file) {
-    if (m->n_sendings == SENDINGS_MAX)
-        return false;
-    struct sending *sending = m->sending[m->n_sendings] = hl_xmalloc(sizeof *sending);
-    sending->pid = m->attachment->process.pid;
-    sending->maker = maker;
-    sending->number = number;
-    sending->file = file;
-    atomic_store(&sending->answer, NONE_YET);
-    sending->sender = begin_sender(sending);
-    if (sending->sender < 0) {
-        free(sending);
-        return false;
-    }
-    m->n_sendings++;
-    return await_answer(sending);
+/* Whether NUMBER is an end of a pair of sockets that the process MAKER made, and FILE, unless it is below 0, was sent through it.  The
+   helper runs on this thread's processor as soon as this thread sleeps.  On another one, on which many threads compute, it may wait for a
+   second: the weight of a group of threads (autogroup, cgroup) is where most of the group ran. */
+static bool use_socket(const struct mover *m, int number, pid_t maker, int file) {
+    const struct errand errand = {number, file, maker};
+    hold_to(m->helper, sched_getcpu());
+    return write(m->control[0], &errand, sizeof errand) == sizeof errand && await_helper(m);
 }
 
 static int receive_file(struct mover *m, int socket) {
@@ -288,11 +262,18 @@ static int prepare_piece(const struct mover *m, unsigned i) {
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
 }
 
-/* For kernels whose pagemap does not tell. */
-static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t end) {
+/* By smaps on kernels whose pagemap does not tell. */
+static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
     struct hl_process again = {.folder = -1};
     struct hl_address_range range = {start, end};
-    int result = hl_read_some_regions(&again, &m->attachment->process, &range, 1);
+    int pagemap = hl_open_process_file(&m->attachment->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    int result = hl_check_huge(pagemap, start, end);
+    close(pagemap);
+    if (result >= 0)
+        return result;
+    result = hl_read_some_regions(&again, &m->attachment->process, &range, 1);
     const struct hl_region *region = result == 0 ? hl_find_region(&again, start) : NULL;
     if (result == 0 && again.n_regions == 0)
         result = -ENODATA; /* the process has ended */
@@ -300,15 +281,6 @@ static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t e
         result = HL_REASON_THP_UNAVAILABLE;
     hl_close_process(&again);
     return result;
-}
-
-static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
-    int pagemap = hl_open_process_file(&m->attachment->process, "pagemap");
-    if (pagemap < 0)
-        return pagemap;
-    int result = hl_check_huge(pagemap, start, end);
-    close(pagemap);
-    return result < 0 ? check_huge_in_smaps(m, start, end) : result;
 }
 
 /* Whether the scratch addresses map the file that was sent, on huge pages where that is required. */
@@ -321,15 +293,10 @@ static int check_scratch(const struct mover *m, const struct hl_process *now) {
             region->device != m->attachment->device || region->end < end ||
             region->offset + (m->scratch[i] - region->start) != m->attachment->piece[i].offset)
             return HL_REASON_MAPPING_CHANGED;
-        if (m->attachment->is_huge)
+        if (!m->attachment->request->is_detach)
             result = check_huge(m, m->scratch[i], end);
     }
     return result;
-}
-
-static uint64_t read_map_count_limit(void) {
-    uint64_t limit;
-    return hl_read_number("/proc/sys/vm/max_map_count", &limit) ? limit : 65530; /* the kernel's default */
 }
 
 /* The last look, at everything that could have changed since the process was planned. */
@@ -351,35 +318,19 @@ static int check_again(const struct mover *m) {
     return result;
 }
 
-static int prepare(struct mover *m) {
-    int result = pass_file(m, m->attachment->file);
-    if (result == 0)
-        result = reserve_room(m);
-    for (unsigned i = 0; i < m->attachment->n_pieces && result == 0; i++)
-        result = prepare_piece(m, i);
-    return result;
-}
-
 /* --- into place --- */
-
-static bool is_mapped(const struct mover *m, uint64_t at) {
-    struct hl_process now = {.folder = -1};
-    struct hl_address_range range = {at, at + 1};
-    bool is_there = hl_read_some_mappings(&now, &m->attachment->process, &range, 1) != 0 || now.n_regions > 0;
-    hl_close_process(&now);
-    return is_there;
-}
 
 static int move_piece(struct mover *m, unsigned i) {
     const struct hl_piece_of_text *piece = &m->attachment->piece[i];
     uint64_t unit = PAGES_AT_ONCE * m->attachment->request->geometry.huge_page_bytes;
     for (uint64_t at = piece->start, next; at < piece->end; at = next) {
+        char byte;
         long moved;
         next = hl_round_down(at, unit) + unit;
         next = next < piece->end ? next : piece->end;
         int result = hl_call(m->tracee, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at,
                              next - at, MREMAP_TO_PLACE, at, 0);
-        if (result == HL_REASON_ATTACH_CALL && !is_mapped(m, at))
+        if (result == HL_REASON_ATTACH_CALL && hl_read_thread(m->tracee->pid, at, &byte, 1) == -EFAULT)
             return hl_map_piece_surely(m->tracee, piece, m->file); /* the whole piece: the text is gone */
         if (result != 0)
             return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
@@ -409,26 +360,18 @@ static void finish(const struct mover *m) {
 
 /* --- leftovers --- */
 
-/* Whether [range] is a room still. */
-static bool is_left_room(const struct mover *m, struct hl_address_range range) {
-    struct hl_process now = {.folder = -1};
-    struct hl_address_range room = range;
-    bool is_left = hl_read_some_mappings(&now, &m->attachment->process, &range, 1) == 0 &&
-                   hl_find_left_room(&now, room.start) == room.end;
-    hl_close_process(&now);
-    return is_left;
-}
-
 /* Closes what earlier calls of hugeld have left when they were killed.  It is looked at once more before: other threads run. */
 static void close_leftovers(struct mover *m) {
-    const struct hl_leftovers *left = &m->attachment->left;
     const struct hl_tracee *tracee = m->tracee;
-    for (unsigned i = 0; i < left->n_rooms; i++)
-        if (is_left_room(m, left->room[i]))
-            hl_unmap_in_tracee(m->tracee, left->room[i].start, left->room[i].end);
-    for (unsigned i = 0; i < left->n_files; i++)
-        if (hl_is_left_file(&m->attachment->process, left->file[i]))
-            hl_close_in_tracee(m->tracee, left->file[i]);
+    struct hl_process now = {.folder = -1};
+    struct hl_leftovers left = {0};
+    if (hl_has_leftovers(&m->attachment->left) && hl_read_mappings(&now, &m->attachment->process) == 0)
+        hl_find_leftovers(&left, &now);
+    hl_close_process(&now);
+    for (unsigned i = 0; i < left.n_rooms; i++)
+        hl_unmap_in_tracee(m->tracee, left.room[i].start, left.room[i].end);
+    for (unsigned i = 0; i < left.n_files; i++)
+        hl_close_in_tracee(m->tracee, left.file[i]);
     for (unsigned i = 0; i < 2; i++)
         if (tracee->left_pair[i] >= 0 && use_socket(m, tracee->left_pair[i], tracee->left_pid, -1))
             hl_close_in_tracee(m->tracee, tracee->left_pair[i]);
@@ -436,47 +379,34 @@ static void close_leftovers(struct mover *m) {
 
 /* --- back --- */
 
-/* Maps [start, end) again from its old file. */
+/* Maps [start, end) again from the program's own file. */
 static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
-    for (unsigned i = 0; i < m->attachment->n_back; i++) {
-        struct hl_piece_of_text piece = m->attachment->back[i];
-        uint64_t from = piece.start > start ? piece.start : start;
-        piece.end = piece.end < end ? piece.end : end;
-        piece.offset += from - piece.start;
-        piece.start = from;
-        if (piece.start < piece.end)
-            hl_map_piece_surely(m->tracee, &piece, m->file);
-    }
+    struct hl_piece_of_text own[HL_PIECES_MAX];
+    unsigned n = 0;
+    hl_add_own_pieces(own, &n, &m->attachment->loaded->object, start, end);
+    for (unsigned i = 0; i < n; i++)
+        hl_map_piece_surely(m->tracee, &own[i], m->file);
 }
 
-/* Takes back the moves made before something failed. */
+/* Takes back the moves that attach made before something failed.  Text that detach has moved stays on the program's own file. */
 static void undo(struct mover *m) {
-    bool any =
-        m->moved_pieces > 0 || (m->attachment->n_pieces > 0 && m->moved_end > m->attachment->piece[0].start);
+    const struct hl_piece_of_text *piece = m->attachment->piece;
     m->file = -1;
     m->room = m->room_bytes = 0;
-    if (!any || m->tracee->stage == HL_TRACEE_GONE || m->attachment->back_file < 0 ||
-        pass_file(m, m->attachment->back_file) != 0)
+    if (m->attachment->request->is_detach || m->moved_end <= piece[0].start ||
+        m->tracee->stage == HL_TRACEE_GONE || pass_file(m, m->attachment->loaded->file->fd) != 0)
         return;
     for (unsigned i = 0; i < m->moved_pieces; i++)
-        map_back(m, m->attachment->piece[i].start, m->attachment->piece[i].end);
+        map_back(m, piece[i].start, piece[i].end);
     if (m->moved_pieces < m->attachment->n_pieces)
-        map_back(m, m->attachment->piece[m->moved_pieces].start, m->moved_end);
+        map_back(m, piece[m->moved_pieces].start, m->moved_end);
     finish(m);
 }
 
-/* Ends with the text as it was. */
 static void give_up(struct mover *m, int result) {
     finish(m);
     undo(m);
     m->attachment->reason = hl_or_ended(m->attachment, result);
-}
-
-/* Why the thread makes no calls any more, or 0. */
-static int why_gone(const struct hl_tracee *tracee) {
-    if (tracee->stage != HL_TRACEE_GONE)
-        return 0;
-    return tracee->let_go != 0 ? tracee->let_go : -ESRCH;
 }
 
 static void move_text(struct mover *m) {
@@ -484,9 +414,13 @@ static void move_text(struct mover *m) {
     close_leftovers(m);
     if (attachment->reason != 0) /* nothing else is to be done */
         return;
-    int result = prepare(m);
+    int result = pass_file(m, attachment->file);
     if (result == 0)
-        result = why_gone(m->tracee);
+        result = reserve_room(m);
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
+        result = prepare_piece(m, i);
+    if (result == 0 && m->tracee->stage == HL_TRACEE_GONE)
+        result = m->tracee->let_go != 0 ? m->tracee->let_go : -ESRCH;
     if (result == 0)
         result = check_again(m);
     if (result == 0)
@@ -519,26 +453,27 @@ static int find_highest_priority(const struct hl_process *process) {
     return highest;
 }
 
-/* The processor on which the first thread of PROCESS was last, or -1. */
-static int find_processor(const struct hl_process *process) {
-    uint64_t field[HL_STAT_FIELDS];
-    return hl_read_stat_fields(process, field) == 0 ? (int)field[39] : -1;
-}
-
 /* hugeld and the stopped thread take turns some sixty times, and on a busy machine each turn would wait for a processor.  So hugeld
    goes to where the thread was, and never waits awake: as soon as it sleeps, that processor is free for the thread, which otherwise may
    be put behind others.  (At a load of 30 on two processors nine of ten stops took less than 16 ms so, and 110 otherwise.)  And hugeld
    raises its own priority, if it may.  A real-time priority gains little more, and Linux 6.18 then makes others wait for longer; but
    where a thread of the process has one and computes, hugeld would not run at all for 0.95 of each second (sched_rt_runtime_us), and the
    stopped thread would wait for it. */
-static int hurry(const struct hl_process *process) {
-    int highest = find_highest_priority(process), processor = find_processor(process);
+static int hurry(struct mover *m) {
+    const struct hl_process *process = &m->attachment->process;
+    uint64_t field[HL_STAT_FIELDS];
+    int highest = find_highest_priority(process);
+    int processor = hl_read_stat_fields(process, field) == 0 ? (int)field[39] : -1; /* where it was last */
     const struct sched_param priority = {highest + 1};
     cpu_set_t before;
-    if (go_to(processor, &before)) /* and it may be moved again: a real-time thread may keep that processor */
-        sched_setaffinity(0, sizeof before, &before);
     setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
-    return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_REASON_ATTACH_REALTIME;
+    if (highest > 0 && sched_setscheduler(0, SCHED_FIFO, &priority) != 0)
+        return HL_REASON_ATTACH_REALTIME;
+    int result =
+        begin_helper(m); /* with that priority; who wakes up from waiting for it may be on any processor */
+    if (sched_getaffinity(0, sizeof before, &before) == 0 && hold_to(0, processor))
+        sched_setaffinity(0, sizeof before, &before); /* a real-time thread may keep that processor */
+    return result;
 }
 
 /* The stack of the process has a limit of its own, but when hugeld makes it grow, the kernel applies hugeld's. */
@@ -553,23 +488,25 @@ static void allow_large_stacks(void) {
 static void *work_in_thread(void *data) {
     struct hl_attachment *attachment = data;
     const struct hl_process *process = &attachment->process;
-    struct hl_holding holding;
-    int result = hurry(process);
+    struct hl_tracee tracee;
+    struct mover *m = hl_xmalloc(sizeof *m);
+    uint64_t limit;
+    *m = (struct mover){.attachment = attachment, .tracee = &tracee, .file = -1};
+    int result = hurry(m);
     allow_large_stacks();
-    if (result == 0 && process->n_regions + SPARE_MAPPINGS > read_map_count_limit())
+    if (!hl_read_number("/proc/sys/vm/max_map_count", &limit))
+        limit = 65530; /* the kernel's default */
+    if (result == 0 && process->n_regions + SPARE_MAPPINGS > limit)
         result = HL_REASON_MAP_COUNT;
+    if (result == 0)
+        result = hl_hold_thread(&tracee, process, &attachment->gadgets);
     if (result == 0) {
-        result = hl_hold_thread(&holding, process, &attachment->gadgets, true);
-        double stopped_ms = holding.tracee.stopped_ms;
-        struct mover m = {.attachment = attachment, .tracee = &holding.tracee, .file = -1};
-        if (result == 0)
-            move_text(&m);
-        hl_release_thread(&holding);
-        if (result == 0)
-            attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
-        while (m.n_sendings > 0)
-            reap_sender(m.sending[--m.n_sendings]);
+        move_text(m);
+        hl_release_tracee(&tracee);
+        attachment->stopped_us = (uint64_t)((hl_now_ms() - tracee.stopped_ms) * 1e3);
     }
+    if (m->helper == 0 || end_helper(m))
+        free(m);
     if (result != 0 && attachment->reason == 0)
         attachment->reason = hl_or_ended(attachment, result);
     return NULL;
@@ -590,5 +527,9 @@ void hl_move_attachment(struct hl_attachment *attachment) {
         attachment->reason = -error;
     hl_end_tracing(&before);
 }
+
+#else
+
+void hl_move_attachment(struct hl_attachment *attachment) { (void)attachment; }
 
 #endif

@@ -9,13 +9,11 @@
    same bytes as the old (inject/compare.c). */
 #include "command/base/common.h"
 #include "elf/image.h"
-#include "command/image/find.h"
+#include "elf/options.h"
 #include "command/inject/attachment.h"
 #include "elf/maps.h"
 #include "elf/plan.h"
 #include "command/inject/tracee.h"
-
-#if defined __x86_64__
 
 #include <dirent.h>
 #include <errno.h>
@@ -156,73 +154,30 @@ static int add_piece(struct hl_attachment *attachment, unsigned edges, struct hl
     return check_written(attachment, span.start, span.end);
 }
 
-/* Plans the pieces with EDGES, outside the JOINED range.  An obstacle in one span keeps all of the text, since it moves as a
-   whole. */
-static int plan_pieces(struct hl_attachment *attachment, const struct hl_range *joined, unsigned edges) {
-    const struct hl_attach_request *request = attachment->request;
-    const struct hl_geometry *geometry = &request->geometry;
-    struct hl_options options = request->options;
+/* Plans the pieces with EDGES.  An obstacle in one span keeps all of the text, since it moves as a whole. */
+static int plan_pieces(struct hl_attachment *attachment, unsigned edges) {
+    struct hl_options options;
     struct hl_plan plan;
+    bool is_already = false; /* a part is on huge pages */
+    hl_default_options(&options);
     options.sparse_text = 1; /* a page of an image costs nothing */
     options.data = HL_DATA_OFF;
     options.edges = edges;
-    int result = hl_plan_object(&plan, &attachment->loaded->object, &options, geometry);
-    unsigned already = joined->end > joined->start; /* parts that are on huge pages */
+    int result = hl_plan_object(&plan, &attachment->loaded->object, &options, &attachment->request->geometry);
     attachment->n_pieces = 0;
     attachment->huge_pages = 0;
     for (unsigned i = 0; i < plan.n_spans && result == 0; i++) {
-        struct hl_span part[2] = {plan.span[i], plan.span[i]};
-        if (plan.span[i].kind != HL_TEXT)
-            continue;
-        if (joined->start >= plan.span[i].start && joined->end <= plan.span[i].end) {
-            part[0].end = joined->start;
-            part[1].start = joined->end;
-        } else {
-            part[1].start = part[1].end;
-        }
-        for (unsigned j = 0; j < 2 && (result == 0 || result == HL_REASON_HUGE_ALREADY); j++) {
-            result = add_piece(attachment, edges, part[j]);
-            already += result == HL_REASON_HUGE_ALREADY;
-        }
+        if (plan.span[i].kind == HL_TEXT)
+            result = add_piece(attachment, edges, plan.span[i]);
+        is_already |= result == HL_REASON_HUGE_ALREADY;
         result = result == HL_REASON_HUGE_ALREADY ? 0 : result;
     }
     if (result != 0 || attachment->n_pieces > 0)
         return result;
-    return already > 0 ? HL_REASON_HUGE_ALREADY : HL_REASON_TOO_SMALL;
+    return is_already ? HL_REASON_HUGE_ALREADY : HL_REASON_TOO_SMALL;
 }
 
 /* --- the new text --- */
-
-/* Takes the image that a store has of the executable, if it fits; in doubt none.  The headers are the process's own: those of the
-   image may have other segments. */
-static bool use_image_of_store(struct hl_attachment *attachment) {
-    const struct hl_attach_request *request = attachment->request;
-    struct hl_piece_of_text planned[HL_PIECES_MAX];
-    struct hl_image_source source;
-    unsigned n_planned = attachment->n_pieces;
-    long image = hl_open_image_of(&attachment->state, &request->options);
-    if (image < 0)
-        return false;
-    attachment->file = (int)image;
-    memcpy(planned, attachment->piece, sizeof planned);
-    attachment->n_pieces = 0;
-    hl_find_image_source(&source, &attachment->loaded->object, attachment->loaded->file, (int)image,
-                         &request->geometry);
-    for (unsigned i = 0; i < n_planned; i++)
-        hl_add_image_pieces(attachment->piece, &attachment->n_pieces, &source, planned[i].start,
-                            planned[i].end, PF_R | PF_X);
-    if (hl_check_image(&attachment->loaded->object, (int)image, &request->geometry) == 0 &&
-        !hl_is_noexec((int)image) && hl_compare_attached_text(attachment) == 0) {
-        attachment->owns_file = true;
-        attachment->image = hl_find_file_path((int)image);
-        return true;
-    }
-    memcpy(attachment->piece, planned, sizeof planned);
-    attachment->n_pieces = n_planned;
-    close((int)image);
-    attachment->file = -1;
-    return false;
-}
 
 /* Whether the limit of the process's address space leaves enough beside the addresses that are reserved meanwhile. */
 static int check_address_space(const struct hl_attachment *attachment) {
@@ -236,63 +191,21 @@ static int check_address_space(const struct hl_attachment *attachment) {
     return is_enough ? 0 : HL_REASON_NO_MEMORY;
 }
 
-static int find_source(struct hl_attachment *attachment) {
-    struct stat stat;
-    attachment->is_huge = true;
-    if (use_image_of_store(attachment)) {
-        if (fstat(attachment->file, &stat) != 0)
-            return -errno;
-        attachment->device = stat.st_dev;
-        attachment->inode = stat.st_ino;
-        return 0;
-    }
-    int result = hl_claim_own_image(attachment);
-    /* A dry run fills no image, and must not promise a move that fails. */
-    return result == 0 && attachment->request->dry_run ? hl_compare_with_own_file(attachment) : result;
-}
-
 /* --- there and back --- */
 
-static int plan_with_edges(struct hl_attachment *attachment, const struct hl_range *joined) {
-    int result = plan_pieces(attachment, joined, HL_EDGES_MERGE);
-    return result == HL_REASON_GAP_OCCUPIED ? plan_pieces(attachment, joined, HL_EDGES_SMALL) : result;
-}
-
-static int plan_attach(struct hl_attachment *attachment) {
-    const struct hl_attach_request *request = attachment->request;
-    if (attachment->now == HL_NOW_EXECUTED || attachment->now == HL_NOW_MOVED)
-        return attachment->now == HL_NOW_EXECUTED ? HL_REASON_HUGE_ALREADY : HL_REASON_ATTACH_COPY;
+static int plan_attach(struct hl_attachment *attachment, enum hl_now now) {
+    if (now == HL_NOW_EXECUTED || now == HL_NOW_MOVED)
+        return now == HL_NOW_EXECUTED ? HL_REASON_HUGE_ALREADY : HL_REASON_ATTACH_COPY;
     enum hl_reason obstacle = hl_find_obstacle(&attachment->process);
     if (obstacle != HL_MOVED)
         return (int)obstacle;
-    struct hl_range joined = {0, 0};
-    int result = plan_with_edges(attachment, &joined);
-    if (result == 0 && request->joins && hl_join_attached_text(attachment, &joined)) {
-        attachment->joined_pages = (joined.end - joined.start) / request->geometry.huge_page_bytes;
-        result = plan_with_edges(attachment, &joined);
-    }
-    attachment->back_file = attachment->loaded->file->fd;
-    for (unsigned i = 0; i < attachment->n_pieces; i++)
-        hl_add_own_pieces(attachment->back, &attachment->n_back, &attachment->loaded->object,
-                          attachment->piece[i].start, attachment->piece[i].end);
-    return result == 0 ? find_source(attachment) : result;
-}
-
-/* Opens the file that REGION maps, through map_files: root may do that. */
-static void open_region(struct hl_attachment *attachment, const struct hl_region *region) {
-    char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
-    int file = hl_open_process_file(&attachment->process, path);
-    struct stat stat;
-    free(path);
-    attachment->back_inode = region->inode;
-    attachment->back_device = region->device;
-    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_ino == region->inode &&
-        stat.st_dev == region->device) {
-        attachment->back_file = file;
-        attachment->owns_back_file = true;
-    } else if (file >= 0) {
-        close(file); /* another file is mapped there by now */
-    }
+    int result = plan_pieces(attachment, HL_EDGES_MERGE);
+    if (result == HL_REASON_GAP_OCCUPIED)
+        result = plan_pieces(attachment, HL_EDGES_SMALL);
+    if (result == 0)
+        hl_claim_own_image(attachment);
+    /* A dry run fills no image, and must not promise a move that fails. */
+    return result == 0 && attachment->request->dry_run ? hl_compare_attached_text(attachment) : result;
 }
 
 /* Adds the parts of [start, end), an image's mapping, that lie in no segment: the exec stop maps traps there. */
@@ -345,18 +258,14 @@ static bool is_left(const struct hl_attachment *attachment, const struct hl_regi
     return false;
 }
 
-/* Whether REGION lies between the first byte of OBJECT and the last one. */
-static bool is_inside(const struct hl_object *object, const struct hl_region *region) {
-    return region->start >= object->segment[0].first_page &&
-           region->end <= object->segment[object->n_segments - 1].end_page;
-}
-
 /* REGION maps an image where the executable is, or a part of that elsewhere. */
 static int plan_region_back(struct hl_attachment *attachment, const struct hl_region *region) {
+    const struct hl_object *object = &attachment->loaded->object;
     unsigned before = attachment->n_pieces, gaps_before = attachment->n_gaps;
-    hl_add_own_pieces(attachment->piece, &attachment->n_pieces, &attachment->loaded->object, region->start,
-                      region->end);
-    bool is_elsewhere = attachment->n_pieces == before && !is_inside(&attachment->loaded->object, region);
+    hl_add_own_pieces(attachment->piece, &attachment->n_pieces, object, region->start, region->end);
+    bool is_elsewhere =
+        attachment->n_pieces == before && (region->start < object->segment[0].first_page ||
+                                           region->end > object->segment[object->n_segments - 1].end_page);
     if (is_elsewhere)
         add_pieces_elsewhere(attachment, region);
     else
@@ -367,19 +276,13 @@ static int plan_region_back(struct hl_attachment *attachment, const struct hl_re
     if (result != 0)
         return result;
     attachment->huge_pages += (region->end - region->start) / attachment->request->geometry.huge_page_bytes;
-    if (attachment->back_file < 0 && attachment->n_back == 0)
-        open_region(attachment, region);
-    if (attachment->n_back < HL_PIECES_MAX && attachment->back_inode == region->inode &&
-        attachment->back_device == region->device)
-        hl_add_piece(attachment->back, &attachment->n_back, region->start, region->end, region->offset,
-                     region->flags);
     return check_written(attachment, region->start, region->end);
 }
 
-static int plan_detach(struct hl_attachment *attachment) {
+static int plan_detach(struct hl_attachment *attachment, enum hl_now now) {
     const struct hl_loaded *loaded = attachment->loaded;
-    if (attachment->now == HL_NOW_EXECUTED || attachment->now == HL_NOW_MOVED)
-        return attachment->now == HL_NOW_EXECUTED ? HL_REASON_ATTACH_EXECUTED : HL_REASON_ATTACH_MOVED;
+    if (now == HL_NOW_EXECUTED || now == HL_NOW_MOVED)
+        return now == HL_NOW_EXECUTED ? HL_REASON_ATTACH_EXECUTED : HL_REASON_ATTACH_MOVED;
     attachment->file = loaded->file->fd;
     attachment->device = loaded->device;
     attachment->inode = loaded->inode;
@@ -467,15 +370,6 @@ int hl_check_attached_text(const struct hl_attachment *attachment, const struct 
 
 /* --- the whole --- */
 
-/* The text of the executable, whose file and object are known. */
-static int plan_text(struct hl_attachment *attachment) {
-    attachment->now = hl_find_now(&attachment->process, attachment->loaded, NULL);
-    int result = hl_read_state_at(&attachment->state, attachment->loaded->file->fd, "");
-    if (result == 0)
-        result = attachment->request->is_detach ? plan_detach(attachment) : plan_attach(attachment);
-    return result == 0 ? check_address_space(attachment) : result;
-}
-
 static int check_class(const struct hl_attachment *attachment) {
     struct hl_elf_file file;
     enum hl_elf_problem problem = hl_open_elf(&file, attachment->process.folder, "exe");
@@ -484,20 +378,16 @@ static int check_class(const struct hl_attachment *attachment) {
     return problem == HL_ELF_32_BIT ? HL_REASON_ATTACH_32_BIT : 0;
 }
 
-static bool is_replaced(const void *data, const struct hl_region *region) {
-    const struct hl_attachment *attachment = data;
-    for (unsigned i = 0; i < attachment->n_pieces; i++)
-        if (hl_overlap(region->start, region->end, attachment->piece[i].start, attachment->piece[i].end) > 0)
-            return true;
-    return false;
-}
-
 /* Whether the first thread can be stopped, and make calls. */
 static int check_thread(struct hl_attachment *attachment) {
-    int result = hl_find_gadgets(&attachment->gadgets, &attachment->process, is_replaced, attachment);
+#if defined __x86_64__
+    int result = hl_find_gadgets(&attachment->gadgets, &attachment->process);
     if (result == 0)
         result = check_files(&attachment->process);
     return result == 0 ? hl_look_at_thread(&attachment->process) : result;
+#else
+    return check_files(&attachment->process);
+#endif
 }
 
 static bool has_memory(int maps) {
@@ -548,7 +438,11 @@ static int read_process_for_main(struct hl_process *process) {
 }
 
 static int look_at(struct hl_attachment *attachment, pid_t pid) {
+#if defined __x86_64__
     int result = hl_open_process(&attachment->process, pid);
+#else
+    int result = pid > 0 ? HL_REASON_ATTACH_MACHINE : -ESRCH;
+#endif
     if (result == 0)
         open_maps(attachment);
     if (result == 0)
@@ -567,7 +461,12 @@ static int look_at(struct hl_attachment *attachment, pid_t pid) {
     attachment->loaded = &attachment->process.loaded[0];
     hl_find_leftovers(&attachment->left, &attachment->process);
     bool any_left = hl_has_leftovers(&attachment->left);
-    result = plan_text(attachment);
+    enum hl_now now = hl_find_now(&attachment->process, attachment->loaded, NULL);
+    result = hl_read_state_at(&attachment->state, attachment->loaded->file->fd, "");
+    if (result == 0)
+        result = attachment->request->is_detach ? plan_detach(attachment, now) : plan_attach(attachment, now);
+    if (result == 0)
+        result = check_address_space(attachment);
     int calls = result == 0 || any_left ? check_thread(attachment) : 0;
     attachment->closes_leftovers = any_left && calls == 0;
     return result == 0 ? calls : result;
@@ -593,41 +492,12 @@ int hl_or_ended(const struct hl_attachment *attachment, int result) {
 
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
     *attachment = (struct hl_attachment){
-        .request = request, .process = {.pid = pid, .folder = -1}, .maps = -1, .file = -1, .back_file = -1};
+        .request = request, .process = {.pid = pid, .folder = -1}, .maps = -1, .file = -1};
     attachment->reason = hl_or_ended(attachment, look_at(attachment, pid));
 }
 
 void hl_free_attachment(struct hl_attachment *attachment) {
-    if (attachment->owns_file)
-        close(attachment->file);
-    if (attachment->owns_back_file)
-        close(attachment->back_file);
-    free(attachment->image);
     if (attachment->maps >= 0)
         close(attachment->maps);
     hl_close_process(&attachment->process);
 }
-
-#else
-
-bool hl_fill_own_image(struct hl_attachment *attachment) { return attachment != NULL; }
-
-int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit) {
-    (void)request, (void)limit;
-    return 0;
-}
-
-uint64_t hl_sum_own_images(const struct hl_attach_request *request) { return 0 * request->n_own; }
-
-void hl_free_own_images(struct hl_attach_request *request) { (void)request; }
-
-void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
-    *attachment = (struct hl_attachment){
-        .request = request, .process = {.pid = pid, .folder = -1}, .reason = HL_REASON_ATTACH_MACHINE};
-}
-
-void hl_move_attachment(struct hl_attachment *attachment) { (void)attachment; }
-
-void hl_free_attachment(struct hl_attachment *attachment) { (void)attachment; }
-
-#endif

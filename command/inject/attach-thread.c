@@ -36,11 +36,8 @@ struct sight {
 /* Reads the thread's file NAME into TEXT, terminated by a zero.  Whether it has any bytes. */
 static bool read_of_thread(char *text, size_t bytes, const struct hl_process *process, const char *name) {
     char *path = hl_xasprintf("task/%d/%s", process->pid, name);
-    int fd = hl_open_process_file(process, path);
-    ssize_t n = fd >= 0 ? read(fd, text, bytes - 1) : -1;
+    ssize_t n = hl_read_process_file(process, path, text, bytes - 1);
     free(path);
-    if (fd >= 0)
-        close(fd);
     text[n > 0 ? n : 0] = '\0';
     return n > 0;
 }
@@ -64,7 +61,7 @@ static bool sleeps_invisibly(struct sight *sight, const struct hl_process *proce
     bool is_continued = call->number == SYS_restart_syscall;
     if (is_continued)
         call->number = hl_find_restarted(process->pid, pc);
-    enum hl_again again = hl_find_again_of(call, process);
+    enum hl_again again = hl_find_again(call, process);
     if (again != HL_AGAIN_UNKNOWN && has_filter &&
         ((again == HL_AGAIN_CONTINUED && !is_continued) || awaits_supervisor(process)))
         return false;
@@ -105,7 +102,7 @@ static int interrupt(struct hl_tracee *tracee, const struct hl_process *process)
         return sight.unfit;
     if (!read_of_thread(now, sizeof now, process, "syscall") || strcmp(now, sight.text) != 0)
         return HL_REASON_ATTACH_UNFIT;
-    return hl_interrupt_tracee(tracee, process->pid, &sight.call);
+    return hl_interrupt_tracee(tracee, &sight.call);
 }
 
 /* Whether the thread is of PROCESS still, and its number is not another's now. */
@@ -124,11 +121,22 @@ static int read_mappings(struct hl_process *now, const struct hl_process *proces
     return hl_read_some_mappings(now, process, range, 3);
 }
 
-static int hold(struct hl_holding *holding, const struct hl_gadgets *gadgets, bool suspends) {
-    const struct hl_process *process = holding->process;
+/* Two calls of hugeld that change one process would have their frames in the same place.  A user who may open its memory may
+   trace it, so no other user's process can hold this lock. */
+static int lock(struct hl_tracee *tracee, const struct hl_process *process) {
+    int file = hl_open_process_file(process, "mem");
+    *tracee = (struct hl_tracee){.pid = process->pid, .memory = -1, .lock = file};
+    if (file < 0)
+        return file;
+    return flock(file, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_REASON_ATTACH_TRACED;
+}
+
+static int hold(struct hl_tracee *tracee, const struct hl_process *process,
+                const struct hl_gadgets *gadgets) {
     struct hl_process now = {.folder = -1};
-    struct hl_tracee *tracee = &holding->tracee;
-    int result = interrupt(tracee, process);
+    int result = lock(tracee, process);
+    if (result == 0)
+        result = interrupt(tracee, process);
     if (result == 0)
         result = hl_await_tracee(tracee);
     if (result == 0 && !is_of_process(process))
@@ -136,39 +144,20 @@ static int hold(struct hl_holding *holding, const struct hl_gadgets *gadgets, bo
     if (result == 0)
         result = read_mappings(&now, process, gadgets);
     if (result == 0)
-        result = hl_arm_tracee(tracee, gadgets, &now, suspends);
+        result = hl_arm_tracee(tracee, gadgets, &now);
     if (result != 0)
         hl_release_tracee(tracee);
     hl_close_process(&now);
     return result;
 }
 
-/* Two calls of hugeld that change one process would have their frames in the same place.  A user who may open its memory may
-   trace it, so no other user's process can hold this lock. */
-static int lock(struct hl_holding *holding) {
-    holding->lock = hl_open_process_file(holding->process, "mem");
-    if (holding->lock < 0)
-        return holding->lock;
-    return flock(holding->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_REASON_ATTACH_TRACED;
-}
-
-int hl_hold_thread(struct hl_holding *holding, const struct hl_process *process,
-                   const struct hl_gadgets *gadgets, bool suspends) {
-    *holding = (struct hl_holding){.process = process, .tracee = {.memory = -1}};
-    int result = lock(holding);
-    if (result != 0)
-        return result;
+int hl_hold_thread(struct hl_tracee *tracee, const struct hl_process *process,
+                   const struct hl_gadgets *gadgets) {
     for (double begun = hl_now_ms();; pause_between_looks()) {
-        result = hold(holding, gadgets, suspends);
+        int result = hold(tracee, process, gadgets);
         if (result != HL_REASON_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
             return result;
     }
-}
-
-void hl_release_thread(struct hl_holding *holding) {
-    hl_release_tracee(&holding->tracee);
-    if (holding->lock >= 0)
-        close(holding->lock);
 }
 
 #endif

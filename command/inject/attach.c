@@ -42,16 +42,6 @@ static int parse_process(void *request_, const char *text) {
     return 0;
 }
 
-static int set_store(void *request_, const char *path) {
-    struct request *request = request_;
-    if (path[0] != '/' || strlen(path) >= HL_FOLDER_BYTES) {
-        hl_warn("--store=%s: give the store's folder with a leading slash", path);
-        return EINVAL;
-    }
-    request->plan.options.store = (struct hl_string){path, strlen(path)};
-    return 0;
-}
-
 #define FLAGS_OF_BOTH                                                                                        \
     {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},                                      \
         {"children", 'c', NULL, "Their children, and theirs, too", HL_SWITCH(struct request, children)},     \
@@ -62,7 +52,6 @@ static int set_store(void *request_, const char *path) {
 static const struct hl_flag attach_flags[] = {
     {"memory", 0, "MIB", "Take up to so much for copies (an eighth of what is free)",
      HL_COUNT(struct request, memory_mib, 1, UINT32_MAX)},
-    {"store", 0, "FOLDER", "Look for images in this store", HL_CALL(set_store)},
     FLAGS_OF_BOTH,
 };
 
@@ -87,28 +76,10 @@ static enum hl_reason reason_of(int result) {
     }
 }
 
-/* No whole huge page lies in the text at its address. */
-static char *explain_too_small(const struct hl_attachment *attachment) {
-    struct hl_verdict verdict;
-    hl_judge_loaded(&verdict, &attachment->process, attachment->loaded,
-                    hl_find_obstacle(&attachment->process), &attachment->request->options);
-    char *commands = hl_format_commands(&verdict);
-    char *what =
-        commands != NULL
-            ? hl_xasprintf("no whole huge page lies inside where it is loaded; best for its next start: %s",
-                           commands)
-            : hl_xasprintf("%s", hl_reason_sentence(HL_REASON_TOO_SMALL));
-    free(commands);
-    hl_free_verdict(&verdict);
-    return what;
-}
-
 /* Why the text stays; the caller frees it.  Root is told what denies it access. */
 static char *explain(const struct hl_attachment *attachment) {
     enum hl_reason reason = reason_of(attachment->reason);
     const char *path = attachment->loaded != NULL ? attachment->loaded->object.path : NULL;
-    if (reason == HL_REASON_TOO_SMALL)
-        return explain_too_small(attachment);
     if (reason == HL_REASON_ATTACH_DENIED && geteuid() == 0)
         return hl_xasprintf("%s", hl_explain_denial(attachment->process.pid));
     if (reason == HL_MOVED)
@@ -127,10 +98,8 @@ static char *describe_move(const struct hl_attachment *attachment) {
         return hl_xasprintf("on huge pages already");
     if (attachment->request->is_detach)
         return hl_xasprintf("%sback on its own file", would);
-    return hl_xasprintf("%son %" PRIu64 " huge page%s of %s%s", would, attachment->huge_pages,
-                        hl_plural(attachment->huge_pages),
-                        attachment->image != NULL ? "the image " : "a copy made for it",
-                        attachment->image != NULL ? attachment->image : "");
+    return hl_xasprintf("%son %" PRIu64 " huge page%s of a copy made for it", would, attachment->huge_pages,
+                        hl_plural(attachment->huge_pages));
 }
 
 static void print_attachment(const struct hl_attachment *attachment) {
@@ -143,16 +112,11 @@ static void print_attachment(const struct hl_attachment *attachment) {
     const char *path = attachment->loaded != NULL ? attachment->loaded->object.path : NULL;
     char *prefix = hl_xasprintf("%d %s%s%s", process->pid, process->name != NULL ? process->name : "?",
                                 path != NULL ? ": " : "", path != NULL ? path : "");
-    if (attachment->joined_pages > 0)
-        hl_print("%s: %son %" PRIu64 " huge page%s of its own file", prefix,
-                 attachment->request->dry_run ? "would be " : "", attachment->joined_pages,
-                 hl_plural(attachment->joined_pages));
     bool is_there = is_there_already(attachment);
     char *what = attachment->reason == 0 || is_there ? describe_move(attachment) : explain(attachment);
     if (attachment->reason != 0 && !is_there)
-        hl_warn("%s: %s stays: %s", prefix, attachment->joined_pages > 0 ? "the rest of the text" : "text",
-                what);
-    else if (!is_there || attachment->joined_pages == 0)
+        hl_warn("%s: text stays: %s", prefix, what);
+    else
         hl_print("%s: %s", prefix, what);
     free(what);
     free(prefix);
@@ -166,19 +130,15 @@ static void set_reason(json_t *json, const struct hl_attachment *attachment) {
     free(sentence);
 }
 
-static json_t *make_json_text(const struct hl_attachment *attachment) {
-    json_t *json = json_pack(
-        "{s:o, s:b, s:b, s:I, s:I, s:o}", "path", hl_json_text(attachment->loaded->object.path), "is_main", 1,
-        "moves", attachment->reason == 0, "joined_pages", (json_int_t)attachment->joined_pages, "huge_pages",
-        (json_int_t)attachment->huge_pages, "image", hl_json_text(attachment->image));
-    set_reason(json, attachment);
-    return json;
-}
-
 static json_t *make_json(const struct hl_attachment *attachment) {
     json_t *texts = json_array();
-    if (attachment->loaded != NULL)
-        json_array_append_new(texts, make_json_text(attachment));
+    if (attachment->loaded != NULL) {
+        json_t *text = json_pack("{s:o, s:b, s:b, s:I}", "path",
+                                 hl_json_text(attachment->loaded->object.path), "is_main", 1, "moves",
+                                 attachment->reason == 0, "huge_pages", (json_int_t)attachment->huge_pages);
+        set_reason(text, attachment);
+        json_array_append_new(texts, text);
+    }
     json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:o}", "pid", (int)attachment->process.pid, "name",
                              hl_json_text(attachment->process.name), "dry_run", attachment->request->dry_run,
                              "stopped_us", (json_int_t)attachment->stopped_us, "objects", texts);
@@ -257,8 +217,10 @@ static bool report(const struct request *request) {
     return is_done;
 }
 
-static int run(struct request *request) {
+static int run(const struct hl_command *command, struct request *request, int argc, char **argv) {
     struct hl_attach_request *all = &request->plan;
+    if (hl_read_flags(command, argc, argv, request) != 0)
+        return HL_EXIT_USAGE;
     if (request->pids.n == 0) {
         hl_warn("%s: give a PID, or several", request->name);
         return HL_EXIT_USAGE;
@@ -291,23 +253,15 @@ static int run(struct request *request) {
     return is_done ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
-static int parse_and_run(const struct hl_command *command, struct request *request, int argc, char **argv) {
-    hl_default_options(&request->plan.options);
-    if (hl_read_flags(command, argc, argv, request) != 0)
-        return HL_EXIT_USAGE;
-    return run(request);
-}
-
 int hl_attach_processes(int argc, char **argv) {
     static const struct hl_command command = {
         "attach",
         "Puts the text of running programs onto huge pages; an experiment.\v"
-        "The pages are the file's own where the kernel can join them, else those of an "
-        "image, a store's or one that is made for it.  Exit status: 0 when all of it is there, 1 when some "
-        "is not.",
+        "They are those of a copy, which processes of one call share if they can.  Exit status: 0 when all "
+        "of it is there, 1 when some is not.",
         attach_flags, false};
-    struct request request = {.name = "attach", .plan.joins = true, .plan.placer.only_joins = true};
-    return parse_and_run(&command, &request, argc, argv);
+    struct request request = {.name = "attach"};
+    return run(&command, &request, argc, argv);
 }
 
 int hl_detach_processes(int argc, char **argv) {
@@ -317,5 +271,5 @@ int hl_detach_processes(int argc, char **argv) {
         "Exit status: 0 when all of it is back, 1 when some is not, or there was nothing.",
         detach_flags, false};
     struct request request = {.name = "detach", .plan.is_detach = true};
-    return parse_and_run(&command, &request, argc, argv);
+    return run(&command, &request, argc, argv);
 }

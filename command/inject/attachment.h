@@ -3,8 +3,6 @@
 #ifndef HL_ATTACHMENT_H
 #define HL_ATTACHMENT_H
 
-#include "command/image/in-place.h"
-#include "elf/options.h"
 #include "command/inject/leftovers.h"
 #include "command/inject/pieces.h"
 #include "command/inject/tracee.h"
@@ -23,11 +21,8 @@ struct hl_own_image {
 
 struct hl_attach_request {
     struct hl_geometry geometry;
-    struct hl_options options; /* of these, store counts */
     bool is_detach, dry_run;
     uint64_t memory_bytes; /* the most memory for copies; 0: an eighth of what is free */
-    bool joins;            /* first join it in the page cache of its own file, which detach does not undo */
-    struct hl_placer placer;
     size_t n_own;
     struct hl_own_image *own;
 };
@@ -41,27 +36,15 @@ struct hl_attachment {
     uint64_t locked_kib; /* locked memory, read before its regions */
     const struct hl_loaded *loaded; /* the executable; NULL: it was not found */
     struct hl_file_state state;     /* of its file, as it was planned */
-    enum hl_now now;                /* where the text is now */
-    size_t own;     /* the number of the own image that is to be filled, from 1 on; 0: it needs none */
-    int file;       /* the pieces are mapped from this file, */
-    bool owns_file; /* which hl_free_attachment closes, */
-    dev_t device;   /* and how maps shows that */
+    size_t own; /* the number of the own image that is to be filled, from 1 on; 0: it needs none */
+    int file; /* the pieces are mapped from this file, the own image or the executable; below 0: that is not filled yet */
+    dev_t device; /* and how maps shows that */
     ino_t inode;
-    char *image;           /* the path of a store's image; NULL: one made for this process, or none */
-    bool is_huge;          /* the file is an image, whose pages have to be huge */
-    uint64_t huge_pages;   /* huge pages on which the pieces are, or were */
-    uint64_t joined_pages; /* huge pages of its own file that the process maps instead of small ones */
+    uint64_t huge_pages; /* huge pages on which the pieces are, or were */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
     unsigned n_gaps; /* of an image, between segments, where the program has nothing: detach unmaps them */
     struct hl_address_range gap[HL_PIECES_MAX];
-    int back_file; /* the file mapped there now, in the same way, in case the move fails half-way; -1: it cannot be
-                      opened */
-    bool owns_back_file;
-    dev_t back_device;
-    ino_t back_inode;
-    unsigned n_back;
-    struct hl_piece_of_text back[HL_PIECES_MAX];
     struct hl_leftovers left;  /* of earlier calls that were killed, */
     bool closes_leftovers;     /* which hl_move_attachment closes, also if the text stays */
     struct hl_gadgets gadgets; /* found if anything is to be done */
@@ -80,12 +63,8 @@ int hl_or_ended(const struct hl_attachment *attachment, int result);
 /* How much of PROCESS's memory is locked, in KiB. */
 uint64_t hl_read_locked(const struct hl_process *process);
 
-/* Joins the text in the page cache of its own file, if the kernel can do that and the text lies at suitable addresses.  True: the
-   process maps the huge pages in JOINED now, and no small page there; in a dry run: it would. */
-bool hl_join_attached_text(const struct hl_attachment *attachment, struct hl_range *joined);
-
-/* Notes that the pieces need an image with their bytes, which other processes may share.  0, or why none is made of them. */
-int hl_claim_own_image(struct hl_attachment *attachment);
+/* Notes that the pieces need an image with their bytes, which other processes may share. */
+void hl_claim_own_image(struct hl_attachment *attachment);
 
 /* The bytes of the images that the plans so far need, which are made before anything moves. */
 uint64_t hl_sum_own_images(const struct hl_attach_request *request);
@@ -98,11 +77,9 @@ int hl_check_own_images(const struct hl_attach_request *request, uint64_t *limit
 bool hl_fill_own_image(struct hl_attachment *attachment);
 void hl_free_own_images(struct hl_attach_request *request);
 
-/* Whether ATTACHMENT's file has the bytes of the executable's segments in the process.  0, or why not. */
+/* Whether ATTACHMENT's file, or the executable's while an own image is not filled, has the bytes of the executable's segments in the
+   process.  0, or why not. */
 int hl_compare_attached_text(const struct hl_attachment *attachment);
-/* The same for the executable itself. */
-int hl_compare_with_own_file(const struct hl_attachment *attachment);
-
 /* Whether NOW still maps the pieces as they were when ATTACHMENT was planned, and nothing has written to them.  0, or why not. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_process *now);
 
@@ -111,21 +88,13 @@ void hl_move_attachment(struct hl_attachment *attachment);
 
 /* --- thread.c: how the thread that makes calls is held --- */
 
-/* The first thread of a process while the process is changed. */
-struct hl_holding {
-    const struct hl_process *process; /* which has its regions */
-    int lock;                         /* against other calls of hugeld */
-    struct hl_tracee tracee;
-};
-
 /* Whether the first thread of PROCESS could make calls now; looks for half a second.  Nothing is stopped.  0,
    HL_REASON_ATTACH_UNFIT, HL_REASON_ATTACH_STOPPED, or -ESRCH. */
 int hl_look_at_thread(const struct hl_process *process);
 
-/* Stops the first thread of PROCESS, and makes it one that can make calls: HOLDING's tracee.  SUSPENDS as for hl_arm_tracee.  0, or why not;
-   then it runs on.  -ESRCH: it has ended.  hl_release_thread ends it in both cases. */
-int hl_hold_thread(struct hl_holding *holding, const struct hl_process *process,
-                   const struct hl_gadgets *gadgets, bool suspends);
-void hl_release_thread(struct hl_holding *holding);
+/* Stops the first thread of PROCESS, and makes it one that can make calls, until hl_release_tracee.  PROCESS has
+   its regions.  0, or why not; then it runs on, and is released.  -ESRCH: it has ended. */
+int hl_hold_thread(struct hl_tracee *tracee, const struct hl_process *process,
+                   const struct hl_gadgets *gadgets);
 
 #endif

@@ -55,23 +55,11 @@ static bool is_absolute(const struct hl_call *call, const struct hl_process *sle
     return (call->argument[1] & TIMER_ABSTIME) != 0;
 }
 
-/* Where the kernel cannot write the rest of a timeout, it ends the call instead. */
+/* Whether SLEEPER has BYTES at AT, or AT is 0: where the kernel cannot write the rest of a timeout, it ends the call instead. */
 static bool can_be_written(uint64_t at, size_t bytes, const struct hl_process *sleeper) {
     const struct hl_region *region = sleeper != NULL && at != 0 ? hl_find_region(sleeper, at) : NULL;
     return sleeper == NULL || at == 0 ||
            (region != NULL && (region->flags & PF_W) && region->end - at >= bytes);
-}
-
-static bool can_write_rest(const struct hl_call *call, const struct hl_process *sleeper) {
-    return can_be_written(hl_find_rest(call), HL_REST_BYTES, sleeper);
-}
-
-static bool can_write_ppoll(const struct hl_call *call, const struct hl_process *sleeper) {
-    return can_be_written(call->argument[2], HL_REST_BYTES, sleeper);
-}
-
-static bool can_write_select(const struct hl_call *call, const struct hl_process *sleeper) {
-    return can_be_written(call->argument[4], HL_REST_BYTES, sleeper);
 }
 
 /* Whether a read of the file takes all or nothing: a pipe, whatever its name and file system, or one of the names that only the
@@ -99,12 +87,6 @@ static bool reads_all_or_nothing(const struct hl_call *call, const struct hl_pro
     return is_known;
 }
 
-/* A call that has returned EINTR had done nothing; before it returns, that is not known. */
-static bool is_over(const struct hl_call *call, const struct hl_process *sleeper) {
-    (void)call;
-    return sleeper == NULL;
-}
-
 /* --- the table --- */
 
 static const struct row rows[] = {
@@ -114,12 +96,12 @@ static const struct row rows[] = {
     {SYS_epoll_pwait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
     {441 /* epoll_pwait2 */, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
     {SYS_poll, NULL, HL_AGAIN_WHOLE, HL_AGAIN_CONTINUED, MILLISECONDS, 2},
-    {SYS_ppoll, can_write_ppoll, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 2},
-    {SYS_select, can_write_select, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
-    {SYS_pselect6, can_write_select, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
+    {SYS_ppoll, NULL, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 2},
+    {SYS_select, NULL, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
+    {SYS_pselect6, NULL, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
     {SYS_clock_nanosleep, is_absolute, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    {SYS_clock_nanosleep, can_write_rest, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
-    {SYS_nanosleep, can_write_rest, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
+    {SYS_clock_nanosleep, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
+    {SYS_nanosleep, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_restart_syscall, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_read, reads_all_or_nothing, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_accept, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
@@ -133,35 +115,18 @@ static const struct row rows[] = {
     {SYS_semtimedop, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
     {SYS_msgrcv, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_mq_timedreceive, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
-    /* A thread that has just been woken may be caught in one of these. */
-    {SYS_readv, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_recvfrom, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_recvmsg, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_recvmmsg, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_write, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_writev, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_sendto, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_sendmsg, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_sendmmsg, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_fallocate, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_io_getevents, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {SYS_io_pgetevents, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {426 /* io_uring_enter */, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
 };
+
+/* A thread that has just been woken may be caught in one of these.  If it has returned EINTR it had done nothing; before it returns, that
+   is not known. */
+static const long over[] = {SYS_readv,        SYS_recvfrom,      SYS_recvmsg, SYS_recvmmsg, SYS_write,
+                            SYS_writev,       SYS_sendto,        SYS_sendmsg, SYS_sendmmsg, SYS_fallocate,
+                            SYS_io_getevents, SYS_io_pgetevents, 426 /* io_uring_enter */};
 
 static bool is_timed(const struct row *row, const struct hl_call *call) {
     uint64_t value = call->argument[row->at];
     return row->timeout == POINTER ? value != 0 : row->timeout == MILLISECONDS && (int)value >= 0;
 }
-
-static enum hl_again find(const struct hl_call *call, const struct hl_process *sleeper) {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].number == call->number && (rows[i].condition == NULL || rows[i].condition(call, sleeper)))
-            return is_timed(&rows[i], call) ? rows[i].timed : rows[i].untimed;
-    return HL_AGAIN_UNKNOWN;
-}
-
-enum hl_again hl_find_again(const struct hl_call *call) { return find(call, NULL); }
 
 uint64_t hl_find_rest(const struct hl_call *call) {
     if (call->number == SYS_nanosleep)
@@ -169,8 +134,19 @@ uint64_t hl_find_rest(const struct hl_call *call) {
     return call->number == SYS_clock_nanosleep && !is_absolute(call, NULL) ? call->argument[3] : 0;
 }
 
-enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process) {
-    return find(call, process);
+enum hl_again hl_find_again(const struct hl_call *call, const struct hl_process *sleeper) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct row *row = &rows[i];
+        if (row->number != call->number || (row->condition != NULL && !row->condition(call, sleeper)))
+            continue;
+        enum hl_again again = is_timed(row, call) ? row->timed : row->untimed;
+        uint64_t rest = again == HL_AGAIN_REST ? call->argument[row->at] : hl_find_rest(call);
+        return can_be_written(rest, HL_REST_BYTES, sleeper) ? again : HL_AGAIN_UNKNOWN;
+    }
+    for (size_t i = 0; i < sizeof over / sizeof over[0] && sleeper == NULL; i++)
+        if (over[i] == call->number)
+            return HL_AGAIN_ANEW;
+    return HL_AGAIN_UNKNOWN;
 }
 
 #endif

@@ -47,11 +47,7 @@ struct vector {
 
 static int read_auxv(const struct act *act, struct vector *vector) {
     uint64_t pair[128];
-    int auxv = hl_open_process_file(&act->opened, "auxv");
-    if (auxv < 0)
-        return auxv;
-    ssize_t bytes = read(auxv, pair, sizeof pair);
-    close(auxv);
+    ssize_t bytes = hl_read_process_file(&act->opened, "auxv", pair, sizeof pair);
     *vector = (struct vector){.secure = 1};
     for (ssize_t i = 0; i + 1 < bytes / (ssize_t)sizeof *pair && pair[i] != AT_NULL; i += 2) {
         uint64_t *to = pair[i] == AT_BASE           ? &vector->owner[HL_EXEC_LINKER]
@@ -62,7 +58,7 @@ static int read_auxv(const struct act *act, struct vector *vector) {
         if (to != NULL)
             *to = pair[i + 1];
     }
-    return bytes > 0 ? 0 : -EIO;
+    return bytes > 0 ? 0 : bytes < 0 ? (int)bytes : -EIO;
 }
 
 /* The addresses of the instructions that the plan found. */
@@ -181,15 +177,6 @@ static int check_move(const struct act *act) {
     return result == 0 ? check_unmodified(act, act->plan->rest, act->plan->n_rest) : result;
 }
 
-/* Sets the plan to the program's addresses. */
-static int place(const struct act *act, uint64_t entry) {
-    uint64_t bias = entry - act->plan->entry;
-    if (bias != 0 && !act->plan->is_position_independent)
-        return HL_REASON_MAPPING_CHANGED;
-    hl_shift_exec_plan(act->plan, bias);
-    return 0;
-}
-
 /* Whether huge pages of the image can be where its pieces belong. */
 static bool is_congruent(const struct act *act) {
     const struct hl_piece_of_text *piece = &act->plan->piece[0];
@@ -253,8 +240,13 @@ static int check(struct act *act) {
         return result;
     /* The kernel may have executed another file in its place (a rename, binfmt_misc, the shell for a script without "#!"). */
     result = hl_check_executable(&act->opened, &act->plan->file);
-    if (result == 0 && !act->plan->maps_linker)
-        result = place(act, vector.entry);
+    if (result == 0 && !act->plan->maps_linker) {
+        uint64_t bias = vector.entry - act->plan->entry;
+        if (bias == 0 || act->plan->is_position_independent)
+            hl_shift_exec_plan(act->plan, bias);
+        else
+            result = HL_REASON_MAPPING_CHANGED;
+    }
     act->moves = act->plan->maps_linker || !is_congruent(act);
     act->vdso = vector.owner[HL_EXEC_VDSO];
     /* A program that is not the planned one has to wait for its helper, too. */

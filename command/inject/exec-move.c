@@ -102,11 +102,7 @@ static int find_vector(struct move *move) {
 
 /* Plans the new vector.  The kernel's copy and the one on the stack must be the same until now. */
 static int plan_vector(struct move *move) {
-    int file = hl_open_process_file(move->process, "auxv");
-    if (file < 0)
-        return file;
-    ssize_t bytes = read(file, move->vector, sizeof move->vector);
-    close(file);
+    ssize_t bytes = hl_read_process_file(move->process, "auxv", move->vector, sizeof move->vector);
     if (bytes <= 0 || bytes == sizeof move->vector)
         return HL_REASON_MAPPING_CHANGED;
     move->vector_bytes = (size_t)bytes;

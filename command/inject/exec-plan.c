@@ -29,7 +29,7 @@ static const char *find_back(const char *text, size_t bytes, size_t from, const 
     return hl_find_code(text + from, n, hl_back_codes, HL_BACK_CODES, code);
 }
 
-/* Finds both codes in TEXT, which will be at ADDRESS. */
+/* Finds both codes in TEXT, which will be at ADDRESS: the call near the return, and before it rather than at the other end. */
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
     const char *back = NULL;
@@ -42,10 +42,12 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
     }
     if (back == NULL)
         return false;
-    size_t at = (size_t)(back - text), from = at > WINDOW_BYTES ? at - WINDOW_BYTES : 0;
-    const char *call = hl_find_code(text + from, bytes - from, &hl_call_code, 1, &same);
-    if (call == NULL)
-        call = hl_find_code(text, bytes, &hl_call_code, 1, &same);
+    const char *call = NULL;
+    size_t at = (size_t)(back - text), end = bytes;
+    for (size_t from = at + 1; call == NULL && from > 0; end = from + HL_CODE_BYTES) {
+        from = from > WINDOW_BYTES ? from - WINDOW_BYTES : 0;
+        call = hl_find_code(text + from, end - from, &hl_call_code, 1, &same);
+    }
     if (call == NULL)
         return false;
     plan->back = (struct hl_exec_code){address + at, owner, code};
@@ -268,6 +270,13 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     return result;
 }
 
+static void shift(struct hl_piece_of_text *list, unsigned n, uint64_t distance) {
+    for (unsigned i = 0; i < n; i++) {
+        list[i].start += distance;
+        list[i].end += distance;
+    }
+}
+
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
     for (unsigned i = 0; i < plan->object.n_segments; i++) {
         struct hl_segment *segment = &plan->object.segment[i];
@@ -277,16 +286,9 @@ void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
         segment->first_page += distance;
         segment->end_page += distance;
     }
-    for (unsigned i = 0; i < plan->n_pieces; i++) {
-        plan->piece[i].start += distance;
-        plan->piece[i].end += distance;
-    }
-    plan->header.start += distance;
-    plan->header.end += distance;
-    for (unsigned i = 0; i < plan->n_rest; i++) {
-        plan->rest[i].start += distance;
-        plan->rest[i].end += distance;
-    }
+    shift(plan->piece, plan->n_pieces, distance);
+    shift(&plan->header, 1, distance);
+    shift(plan->rest, plan->n_rest, distance);
     plan->call.at += plan->call.owner == HL_EXEC_PROGRAM ? distance : 0;
     plan->back.at += plan->back.owner == HL_EXEC_PROGRAM ? distance : 0;
 }

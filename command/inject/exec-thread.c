@@ -170,19 +170,15 @@ void hl_end_exec_thread(struct hl_tracee *thread, int code) {
         kill(thread->pid, SIGKILL);
 }
 
-/* Whether SIGCHLD is pending for the process. */
-static bool has_child_signal(pid_t pid) {
-    struct hl_task_status status;
-    hl_read_thread_status(&status, pid, pid);
-    return ((status.pending | status.shared_pending) & CHILD_SIGNAL) != 0;
-}
-
 /* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would stay
    pending; so it is unblocked until the frame restores the mask.  Returns the mask until then. */
 static uint64_t unblock_child_signal(pid_t pid) {
     uint64_t mask = 0;
-    if (ptrace(PTRACE_GETSIGMASK, pid, sizeof mask, &mask) != 0 || !(mask & CHILD_SIGNAL) ||
-        has_child_signal(pid))
+    struct hl_task_status status;
+    if (ptrace(PTRACE_GETSIGMASK, pid, sizeof mask, &mask) != 0 || !(mask & CHILD_SIGNAL))
+        return mask;
+    hl_read_thread_status(&status, pid, pid);
+    if ((status.pending | status.shared_pending) & CHILD_SIGNAL)
         return mask;
     mask &= ~CHILD_SIGNAL;
     ptrace(PTRACE_SETSIGMASK, pid, sizeof mask, &mask);

@@ -9,8 +9,6 @@
 #include "command/base/common.h"
 #include "command/inject/tracee.h"
 
-#if defined __x86_64__
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,13 +46,6 @@ static uint64_t find_end(const struct hl_process *process, size_t i) {
     return end;
 }
 
-uint64_t hl_find_left_room(const struct hl_process *process, uint64_t at) {
-    for (size_t i = 0; i < process->n_regions; i++)
-        if (process->region[i].start == at)
-            return is_reserved(&process->region[i], at) ? find_end(process, i) : 0;
-    return 0;
-}
-
 static void find_rooms(struct hl_leftovers *left, const struct hl_process *process) {
     for (size_t i = 0; i < process->n_regions && left->n_rooms < HL_LEFT_MAX; i++) {
         uint64_t start = process->region[i].start;
@@ -68,17 +59,14 @@ static void find_rooms(struct hl_leftovers *left, const struct hl_process *proce
 /* Reads the position and the flags of the descriptor NUMBER. */
 static bool read_position(const struct hl_process *process, int number, uint64_t *position, unsigned *flags) {
     char text[256], *name = hl_xasprintf("fdinfo/%d", number);
-    int file = hl_open_process_file(process, name);
-    ssize_t bytes = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+    ssize_t bytes = hl_read_process_file(process, name, text, sizeof text - 1);
     free(name);
-    if (file >= 0)
-        close(file);
     text[bytes > 0 ? bytes : 0] = '\0';
     return sscanf(text, "pos: %" SCNu64 " flags: %o", position, flags) == 2;
 }
 
 /* The file system is not asked for the size: it may not answer. */
-bool hl_is_left_file(const struct hl_process *process, int number) {
+static bool is_left_file(const struct hl_process *process, int number) {
     uint64_t position;
     unsigned flags;
     struct statx state;
@@ -99,7 +87,7 @@ static void find_files(struct hl_leftovers *left, const struct hl_process *proce
                                (entry = readdir(folder)) != NULL;
          n++) {
         int number = entry->d_name[0] == '.' ? -1 : atoi(entry->d_name);
-        if (number >= 0 && hl_is_left_file(process, number))
+        if (number >= 0 && is_left_file(process, number))
             left->file[left->n_files++] = number;
     }
     if (folder != NULL)
@@ -120,17 +108,3 @@ char *hl_describe_leftovers(const struct hl_leftovers *left) {
     return hl_xasprintf("%u descriptor%s and %" PRIu64 " KiB of addresses", left->n_files,
                         hl_plural(left->n_files), bytes / 1024);
 }
-
-#else
-
-void hl_find_leftovers(struct hl_leftovers *left, const struct hl_process *process) {
-    (void)process;
-    *left = (struct hl_leftovers){0};
-}
-
-char *hl_describe_leftovers(const struct hl_leftovers *left) {
-    (void)left;
-    return hl_xasprintf("%s", "");
-}
-
-#endif

@@ -25,11 +25,6 @@ static inline bool hl_has_leftovers(const struct hl_leftovers *left) {
 /* Finds them in PROCESS, which has its regions, with the fields of maps at least. */
 void hl_find_leftovers(struct hl_leftovers *left, const struct hl_process *process);
 
-/* The same for the room at AT, at present: its end, or 0 if it is not one. */
-uint64_t hl_find_left_room(const struct hl_process *process, uint64_t at);
-/* Whether PROCESS's descriptor NUMBER is one. */
-bool hl_is_left_file(const struct hl_process *process, int number);
-
 /* "3 descriptors and 24 MiB of addresses"; the caller frees it. */
 char *hl_describe_leftovers(const struct hl_leftovers *left);
 

@@ -79,8 +79,6 @@ void hl_set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, lon
                  const uint64_t argument[6]);
 /* Whether INFO, of a thread that enters a call, shows the call that WANTED makes. */
 bool hl_is_call(const struct __ptrace_syscall_info *info, const struct user_regs_struct *wanted);
-/* Cancels the call that TRACEE has entered. */
-void hl_cancel_call(const struct hl_tracee *tracee);
 long hl_get_result(const struct user_regs_struct *registers);
 
 /* Gives TRACEE, which could make calls and is in none, its signal mask and its registers, so that its own call begins again when

@@ -129,7 +129,7 @@ static void rewind_call(struct user_regs_struct *registers) {
     if (!is_in_system_call(registers))
         return;
     if (result == -HL_RESTART_SYS || result == -HL_RESTART_NOINTR || result == -HL_RESTART_NOHAND ||
-        result == -HL_RESTART_BLOCK || (result == -EINTR && hl_find_again(&call) != HL_AGAIN_UNKNOWN)) {
+        result == -HL_RESTART_BLOCK || (result == -EINTR && hl_find_again(&call, NULL) != HL_AGAIN_UNKNOWN)) {
         registers->rax = registers->orig_rax;
         registers->rip -= 2;
         registers->orig_rax = (uint64_t)-1;
@@ -143,7 +143,7 @@ static bool let_begin_again(struct user_regs_struct *registers) {
     int64_t result = (int64_t)registers->rax;
     if (!is_in_system_call(registers) || (result != -EINTR && result != -HL_RESTART_BLOCK))
         return false;
-    enum hl_again again = hl_find_again(&call);
+    enum hl_again again = hl_find_again(&call, NULL);
     if (again == HL_AGAIN_UNKNOWN || (result == -HL_RESTART_BLOCK && again != HL_AGAIN_WHOLE))
         return false;
     registers->rax = (uint64_t)-HL_RESTART_NOHAND;
@@ -233,14 +233,6 @@ bool hl_is_call(const struct __ptrace_syscall_info *info, const struct user_regs
     return info->arch == AUDIT_ARCH_X86_64 && info->instruction_pointer == wanted->rip + 2 &&
            info->stack_pointer == wanted->rsp && info->entry.nr == wanted->rax &&
            memcmp(info->entry.args, argument, sizeof argument) == 0;
-}
-
-void hl_cancel_call(const struct hl_tracee *tracee) {
-    struct user_regs_struct r;
-    if (hl_read_registers(tracee->pid, &r) != 0)
-        return;
-    r.orig_rax = (uint64_t)-1;
-    hl_write_registers(tracee->pid, &r);
 }
 
 long hl_get_result(const struct user_regs_struct *registers) { return (long)registers->rax; }

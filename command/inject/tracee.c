@@ -108,10 +108,7 @@ pid_t hl_find_tracer(pid_t pid, pid_t tid) {
 
 int hl_read_stat_fields(const struct hl_process *process, uint64_t field[HL_STAT_FIELDS]) {
     char text[2048];
-    int file = hl_open_process_file(process, "stat");
-    ssize_t bytes = file >= 0 ? read(file, text, sizeof text - 1) : -1;
-    if (file >= 0)
-        close(file);
+    ssize_t bytes = hl_read_process_file(process, "stat", text, sizeof text - 1);
     text[bytes > 0 ? bytes : 0] = '\0';
     char *at = strrchr(text, ')'); /* a name may hold spaces and parentheses */
     if (at == NULL || strlen(at) < 4)
@@ -138,6 +135,33 @@ void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end) 
     long unmapped;
     if (start < end)
         hl_call(tracee, &unmapped, SYS_munmap, start, end - start, 0, 0, 0, 0);
+}
+
+/* --- the mark of a frame --- */
+
+/* The pattern that is left in a frame's place: no program writes it. */
+static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        words[i] = (at + i * sizeof *words) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
+static uint64_t mark_of(uint64_t at) {
+    uint64_t word;
+    fill_pattern(&word, at, sizeof word);
+    return ~word;
+}
+
+static size_t find_stack(const struct hl_process *process) {
+    size_t i = 0;
+    while (i < process->n_regions && strcmp(process->region[i].name, "[stack]") != 0)
+        i++;
+    return i;
+}
+
+bool hl_has_journal(const struct hl_process *process) {
+    size_t i = find_stack(process);
+    uint64_t at = i < process->n_regions ? process->region[i].start : 0, mark;
+    return at != 0 && hl_read_thread(process->pid, at, &mark, sizeof mark) == 0 && mark == mark_of(at);
 }
 
 #if defined __x86_64__
@@ -204,31 +228,25 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
 }
 
 /* Both come from one object if that is possible.  Objects that the kernel and the dynamic linker loaded at startup, the linker
-   and the libc among them, are never unloaded and lie above later ones; so the highest come first. */
-int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
-                    bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
+   and the libc among them, are never unloaded and lie above later ones and above the text that moves; so the highest come first. */
+int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process) {
     struct hl_gadgets any = {0, 0};
-    for (int avoided = 0; avoided < 2; avoided++) {
-        for (size_t i = process->n_regions; i-- > 0;) {
-            const struct hl_region *region = &process->region[i];
-            bool is_vdso = strcmp(region->name, "[vdso]") == 0;
-            if (region->flags != (PF_R | PF_X) || region->shared || (region->inode == 0 && !is_vdso) ||
-                avoid(data, region) != (avoided == 1) || !hl_answers(process, region))
-                continue;
-            struct hl_gadgets here = {0, 0};
-            if (search_region(&here, process, region) == -ESRCH)
-                return -ESRCH; /* it ends */
-            *gadgets = here;
-            if (here.call != 0 && here.back != 0)
-                return 0;
-            any.call = any.call != 0 ? any.call : here.call;
-            any.back = any.back != 0 ? any.back : here.back;
-        }
-        *gadgets = any;
-        if (any.call != 0 && any.back != 0)
+    for (size_t i = process->n_regions; i-- > 0;) {
+        const struct hl_region *region = &process->region[i];
+        bool is_vdso = strcmp(region->name, "[vdso]") == 0;
+        if (region->flags != (PF_R | PF_X) || region->shared || (region->inode == 0 && !is_vdso) ||
+            !hl_answers(process, region))
+            continue;
+        *gadgets = (struct hl_gadgets){0, 0};
+        if (search_region(gadgets, process, region) == -ESRCH)
+            return -ESRCH; /* it ends */
+        if (gadgets->call != 0 && gadgets->back != 0)
             return 0;
+        any.call = any.call != 0 ? any.call : gadgets->call;
+        any.back = any.back != 0 ? any.back : gadgets->back;
     }
-    return HL_REASON_ATTACH_INSTRUCTIONS;
+    *gadgets = any;
+    return any.call != 0 && any.back != 0 ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
 }
 
 /* --- stopping --- */
@@ -346,8 +364,9 @@ static int seize(const struct hl_tracee *tracee) {
     return result;
 }
 
-int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, const struct hl_call *call) {
-    *tracee = (struct hl_tracee){.pid = pid, .memory = -1, .interrupted = *call, .rest = hl_find_rest(call)};
+int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call) {
+    tracee->interrupted = *call;
+    tracee->rest = hl_find_rest(call);
     int result = seize(tracee);
     if (result == -EPERM)
         return find_denial(tracee);
@@ -388,12 +407,6 @@ static bool dispatches_calls(const struct hl_tracee *tracee) {
 
 /* --- the place of the frame --- */
 
-/* The pattern that is left in a frame's place: no program writes it. */
-static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
-    for (size_t i = 0; i < bytes / sizeof *words; i++)
-        words[i] = (at + i * sizeof *words) * UINT64_C(0x9e3779b97f4a7c15);
-}
-
 static uint64_t hash(const char *bytes, size_t n) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < n; i++)
@@ -410,12 +423,6 @@ struct journal {
     int32_t pid; /* of the process that made the sockets; a child has a copy */
     int32_t pair[2];
 };
-
-static uint64_t mark_of(uint64_t at) {
-    uint64_t word;
-    fill_pattern(&word, at, sizeof word);
-    return ~word;
-}
 
 /* Whether the BYTES at AT are as we have left them: the pattern, or with a frame in use, which a killed tracer leaves.  *LEFT is its
    journal, or has no sockets. */
@@ -454,19 +461,6 @@ static bool is_untouched(const struct hl_process *process, uint64_t start, uint6
     if (pagemap >= 0)
         close(pagemap);
     return untouched;
-}
-
-static size_t find_stack(const struct hl_process *process) {
-    size_t i = 0;
-    while (i < process->n_regions && strcmp(process->region[i].name, "[stack]") != 0)
-        i++;
-    return i;
-}
-
-bool hl_has_journal(const struct hl_process *process) {
-    size_t i = find_stack(process);
-    uint64_t at = i < process->n_regions ? process->region[i].start : 0, mark;
-    return at != 0 && hl_read_thread(process->pid, at, &mark, sizeof mark) == 0 && mark == mark_of(at);
 }
 
 /* Where [stack], the region I, begins when it has grown by BYTES that were never used, with a gap above them; 0: it may not grow. */
@@ -563,14 +557,10 @@ static int explain_filter(int error) {
 
 /* Suspends the present filters, and those that another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the
    thread has stopped: until then it would make calls of its own without the filter. */
-static int pass_filter(struct hl_tracee *tracee, bool suspends) {
-    int error = suspends ? hl_trace(tracee->pid, PTRACE_SETOPTIONS, 0,
-                                    PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
-                         : -EPERM;
+static int pass_filter(struct hl_tracee *tracee) {
+    int error = hl_trace(tracee->pid, PTRACE_SETOPTIONS, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP);
     tracee->suspends = error == 0;
-    return error == 0 || !has_filter(tracee->pid, tracee->pid) ? 0
-           : suspends                                          ? explain_filter(error)
-                                                               : HL_REASON_ATTACH_FILTER;
+    return error == 0 || !has_filter(tracee->pid, tracee->pid) ? 0 : explain_filter(error);
 }
 
 /* --- calls --- */
@@ -593,12 +583,6 @@ static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
         syscall(SYS_tgkill, tracee->pid, tracee->pid, held->si_signo);
 }
 
-/* Stops a thread that was resumed and has not stopped in time, where it can stop without running anything. */
-static int await_instead(struct hl_tracee *tracee, int *status) {
-    int result = hl_trace(tracee->pid, PTRACE_INTERRUPT, 0, 0);
-    return result == 0 ? await_stop(tracee, status, STOP_US) : result;
-}
-
 /* Runs the thread until it enters or leaves a system call. */
 static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
     int status = 0, result = 0;
@@ -607,8 +591,10 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
         if (result == 0)
             result = await_stop(tracee, &status, patience_us);
         bool is_late = result == HL_REASON_ATTACH_BUSY;
-        if (is_late)
-            result = await_instead(tracee, &status);
+        if (is_late) /* it stops where it can without running anything */
+            result = hl_trace(tracee->pid, PTRACE_INTERRUPT, 0, 0);
+        if (is_late && result == 0)
+            result = await_stop(tracee, &status, STOP_US);
         if (result != 0)
             break;
         bool in_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
@@ -643,8 +629,10 @@ static int make_call(struct hl_tracee *tracee, long *result, long number, const 
     if (error == 0)
         error = run_to_call(tracee, ENTER_US);
     if (error == 0 && !makes_call(tracee, &r)) {
-        if (tracee->suspends) /* a filter would have seen this call, so it is not made */
-            hl_cancel_call(tracee);
+        if (tracee->suspends && hl_read_registers(tracee->pid, &r) == 0) {
+            r.orig_rax = (uint64_t)-1; /* a filter would have seen this call, so it is not made */
+            hl_write_registers(tracee->pid, &r);
+        }
         return HL_REASON_ATTACH_TAMPERED;
     }
     if (error == 0)
@@ -671,7 +659,7 @@ static int call_in_tracee(struct hl_tracee *tracee, long *result, long number, c
 }
 
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
-                  const struct hl_process *process, bool suspends) {
+                  const struct hl_process *process) {
     tracee->gadgets = *gadgets;
     tracee->call = call_in_tracee;
     int result = hl_open_memory(tracee);
@@ -686,7 +674,7 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
     if (result == 0 && !are_there(gadgets, process))
         result = HL_REASON_MAPPING_CHANGED;
     if (result == 0)
-        result = pass_filter(tracee, suspends);
+        result = pass_filter(tracee);
     if (result == 0)
         result = hl_read_frame_state(tracee);
     if (result == 0)
@@ -742,6 +730,9 @@ void hl_release_tracee(struct hl_tracee *tracee) {
     free(tracee->vectors);
     tracee->vectors = NULL;
     hl_close_memory(tracee);
+    if (tracee->lock >= 0)
+        close(tracee->lock);
+    tracee->lock = -1;
 }
 
 #endif

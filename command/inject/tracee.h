@@ -32,12 +32,9 @@ enum hl_again {
     HL_AGAIN_UNKNOWN /* it is not in the table */
 };
 
-/* How CALL, which was interrupted, begins again, as far as the call alone tells.  If that is not known beforehand, EINTR says
-   that it had done nothing. */
-enum hl_again hl_find_again(const struct hl_call *call);
-
-/* The same for the call in which the first thread of PROCESS sleeps, before an interruption.  PROCESS has its regions. */
-enum hl_again hl_find_again_of(const struct hl_call *call, const struct hl_process *process);
+/* How CALL begins again, in which the first thread of SLEEPER sleeps before an interruption; or without SLEEPER, after one: then EINTR says
+   that it had done nothing.  SLEEPER has its regions. */
+enum hl_again hl_find_again(const struct hl_call *call, const struct hl_process *sleeper);
 
 /* The address to which CALL, a sleep, writes its remaining time as soon as it is interrupted, though it goes on; 0: none.
    Programs read from there how long they sleep the next time. */
@@ -95,6 +92,7 @@ struct hl_tracee {
 
     /* of a running process: */
     enum hl_tracee_stage stage;
+    int lock;                    /* against other calls of hugeld, or -1 */
     double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
     int memory;       /* an open /proc/PID/mem, after hl_arm_tracee: not that of a program executed later */
     uint64_t pair_at; /* the place for the numbers of two sockets that it makes */
@@ -125,10 +123,8 @@ int hl_call(struct hl_tracee *tracee, long *result, long number, uint64_t a, uin
 void hl_close_in_tracee(struct hl_tracee *tracee, int file);
 void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end);
 
-/* Finds the instructions in PROCESS.  AVOID: regions for which this is true are used only if no others have them.  0,
-   HL_REASON_ATTACH_INSTRUCTIONS, or -ESRCH. */
-int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
-                    bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
+/* Finds the instructions in PROCESS.  0, HL_REASON_ATTACH_INSTRUCTIONS, or -ESRCH. */
+int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process);
 
 /* The number of the call that goes on as restart_syscall(2) in the thread TID with the instruction pointer PC; most programs
    load it right before the call.  If not: the number of restart_syscall itself. */
@@ -145,18 +141,18 @@ struct hl_tracing {
 void hl_begin_tracing(struct hl_tracing *before);
 void hl_end_tracing(const struct hl_tracing *before);
 
-/* Traces the first thread of PID, which does not notice, and asks it to stop.  CALL: the call in which it sleeps.  0,
+/* Traces TRACEE, which has a PID and nothing else, and does not notice, and asks it to stop.  CALL: the call in which it sleeps.  0,
    HL_REASON_ATTACH_TRACED, HL_REASON_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
-int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, const struct hl_call *call);
+int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call);
 
 /* Waits until it has stopped.  0, HL_REASON_ATTACH_STOPPED, HL_REASON_ATTACH_BUSY (not in time), or a negated errno. */
 int hl_await_tracee(struct hl_tracee *tracee);
 
-/* Prepares the stopped thread for calls.  PROCESS has the present mappings of GADGETS and of [stack].  SUSPENDS: a filter of its
-   system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that restores it lies at
-   the low end of [stack], which was never used.  0, or why that cannot be. */
+/* Prepares the stopped thread for calls.  PROCESS has the present mappings of GADGETS and of [stack].  A filter of its
+   system calls (seccomp) is suspended until it is let go, if we may do that.  The frame that restores it lies at the low end of [stack],
+   which was never used.  0, or why that cannot be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
-                  const struct hl_process *process, bool suspends);
+                  const struct hl_process *process);
 
 /* Whether the first thread of PROCESS, which has its mappings, makes calls for a tracer, or did when that was killed. */
 bool hl_has_journal(const struct hl_process *process);

@@ -33,6 +33,15 @@ int hl_open_process_file(const struct hl_process *process, const char *name) {
     return fd >= 0 ? fd : -errno;
 }
 
+ssize_t hl_read_process_file(const struct hl_process *process, const char *name, void *to, size_t bytes) {
+    int file = hl_open_process_file(process, name);
+    if (file < 0)
+        return file;
+    ssize_t done = read(file, to, bytes);
+    close(file);
+    return done >= 0 ? done : -EIO;
+}
+
 /* The kernel makes a page of text in each call, and stdio would ask for a quarter of that.  BUFFER is the caller's until fclose(3):
    thread-local memory of that size would cost each `hugeld run` a mapping at its start. */
 #define TEXT_BYTES ((size_t)4096)

@@ -164,6 +164,8 @@ int hl_has_same(int folder, const char *name);
 
 /* An open file of /proc/PID, or a negated errno. */
 int hl_open_process_file(const struct hl_process *process, const char *name);
+/* Reads its first BYTES into TO.  How many these were, or a negated errno. */
+ssize_t hl_read_process_file(const struct hl_process *process, const char *name, void *to, size_t bytes);
 
 /* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the executable first,
    which is missing if it cannot be opened.  0, or a negated errno: the executable cannot be opened and there is no other object, or

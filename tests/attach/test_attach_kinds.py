@@ -101,30 +101,6 @@ def test_vfork(targets, plain_output):
         assert target.finish() == plain_output
 
 
-def test_store(targets, plain_output, images):
-    """An image in the store is used."""
-    image = images.add(targets["exec"])
-    with attaching.running(targets["exec"], "futex", 2) as target:
-        out = succeed(attach("--store", images.folder, target.pid))
-        assert f"of the image {image}" in out
-        assert any(m.name == str(image) for m in target.text())
-        assert target.huge_bytes() >= 2 * helpers.HUGE
-        succeed(detach(target.pid))
-        assert not any(m.name == str(image) for m in target.mappings())
-        assert target.finish() == plain_output
-
-
-def test_wrong_store(targets, plain_output, images):
-    """An image with other bytes under the right key is not taken."""
-    image = images.add(targets["exec"])
-    with open(image, "r+b") as file:
-        file.seek(3 << 20)
-        file.write(b"\0")
-    with attaching.running(targets["exec"], "futex", 2) as target:
-        assert "a copy made for it" in succeed(attach("--store", images.folder, target.pid))
-        assert target.finish() == plain_output
-
-
 def test_dry_run(targets, plain_output):
     with attaching.running(targets["exec"], "futex") as target:
         before = target.layout()
@@ -144,7 +120,7 @@ def test_json(targets):
         (main,) = found[0]["objects"]
         assert main["path"] == target.path and main["is_main"] and main["moves"]
         assert main["huge_pages"] == target.huge_bytes() // helpers.HUGE
-        assert main["image"] is None and main["reason"] is None
+        assert main["reason"] is None
         compare("attach-detach", [answer], unseen=())
         assert answer["copied_bytes"] == main["huge_pages"] * helpers.HUGE
         assert found[0]["stopped_us"] > 0

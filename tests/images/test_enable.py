@@ -381,34 +381,43 @@ def test_reset_is_killed(world, strace, call):
     assert not world.path(SYSTEM).exists() or os.listdir(world.path(SYSTEM)) in ([], [".mounted"])
 
 
-def insist(world, words, *command):
-    """COMMAND prints WORDS.  It is given again where a thread was not in its wait yet, or too late for hugeld on a busy machine."""
-    def is_said():
+def insist(world, *command):
+    """What COMMAND has printed.  It is given again where a thread was not in its wait yet, or too late for hugeld on a busy machine."""
+    said = []
+
+    def is_done():
         result = world.run(HUGELD, *command)
+        said.append(result.stdout)
         assert result.returncode == 0 or re.search("did not stop within|did not run for|sleep in (a )?system call", result.stderr), result
-        return result.returncode == 0 and words in result.stdout
-    helpers.wait_until(is_said, what=words)
+        return result.returncode == 0
+    helpers.wait_until(is_done, what=" ".join(map(str, command)))
+    return "".join(said)
 
 
 def test_reset_detaches(world):
-    """A process that was attached is on its own file again, and runs on."""
+    """A process that runs from an image, and one that was attached, are on their own file again, and run on."""
     if platform.machine() != "x86_64":
         pytest.skip("attach is for x86-64")
     python = str(pathlib.Path("/usr/bin/python3").resolve())
-    script = "import sys; print('ready', flush=True); print(sys.stdin.read())"
-    process = helpers.start(world.command(python, "-c", script), stdin=subprocess.PIPE)
+    world.enable("--way=image", python)
+    command = [python, "-c", "import sys; print('ready', flush=True); print(sys.stdin.read())"]
+    processes = [helpers.start(world.command(*start, *command), stdin=subprocess.PIPE) for start in ((HUGELD, "run"), ())]
     try:
-        assert process.stdout.readline() == "ready\n"
-        world.enable("--way=image", python)
-        insist(world, "", "attach", process.pid)
-        assert f"{SYSTEM}/" in maps(process.pid)
-        assert f"process {process.pid} still maps huge pages" in done(world.run(HUGELD, "reset"))
-        assert "/.old/" in maps(process.pid)
-        insist(world, f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n", "reset", "--detach")
-        assert f"{SYSTEM}/" not in maps(process.pid) and not world.path(SYSTEM).exists()
-        assert process.communicate("bye", timeout=helpers.PATIENCE)[0] == "bye\n"
+        assert [process.stdout.readline() for process in processes] == ["ready\n"] * 2
+        insist(world, "attach", processes[1].pid)
+        assert [f"{SYSTEM}/" in maps(process.pid) for process in processes] == [True, False] and "/hugeld:" in maps(processes[1].pid)
+        said = done(world.run(HUGELD, "reset"))
+        assert all(f"process {process.pid} still maps huge pages" in said for process in processes), said
+        assert "/.old/" in maps(processes[0].pid)
+        said = insist(world, "reset", "--detach")
+        for process in processes:
+            assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in said
+            assert f"{SYSTEM}/" not in maps(process.pid) and "/hugeld:" not in maps(process.pid)
+        assert not world.path(SYSTEM).exists()
+        assert [process.communicate("bye", timeout=helpers.PATIENCE)[0] for process in processes] == ["bye\n"] * 2
     finally:
-        helpers.end_process(process)
+        for process in processes:
+            helpers.end_process(process)
 
 
 def test_reset_beside_a_process_that_does_not_answer(world):

@@ -131,6 +131,25 @@ def test_state(images, program, run, variant, before):
     assert result.returncode == 3 and "TracerPid:\t0\n" in result.stdout and "\nwait -1 errno 10\n" in result.stdout
 
 
+@pytest.mark.parametrize("variant", ["static", "pie"])
+def test_small_stack(images, program, run, variant):
+    """Variables leave the program a few KiB of its stack, or less than it needs: the result is as without hugeld at each size.  Without
+    randomisation both have the same stack."""
+    app = program(variant)
+    image = images.add(app)
+    prefix = ["setarch", "-R", "sh", "-c", 'ulimit -s 64; exec "$@"', "sh"]
+    codes = []
+    for size in range(10000, 66000, 997):
+        filler = {"T_FILLER": "x" * size}
+        plain = plainly([app, "x"], prefix, **filler)
+        result = run([app, "x"], options="verbose=2" if not codes else "", prefix=prefix, **filler)
+        if not codes:
+            on_image(result, app, image)
+        codes.append(plain.returncode)
+        assert result.returncode == plain.returncode, (size, plain, result)
+    assert codes[0] == 3 and codes[-1] != 3
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_on_huge_pages(images, program, variant):
     app = program(variant)
