@@ -21,8 +21,7 @@ PYTHON = "/usr/bin/python3"
 
 COMMANDS = ("sh", "cat", "cp", "rmdir", "true", "env", "ls", "nm", "ld", "dmesg", "sed", "setsid", "stty", "mount",
             "umount", "unshare", "setarch", "sleep", "strace", "nsenter")
-# The mounts of test_vm_service.py, beside the root; file systems that are not built into the kernels, and the modules that they
-# need.
+# A file system beside the root, and the modules of those that are not built into the kernels.
 XFS, XFS_BYTES = "test.xfs", 320 << 20
 MODULES = ("xfs", "overlay", "libcrc32c", "crc32c_generic", "crc32_generic", "exportfs")
 # The parts of Python's library that are large and never imported.

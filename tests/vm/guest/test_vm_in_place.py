@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld enable --way=in-place` on this kernel's ext4: the huge text afterwards.  While a process maps the file: ../../attach/test_attach_place.py."""
+"""`hugeld enable --way=in-place` on this kernel's ext4: the huge text afterwards."""
 
 import json
 import os
