@@ -86,14 +86,6 @@ static bool probe_memfd(const struct hl_geometry *geometry) {
     return true;
 }
 
-static bool probe_userfaultfd(void) {
-    long fd = hl_open_userfaultfd();
-    if (hl_is_error(fd))
-        return false;
-    hl_close((int)fd);
-    return true;
-}
-
 static bool probe_reading(void) {
     static const char from = 'x';
     char to = 0;
@@ -129,7 +121,6 @@ static bool knows_advice(int advice) { return !hl_is_error(hl_madvise(0, 0, advi
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter) {
     hl_probe_hugetlb(kernel, geometry, true);
     kernel->hugetlb_memfd = !has_filter && probe_memfd(geometry);
-    kernel->userfaultfd = !has_filter && probe_userfaultfd();
     kernel->read_by_call = !has_filter && probe_reading();
     kernel->executable_memory = hl_may_execute_written(geometry->page_bytes);
     kernel->collapse = knows_advice(MADV_COLLAPSE);

@@ -21,7 +21,6 @@ struct hl_kernel {
     bool hugetlb_memfd;     /* memfd_create(2) with MFD_HUGETLB (Linux 4.14) */
     bool executable_memory; /* written anonymous memory may become executable (false under PR_SET_MDWE,
                                execmem) */
-    bool userfaultfd;       /* UFFDIO_COPY fills private hugetlb mappings (UFFD_USER_MODE_ONLY: Linux 5.11) */
     bool read_by_call;      /* process_vm_readv(2) of the process itself */
     bool collapse;          /* MADV_COLLAPSE (Linux 6.1) */
 };

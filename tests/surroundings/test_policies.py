@@ -42,7 +42,6 @@ POLICIES = {
     "both": (["mdwe", "no-write-execute"], MEMFD, EXEC_DENIED),
     "docker": (["DOCKER"], ANONYMOUS, None),
     "no populate": (["no-populate"], ANONYMOUS, "no address space or memory for the copy"),
-    "no userfaultfd": (["deny=userfaultfd"], ANONYMOUS, None),
     "no memfd": (["deny=memfd_create"], ANONYMOUS, None),
     "system-service": (["SYSTEM-SERVICE"], ANONYMOUS, None),
     "hardened service": (["mdwe", "no-write-execute", "SYSTEM-SERVICE"], MEMFD, EXEC_DENIED),
