@@ -286,5 +286,5 @@ def test_refusals_do_not_contradict(tmp_path):
 def test_remedies_name_commands_that_exist():
     """Each 'hugeld COMMAND' in reason.def is one."""
     commands = re.findall(r"^  (\w[\w-]*) ", hugeld("--help").stdout, re.M)
-    named = re.findall(r"(?<!run )(?<!ask )(?<!preload )hugeld ([a-z-]+)", " ".join(re.findall(r'"[^"]*"\)', (helpers.ROOT / "elf/reason.def").read_text())))
+    named = re.findall(r"(?<!run )(?<!ask )(?<!preload )hugeld ([a-z-]+)", " ".join(re.findall(r'"[^"]*"\)', helpers.reason_rows())))
     assert {"run", "enable", "inspect", "apply"} <= set(named) <= set(commands), set(named) - set(commands)
