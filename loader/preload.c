@@ -13,6 +13,7 @@
 #include "elf/move.h"
 #include "perf-maps/in-process.h"
 #include "elf/report.h"
+#include "elf/stack.h"
 #include "elf/sys.h"
 
 #include <linux/limits.h>
@@ -88,8 +89,13 @@ static void move_objects(void *data) {
         hl_write_own_map(&start->context);
     }
     hl_watch_for_objects(&start->context, &start->memory);
-    hl_close_later(&start->context, start->memory);
-    hl_end(&start->context);
+}
+
+/* There is no memory for a stack. */
+static int drop_objects(const struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        hl_report_dropped(context, &context->work[i].object, HL_REASON_NO_MEMORY);
+    return hl_is_strict(context) ? 127 : 0;
 }
 
 /* The program's headers are those of the auxiliary vector, unless it was started as "ld.so PROGRAM". */
@@ -106,13 +112,18 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
     start.memory = -1;
     if (!find_objects(&start, envp))
         return;
-    void *stack_end = hl_move_stack + sizeof hl_move_stack;
-    if (!hl_is_anything_to_do(&start.context) && start.memory < 0)
+    bool is_idle = !hl_is_anything_to_do(&start.context);
+    void *stack_end = is_idle ? NULL : hl_make_room(&start.context);
+    if (is_idle)
         move_objects(&start);
+    else if (stack_end == NULL)
+        start.status = drop_objects(&start.context);
     else if (start.context.others_ran) /* their signal handlers would see our descriptors */
         hl_call_on_stack(move_objects, &start, stack_end);
     else
         hl_switch_stack(move_objects, &start, stack_end);
+    hl_close_later(&start.context, start.memory);
+    hl_end(&start.context);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }
