@@ -532,13 +532,19 @@ static void close_all(const struct hl_context *context, const long *file, unsign
         hl_close((int)file[i]);
 }
 
+void hl_close_files(struct hl_context *context) {
+    hl_close_later(context, context->probed.pagemap);
+    if (context->n_to_close > 0)
+        close_all(context, context->to_close, context->n_to_close);
+    context->probed.pagemap = -1;
+    context->n_to_close = 0;
+}
+
 void hl_end(struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++)
         hl_free_maps(&context->work[i].maps);
     hl_free_area(&context->room);
     hl_free_area(&context->work_area);
-    hl_close_later(context, context->probed.pagemap);
-    if (context->n_to_close > 0)
-        close_all(context, context->to_close, context->n_to_close);
+    hl_close_files(context);
     clear_process(context);
 }

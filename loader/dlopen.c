@@ -88,6 +88,7 @@ static void move_objects(void *unused) {
     if (hl_move_objects(&watch.context) != 0)
         HL_CALL(__NR_exit_group, 127, 0, 0, 0, 0, 0);
     hl_write_own_map(&watch.context);
+    hl_close_files(&watch.context);
 }
 
 static struct link_namespace *find_namespace(const struct hl_debug *debug) {

@@ -89,10 +89,14 @@ static void move_objects(void *data) {
         hl_write_own_map(&start->context);
     }
     hl_watch_for_objects(&start->context, &start->memory);
+    hl_close_later(&start->context, start->memory);
+    hl_close_files(&start->context);
 }
 
 /* There is no memory for a stack. */
-static int drop_objects(const struct hl_context *context) {
+static int drop_objects(struct start *start) {
+    struct hl_context *context = &start->context;
+    hl_close_later(context, start->memory);
     for (size_t i = 0; i < context->n_work; i++)
         hl_report_dropped(context, &context->work[i].object, HL_REASON_NO_MEMORY);
     return hl_is_strict(context) ? 127 : 0;
@@ -117,12 +121,11 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
     if (is_idle)
         move_objects(&start);
     else if (stack_end == NULL)
-        start.status = drop_objects(&start.context);
+        start.status = drop_objects(&start);
     else if (start.context.others_ran) /* their signal handlers would see our descriptors */
         hl_call_on_stack(move_objects, &start, stack_end);
     else
         hl_switch_stack(move_objects, &start, stack_end);
-    hl_close_later(&start.context, start.memory);
     hl_end(&start.context);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
