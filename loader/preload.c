@@ -93,12 +93,14 @@ static void move_objects(void *data) {
     hl_close_files(&start->context);
 }
 
-/* There is no memory for a stack. */
+/* There is no memory for a stack: what was planned stays, and what comes later is not noticed. */
 static int drop_objects(struct start *start) {
     struct hl_context *context = &start->context;
     hl_close_later(context, start->memory);
     for (size_t i = 0; i < context->n_work; i++)
         hl_report_dropped(context, &context->work[i].object, HL_REASON_NO_MEMORY);
+    if (context->config->options.verbose >= 1 && hl_selects_other_objects(context->config->options.objects))
+        hl_report_unwatched(context, HL_REASON_NO_MEMORY);
     return hl_is_strict(context) ? 127 : 0;
 }
 
