@@ -1,28 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The file behind a read-only span. */
+/* The file behind an object. */
 #ifndef HL_BACKING_FILE_H
 #define HL_BACKING_FILE_H
 
 #include "context.h"
 #include "store.h"
-
-/* The file behind a read-only span, while it is filled. */
-struct hl_backing_file {
-    int file; /* open for reading, and proved to be the mapped file; or negative: there is only the memory */
-    uint64_t at;       /* the span's start in a mapping of ours: */
-    unsigned n_mapped; /* its first pieces that are mapped, */
-    bool is_populated; /* and faulted in, as far as possible */
-};
-
-/* Takes OBJECT's file, if it is at hand (hl_find_file).  The caller closes SOURCE in any case. */
-void hl_open_backing_file(struct hl_backing_file *source, const struct hl_object *object,
-                          const struct hl_span *span);
-void hl_close_backing_file(struct hl_backing_file *source, const struct hl_object *object,
-                           const struct hl_span *span);
-
-/* Maps the contents of the span, if they aren't mapped yet.  False: there is no room. */
-bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context *context,
-                         const struct hl_object *object, const struct hl_span *span);
 
 /* The open file that WORK's object is mapped from, if it is new or the executable, whose file hl_end closes.  Negative for any other,
    and where it is not certain. */
@@ -40,10 +22,5 @@ void hl_close_mapped_file(const struct hl_work *work, long file);
 /* Whether WORK's object is mapped from the open FILE, which is in STATE, according to its maps. */
 bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *work, int file,
                        const struct hl_file_state *state);
-
-/* Whether a part of the SPAN would have to come from the disk.  SOURCE has a file.  False under a filter
-   of system calls. */
-bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *context,
-                const struct hl_object *object, const struct hl_span *span);
 
 #endif

@@ -368,14 +368,13 @@ static void free_scratch(struct hl_work *work) {
 }
 
 /* Maps the file again at each span that was tried.  RESULT is the reason.  Returns it, or LOST. */
-static int map_all_again(const struct hl_context *context, struct hl_work *work, int result) {
+static int map_all_again(struct hl_work *work, int result) {
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];
         if (!move->tried)
             continue;
-        if (hl_map_again(&work->object, work->object.file, NULL, span, move->placed, move->prot,
-                         &context->config->geometry) != 0)
+        if (hl_map_again(&work->object, work->object.file, NULL, span, move->placed, move->prot) != 0)
             result = move->reason = HL_REASON_LOST;
         if (!move->placed && move->memfd < 0 && move->reason == HL_REASON_LOST) /* a part may be there */
             disown_memory(move, span);
@@ -415,7 +414,7 @@ static int commit_over(struct hl_context *context, struct hl_work *work) {
         if (is_prepared(work, i))
             result = place(context, work, i);
     if (result != 0)
-        result = map_all_again(context, work, result);
+        result = map_all_again(work, result);
     free_scratch(work);
     return result;
 }

@@ -95,8 +95,9 @@ struct hl_context {
     struct hl_probed probed;
     struct hl_work *work;
     size_t n_work;
-    size_t n_room;               /* the room for works, */
-    struct hl_area work_area;    /* here if it is not the caller's */
+    size_t n_room;               /* the room for works */
+    struct hl_area room;         /* a stack, and works before it; */
+    struct hl_area work_area;    /* more of them */
     long to_close[HL_CLOSE_MAX]; /* descriptors that hl_end closes */
     unsigned n_to_close;
     struct hl_line path; /* kept here for a moment: the stack may be a small one */

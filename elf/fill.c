@@ -5,45 +5,35 @@
    there, and a page of the file that cannot be read (past the end of a truncated file, a bad block, a dead
    mount).  So bytes go by calls that report both as errors.  The ladder, best first:
 
-     UFFDIO_COPY          a huge page is allocated and copied into without being cleared first: half the cost
-     process_vm_readv     the kernel clears the page, then copies; every kernel
+     pread                of the object's file, where that is at hand (backing-file.c)
+     process_vm_readv     of the process itself
      pread                of /proc/self/mem: copied twice, but even strict filters allow it
 
    Nothing else writes to new memory, not even to a page that is there: where another thread forks meanwhile,
    the page could become one that the child shares, and a store would need one more.  (Children don't get
    new memory, prepare.c; but a fork may come before the kernel was told.)
 
-   Read-only segments come from their file where it is at hand (backing-file.c): by UFFDIO_COPY from a mapping of
-   it, else by pread(2), which reports a missing page as well and is as fast as any call (128 MiB: 20 ms).
    Writable segments are copied from memory, since the dynamic linker has written to them.
 
    Huge pages that hold a gap between two segments are composed last and piece by piece: only pages of
    PT_LOADs are read (an executable that the kernel mapped has nothing at all in its gaps), the rest becomes
    trap instructions, or stays zero where nothing can be executed. */
 #include "fill.h"
-#include "backing-file.h"
 #include "mapping.h"
 #include "sys.h"
 
 #include <linux/fcntl.h>
-#include <linux/ioctl.h>
 #include <linux/mman.h>
-#include <linux/userfaultfd.h>
 
 /* The trap that is repeated in gaps. */
 #define TRAP_BYTES ((size_t)16384)
-
-/* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM or (6.18) EEXIST the next
-   time.  Other reasons for EAGAIN pass by themselves. */
-#define COPY_TRIES 100
 
 struct filler {
     const struct hl_context *context;
     const struct hl_object *object;
     const struct hl_span *span;
-    uint64_t memory; /* the span's new memory */
-    struct hl_backing_file source;
-    int userfaultfd;    /* or -1: by calls */
+    uint64_t memory;    /* the span's new memory */
+    int file;           /* the object's, which has all of the span; or negative: there is only the memory */
     bool reads_by_call; /* process_vm_readv; it may be forbidden: */
     int memory_file;    /* then /proc/self/mem; else -1 */
 };
@@ -79,50 +69,18 @@ static int copy_by_call(struct filler *f, uint64_t to, uint64_t from, uint64_t b
     return 0;
 }
 
-static int copy_by_userfaultfd(struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
-    unsigned tries = 0;
-    while (bytes > 0) {
-        struct uffdio_copy copy = {.dst = to, .src = from, .len = bytes};
-        long result = hl_ioctl(f->userfaultfd, UFFDIO_COPY, &copy);
-        if (copy.copy > 0) {
-            to += (uint64_t)copy.copy;
-            from += (uint64_t)copy.copy;
-            bytes -= (uint64_t)copy.copy;
-            tries = 0;
-        } else if (result == -EEXIST) {
-            /* mlockall(MCL_FUTURE) had mmap fill it; or it is missing, and then the call says so. */
-            return copy_by_call(f, to, from, bytes);
-        } else if (result != -EAGAIN || ++tries == COPY_TRIES) {
-            return result == -EFAULT ? HL_REASON_SOURCE_UNREADABLE : HL_REASON_POOL_SHORT;
-        }
-    }
-    return 0;
-}
-
-/* Faults the source in.  This tells an unreadable file from a missing huge page, and
-   UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms on 6.18). */
-static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
-    if (f->source.is_populated)
-        return 0;
-    long result = hl_madvise(from, bytes, MADV_POPULATE_READ);
-    return hl_is_error(result) ? HL_REASON_SOURCE_UNREADABLE : 0;
-}
-
-/* Copies bytes that are at AT in the span.  By userfaultfd only whole huge pages can be copied. */
+/* Copies bytes that are at AT in the span.  They are faulted in first: that tells an unreadable file from a missing huge page. */
 static int copy_memory(struct filler *f, uint64_t at, uint64_t bytes) {
-    uint64_t to = f->memory + (at - f->span->start);
-    uint64_t from = f->source.file >= 0 ? f->source.at + (at - f->span->start) : at;
-    int result = prove_source(f, from, bytes);
-    if (result != 0)
-        return result;
-    return f->userfaultfd >= 0 ? copy_by_userfaultfd(f, to, from, bytes) : copy_by_call(f, to, from, bytes);
+    if (hl_is_error(hl_madvise(at, bytes, MADV_POPULATE_READ)))
+        return HL_REASON_SOURCE_UNREADABLE;
+    return copy_by_call(f, f->memory + (at - f->span->start), at, bytes);
 }
 
 /* Reads [at, end) of SEGMENT, and of those behind it that follow it in the file, up to LAST, in whose last page the file may end. */
 static int read_file(const struct filler *f, const struct hl_segment *segment, const struct hl_segment *last,
                      uint64_t at, uint64_t end) {
     while (at < end) {
-        long done = hl_pread(f->source.file, (void *)(f->memory + (at - f->span->start)), end - at,
+        long done = hl_pread(f->file, (void *)(f->memory + (at - f->span->start)), end - at,
                              segment->offset + (at - segment->first_page));
         if (done == 0 && at >= last->file_end)
             return 0;
@@ -142,7 +100,7 @@ static bool follows_in_file(const struct hl_segment *segment) {
 /* Copies pages of the span at FROM to their place. */
 static int copy_pages(struct filler *f, uint64_t from, uint64_t bytes) {
     int result = 0;
-    if (f->source.file < 0 || f->userfaultfd >= 0)
+    if (f->file < 0)
         return copy_memory(f, from, bytes);
     uint64_t stop = from + bytes;
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
@@ -229,31 +187,6 @@ static int fill_other_pages(struct filler *f) {
     return result;
 }
 
-static void open_userfaultfd(struct filler *f) {
-    long fd = hl_open_userfaultfd();
-    if (hl_is_error(fd))
-        return;
-    struct uffdio_register range = {.range = {f->memory, f->span->end - f->span->start},
-                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
-    if (hl_is_error(hl_ioctl((int)fd, UFFDIO_REGISTER, &range))) {
-        hl_close((int)fd);
-        return;
-    }
-    f->userfaultfd = (int)fd;
-}
-
-/* Makes missing pages ordinary again, so that calls can fill parts of them.  Closing alone does not where another
-   thread forks meanwhile: the child has the descriptor too. */
-static void close_userfaultfd(struct filler *f) {
-    struct uffdio_range range = {f->memory, f->span->end - f->span->start};
-    if (f->userfaultfd < 0)
-        return;
-    if (f->context->probed.is_shared)
-        hl_ioctl(f->userfaultfd, UFFDIO_UNREGISTER, &range);
-    hl_close(f->userfaultfd);
-    f->userfaultfd = -1;
-}
-
 int hl_fill_span(const struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move) {
     struct filler f;
@@ -261,19 +194,12 @@ int hl_fill_span(const struct hl_context *context, const struct hl_object *objec
     f.object = object;
     f.span = span;
     f.memory = move->memory;
-    f.userfaultfd = f.memory_file = -1;
+    f.memory_file = -1;
+    f.file = hl_is_writable(span) ? -1 : object->file;
     f.reads_by_call = context->probed.status.filters == 0;
-    hl_open_backing_file(&f.source, object, span);
-    if (move->backend == HL_HUGETLB && context->probed.status.filters == 0 &&
-        (f.source.file < 0 || (!hl_is_cold(&f.source, context, object, span) &&
-                               hl_map_backing_file(&f.source, context, object, span))))
-        open_userfaultfd(&f);
-
     int result = fill_whole_pages(&f);
-    close_userfaultfd(&f);
     if (result == 0)
         result = fill_other_pages(&f);
-    hl_close_backing_file(&f.source, object, span);
     if (f.memory_file >= 0)
         hl_close(f.memory_file);
     if (result == HL_REASON_POOL_SHORT && move->backend == HL_THP)

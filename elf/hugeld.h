@@ -27,8 +27,12 @@ enum hl_reason {
     HL_MOVED = 0,
 #define REASON(id, name, sentence, remedy) HL_REASON_##id,
 #include "reason.def"
+    HL_REASON_COUNT,
+#ifdef HL_MORE_REASONS /* the command's own */
+#include HL_MORE_REASONS
+#endif
 #undef REASON
-    HL_REASON_COUNT
+    HL_REASONS_END
 };
 
 /* Sizes that come from the kernel and are never assumed. */

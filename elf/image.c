@@ -260,8 +260,7 @@ static int check_spans(const struct hl_context *context, const struct hl_work *w
     uint64_t base = hl_find_image_base(&work->object, &context->config->geometry);
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (!hl_is_writable(span) &&
-            (hl_has_zeros(&work->object, span) || span->end - base > source->image_bytes))
+        if (!hl_is_writable(span) && span->end - base > source->image_bytes)
             return HL_REASON_IMAGE_MISMATCH;
     }
     return 0;
@@ -308,7 +307,7 @@ static int map_over(const struct hl_context *context, const struct hl_work *work
                      offset);
     if (!hl_is_error(at))
         return 0;
-    int result = hl_map_again(&work->object, file, was, part, false, prot, &context->config->geometry);
+    int result = hl_map_again(&work->object, file, was, part, false, prot);
     return result != 0 ? result : explain_mapping(at, image);
 }
 
@@ -425,8 +424,8 @@ static bool is_one_mapping(const struct hl_object *object, const struct hl_span 
 /* A dynamic linker has set PROT_BTI where the text needs it. */
 static int join_span(const struct hl_context *context, const struct hl_work *work,
                      const struct hl_span *span) {
-    int branches = 0, result = hl_has_zeros(&work->object, span) ? HL_REASON_IMAGE_MISMATCH : 0;
-    if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
+    int branches = 0, result = 0;
+    if (HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);
     int prot = hl_protection(span->flags) | branches, image = work->object.file;
     uint64_t offset = span->start - hl_find_image_base(&work->object, &context->config->geometry);

@@ -78,28 +78,6 @@ void hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geomet
     hl_free_area(&area);
 }
 
-static bool probe_memfd(const struct hl_geometry *geometry) {
-    long fd = hl_create_memfd(geometry, true);
-    if (hl_is_error(fd))
-        return false;
-    hl_close((int)fd);
-    return true;
-}
-
-static bool probe_userfaultfd(void) {
-    long fd = hl_open_userfaultfd();
-    if (hl_is_error(fd))
-        return false;
-    hl_close((int)fd);
-    return true;
-}
-
-static bool probe_reading(void) {
-    static const char from = 'x';
-    char to = 0;
-    return hl_read_memory(&to, (uint64_t)&from, 1) == 1 && to == 'x';
-}
-
 bool hl_may_execute_written(uint64_t page_bytes) {
     struct hl_area page;
     if (hl_map_area(&page, page_bytes, PROT_READ | PROT_WRITE, 0) != 0)
@@ -121,16 +99,4 @@ bool hl_may_keep_mapping(uint64_t page_bytes) {
         hl_munmap((uint64_t)aside, page_bytes);
     hl_free_area(&page);
     return !hl_is_error(aside) || aside == -ENOMEM;
-}
-
-/* madvise(2) checks the advice before it looks at a length of 0, and then at no address. */
-static bool knows_advice(int advice) { return !hl_is_error(hl_madvise(0, 0, advice)); }
-
-void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter) {
-    hl_probe_hugetlb(kernel, geometry, true);
-    kernel->hugetlb_memfd = !has_filter && probe_memfd(geometry);
-    kernel->userfaultfd = !has_filter && probe_userfaultfd();
-    kernel->read_by_call = !has_filter && probe_reading();
-    kernel->executable_memory = hl_may_execute_written(geometry->page_bytes);
-    kernel->collapse = knows_advice(MADV_COLLAPSE);
 }

@@ -18,12 +18,8 @@ struct hl_kernel {
                                file) */
     bool hugetlb_mremap;    /* mremap(2) moves them onto other mappings (Linux 5.16) */
     bool hugetlb_dofork;    /* madvise(2) takes MADV_DONTFORK back from them (Linux 7 does not) */
-    bool hugetlb_memfd;     /* memfd_create(2) with MFD_HUGETLB (Linux 4.14) */
     bool executable_memory; /* written anonymous memory may become executable (false under PR_SET_MDWE,
                                execmem) */
-    bool userfaultfd;       /* UFFDIO_COPY fills private hugetlb mappings (UFFD_USER_MODE_ONLY: Linux 5.11) */
-    bool read_by_call;      /* process_vm_readv(2) of the process itself */
-    bool collapse;          /* MADV_COLLAPSE (Linux 6.1) */
 };
 
 /* The sizes of a kernel with pages of PAGE_BYTES (AT_PAGESZ): the huge page is the one that a PMD maps, a table of page_bytes /
@@ -33,10 +29,6 @@ void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes);
 
 /* Each of these functions tries out one feature, and leaves no mapping and no descriptor behind.  Call one only if the feature
    is needed: a filter of system calls may kill for any call that its program does not make. */
-
-/* Probes everything.  HAS_FILTER: the process is under a filter.  Then only those calls are made that a program's memory
-   allocator makes too (mmap, munmap, mprotect, mremap, madvise), and features that need others count as missing. */
-void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter);
 
 /* hugetlb, hugetlb_denied and hugetlb_mremap; executable_memory, where there is hugetlb; with IS_SHARED also
    hugetlb_dofork. */

@@ -209,15 +209,3 @@ bool hl_read_numbers(const char *path, struct hl_number *number, unsigned n) {
     hl_close_lines(&lines);
     return !lines.failed;
 }
-
-bool hl_find_number(const char *text, const char *key, uint64_t *number) {
-    const char *end = text + hl_strlen(text);
-    for (const char *line = text; line < end; line++) {
-        const char *at = line;
-        while (line < end && *line != '\n')
-            line++;
-        if (scan_key(at, line, key, number))
-            return true;
-    }
-    return false;
-}

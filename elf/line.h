@@ -63,10 +63,6 @@ void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_
 bool hl_next_line(struct hl_lines *lines, const char **at, const char **end);
 void hl_close_lines(struct hl_lines *lines);
 
-/* Finds "KEY" at the start of a line of TEXT and reads the number after it and any blanks (KEY brings its
-   colon). False if there is none. */
-bool hl_find_number(const char *text, const char *key, uint64_t *number);
-
 /* A number behind KEY at the start of a line; 0 until it is found. */
 struct hl_number {
     const char *key;

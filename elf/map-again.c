@@ -41,10 +41,9 @@ static bool is_untouched(const struct hl_object *object, const struct hl_span *s
     return same;
 }
 
-/* Maps [start, end) over the claim: BYTES of FILE from OFFSET, or zeros without a FILE. */
+/* Maps [start, end) over the claim, from OFFSET of FILE. */
 static bool map_over(uint64_t start, uint64_t end, int prot, int file, uint64_t offset) {
-    int flags = MAP_PRIVATE | MAP_FIXED | (file < 0 ? MAP_ANONYMOUS : 0);
-    return start >= end || !hl_is_error(hl_mmap(start, end - start, prot, flags, file, offset));
+    return !hl_is_error(hl_mmap(start, end - start, prot, MAP_PRIVATE | MAP_FIXED, file, offset));
 }
 
 /* Whether [start, end) is mapped without a gap, and with PROT, of which maps(5) shows three bits. */
@@ -73,31 +72,6 @@ static bool map_over_own(uint64_t start, uint64_t end, int prot_before, int prot
     return done;
 }
 
-/* Zeros the rest of the last page behind the file's bytes, as the dynamic linker did. */
-static bool clear_tail(uint64_t start, uint64_t end, int prot, uint64_t page_bytes) {
-    uint64_t page = hl_round_down(start, page_bytes);
-    bool is_writable = (prot & PROT_WRITE) != 0;
-    if (start >= end)
-        return true;
-    if (!is_writable && hl_is_error(hl_mprotect(page, page_bytes, prot | PROT_WRITE)))
-        return false;
-    for (volatile char *at = (volatile char *)start; at < (volatile char *)end; at++)
-        *at = 0;
-    return is_writable || !hl_is_error(hl_mprotect(page, page_bytes, prot));
-}
-
-/* Maps the part [start, end) of SEGMENT from FILE. */
-static bool map_segment(int file, const struct hl_segment *segment, uint64_t start, uint64_t end, int prot,
-                        uint64_t page_bytes) {
-    uint64_t file_end = hl_round_up(segment->file_end, page_bytes);
-    uint64_t zeros = file_end < start ? start : file_end < end ? file_end : end;
-    uint64_t tail_end = segment->end < zeros ? segment->end : zeros;
-    return map_over_own(start, zeros, PROT_NONE, prot, file,
-                        segment->offset + (start - segment->first_page)) &&
-           map_over_own(zeros, end, PROT_NONE, prot, -1, 0) &&
-           (segment->file_end < start || clear_tail(segment->file_end, tail_end, prot, page_bytes));
-}
-
 /* Unmaps the part of the claim in [start, end) that was free before. */
 static void free_gap(const struct hl_maps *was, uint64_t start, uint64_t end) {
     for (size_t i = hl_find_mapping(was, start); start < end; i++) {
@@ -109,7 +83,7 @@ static void free_gap(const struct hl_maps *was, uint64_t start, uint64_t end) {
 }
 
 int hl_map_again(const struct hl_object *object, int file, const struct hl_maps *was,
-                 const struct hl_span *span, bool is_placed, int prot, const struct hl_geometry *geometry) {
+                 const struct hl_span *span, bool is_placed, int prot) {
     /* The dynamic linker fills the gaps like this: with the file, as far as it goes, without any access. */
     const struct hl_segment *first = &object->segment[0];
     uint64_t gap = span->start, offset = first->offset + (span->start - first->first_page);
@@ -123,10 +97,11 @@ int hl_map_again(const struct hl_object *object, int file, const struct hl_maps 
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
+        uint64_t from = segment->offset + (start - segment->first_page);
         int own = hl_protection(segment->flags) | (segment->flags & PF_X ? beside : 0);
         if (bytes == 0)
             continue;
-        if (!map_segment(file, segment, start, start + bytes, own, geometry->page_bytes))
+        if (!map_over_own(start, start + bytes, PROT_NONE, own, file, from))
             return HL_REASON_LOST;
         if (was != NULL)
             free_gap(was, gap, start);

@@ -10,6 +10,6 @@
    segments; NULL: OBJECT holds its place.  Text also gets the bits of PROT, the span's, other than PROT_READ and PROT_EXEC.  0,
    or HL_REASON_LOST: another mapping may hold a part of the place by now, or there is no memory. */
 int hl_map_again(const struct hl_object *object, int file, const struct hl_maps *was,
-                 const struct hl_span *span, bool is_placed, int prot, const struct hl_geometry *geometry);
+                 const struct hl_span *span, bool is_placed, int prot);
 
 #endif

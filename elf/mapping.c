@@ -4,11 +4,9 @@
 #include "sys.h"
 
 #include <linux/fcntl.h>
-#include <linux/ioctl.h>
 #include <linux/memfd.h>
 #include <linux/mman.h>
 #include <linux/uio.h>
-#include <linux/userfaultfd.h>
 
 int hl_protection(uint32_t flags) {
     return (flags & PF_R ? PROT_READ : 0) | (flags & PF_W ? PROT_WRITE : 0) | (flags & PF_X ? PROT_EXEC : 0);
@@ -27,18 +25,6 @@ long hl_create_memfd(const struct hl_geometry *geometry, bool is_hugetlb) {
 void hl_seal_memfd(int memfd) {
     const unsigned seals = F_SEAL_FUTURE_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     HL_CALL(__NR_fcntl, memfd, F_ADD_SEALS, seals, 0, 0, 0);
-}
-
-long hl_open_userfaultfd(void) {
-    long fd = HL_CALL(__NR_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0);
-    if (hl_is_error(fd))
-        return fd;
-    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_MISSING_HUGETLBFS};
-    long result = hl_ioctl((int)fd, UFFDIO_API, &api);
-    if (!hl_is_error(result))
-        return fd;
-    hl_close((int)fd);
-    return result;
 }
 
 int hl_claim_range(uint64_t at, uint64_t bytes) {

@@ -18,9 +18,6 @@ long hl_create_memfd(const struct hl_geometry *geometry, bool is_hugetlb);
 /* Lets nobody change what is in MEMFD from now on (Linux 5.1), except by mappings that are there. */
 void hl_seal_memfd(int memfd);
 
-/* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
-long hl_open_userfaultfd(void);
-
 /* Takes the address space [at, at + bytes) with a mapping that allows no access, if nothing is there:
    looking would not be enough, since another thread may map something meanwhile.  0; -EEXIST: something is
    there; or another negated errno. */

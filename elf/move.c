@@ -18,9 +18,10 @@
 #include "stack.h"
 #include "sys.h"
 
+#include <linux/mman.h>
 #include <linux/sched.h>
 
-#define WORK_FIRST 8
+#define WORKS_FIRST 4
 
 /* A smaller object has no whole huge page.  Kernels with THP have none that is smaller. */
 #define LEAST_HUGE_PAGE ((uint64_t)2 << 20)
@@ -61,6 +62,7 @@ static void clear_process(struct hl_context *context) {
     context->work = NULL;
     context->n_to_close = 0;
     context->n_work = context->n_room = 0;
+    hl_clear_area(&context->room);
     hl_clear_area(&context->work_area);
     context->dropped_named = false;
 }
@@ -165,28 +167,28 @@ void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n) {
     context->n_room = n;
 }
 
-/* Room for one more object, or NULL. */
-static struct hl_work *grow_work(struct hl_context *context) {
-    uint64_t bytes = context->work_area.end - context->work_area.start;
-    if (context->n_work == context->n_room) {
-        size_t n = bytes == 0 ? context->n_room + WORK_FIRST : 2 * context->n_room;
-        if (hl_grow_area(&context->work_area, n * sizeof *context->work) != 0)
-            return NULL;
-        if (bytes == 0)
-            hl_copy_bytes((void *)context->work_area.start, context->work,
-                          context->n_work * sizeof *context->work);
-        hl_use_room(context, (struct hl_work *)context->work_area.start, n);
-    }
-    return &context->work[context->n_work];
+void *hl_make_room(struct hl_context *context) {
+    uint64_t page = context->config->geometry.page_bytes;
+    uint64_t bytes = hl_round_up(WORKS_FIRST * sizeof *context->work, page) + HL_STACK_BYTES;
+    if (hl_map_area(&context->room, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE) != 0)
+        return NULL;
+    if (context->n_room == 0)
+        hl_use_room(context, (struct hl_work *)context->room.start, WORKS_FIRST);
+    return (void *)context->room.end;
 }
 
-void *hl_make_room(struct hl_context *context) {
-    uint64_t bytes =
-        hl_round_up(sizeof *context->work, context->config->geometry.page_bytes) + HL_STACK_BYTES;
-    if (hl_grow_area(&context->work_area, bytes) != 0)
-        return NULL;
-    hl_use_room(context, (struct hl_work *)context->work_area.start, 1);
-    return (void *)context->work_area.end;
+/* Room for one more object, or NULL. */
+static struct hl_work *grow_work(struct hl_context *context) {
+    bool is_first = context->work_area.start == context->work_area.end;
+    if (context->n_work == context->n_room) {
+        if (hl_grow_area(&context->work_area, 2 * context->n_room * sizeof *context->work) != 0)
+            return NULL;
+        if (is_first)
+            hl_copy_bytes((void *)context->work_area.start, context->work,
+                          context->n_work * sizeof *context->work);
+        hl_use_room(context, (struct hl_work *)context->work_area.start, 2 * context->n_room);
+    }
+    return &context->work[context->n_work];
 }
 
 void hl_add_object(struct hl_context *context, const struct hl_object *object, const Elf64_Phdr *phdr,
@@ -530,12 +532,19 @@ static void close_all(const struct hl_context *context, const long *file, unsign
         hl_close((int)file[i]);
 }
 
-void hl_end(struct hl_context *context) {
-    for (size_t i = 0; i < context->n_work; i++)
-        hl_free_maps(&context->work[i].maps);
-    hl_free_area(&context->work_area);
+void hl_close_files(struct hl_context *context) {
     hl_close_later(context, context->probed.pagemap);
     if (context->n_to_close > 0)
         close_all(context, context->to_close, context->n_to_close);
+    context->probed.pagemap = -1;
+    context->n_to_close = 0;
+}
+
+void hl_end(struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        hl_free_maps(&context->work[i].maps);
+    hl_free_area(&context->room);
+    hl_free_area(&context->work_area);
+    hl_close_files(context);
     clear_process(context);
 }

@@ -44,8 +44,8 @@ int hl_move_objects(struct hl_context *context);
 /* After HL_LOST: unmaps the rest of the new object, except the span whose place may be another thread's. */
 void hl_unmap_rest(const struct hl_context *context);
 
-/* Maps room for one object that is to be added, and a stack for hl_move_objects, at once; hl_end frees both.  The stack's end,
-   or NULL. */
+/* Maps a stack for hl_move_objects, and room for the first objects that are added, unless that was lent; hl_end frees both.  The
+   stack's end, or NULL. */
 void *hl_make_room(struct hl_context *context);
 
 /* The program has run: its status and its permissions are probed anew. */
@@ -70,7 +70,10 @@ int hl_read_process_status(struct hl_context *context);
 /* FILE is not needed any more, or was not opened: then it is negative. */
 void hl_close_later(struct hl_context *context, long file);
 
-/* Frees the memory of the functions above.  More objects may come then, those that a program loads later. */
+/* Closes all files: signal handlers should not see them. */
+void hl_close_files(struct hl_context *context);
+
+/* Frees the memory of the functions above; not to be called on hl_make_room's stack.  Closes all files.  More objects may come then, those that a program loads later. */
 void hl_end(struct hl_context *context);
 
 #endif

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Huge pages of the page cache, and reading ahead into them. */
+/* Huge pages of the page cache. */
 #ifndef HL_PAGECACHE_H
 #define HL_PAGECACHE_H
 
 #include "context.h"
-
-/* If SPAN's file is not cached, reads it into huge pages of the page cache, as far as the file system has any; but what is linked at
-   small pages only where it would be read for a copy as well.  Only a hint. */
-void hl_read_into_cache(struct hl_context *context, const struct hl_work *work, const struct hl_span *span);
 
 /* How many bytes of SPAN are in segments whose addresses are congruent with their offsets in the file, modulo
    the size of a huge page: only these can be on huge pages of the page cache. */

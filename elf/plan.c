@@ -41,9 +41,10 @@ uint64_t hl_least_text_bytes(const struct hl_options *options, const struct hl_g
     return options->sparse_text ? 0 : geometry->huge_page_bytes / PAGES_FOR_TEXT;
 }
 
-/* Segments that text and read-only spans are made of. */
+/* Segments that text and read-only spans are made of.  No linker makes one of them larger in memory than in the file: without
+   that no span has bytes that its file lacks. */
 static bool is_read_only(const struct hl_segment *segment) {
-    return (segment->flags & (PF_R | PF_W)) == PF_R;
+    return (segment->flags & (PF_R | PF_W)) == PF_R && segment->file_end == segment->end;
 }
 
 static void add_cut(struct planner *p, uint64_t at) {
@@ -182,6 +183,8 @@ static enum hl_reason explain_segment(const struct planner *p, unsigned index) {
             return HL_REASON_RELRO;
         return HL_REASON_TOO_SMALL;
     }
+    if (segment->file_end != segment->end)
+        return HL_REASON_MALFORMED;
     if (options->segments == HL_SEGMENTS_TEXT && !(segment->flags & PF_X))
         return HL_REASON_OPTION_SEGMENTS;
     return p->plan->reason[index] != HL_MOVED ? p->plan->reason[index] : HL_REASON_TOO_SMALL;

@@ -23,31 +23,35 @@ static uint64_t read_count(const struct hl_line *directory, const char *name) {
     return hl_read_number(path.at, &number) && number <= UINT32_MAX ? number : 0;
 }
 
-/* Whether the kernel has pages of this size, or may add some: 1, 0, or -1 if it knows no such pages. */
-static int has_pool(const struct hl_geometry *geometry, const struct hl_roots *roots) {
+/* Whether the file NAME of the pool says a number, and which. */
+static bool read_pool_number(const struct hl_geometry *geometry, const struct hl_roots *roots,
+                             const char *name, uint64_t *number) {
     struct hl_line path;
-    uint64_t number;
     hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/kernel/mm");
     add_pool_directory(&path, geometry);
-    size_t directory_bytes = path.bytes;
-    hl_add_text(&path, "nr_hugepages");
-    if (!hl_read_number(path.at, &number))
-        return -1;
-    path.bytes = directory_bytes;
-    hl_add_text(&path, "nr_overcommit_hugepages");
-    return number > 0 || (hl_read_number(path.at, &number) && number > 0);
+    hl_add_text(&path, name);
+    return hl_read_number(path.at, number);
 }
 
 bool hl_is_pool_empty(const struct hl_geometry *geometry, const struct hl_roots *roots) {
-    return has_pool(geometry, roots) == 0;
+    uint64_t number;
+    return read_pool_number(geometry, roots, "nr_hugepages", &number) && number == 0;
+}
+
+/* Whether the kernel has pages of this size, or may add some. */
+static bool has_pool(const struct hl_geometry *geometry, const struct hl_roots *roots) {
+    uint64_t number;
+    return read_pool_number(geometry, roots, "nr_hugepages", &number) &&
+           (number > 0 ||
+            (read_pool_number(geometry, roots, "nr_overcommit_hugepages", &number) && number > 0));
 }
 
 void hl_fit_geometry(struct hl_geometry *geometry, const struct hl_options *options,
                      const struct hl_roots *roots) {
     const struct hl_geometry contiguous = {geometry->page_bytes, CONTIGUOUS_BYTES};
     if (options->backend == HL_BACKEND_HUGETLB && geometry->huge_page_bytes > CONTIGUOUS_BYTES &&
-        has_pool(geometry, roots) <= 0 && has_pool(&contiguous, roots) > 0)
+        !has_pool(geometry, roots) && has_pool(&contiguous, roots))
         *geometry = contiguous;
 }
 

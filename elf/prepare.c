@@ -176,6 +176,10 @@ static bool is_huge(const struct hl_context *context, const struct hl_move *move
 static int prove_thp(const struct hl_context *context, const struct hl_move *move, uint64_t bytes) {
     if (is_huge(context, move, bytes))
         return 0;
+    /* MADV_COLLAPSE gives huge pages although the administrator allows none. */
+    int policy = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
+    if (policy != 0)
+        return policy;
     for (unsigned i = 0; i < COLLAPSE_TRIES; i++) {
         long result = hl_madvise(move->memory, bytes, MADV_COLLAPSE);
         if (!hl_is_error(result) && is_huge(context, move, bytes))
@@ -278,7 +282,8 @@ static bool is_kernel_asked(const struct hl_context *context) {
 }
 
 /* The pool check for the pages of one kind.  If the kernel says no, the files say why; and they may know better, because only
-   reserving is forbidden (a control group), or pages can be added on other nodes.  Two of them say whether there is a pool at all. */
+   reserving is forbidden (a control group), or pages can be added on other nodes.  One of them says whether there is a pool at all:
+   the kernel has just tried to add pages. */
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
@@ -312,11 +317,14 @@ static int check_new_memory(const struct hl_context *context) {
     return result;
 }
 
-/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved afterwards.  Only
+/* Whether transparent huge pages are allowed, as far as the general setting says, and there is memory for them; that they are huge is
+   proved afterwards.  Only
    backend=thp asks for them under a memory limit; data=thp does not. */
 static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
-    int result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
+    int result = 0;
+    if (context->probed.status.thp_disabled || !hl_is_thp_allowed(&hl_system_roots))
+        result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
     if (result == 0)
         result = check_new_memory(context);
     if (result != 0)

@@ -5,22 +5,27 @@
 
 #include <stddef.h>
 
-struct row {
-    const char *name, *sentence, *remedy;
-};
-
-static const struct row rows[HL_REASON_COUNT] = {
+static const struct hl_reason_words rows[HL_REASON_COUNT] = {
     [HL_MOVED] = {"moved", "it moved", "none"},
 #define REASON(id, name, sentence, remedy) [HL_REASON_##id] = {name, sentence, remedy},
 #include "reason.def"
 #undef REASON
 };
 
-const char *hl_reason_name(enum hl_reason reason) { return rows[reason].name; }
-const char *hl_reason_sentence(enum hl_reason reason) { return rows[reason].sentence; }
+__attribute__((weak)) const struct hl_reason_words *hl_find_more_words(enum hl_reason reason) {
+    (void)reason;
+    return &rows[HL_MOVED];
+}
+
+static const struct hl_reason_words *find_words(enum hl_reason reason) {
+    return reason < HL_REASON_COUNT ? &rows[reason] : hl_find_more_words(reason);
+}
+
+const char *hl_reason_name(enum hl_reason reason) { return find_words(reason)->name; }
+const char *hl_reason_sentence(enum hl_reason reason) { return find_words(reason)->sentence; }
 
 const char *hl_reason_remedy(enum hl_reason reason) {
-    const char *remedy = rows[reason].remedy;
+    const char *remedy = find_words(reason)->remedy;
     return hl_same_bytes(remedy, "none", sizeof "none") ? NULL : remedy;
 }
 

@@ -147,10 +147,3 @@ void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, u
     if (*soname_offset >= strtab_bytes)
         *soname_offset = 0;
 }
-
-bool hl_has_zeros(const struct hl_object *object, const struct hl_span *span) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (hl_overlap(object->segment[i].file_end, object->segment[i].end, span->start, span->end) > 0)
-            return true;
-    return false;
-}

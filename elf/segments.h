@@ -23,9 +23,6 @@ int hl_read_headers(struct hl_headers *headers, int file, uint64_t at);
 int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
                      const struct hl_geometry *geometry);
 
-/* Whether a part of SPAN is zeros in memory that OBJECT's file does not have. */
-bool hl_has_zeros(const struct hl_object *object, const struct hl_span *span);
-
 /* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns
    the value of DT_SONAME's string table offset through SONAME_OFFSET (0 if absent, or not below DT_STRSZ) and of
    DT_STRTAB through STRTAB (0 if absent). */

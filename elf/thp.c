@@ -4,6 +4,8 @@
 #include "thp.h"
 #include "line.h"
 
+#define CHOICE_BYTES 256
+
 /* Whether WORD is chosen in a sysfs choice like "always [madvise] never". */
 static bool is_chosen(const char *choice, const char *word) {
     size_t bytes = hl_strlen(word);
@@ -14,25 +16,30 @@ static bool is_chosen(const char *choice, const char *word) {
     return false;
 }
 
-int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *geometry,
-                        const struct hl_status *status) {
+/* What is chosen in the setting of SIZE ("hugepages-2048kB/"), or with "" in the general one; false: there is none. */
+static bool read_setting(const struct hl_roots *roots, const char *size, char choice[CHOICE_BYTES]) {
     struct hl_line path;
-    char choice[256];
     hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/kernel/mm/transparent_hugepage/");
-    size_t directory_bytes = path.bytes;
+    hl_add_text(&path, size);
+    hl_add_text(&path, "enabled");
+    return hl_read_line(path.at, choice, CHOICE_BYTES) > 0;
+}
 
-    /* Since Linux 6.8 each size has a setting of its own, which may inherit the general one. */
-    hl_add_text(&path, "hugepages-");
-    hl_add_number(&path, geometry->huge_page_bytes / 1024);
-    hl_add_text(&path, "kB/enabled");
-    if (hl_read_line(path.at, choice, sizeof choice) <= 0 || is_chosen(choice, "inherit")) {
-        path.bytes = directory_bytes;
-        hl_add_text(&path, "enabled");
-        if (hl_read_line(path.at, choice, sizeof choice) <= 0)
-            return HL_REASON_THP_NEVER;
-    }
-    if (is_chosen(choice, "never"))
+bool hl_is_thp_allowed(const struct hl_roots *roots) {
+    char choice[CHOICE_BYTES];
+    return read_setting(roots, "", choice) && !is_chosen(choice, "never");
+}
+
+int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *geometry,
+                        const struct hl_status *status) {
+    struct hl_line size;
+    char choice[CHOICE_BYTES];
+    hl_set_line(&size, "hugepages-");
+    hl_add_number(&size, geometry->huge_page_bytes / 1024);
+    hl_add_text(&size, "kB/");
+    bool is_own = read_setting(roots, size.at, choice) && !is_chosen(choice, "inherit");
+    if (is_own ? is_chosen(choice, "never") : !hl_is_thp_allowed(roots))
         return HL_REASON_THP_NEVER;
     return status->thp_disabled ? HL_REASON_THP_DISABLED : 0;
 }

@@ -185,9 +185,14 @@ def marked_processes():
     return [pid for pid in pids if pid != os.getpid() and is_marked(pid)]
 
 
+def reason_rows():
+    """The text of both tables of reasons."""
+    return "".join((ROOT / name).read_text() for name in ("elf/reason.def", "command/base/reason.def"))
+
+
 def reasons():
     """The sentences of reason.def by their names."""
-    return dict(re.findall(r'REASON\(\w+, "([^"]+)",\s*"([^"]+)"', (ROOT / "elf/reason.def").read_text()))
+    return dict(re.findall(r'REASON\(\w+, "([^"]+)",\s*"([^"]+)"', reason_rows()))
 
 
 def state_of(pid):

@@ -31,6 +31,7 @@
 #include "dlopen.h"
 #include "dl-object.h"
 #include "jump.h"
+#include "elf/stack.h"
 #include "elf/line.h"
 #include "elf/move.h"
 #include "elf/options.h"
@@ -40,6 +41,7 @@
 #include "elf/sys.h"
 
 #include <linux/fcntl.h>
+#include <linux/mman.h>
 #include <link.h>
 
 /* The number of namespaces in glibc (DL_NNS). */
@@ -56,17 +58,15 @@ static struct {
     const struct hl_debug *debug;
     struct hl_config config;
     struct hl_context context;
+    struct hl_area
+        strings; /* the patterns and the store: the environment's bytes may be overwritten (setproctitle) */
     struct link_namespace link_namespace[NAMESPACES_MAX];
     unsigned n_namespaces;
     const struct link_map *first; /* the first of those that move_objects looks at */
     volatile bool busy;
 } watch;
 
-char hl_move_stack[HL_STACK_BYTES] __attribute__((aligned(16)));
 struct hl_work hl_first_work[HL_FIRST_WORKS];
-
-/* The environment's bytes may be overwritten (setproctitle).  Its other strings are used at startup alone. */
-static char patterns[65536], store[HL_FOLDER_BYTES];
 
 /* Prints why watch.first and the objects added after it stay. */
 static void report_dropped_objects(enum hl_reason reason) {
@@ -88,7 +88,7 @@ static void move_objects(void *unused) {
     if (hl_move_objects(&watch.context) != 0)
         HL_CALL(__NR_exit_group, 127, 0, 0, 0, 0, 0);
     hl_write_own_map(&watch.context);
-    hl_end(&watch.context);
+    hl_close_files(&watch.context);
 }
 
 static struct link_namespace *find_namespace(const struct hl_debug *debug) {
@@ -126,11 +126,13 @@ static void look_at(struct link_namespace *list) {
     while (watch.first != NULL && !hl_is_linked_selected(&watch.context, &object, watch.first, NULL))
         watch.first = watch.first->l_next;
     hl_forget_process(&watch.context);
-    int result = watch.first != NULL ? hl_read_process_status(&watch.context) : 0;
-    if (result != 0)
-        report_dropped_objects((enum hl_reason)result);
-    else if (watch.first != NULL)
-        hl_call_on_stack(move_objects, NULL, hl_move_stack + sizeof hl_move_stack);
+    if (watch.first != NULL) {
+        int result = hl_read_process_status(&watch.context);
+        void *stack_end = result == 0 ? hl_make_room(&watch.context) : NULL;
+        if (stack_end == NULL || !hl_call_on_stack(move_objects, NULL, stack_end))
+            report_dropped_objects(result != 0 ? (enum hl_reason)result : HL_REASON_NO_MEMORY);
+        hl_end(&watch.context);
+    }
     list->deleting = false;
     note_last(list);
 }
@@ -159,26 +161,26 @@ static int write_jump(uint64_t at, long *memory) {
     return hl_pwrite((int)*memory, jump, sizeof jump, at) == sizeof jump ? 0 : HL_REASON_MEM_DENIED;
 }
 
-/* Copies STRING to ROOM, if it fits. */
-static void keep(struct hl_string *string, char *room) {
-    if (string->bytes > 0)
-        hl_copy_bytes(room, string->at, string->bytes);
-    string->at = room;
-}
-
-/* From now on objects come later: a program is not ended in the middle. */
-static void note_options(void) {
-    keep(&watch.config.options.objects, patterns);
-    keep(&watch.config.options.store, store);
-    watch.context.has_started = true;
+/* Copies the strings of the options to memory of their own.  The others are used at startup alone. */
+static int keep_strings(void) {
+    struct hl_string *objects = &watch.config.options.objects, *store = &watch.config.options.store;
+    static char few[1024];
+    uint64_t bytes = hl_round_up(objects->bytes + store->bytes, watch.config.geometry.page_bytes);
+    bool is_long = objects->bytes + store->bytes > sizeof few;
+    if (is_long && hl_map_area(&watch.strings, bytes, PROT_READ | PROT_WRITE, 0) != 0)
+        return HL_REASON_NO_MEMORY;
+    char *to = is_long ? (char *)watch.strings.start : few;
+    hl_copy_bytes(to, objects->at, objects->bytes);
+    hl_copy_bytes(to + objects->bytes, store->at, store->bytes);
+    objects->at = to;
+    store->at = to + objects->bytes;
+    return 0;
 }
 
 static int start_watching(struct hl_context *context, long *memory) {
     const struct hl_debug *debug = hl_find_debug();
     if (debug == NULL || debug->base.r_brk == 0)
         return HL_REASON_NO_NOTICE;
-    if (context->config->options.objects.bytes > sizeof patterns)
-        return HL_REASON_LONG_LIST;
     int result = context->probed.filters_are_known ? 0 : hl_read_process_status(context);
     if (result != 0)
         return result;
@@ -190,10 +192,15 @@ static int start_watching(struct hl_context *context, long *memory) {
         hl_note_stderr(&watch.context);
     if (watch.context.probed.status.has_threads) /* another thread could be running r_brk */
         return HL_REASON_THREADS;
-    note_options();
-    struct link_namespace *base = find_namespace(debug);
-    note_last(base);
-    return write_jump(debug->base.r_brk, memory);
+    watch.context.has_started =
+        true; /* from now on objects come later: a program is not ended in the middle */
+    note_last(find_namespace(debug));
+    result = keep_strings();
+    if (result == 0)
+        result = write_jump(debug->base.r_brk, memory);
+    if (result != 0)
+        hl_free_area(&watch.strings);
+    return result;
 }
 
 void hl_watch_for_objects(struct hl_context *context, long *memory) {

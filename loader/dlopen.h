@@ -4,13 +4,9 @@
 #define HL_DLOPEN_H
 
 #include "elf/context.h"
-#include "elf/stack.h"
 
-/* The stack on which objects move, one after the other. */
-extern char hl_move_stack[HL_STACK_BYTES];
-
-/* Room for the usual number of objects at once; only the used part takes memory. */
-#define HL_FIRST_WORKS 4
+/* Room for the first objects; more is mapped.  It counts against RLIMIT_DATA in every program. */
+#define HL_FIRST_WORKS 2
 extern struct hl_work hl_first_work[HL_FIRST_WORKS];
 
 /* From now on selected objects move as they come, with CONTEXT's options.  To be called once, at start,

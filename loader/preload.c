@@ -13,6 +13,7 @@
 #include "elf/move.h"
 #include "perf-maps/in-process.h"
 #include "elf/report.h"
+#include "elf/stack.h"
 #include "elf/sys.h"
 
 #include <linux/limits.h>
@@ -89,7 +90,18 @@ static void move_objects(void *data) {
     }
     hl_watch_for_objects(&start->context, &start->memory);
     hl_close_later(&start->context, start->memory);
-    hl_end(&start->context);
+    hl_close_files(&start->context);
+}
+
+/* There is no memory for a stack: what was planned stays, and what comes later is not noticed. */
+static int drop_objects(struct start *start) {
+    struct hl_context *context = &start->context;
+    hl_close_later(context, start->memory);
+    for (size_t i = 0; i < context->n_work; i++)
+        hl_report_dropped(context, &context->work[i].object, HL_REASON_NO_MEMORY);
+    if (context->config->options.verbose >= 1 && hl_selects_other_objects(context->config->options.objects))
+        hl_report_unwatched(context, HL_REASON_NO_MEMORY);
+    return hl_is_strict(context) ? 127 : 0;
 }
 
 /* The program's headers are those of the auxiliary vector, unless it was started as "ld.so PROGRAM". */
@@ -106,13 +118,17 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
     start.memory = -1;
     if (!find_objects(&start, envp))
         return;
-    void *stack_end = hl_move_stack + sizeof hl_move_stack;
-    if (!hl_is_anything_to_do(&start.context) && start.memory < 0)
+    bool is_idle = !hl_is_anything_to_do(&start.context);
+    void *stack_end = is_idle ? NULL : hl_make_room(&start.context);
+    if (is_idle)
         move_objects(&start);
+    else if (stack_end == NULL)
+        start.status = drop_objects(&start);
     else if (start.context.others_ran) /* their signal handlers would see our descriptors */
         hl_call_on_stack(move_objects, &start, stack_end);
     else
         hl_switch_stack(move_objects, &start, stack_end);
+    hl_end(&start.context);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }

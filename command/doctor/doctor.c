@@ -29,6 +29,9 @@
 #if defined __x86_64__
 #include <cpuid.h>
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 /* Mappings that linkers, interpreters and databases need beside ours: the kernel's own default. */
 #define MAP_COUNT_USUAL 65530
@@ -43,6 +46,9 @@ struct machine {
     struct utsname system;
     struct hl_geometry geometry;
     struct hl_kernel kernel;
+    bool has_memfd;    /* memfd_create(2) with MFD_HUGETLB (Linux 4.14) */
+    bool read_by_call; /* process_vm_readv(2) of the process itself */
+    bool has_collapse; /* MADV_COLLAPSE (Linux 6.1) */
     struct hl_status status;
     struct hl_placement placement;
     struct hl_pool pool;
@@ -62,12 +68,34 @@ static const struct hl_flag command_flags[] = {
     HL_NO_ARGUMENTS,
 };
 
+static bool try_memfd(const struct hl_geometry *geometry) {
+    long fd = hl_create_memfd(geometry, true);
+    return fd >= 0 && close((int)fd) == 0;
+}
+
+static bool try_reading(void) {
+    static const char from = 'x';
+    char to = 0;
+    return hl_read_memory(&to, (uint64_t)&from, 1) == 1 && to == 'x';
+}
+
+/* Tries the kernel's features.  A filter may kill for a call that programs do not usually make. */
+static void try_features(struct machine *machine) {
+    bool has_filter = machine->status.filters != 0;
+    hl_probe_hugetlb(&machine->kernel, &machine->geometry, true);
+    machine->kernel.executable_memory = hl_may_execute_written(machine->geometry.page_bytes);
+    machine->has_memfd = !has_filter && try_memfd(&machine->geometry);
+    machine->read_by_call = !has_filter && try_reading();
+    machine->has_collapse =
+        madvise(NULL, 0, MADV_COLLAPSE) == 0; /* the advice is checked before the length */
+}
+
 static void examine(struct machine *machine) {
     const struct hl_kernel *kernel = &machine->kernel;
     uname(&machine->system);
     hl_set_geometry(&machine->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&machine->status, &hl_system_roots);
-    hl_probe_kernel(&machine->kernel, &machine->geometry, machine->status.filters != 0);
+    try_features(machine);
     for (unsigned numa = HL_NUMA_INTERLEAVE + 1; numa-- > 0;) { /* HL_NUMA_ANY comes last and stays */
         hl_read_placement(&machine->placement, &machine->status, numa);
         machine->pool_reason =
@@ -79,7 +107,7 @@ static void examine(struct machine *machine) {
     if (machine->thp_reason == 0)
         machine->thp_reason = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
-                           ((kernel->hugetlb_mremap && kernel->executable_memory) || kernel->hugetlb_memfd);
+                           ((kernel->hugetlb_mremap && kernel->executable_memory) || machine->has_memfd);
     machine->can_thp = machine->thp_reason == 0 && kernel->executable_memory;
 }
 
@@ -217,7 +245,7 @@ static void find_abilities(struct request *request, const struct machine *machin
     const bool has_filter = machine->status.filters != 0;
     json_t *answer = json_object();
     const char *untried = "none: under a filter of system calls (seccomp) hugeld does not try it";
-    bool can_map = kernel->hugetlb_mremap || kernel->hugetlb_memfd;
+    bool can_map = kernel->hugetlb_mremap || machine->has_memfd;
     const struct {
         const char *name;
         bool there;
@@ -233,7 +261,7 @@ static void find_abilities(struct request *request, const struct machine *machin
          can_map ? "huge pages cannot be moved; a memfd stands in"
                  : "huge pages can neither be moved nor come from a memfd",
          "boot Linux 5.16 or newer"},
-        {"hugetlb_memfd", kernel->hugetlb_memfd, WARN, "a memfd can hold huge pages",
+        {"hugetlb_memfd", machine->has_memfd, WARN, "a memfd can hold huge pages",
          has_filter ? "whether a memfd can hold huge pages was not tried" : "no memfd can hold huge pages",
          has_filter ? "backend=hugetlb tries it under a filter of system calls (seccomp), too"
                     : "boot a kernel with CONFIG_HUGETLBFS and CONFIG_MEMFD_CREATE"},
@@ -241,13 +269,10 @@ static void find_abilities(struct request *request, const struct machine *machin
          "a policy forbids making written memory executable: no transparent huge pages, and hugetlb only by "
          "memfd",
          "systemctl edit the unit: MemoryDenyWriteExecute=no"},
-        {"userfaultfd", kernel->userfaultfd, WARN, "pages are filled without zeroing them first",
-         "pages are zeroed before they are filled: starts are slower",
-         has_filter ? untried : "boot a kernel with CONFIG_USERFAULTFD"},
-        {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
+        {"read_by_call", machine->read_by_call, WARN, "the program's bytes are read by a system call",
          "the program's bytes cannot be read by a system call",
          has_filter ? untried : "boot a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
-        {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: transparent huge pages are made on demand",
+        {"collapse", machine->has_collapse, WARN, "MADV_COLLAPSE works: transparent huge pages are made on demand",
          "no MADV_COLLAPSE: transparent huge pages need unfragmented memory", "boot Linux 6.1 or newer"},
     };
     for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++) {

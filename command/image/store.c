@@ -386,14 +386,14 @@ uint64_t hl_store_room(const struct hl_store *store) {
 }
 
 bool hl_leaves_margin(uint64_t bytes) {
-    char meminfo[8192];
-    uint64_t total, pool = 0, available;
-    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) <= 0 ||
-        !hl_find_number(meminfo, "MemTotal:", &total) ||
-        !hl_find_number(meminfo, "MemAvailable:", &available))
+    static const char *const keys[] = {"MemTotal:", "MemAvailable:", "Hugetlb:"};
+    struct hl_number number[3];
+    for (unsigned i = 0; i < 3; i++)
+        hl_seek_number(&number[i], keys[i]);
+    if (!hl_read_numbers("/proc/meminfo", number, 3) || !number[0].is_found || !number[1].is_found)
         return false;
-    hl_find_number(meminfo, "Hugetlb:", &pool);
-    return available >= hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN + bytes / 1024;
+    uint64_t total = hl_subtract(number[0].value, number[2].value);
+    return number[1].value >= total / 100 * HL_AVAILABLE_MIN + bytes / 1024;
 }
 
 uint64_t hl_memory_room(void) {

@@ -269,5 +269,5 @@ def test_machine_without_huge_pages(place, pool, thp, tmp_path):
 def test_remedies_name_commands_that_exist():
     """Each 'hugeld COMMAND' in reason.def is one."""
     commands = re.findall(r"^  (\w[\w-]*) ", hugeld("--help").stdout, re.M)
-    named = re.findall(r"(?<!run )(?<!ask )(?<!preload )hugeld ([a-z-]+)", " ".join(re.findall(r'"[^"]*"\)', (helpers.ROOT / "elf/reason.def").read_text())))
+    named = re.findall(r"(?<!run )(?<!ask )(?<!preload )hugeld ([a-z-]+)", " ".join(re.findall(r'"[^"]*"\)', helpers.reason_rows())))
     assert {"run", "enable", "apply"} <= set(named) <= set(commands), set(named) - set(commands)

@@ -81,7 +81,6 @@ HAZARDS = {
     "a hardened container": Hazard(rules=f"mdwe no-write-execute {DOCKER}", text=MEMFD),
     "no memory that becomes executable": Hazard(rules="mdwe deny=memfd_create", stays=ALL_COPIES),
     "no populate": Hazard(rules="no-populate", either="interpreter"),
-    "no userfaultfd": Hazard(rules="deny=userfaultfd"),
     "no mremap": Hazard(rules="deny=mremap", stays="preload copy interpreter", either="command"),
     "no ptrace": Hazard(rules="kill=ptrace"),
     "no transparent huge pages": Hazard(rules="no-thp", stays="stop unit attach"),

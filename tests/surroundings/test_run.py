@@ -187,3 +187,25 @@ def test_ignored_children():
     ignore = ["env", "--ignore-signal=CHLD"]
     result = helpers.run([*ignore, helpers.HUGELD, "run", "-o", "verbose=1", "--", *argv])
     assert result.stdout == helpers.run([*ignore, *argv]).stdout
+
+
+@pytest.mark.parametrize("limit, few", [("data", 16), ("as", 64)])
+def test_least_limit(builder, root, library, tmp_path, limit, few):
+    """Where the memory suffices for a program with any other preloaded library, and a FEW pages more, it suffices with hugeld."""
+    app, empty = builder.executable("nopie"), tmp_path / "empty.so"
+    subprocess.run(["gcc", "-shared", "-o", empty, "-x", "c", "/dev/null"], check=True, timeout=60)
+
+    def run(preloaded, n_bytes):
+        return helpers.run(["prlimit", f"--{limit}={n_bytes}", "env", f"LD_PRELOAD={preloaded}", app, "one"])
+    plain = helpers.run([app, "one"])
+    too_little, enough = 0, 1 << 30
+    while enough - too_little > helpers.PAGE:
+        middle = (too_little + enough) // 2
+        result = run(empty, middle)
+        if (result.returncode, result.stdout) == (plain.returncode, plain.stdout):
+            enough = middle
+        else:
+            too_little = middle
+    for more in range(few, 4096, 160):
+        result = run(library, enough + more * helpers.PAGE)
+        assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), (enough, more, result.stderr)

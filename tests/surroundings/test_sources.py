@@ -24,9 +24,8 @@ TAIL_SOURCE = f"""
 
 # The ways of copying, each with the calls that a policy forbids.
 WAYS = {
-    "userfaultfd": [],
-    "call": ["deny=userfaultfd"],
-    "populate": ["deny=userfaultfd,process_vm_readv"],
+    "free": [],
+    "filtered": ["deny=process_vm_readv"],
 }
 
 

@@ -16,7 +16,7 @@ static bool touches(const struct hl_segment *segment, uint64_t page) {
 }
 
 static bool may_share(const struct hl_segment *segment) {
-    return (segment->flags & R) && !(segment->flags & PF_W);
+    return (segment->flags & R) && !(segment->flags & PF_W) && segment->file_end == segment->end;
 }
 
 /* No object's span. */
@@ -102,6 +102,7 @@ static void check_spans(const struct hl_plan *plan, const struct hl_object *obje
                 continue;
             assert_true(segment->flags & PF_R);
             assert_int_equal(segment->flags & PF_W, span->flags & PF_W);
+            assert_true((span->flags & PF_W) || segment->file_end == segment->end);
         }
     }
     assert_memory_equal(pages, plan->pages, sizeof pages);

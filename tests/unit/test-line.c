@@ -74,25 +74,28 @@ static void test_numbers(void **state) {
     }
 }
 
-/* Only a key at the start of a line counts. */
-static void test_find_number(void **state) {
-    (void)state;
-    static const char text[] = "xKey: 1\nKeys: 2\nKey:\t 3 kB\nKey: 4\nNone: kB\nLast: 5";
-    uint64_t number;
-    assert_true(hl_find_number(text, "Key:", &number));
-    assert_int_equal(number, 3);
-    assert_true(hl_find_number(text, "Last:", &number));
-    assert_int_equal(number, 5);
-    assert_false(hl_find_number(text, "None:", &number));
-    assert_false(hl_find_number(text, "ey:", &number));
-}
-
 /* An open file with TEXT, at its beginning. */
 static int make_file(const char *text) {
     int file = memfd_create("text", MFD_CLOEXEC);
     assert_int_equal(write(file, text, strlen(text)), strlen(text));
     assert_int_equal(lseek(file, 0, SEEK_SET), 0);
     return file;
+}
+
+/* Only a key at the start of a line counts, and the first one. */
+static void test_read_numbers(void **state) {
+    (void)state;
+    int file = make_file("xKey: 1\nKeys: 2\nKey:\t 3 kB\nKey: 4\nNone: kB\nLast: 5");
+    static const char *const keys[] = {"Key:", "Last:", "None:", "ey:"};
+    struct hl_number number[4];
+    char path[40];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    for (unsigned i = 0; i < 4; i++)
+        hl_seek_number(&number[i], keys[i]);
+    assert_true(hl_read_numbers(path, number, 4));
+    assert_true(number[0].is_found && number[0].value == 3 && number[1].is_found && number[1].value == 5);
+    assert_false(number[2].is_found || number[3].is_found);
+    close(file);
 }
 
 /* A file is read whole and terminated, or not at all. */
@@ -154,8 +157,8 @@ static void test_unreadable(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_full_line),   cmocka_unit_test(test_foreign),   cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_find_number), cmocka_unit_test(test_read_file), cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_full_line),    cmocka_unit_test(test_foreign),   cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_read_numbers), cmocka_unit_test(test_read_file), cmocka_unit_test(test_lines),
         cmocka_unit_test(test_unreadable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

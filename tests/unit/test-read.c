@@ -221,13 +221,15 @@ static void test_imports(void **state) {
 /* The words that people and scripts read: there, different, and fit for a line. */
 static void test_reasons_have_words(void **state) {
     (void)state;
-    for (int i = 1; i < HL_REASON_COUNT; i++) {
+    for (int i = 1; i < HL_REASONS_END; i++) {
+        if (i == HL_REASON_COUNT)
+            continue;
         assert_true(strlen(hl_reason_name(i)) > 2);
         assert_true(strlen(hl_reason_sentence(i)) > 5);
         assert_true(hl_reason_remedy(i) == NULL || strlen(hl_reason_remedy(i)) > 4);
         assert_null(strpbrk(hl_reason_name(i), " \n_ABCDEFGHIJKLMNOPQRSTUVWXYZ"));
         assert_null(strchr(hl_reason_sentence(i), '\n'));
-        for (int j = 1; j < i; j++)
+        for (int j = 1; j < i; j += j + 1 == HL_REASON_COUNT ? 2 : 1)
             assert_string_not_equal(hl_reason_name(i), hl_reason_name(j));
     }
 }

@@ -10,10 +10,8 @@ import helpers
 from smaps import read_smaps
 from vmguest import ALL, RODATA, SHORT
 
-USERFAULTFD, PROCESS_VM_READV = {"x86_64": (323, 310), "aarch64": (282, 270)}[platform.machine()]
-NO_USERFAULTFD = [f"deny={USERFAULTFD}"]
-NO_READV = [*NO_USERFAULTFD, f"deny={PROCESS_VM_READV}"]
-RUNGS = {"all": [], "no userfaultfd": NO_USERFAULTFD, "no process_vm_readv": NO_READV}
+PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}[platform.machine()]
+RUNGS = {"all": [], "no process_vm_readv": [f"deny={PROCESS_VM_READV}"]}
 
 
 @pytest.fixture(params=RUNGS)
