@@ -7,6 +7,7 @@ import pathlib
 import platform
 import re
 import shutil
+import subprocess
 
 import pytest
 
