@@ -43,14 +43,14 @@ WARNINGS = -Wall -Wextra -Wshadow -Wstrict-prototypes
 BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
 # The core runs where no libc may be called, so the compiler must not add calls of its own.
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
-HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' -DHL_BINDIR='"$(bindir)"' -DHL_MORE_REASONS='"command/base/reason.def"' $(if $(LZMA),-DHL_HAS_LZMA)
+HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"' -DHL_BINDIR='"$(bindir)"' -DHL_MORE_REASONS='"command/lib/reason.def"' $(if $(LZMA),-DHL_HAS_LZMA)
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c command/run/start.c,$(wildcard command/*.c command/*/*.c)))
 # The part that starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso file/file-plan file/launcher file/section proc/process proc/objects proc/status \
-    image/find file/elf-file file/program file/remedy image/name base/basics base/reason) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/inject/exec-*.c command/inject/tracee*.c) command/inject/instructions.c command/inject/pieces.c)
+start = $(patsubst %,$B/start/%.o,hugeld run/start run/request run/ldso lib/file-plan lib/launcher lib/section lib/process lib/objects lib/status \
+    image/find lib/elf-file lib/program lib/remedy image/name lib/basics lib/reason) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/inject/exec-*.c command/inject/tracee*.c) command/inject/instructions.c command/inject/pieces.c)
 units = $(patsubst %,$B/%,$(wildcard data/*.service data/*.timer data/*.slice data/hugeld-generator data/user/*))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
@@ -112,7 +112,7 @@ $(preload): $B/%.o: %.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CORE) $(HOSTED) -c -o $@ $<
 
-$B/command/base/html.o: data/report.html
+$B/command/lib/html.o: data/report.html
 $B/command/%.o: command/%.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(HOSTED) -c -o $@ $<
@@ -126,18 +126,18 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -ljansson -lm
 
 # The parts of the command that need no library.
-$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/tlb base/basics base/common)
-$B/tests/test-read: $(patsubst %,$B/command/%.o,base/reason)
-$B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read)
-$B/tests/test-process: $(patsubst %,$B/command/%.o,base/basics base/local file/elf-file proc/process proc/objects proc/status)
-$B/tests/test-local: $(patsubst %,$B/command/%.o,base/local base/basics file/elf-file file/program proc/process proc/objects proc/status image/eligible)
+$B/tests/test-tlb: $(patsubst %,$B/command/%.o,measure/tlb lib/basics lib/common)
+$B/tests/test-read: $(patsubst %,$B/command/%.o,lib/reason)
+$B/tests/test-sample: $(patsubst %,$B/command/%.o,measure/sample-read)
+$B/tests/test-process: $(patsubst %,$B/command/%.o,lib/basics lib/local lib/elf-file lib/process lib/objects lib/status)
+$B/tests/test-local: $(patsubst %,$B/command/%.o,lib/local lib/basics lib/elf-file lib/program lib/process lib/objects lib/status image/eligible)
 $B/tests/test-local: override LDFLAGS += -Wl,--wrap=fdopendir
 
 $(units): $B/%: % $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)sed 's|@bindir@|$(bindir)|' $< > $@
 
-$(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def command/base/reason.def $(CONFIG)
+$(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/reason.def command/lib/reason.def $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
 

@@ -4,7 +4,7 @@
    This is the user's interface; the work is done by libhugeld.so inside the program, and the plan comes from the same files of elf/
    that run there. */
 #include "command/command.h"
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/run/ldso.h"
 #include "command/run/run.h"
 

@@ -187,7 +187,7 @@ def marked_processes():
 
 def reason_rows():
     """The text of both tables of reasons."""
-    return "".join((ROOT / name).read_text() for name in ("elf/reason.def", "command/base/reason.def"))
+    return "".join((ROOT / name).read_text() for name in ("elf/reason.def", "command/lib/reason.def"))
 
 
 def reasons():

@@ -5,13 +5,13 @@
    copy.  So a process that replaces or overwrites it meanwhile gets at most an image that no process finds.  The image has no name
    while it is written, so that its memory is free at once if its maker is killed; it becomes visible by one rename of its folder,
    when it is complete and proved to be huge.  It has no holes: a user who reads one through a mapping would have it filled. */
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
 #include "elf/memory-limit.h"
-#include "command/file/remedy.h"
+#include "command/lib/remedy.h"
 #include "elf/image.h"
 #include "elf/reason.h"
 #include "command/image/store.h"

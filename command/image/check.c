@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Checks whether an image is as it should be: on huge pages, and equal to its original. */
-#include "command/base/common.h"
-#include "command/base/local.h"
+#include "command/lib/common.h"
+#include "command/lib/local.h"
 #include "command/image/eligible.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 #include "elf/maps.h"
 #include "elf/reason.h"
 #include "command/image/store.h"

@@ -9,9 +9,9 @@
    An image for all users makes its file readable for all.  Mode bits alone don't tell which users can read a file: folders, groups
    and access control lists may keep users out. */
 #include "command/image/eligible.h"
-#include "command/base/common.h"
-#include "command/base/local.h"
-#include "command/proc/process.h"
+#include "command/lib/common.h"
+#include "command/lib/local.h"
+#include "command/lib/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

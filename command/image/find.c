@@ -2,12 +2,12 @@
 /* Finds and checks the image of a file with the same code as in a process.  Only the load address, which the process knows, cannot
    be read from the file: an image fits only addresses at multiples of a huge page. */
 #include "command/image/find.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "command/image/eligible.h"
 #include "elf/image.h"
 #include "command/image/layout.h"
 #include "elf/plan.h"
-#include "command/file/remedy.h"
+#include "command/lib/remedy.h"
 #include "elf/reason.h"
 #include "elf/status.h"
 #include "command/image/store.h"

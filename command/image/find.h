@@ -4,7 +4,7 @@
 #define HL_FIND_IMAGE_H
 
 #include "elf/store.h"
-#include "command/file/file-plan.h"
+#include "command/lib/file-plan.h"
 
 enum hl_image_use {
     HL_IMAGE_UNUSED,

@@ -7,11 +7,11 @@
    The original is read, never mapped: it may be truncated meanwhile, which is SIGBUS for a mapping. */
 #include "command/image/image.h"
 #include "command/command.h"
-#include "command/base/common.h"
-#include "command/base/flags.h"
+#include "command/lib/common.h"
+#include "command/lib/flags.h"
 #include "elf/kernel.h"
-#include "command/file/program.h"
-#include "command/file/remedy.h"
+#include "command/lib/program.h"
+#include "command/lib/remedy.h"
 #include "elf/reason.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #ifndef HL_IN_PLACE_H
 #define HL_IN_PLACE_H
 
-#include "command/file/elf-file.h"
+#include "command/lib/elf-file.h"
 
 /* A huge page of a file that all processes map as a whole. */
 struct hl_chunk {

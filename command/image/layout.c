@@ -17,7 +17,7 @@
    hl_read_segments refuses hostile segments.  All other numbers of the file are checked here against the file's length before
    anything is added to them. */
 #include "command/image/layout.h"
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/image/rows.h"
 #include "elf/image.h"
 #include "elf/plan.h"

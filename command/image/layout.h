@@ -3,7 +3,7 @@
 #ifndef HL_LAYOUT_H
 #define HL_LAYOUT_H
 
-#include "command/file/elf-file.h"
+#include "command/lib/elf-file.h"
 
 /* In hl_piece.from: the bytes are trap instructions. */
 #define HL_TRAPS UINT64_MAX

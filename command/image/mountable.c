@@ -6,9 +6,9 @@
    store and the image as in the process (elf/store.c, elf/image.c), and every header on which the kernel and the dynamic linker
    act. */
 #include "command/image/mountable.h"
-#include "command/base/common.h"
-#include "command/file/elf-file.h"
-#include "command/file/remedy.h"
+#include "command/lib/common.h"
+#include "command/lib/elf-file.h"
+#include "command/lib/remedy.h"
 #include "elf/image.h"
 #include "command/image/find.h"
 #include "elf/kernel.h"

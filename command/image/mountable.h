@@ -3,7 +3,7 @@
 #ifndef HL_MOUNTABLE_H
 #define HL_MOUNTABLE_H
 
-#include "command/file/elf-file.h"
+#include "command/lib/elf-file.h"
 #include "elf/options.h"
 
 /* Looks in the stores that OPTIONS allow for an image of FILE at PATH.  NULL,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Finds stores and their images for a program that starts. */
 #include "command/image/store.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "elf/status.h"
 
 #include <dirent.h>

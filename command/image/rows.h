@@ -3,7 +3,7 @@
 #ifndef HL_ROWS_H
 #define HL_ROWS_H
 
-#include "command/file/elf-file.h"
+#include "command/lib/elf-file.h"
 
 /* One or four trap instructions of MACHINE (e_machine), as four bytes in its byte order; 0: unknown. */
 uint32_t hl_find_trap(unsigned machine);

@@ -5,10 +5,10 @@
    A process that changes a store holds its lock, the one file .lock, which only the store's owner can open; so .new and .old, if
    they exist when the lock is taken, are leftovers of a killed process. */
 #include "command/image/store.h"
-#include "command/base/common.h"
-#include "command/base/local.h"
-#include "command/base/lock.h"
-#include "command/proc/process.h"
+#include "command/lib/common.h"
+#include "command/lib/local.h"
+#include "command/lib/lock.h"
+#include "command/lib/process.h"
 #include "elf/kernel.h"
 #include "elf/memory-limit.h"
 #include "elf/status.h"

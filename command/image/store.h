@@ -16,7 +16,7 @@
 #ifndef HL_COMMAND_STORE_H
 #define HL_COMMAND_STORE_H
 
-#include "command/file/elf-file.h"
+#include "command/lib/elf-file.h"
 #include "elf/store.h"
 
 #include <sys/types.h>
@@ -101,7 +101,7 @@ enum hl_item_state {
     HL_ITEM_BROKEN,     /* the image itself is missing, or another user could have written to it */
     HL_ITEM_PENDING,    /* there is no image: it is in place, or was made by an older hugeld */
     HL_ITEM_UNREADABLE, /* the original or the folder of the image cannot be read now */
-    HL_ITEM_REMOTE      /* its file system may not answer (base/local.h), so the original was not looked at */
+    HL_ITEM_REMOTE      /* its file system may not answer (lib/local.h), so the original was not looked at */
 };
 const char *hl_item_state_name(enum hl_item_state state);
 

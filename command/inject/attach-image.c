@@ -9,7 +9,7 @@
    Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; other users make it in a
    memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a read-only descriptor of a file on a read-only
    file system, or of a sealed file: none can change the text of the others. */
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/inject/attachment.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"

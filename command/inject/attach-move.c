@@ -14,7 +14,7 @@
    If a call fails before the first mremap, everything is given back.  If an mremap fails, the ranges moved before it get their
    old mappings again.  An old kernel may have unmapped the text before it failed; then the new text is mapped there, with
    several tries, since nothing else is left to try. */
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "elf/kernel.h"
 #include "command/inject/attachment.h"
 #include "elf/line.h"

@@ -7,7 +7,7 @@
    The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files, which name the
    mapped files, whatever its paths mean; its own data decide about nothing but itself.  Above all, the new text must have the
    same bytes as the old (inject/compare.c). */
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "elf/image.h"
 #include "elf/options.h"
 #include "command/inject/attachment.h"

@@ -9,7 +9,7 @@
    Only the first thread makes calls: the frame lies at the end of its stack (inject/tracee.c), which it could reach while another
    thread stands still. */
 #include "command/inject/attachment.h"
-#include "command/base/common.h"
+#include "command/lib/common.h"
 
 #if defined __x86_64__
 

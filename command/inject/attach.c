@@ -4,15 +4,15 @@
    Nothing of hugeld is loaded into them. inject/attach-plan.c plans, inject/attach-move.c moves, inject/tracee.c makes the calls in the
    process. */
 #include "command/command.h"
-#include "command/base/common.h"
-#include "command/file/remedy.h"
-#include "command/base/flags.h"
-#include "command/base/progress.h"
+#include "command/lib/common.h"
+#include "command/lib/remedy.h"
+#include "command/lib/flags.h"
+#include "command/lib/progress.h"
 #include "elf/kernel.h"
 #include "command/inject/attachment.h"
 #include "elf/line.h"
 #include "elf/reason.h"
-#include "command/verdict/verdict.h"
+#include "command/image/verdict.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -6,7 +6,7 @@
 #include "command/inject/leftovers.h"
 #include "command/inject/pieces.h"
 #include "command/inject/tracee.h"
-#include "command/verdict/verdict.h"
+#include "command/image/verdict.h"
 
 /* An image that is made here, for all processes that run the same file at the same address modulo a huge page, with the same
    ranges to be moved. */

@@ -9,7 +9,7 @@
 
    tests/attach tries calls that may be interrupted, and calls that must not. */
 #include "command/inject/tracee.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 
 #if defined __x86_64__
 

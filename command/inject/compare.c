@@ -2,7 +2,7 @@
 /* Whether a file has the same bytes as a running process.
 
    The comparison takes most of the time of an attach, so an image is not copied before.  The bytes are read in chunks. */
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/inject/attachment.h"
 #include "command/inject/tracee.h"
 

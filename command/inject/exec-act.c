@@ -11,7 +11,7 @@
    the program has not run: a check before shows that only its file is mapped there.  Kernels before 6.12 can take the old text
    away and then find no memory for the new; then it is mapped from the program's own file. */
 #include "command/inject/exec-stop.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "command/inject/machine.h"
 #include "elf/maps.h"
 #include "elf/sys.h"

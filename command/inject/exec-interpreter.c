@@ -8,9 +8,9 @@
 
    Each call is valid by itself: between two of them the program could begin, with the one linker or the other.  Debuggers would take
    the symbols of the linker that the program names, so the patched one gets its own path for its link map (.hugeld.path). */
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "command/inject/exec-stop.h"
-#include "command/file/section.h"
+#include "command/lib/section.h"
 #include "elf/maps.h"
 #include "elf/sys.h"
 

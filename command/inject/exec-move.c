@@ -15,7 +15,7 @@
    one.  It is free, which is seen in /proc/PID/maps, and stays so: no other process has this memory.
 
    In the midst of this the program could not begin, so it is killed if its helper is; whatever fails is taken back. */
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "command/inject/exec-stop.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Plans the work at the exec stop: before the program is executed, from its file, so that little is left to do while it waits. */
 #include "command/inject/exec-stop.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "elf/image.h"
 #include "command/image/find.h"
 #include "elf/plan.h"

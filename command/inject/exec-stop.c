@@ -14,8 +14,8 @@
 
    If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
 #include "command/inject/exec-stop.h"
-#include "command/base/basics.h"
-#include "command/file/remedy.h"
+#include "command/lib/basics.h"
+#include "command/lib/remedy.h"
 #include "command/image/find.h"
 #include "elf/reason.h"
 #include "elf/sys.h"

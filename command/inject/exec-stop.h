@@ -5,7 +5,7 @@
 #define HL_EXEC_STOP_H
 
 #include "command/inject/pieces.h"
-#include "command/file/program.h"
+#include "command/lib/program.h"
 #include "command/inject/tracee.h"
 
 #include <sys/stat.h>

@@ -21,7 +21,7 @@
    is no single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a signal). */
 #include "command/inject/machine.h"
 #include "command/inject/exec-stop.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "elf/sys.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
    nor holds a descriptor with a position far behind the end of its file.  The two sockets have nothing of the kind: a journal beside
    the frame names these (inject/tracee.c). */
 #include "command/inject/leftovers.h"
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/inject/tracee.h"
 
 #include <dirent.h>

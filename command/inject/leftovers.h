@@ -3,7 +3,7 @@
 #ifndef HL_LEFTOVERS_H
 #define HL_LEFTOVERS_H
 
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 
 /* A descriptor that we pass to a process has this position, and reads no file as large as that. */
 #define HL_LEFT_POSITION UINT64_C(0x68756765)

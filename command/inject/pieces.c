@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The pieces of a program's memory that get new mappings, and the proof that the old ones are what their plan says. */
 #include "command/inject/pieces.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "command/image/find.h"
 #include "elf/image.h"
 #include "elf/sys.h"

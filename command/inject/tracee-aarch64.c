@@ -2,7 +2,7 @@
 /* The exec stop's machine: AArch64.  Running processes are not changed there: when a thread is stopped in a system call, the kernel
    has decided already whether that begins again, and ptrace(2) shows no more of the call. */
 #include "command/inject/machine.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 
 #if defined __aarch64__
 

@@ -6,7 +6,7 @@
    Calls in inject/calls.c that end with EINTR get the result of calls that begin again unless a handler runs: the kernel does the
    rest, whenever a signal comes. */
 #include "command/inject/machine.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 
 #if defined __x86_64__
 

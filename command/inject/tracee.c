@@ -28,7 +28,7 @@
    call is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so if the filter is
    not suspended, the call is left alone: the process gains no more by it than it could without us. */
 #include "command/inject/machine.h"
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 #include "elf/sys.h"
 
 #include <elf.h>

@@ -8,7 +8,7 @@
 #ifndef HL_TRACEE_H
 #define HL_TRACEE_H
 
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 
 #include <errno.h>
 #include <signal.h>

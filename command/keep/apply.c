@@ -4,9 +4,9 @@
    Nothing is remembered but what is in the store: its items, and the records of what was tried.  A dry run goes the same way up to the
    first write.  A run that could not read a list, a folder or a mount removes nothing, since what it did not see may be wanted. */
 #include "command/command.h"
-#include "command/base/flags.h"
-#include "command/base/local.h"
-#include "command/base/progress.h"
+#include "command/lib/flags.h"
+#include "command/lib/local.h"
+#include "command/lib/progress.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
 #include "command/keep/keep.h"

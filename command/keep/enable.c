@@ -4,13 +4,13 @@
    What a package or the administrator's tools list in files of their own stays there: disable masks it by a line with '!', and says
    which file lists it.  An enable that fails leaves nothing behind. */
 #include "command/command.h"
-#include "command/base/flags.h"
-#include "command/base/lock.h"
-#include "command/file/program.h"
-#include "command/file/remedy.h"
+#include "command/lib/flags.h"
+#include "command/lib/lock.h"
+#include "command/lib/program.h"
+#include "command/lib/remedy.h"
 #include "command/keep/keep.h"
-#include "command/verdict/driver.h"
-#include "command/verdict/verdict.h"
+#include "command/image/driver.h"
+#include "command/image/verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #ifndef HL_KEEP_H
 #define HL_KEEP_H
 
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/image/in-place.h"
 #include "command/keep/list.h"
 #include "command/keep/record.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "command/keep/list.h"
-#include "command/base/common.h"
-#include "command/base/local.h"
+#include "command/lib/common.h"
+#include "command/lib/local.h"
 #include "command/image/store.h"
 
 #include <errno.h>

@@ -7,7 +7,7 @@
 #ifndef HL_LIST_H
 #define HL_LIST_H
 
-#include "command/base/basics.h"
+#include "command/lib/basics.h"
 
 #include <sys/stat.h>
 #include "elf/store.h"

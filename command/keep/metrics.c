@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Gauges for the textfile collector of Prometheus' node_exporter. */
-#include "command/base/local.h"
+#include "command/lib/local.h"
 #include "command/keep/keep.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The file of the records, STORE/.records: for each file its numbers and four texts, each of which ends with a NUL. */
 #include "command/keep/record.h"
-#include "command/base/common.h"
+#include "command/lib/common.h"
 
 #include <errno.h>
 #include <fcntl.h>

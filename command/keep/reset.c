@@ -3,10 +3,10 @@
    enabled; the timer is stopped until the next boot.  Only --detach touches processes.  It changes no file of a package. */
 #include "command/inject/leftovers.h"
 #include "command/command.h"
-#include "command/base/flags.h"
-#include "command/base/subprocess.h"
+#include "command/lib/flags.h"
+#include "command/lib/subprocess.h"
 #include "command/keep/keep.h"
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

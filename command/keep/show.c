@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld list: what is enabled, what came of it, and who has it. */
 #include "command/command.h"
-#include "command/base/flags.h"
-#include "command/base/local.h"
-#include "command/file/elf-file.h"
+#include "command/lib/flags.h"
+#include "command/lib/local.h"
+#include "command/lib/elf-file.h"
 #include "command/keep/keep.h"
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -17,10 +17,10 @@
 
    The drop-ins are made by a generator of systemd from the lists alone: it asks nobody, and runs before anything else does. */
 #include "command/command.h"
-#include "command/base/local.h"
-#include "command/base/subprocess.h"
-#include "command/file/launcher.h"
-#include "command/file/program.h"
+#include "command/lib/local.h"
+#include "command/lib/subprocess.h"
+#include "command/lib/launcher.h"
+#include "command/lib/program.h"
 #include "command/keep/keep.h"
 #include "command/image/mountable.h"
 

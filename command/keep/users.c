@@ -2,9 +2,9 @@
 /* Finds which processes run a file, and which of them have its text on huge pages.
 
    Only the spans of the file are looked at, by PAGEMAP_SCAN: smaps walks all memory of a process, which then waits. */
-#include "command/base/subprocess.h"
+#include "command/lib/subprocess.h"
 #include "command/keep/keep.h"
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 #include "elf/maps.h"
 
 #include <errno.h>

@@ -3,8 +3,8 @@
 
    All files are read by the code that does it inside the process.  A stripped one has its names elsewhere: in a debug file, which is
    found by the build ID or .gnu_debuglink and must have the same build ID, or in .gnu_debugdata, a small ELF file packed by xz. */
-#include "command/base/basics.h"
-#include "command/file/section.h"
+#include "command/lib/basics.h"
+#include "command/lib/section.h"
 #include "command/perf-map/perf-map.h"
 
 #include <fcntl.h>

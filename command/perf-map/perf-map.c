@@ -4,10 +4,10 @@
    Moved text is anonymous, and a profiler that comes later finds no file for it.  The map names the functions at its addresses, as
    perf_map=on does from inside, but with the names of debug files too.  perf prints its names as they stand. */
 #include "command/command.h"
-#include "command/base/common.h"
-#include "command/base/flags.h"
-#include "command/base/subprocess.h"
-#include "command/file/program.h"
+#include "command/lib/common.h"
+#include "command/lib/flags.h"
+#include "command/lib/subprocess.h"
+#include "command/lib/program.h"
 #include "command/perf-map/perf-map.h"
 #include "elf/kernel.h"
 

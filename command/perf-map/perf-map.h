@@ -4,7 +4,7 @@
 #define HL_PERF_MAP_H
 
 #include "perf-maps/write.h"
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 
 /* Adds the functions of the moved text of LOADED, an object of PROCESS, to TEXT: from its file, and if that has no .symtab, from its
    debug file or its .gnu_debugdata too.  A file without names costs a line on stderr.  False: none of its text was moved. */

@@ -5,9 +5,9 @@
    compilers don't find their other halves, and a script is no ELF file.  So the exec stop maps it in the place of the other one
    (inject/exec-interpreter.c). */
 #include "command/run/ldso.h"
-#include "command/base/basics.h"
-#include "command/file/elf-file.h"
-#include "command/file/section.h"
+#include "command/lib/basics.h"
+#include "command/lib/elf-file.h"
+#include "command/lib/section.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 #ifndef HL_LDSO_H
 #define HL_LDSO_H
 
-#include "command/file/elf-file.h"
+#include "command/lib/elf-file.h"
 
 /* The build ID of the dynamic linker that FILE may stand in for: glibc-patches/build writes it into a section of its own, after the
    two were compared and no difference was found.  NULL if there is none, as in any file that is no patched linker; else the caller

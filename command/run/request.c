@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What hugeld.c, which starts programs, and hugeld-command both need to know about a request. */
-#include "command/file/program.h"
+#include "command/lib/program.h"
 #include "command/run/run.h"
 
 #include <errno.h>

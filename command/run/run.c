@@ -2,13 +2,13 @@
 /* hugeld run, as far as it is not the start of a program, which is hugeld.c's alone: that becomes this command for --help and for
    mistakes, and calls it in a child for the line about a program that it starts as it is. */
 #include "command/run/run.h"
-#include "command/base/common.h"
+#include "command/lib/common.h"
 #include "command/command.h"
-#include "command/file/program.h"
-#include "command/file/remedy.h"
+#include "command/lib/program.h"
+#include "command/lib/remedy.h"
 #include "command/image/in-place.h"
-#include "command/verdict/driver.h"
-#include "command/verdict/verdict.h"
+#include "command/image/driver.h"
+#include "command/image/verdict.h"
 #include "elf/kernel.h"
 #include "elf/reason.h"
 

@@ -3,8 +3,8 @@
 #ifndef HL_RUN_H
 #define HL_RUN_H
 
-#include "command/base/basics.h"
-#include "command/base/flags.h"
+#include "command/lib/basics.h"
+#include "command/lib/flags.h"
 #include "elf/options.h"
 
 /* The value of --via. */

@@ -9,9 +9,9 @@
    libraries and time that this process does not have. */
 #include "command/run/start.h"
 #include "command/inject/exec-stop.h"
-#include "command/file/file-plan.h"
-#include "command/file/launcher.h"
-#include "command/file/remedy.h"
+#include "command/lib/file-plan.h"
+#include "command/lib/launcher.h"
+#include "command/lib/remedy.h"
 #include "command/image/find.h"
 #include "command/image/store.h"
 #include "command/run/ldso.h"

@@ -3,8 +3,8 @@
  * load addresses. */
 #include "fuzz.h"
 
-#include "command/file/file-plan.h"
-#include "command/file/section.h"
+#include "command/lib/file-plan.h"
+#include "command/lib/section.h"
 #include "../unit/plan-model.h"
 
 #include <sys/mman.h>

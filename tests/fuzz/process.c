@@ -2,7 +2,7 @@
 /* Another process as the command reads it: smaps, numa_maps, auxv, comm and the link exe have any contents. */
 #include "fuzz.h"
 
-#include "command/proc/process.h"
+#include "command/lib/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Files that are opened without waiting for a server (command/base/local.h); /proc stands for a file system that may not
+/* Files that are opened without waiting for a server (command/lib/local.h); /proc stands for a file system that may not
    answer. */
-#include "command/base/local.h"
-#include "command/file/elf-file.h"
+#include "command/lib/local.h"
+#include "command/lib/elf-file.h"
 #include "command/image/eligible.h"
 #include "unit.h"
 

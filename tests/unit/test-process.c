@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Texts of /proc/PID that cannot be read to their end (command/proc/process.h). */
-#include "command/proc/process.h"
+/* Texts of /proc/PID that cannot be read to their end (command/lib/process.h). */
+#include "command/lib/process.h"
 
 #include "tree.h"
 #include "unit.h"

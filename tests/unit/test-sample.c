@@ -2,7 +2,7 @@
 /* The kernel's records of samples, read by pure functions; the rings are made up. */
 #include "unit.h"
 
-#include "command/survey/sample-read.h"
+#include "command/measure/sample-read.h"
 
 #include <linux/perf_event.h>
 #include <math.h>

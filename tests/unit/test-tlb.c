@@ -2,7 +2,7 @@
 /* The TLB check judges times of jumps, of which some were measured on machines of which the answer is known. */
 #include "unit.h"
 
-#include "command/tlb/tlb.h"
+#include "command/measure/tlb.h"
 
 static enum hl_tlb_answer t_judge(double packed, double small, double huge) {
     const struct hl_tlb tlb = {.ns = {packed, small, huge}};
