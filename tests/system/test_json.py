@@ -5,6 +5,8 @@ import functools
 import json
 import subprocess
 
+import pytest
+
 import helpers
 from calls import build_calls
 from helpers import hugeld_json
