@@ -180,13 +180,14 @@ void *hl_make_room(struct hl_context *context) {
 /* Room for one more object, or NULL. */
 static struct hl_work *grow_work(struct hl_context *context) {
     bool is_first = context->work_area.start == context->work_area.end;
+    size_t n = context->n_room > 0 ? 2 * context->n_room : WORKS_FIRST;
     if (context->n_work == context->n_room) {
-        if (hl_grow_area(&context->work_area, 2 * context->n_room * sizeof *context->work) != 0)
+        if (hl_grow_area(&context->work_area, n * sizeof *context->work) != 0)
             return NULL;
         if (is_first)
             hl_copy_bytes((void *)context->work_area.start, context->work,
                           context->n_work * sizeof *context->work);
-        hl_use_room(context, (struct hl_work *)context->work_area.start, 2 * context->n_room);
+        hl_use_room(context, (struct hl_work *)context->work_area.start, n);
     }
     return &context->work[context->n_work];
 }
