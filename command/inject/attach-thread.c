@@ -6,7 +6,7 @@
    so the thread's call is read again right before; in the microseconds between these two it may still begin another call.  A
    running thread begins calls all the time, so it is not interrupted.
 
-   Only the first thread makes calls: the frame lies at the end of its stack (inject/tracee.c), which it could reach while another
+   Only the first thread makes calls: the frame lies at the end of its stack (inject/attach-tracee.c), which it could reach while another
    thread stands still. */
 #include "command/inject/attachment.h"
 #include "command/lib/common.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld attach, hugeld detach: move the text of running processes onto huge pages of an image, and back.
 
-   Nothing of hugeld is loaded into them. inject/attach-plan.c plans, inject/attach-move.c moves, inject/tracee.c makes the calls in the
+   Nothing of hugeld is loaded into them. inject/attach-plan.c plans, inject/attach-move.c moves, inject/attach-tracee.c makes the calls in the
    process. */
 #include "command/command.h"
 #include "command/lib/common.h"

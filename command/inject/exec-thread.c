@@ -4,7 +4,7 @@
    It has one thread, no signal handlers, and registers and a stack as the kernel has just set them.  So it needs no other stack and
    no saved state beside these registers.  Before its first call a signal frame is written below its stack pointer, and each call
    begins at a system call instruction that is followed by a return, with that frame as its stack and sigreturn(2) as its return
-   address (see inject/tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
+   address (see inject/attach-tracee.c, which does the same to threads that run).  If its tracer dies, even by SIGKILL, the call under way
    ends and the frame begins the program.
 
    Calls whose results do not matter need no stop: when the thread is let go, each returns to a frame that makes the next one.

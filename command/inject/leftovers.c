@@ -4,7 +4,7 @@
 
    Nothing of the program's may be taken for ours.  No program maps a file without permissions from an offset far behind its end,
    nor holds a descriptor with a position far behind the end of its file.  The two sockets have nothing of the kind: a journal beside
-   the frame names these (inject/tracee.c). */
+   the frame names these (inject/attach-tracee.c). */
 #include "command/inject/leftovers.h"
 #include "command/lib/common.h"
 #include "command/inject/tracee.h"

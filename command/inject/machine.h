@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The interface between tracee.c and its part for each machine.  Results are as in tracee.h. */
+/* The interface between attach-tracee.c and its part for each machine.  Results are as in tracee.h. */
 #ifndef HL_TRACE_MACHINE_H
 #define HL_TRACE_MACHINE_H
 
@@ -32,7 +32,7 @@ struct hl_code {
 };
 #define HL_CODE_BYTES 16
 
-/* --- tracee.c's --- */
+/* --- attach-tracee.c's --- */
 
 /* ptrace(2).  0, or a negated errno. */
 int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data);

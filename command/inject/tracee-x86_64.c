@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* inject/tracee.c's machine: x86-64.
+/* inject/attach-tracee.c's machine: x86-64.
 
    A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again, if it finds
    registers as it left them at a stop of its own making (never after a call of ours); so they are restored at such a stop.

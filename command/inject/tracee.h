@@ -41,7 +41,7 @@ enum hl_again hl_find_again(const struct hl_call *call, const struct hl_process 
 #define HL_REST_BYTES sizeof(struct timespec)
 uint64_t hl_find_rest(const struct hl_call *call);
 
-/* --- tracee.c --- */
+/* --- tracee.c, and attach-tracee.c for attach alone --- */
 
 /* The tracer of the thread TID of PID; 0: no tracer is seen from here.  -ESRCH: the thread has ended.  Any thread may call this
    at any time. */
