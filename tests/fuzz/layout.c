@@ -171,7 +171,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (hl_open_elf(&file, -1, path) != HL_ELF_FINE)
         return 0;
     int result = hl_plan_image(&image, &file, &geometry);
-    assert_true(result >= 0 && result < HL_REASON_COUNT);
+    assert_true(result >= 0 && result < HL_REASONS_END);
     if (result == 0) {
         check_pieces(&image, bytes);
         check_headers(&image, &file);
