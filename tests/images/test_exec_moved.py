@@ -110,7 +110,7 @@ def test_detach(app, start):
     try:
         assert "at the exec stop" in process.stderr.readline()
         maps = pathlib.Path(f"/proc/{process.pid}/maps")
-        huge = re.compile(rf"{app}: .* % of the text on huge pages\b.*; .* image [1-9]")
+        huge = re.compile(rf"{app}: [1-9][0-9.]* % of the text on huge pages$", re.M)
         helpers.wait_until(lambda: huge.search(helpers.hugeld("status", process.pid).stdout), what="what hugeld status says")
         detached = helpers.hugeld("detach", process.pid)
         assert detached.returncode == 0 and "back on its own file" in detached.stdout, detached

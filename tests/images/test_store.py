@@ -523,6 +523,7 @@ def await_new(world, store=SYSTEM):
 @pytest.mark.parametrize("how, call", [("overwritten", "linkat"), ("replaced", "symlinkat"), ("made writable", "linkat"), ("removed", "linkat")])
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
+    copy = pathlib.Path(shutil.copy(path, world.path("/run/programs/new")))
     pause = ["-e", f"inject={call}:delay_enter=4000000:when=1"]
     world.lists("some", APP)
     adding = helpers.start(world.command("/run/bin/hugeld", "apply", strace=pause))
@@ -533,8 +534,7 @@ def test_changed_while_it_is_added(world, how, call):
                 file.seek(path.stat().st_size // 2)
                 file.write(b"other bytes")
         elif how == "replaced":
-            shutil.copy(path, world.path("/run/programs/new"))
-            world.path("/run/programs/new").rename(path)
+            copy.rename(path)
         elif how == "made writable":
             path.chmod(0o777)
         else:
