@@ -157,7 +157,7 @@ def use(argv, store, attaches=False):
         said, found, told = process.stdout.readline() + process.stdout.readline(), None, ""
         if said.endswith("ready\n"):
             for _ in range(10 if attaches else 0):
-                told = helpers.hugeld("attach", f"--store={store}", process.pid).stderr
+                told = helpers.hugeld("attach", process.pid).stderr
                 if SMALL_PAGES in told:
                     compact_memory()
                 elif not re.search("did not stop within|did not run for", told):  # on a busy machine
