@@ -123,4 +123,4 @@ def test_doctor(memory_group, thp):
     told = helpers.hugeld_json("doctor")
     limited = helpers.run([*memory_group(1 << 30), helpers.HUGELD, "doctor"])
     assert told["thp_reason"] is None and told["usable"]["thp"]
-    assert LIMIT in limited.stdout and limited.stdout.rstrip().endswith("thp no")
+    assert LIMIT in limited.stdout and limited.stdout.rstrip().endswith("transparent huge pages no")
