@@ -31,13 +31,9 @@
 #include "command/lib/basics.h"
 #include "elf/sys.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/capability.h>
-#include <pthread.h>
-#include <stddef.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -45,7 +41,6 @@
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
-#include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <time.h>

@@ -25,7 +25,6 @@
 #include "elf/sys.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>

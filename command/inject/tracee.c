@@ -6,14 +6,12 @@
 
 #include <elf.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
-#include <unistd.h>
 
 int hl_trace(pid_t tid, int request, uintptr_t address, uintptr_t data) {
     return ptrace(request, tid, address, data) >= 0 ? 0 : -errno;
