@@ -229,7 +229,7 @@ def test_lock_that_is_removed(world):
         first = start(*holder, stdin=subprocess.PIPE)
         assert first.stdout.readline() == "ready\n"
         removing = start("/run/bin/hugeld", "disable", APP)
-        helpers.wait_until(lambda: helpers.descriptors(removing.pid, ".lock"), what="its wait")
+        helpers.wait_until(lambda: helpers.descriptors(removing.pid, f"{SYSTEM}/.lock"), what="its wait")
         world.path(f"{SYSTEM}/.lock").unlink()
         second = start(*holder, stdin=subprocess.PIPE)
         assert second.stdout.readline() == "ready\n"
