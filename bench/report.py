@@ -5,6 +5,7 @@ import json
 import math
 import re
 import statistics
+import textwrap
 
 from intervals import compare
 
@@ -176,27 +177,19 @@ def states_table(groups):
                    for title, row in by_state(groups).items() for state, found in row.items()]
 
 
-def in_per_cent(result):
-    """How much less time it took, by its interval."""
-    return f"{round(100 * (1 - result[2]))} to {round(100 * (1 - result[1]))} %"
-
-
 def readme_states(groups, runs):
-    """What `hugeld run` saves, as one sentence and a table, with the machine of the RUNS, which may be another one than the page's."""
+    """What `hugeld run` saves, as a range for each state, with the machine of the RUNS, which may be another one than the page's."""
     rows = by_state(groups)
     if not rows:
         return []
     ranges = []
     for state, words in STATES.items():
-        saved = [100 * (1 - result_in(row[state], "run")[0]) for row in rows.values() if state in row]
-        ranges += [f"{round(min(saved))} to {round(max(saved))} % where it lies {words}"] if saved else []
-    head = ["program", *STATES.values()]
-    lines = [[title, *(in_per_cent(result_in(row[state], "run")) if state in row else NOTHING for state in STATES)]
-             for title, row in rows.items()]
+        saved = [round(100 * (1 - result_in(row[state], "run", "cpu_result")[0])) for row in rows.values() if state in row]
+        ranges += [f"{' to '.join(map(str, sorted({min(saved), max(saved)})))} % {words}"] if saved else []
     machines = " and ".join(sorted({runs[name]["cpu"] for name in ("layouts", "mysql") if name in runs}))
-    return ["The time that `hugeld run` saves depends on where the plain file lies in memory:",
-            ",\n".join(ranges) + f". As 95 % intervals ({machines}):", "",
-            f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *(f"| {' | '.join(line)} |" for line in lines), "", "Other ways, and shorter programs:", ""]
+    sentence = (f"By `hugeld run` large programs ({', '.join(title.split(',')[0] for title in rows)}) need less processor time, "
+                f"by where their own file lies in memory: {', '.join(ranges)} ({machines}).")
+    return [*textwrap.wrap(sentence, 80, break_on_hyphens=False), ""]
 
 
 # --- the table by which a user decides ---
@@ -397,10 +390,8 @@ MORE_ADDED = [
 README_ROWS = [
     ("Chromium, `--dump-dom`", "image, mounted", "image-chromium", "executed"),
     ("clang on seven files", "image", "more-clang-tree", "mapped"),
-    ("the C++ compiler on two lines", "in place", "in-place-cc1plus-large", "in-place"),
     ("PostgreSQL, `pgbench -S`", "image, mounted", "postgres", "executed"),
     ("MariaDB, point selects", "image, mounted", "mariadb", "executed"),
-    ("the C++ compiler on two lines", "image", "run-cc1plus-large", "run"),
     ("`git --version`", "nothing, by `hugeld run`", "run-git", "run"),
     ("memory of ten processes", "image", "image-memory", "mapped"),
     ("rustc of one function", "copies", "image-rustc", "private"),
