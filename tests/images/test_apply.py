@@ -505,6 +505,7 @@ def test_effective(world):
     assert world.list()[0]["processes"] == 0
 
 
+@pytest.mark.xdist_group("locked")  # each counts who is left out
 def test_a_process_that_does_not_answer(world):
     """It costs two seconds; its user's other processes are left out, which is said, and all others are counted."""
     world.enable(APP)
@@ -524,6 +525,7 @@ def test_a_process_that_does_not_answer(world):
         helpers.end_process(blocked)
 
 
+@pytest.mark.xdist_group("locked")  # each counts who is left out
 @pytest.mark.parametrize("who", ["user", "root"])
 def test_fuse_behind_a_mapping(world, builder, who):
     """A process that runs an enabled file keeps its memory map locked by a FUSE that does not answer: list and apply end, the other

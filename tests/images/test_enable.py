@@ -420,6 +420,7 @@ def test_reset_detaches(world):
             helpers.end_process(process)
 
 
+@pytest.mark.xdist_group("locked")
 def test_reset_beside_a_process_that_does_not_answer(world):
     """The process is named, and all else is reset."""
     world.enable(APP)
