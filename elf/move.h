@@ -73,7 +73,8 @@ void hl_close_later(struct hl_context *context, long file);
 /* Closes all files: signal handlers should not see them. */
 void hl_close_files(struct hl_context *context);
 
-/* Frees the memory of the functions above; not to be called on hl_make_room's stack.  Closes all files.  More objects may come then, those that a program loads later. */
+/* Frees the memory of the functions above, and closes all files; not to be called on hl_make_room's stack.  More objects may come then,
+   those that a program loads later. */
 void hl_end(struct hl_context *context);
 
 #endif

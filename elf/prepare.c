@@ -318,8 +318,7 @@ static int check_new_memory(const struct hl_context *context) {
 }
 
 /* Whether transparent huge pages are allowed, as far as the general setting says, and there is memory for them; that they are huge is
-   proved afterwards.  Only
-   backend=thp asks for them under a memory limit; data=thp does not. */
+   proved afterwards.  Only backend=thp asks for them under a memory limit; data=thp does not. */
 static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
     int result = 0;
