@@ -199,23 +199,14 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
         return;
     struct hl_work *work = grow_work(context);
     if (work == NULL) {
-        hl_report_dropped(context, object, HL_REASON_NO_MEMORY);
+        hl_report_dropped(context, object->path, HL_REASON_NO_MEMORY);
         context->dropped_named = context->dropped_named || selection == HL_SELECTED_BY_NAME;
         return;
     }
     context->n_work++;
     work->selection = selection;
-    work->object.path = object->path;
-    work->object.soname = object->soname;
-    work->object.is_main = object->is_main;
     int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &context->config->geometry);
-    work->object.is_argument = object->is_argument;
-    work->object.text_relocations = object->text_relocations;
-    work->object.is_new = object->is_new;
-    work->object.has_holes = object->has_holes;
-    work->object.file = object->file;
-    work->object.is_image = object->is_image;
-    work->object.no_image = object->no_image;
+    hl_copy_bytes(&work->object, object, offsetof(struct hl_object, load_bias)); /* what they do not tell */
     if (result == 0 && !object->is_image) {
         result =
             hl_plan_object(&work->plan, &work->object, &context->config->options, &context->config->geometry);
@@ -378,14 +369,13 @@ static bool speaks_of_names(const struct hl_context *context) {
     return context->config->options.verbose >= 1 || hl_is_strict(context);
 }
 
-void hl_note_object(struct hl_context *context, const struct hl_object *object) {
-    const struct hl_names names = {object->path, object->soname, object->is_main};
+void hl_note_object(struct hl_context *context, const struct hl_names *names) {
     struct hl_string patterns = context->config->options.objects;
     struct hl_pattern pattern;
     if (!speaks_of_names(context))
         return;
     for (unsigned i = 0; i < PATTERNS_MAX && hl_next_pattern(&patterns, &pattern); i++)
-        if (hl_match_pattern(&pattern, &names))
+        if (hl_match_pattern(&pattern, names))
             context->matched |= (uint64_t)1 << i;
 }
 

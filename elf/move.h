@@ -51,8 +51,8 @@ void *hl_make_room(struct hl_context *context);
 /* The program has run: its status and its permissions are probed anew. */
 void hl_forget_process(struct hl_context *context);
 
-/* Notes that OBJECT (its path, soname and is_main) is loaded at startup, whether it can move or not. */
-void hl_note_object(struct hl_context *context, const struct hl_object *object);
+/* Notes that an object with NAMES is loaded at startup, whether it can move or not. */
+void hl_note_object(struct hl_context *context, const struct hl_names *names);
 
 /* After every object that is loaded at startup was noted: prints how many are too small, and which names have none.  0, or 127
    when strict=on demands that the program ends. */

@@ -17,8 +17,8 @@
 #include <linux/signal.h>
 #include <linux/time_types.h>
 
-static void begin_line(struct hl_line *line, const struct hl_object *object) {
-    const char *name = hl_base_name(object->path);
+static void begin_line(struct hl_line *line, const char *path) {
+    const char *name = hl_base_name(path);
     hl_set_line(line, "hugeld: ");
     hl_add_foreign(line, (struct hl_string){name, hl_strlen(name)});
     hl_add_text(line, ": ");
@@ -103,16 +103,20 @@ static void add_range(struct hl_line *line, uint64_t start, uint64_t end, uint32
     hl_add_text(line, flags & PF_X ? "x" : "-");
 }
 
+bool hl_has_no_descriptor(void) {
+    long file = hl_open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (!hl_is_error(file))
+        hl_close((int)file);
+    return file == -EMFILE || file == -ENFILE;
+}
+
 /* What stays because something could not be read, or is not there, may stay because no file can be opened at all. */
 static enum hl_reason explain(enum hl_reason reason) {
     if (reason != HL_REASON_THP_NEVER && reason != HL_REASON_NO_PROC && reason != HL_REASON_NO_HUGETLB &&
         reason != HL_REASON_RESTRICTED && reason != HL_REASON_MEMORY_UNKNOWN &&
         reason != HL_REASON_MEM_DENIED)
         return reason;
-    long file = hl_open("/proc/self/status", O_RDONLY | O_CLOEXEC);
-    if (!hl_is_error(file))
-        hl_close((int)file);
-    return file == -EMFILE || file == -ENFILE ? HL_REASON_NO_DESCRIPTOR : reason;
+    return hl_has_no_descriptor() ? HL_REASON_NO_DESCRIPTOR : reason;
 }
 
 static void add_reason(struct hl_line *line, enum hl_reason reason) {
@@ -176,7 +180,7 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     struct hl_line line;
     if (!hl_is_wanted(context, 3))
         return;
-    begin_line(&line, &work->object);
+    begin_line(&line, work->object.path);
     hl_add_text(&line, hl_kind_name(kind));
     hl_add_text(&line, " needs ");
     add_pages(&line, needed);
@@ -190,7 +194,7 @@ static void report_failure(const struct hl_context *context, const struct hl_wor
                            enum hl_reason reason) {
     struct hl_line line;
     reason = explain(reason);
-    begin_line(&line, &work->object);
+    begin_line(&line, work->object.path);
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, reason);
     if (reason == HL_REASON_POOL_SHORT)
@@ -227,7 +231,7 @@ static void report_stand_ins(const struct hl_context *context, const struct hl_w
         if (work->move[i].backend != HL_THP || reason == told[kind])
             continue;
         told[kind] = reason;
-        begin_line(&line, &work->object);
+        begin_line(&line, work->object.path);
         hl_add_text(&line, hl_kind_name(kind));
         hl_add_text(&line, " is on thp: ");
         hl_add_text(&line, hl_reason_sentence(reason));
@@ -243,7 +247,7 @@ static void report_no_image(const struct hl_context *context, const struct hl_wo
     if (context->config->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 ||
         context->probed.has_no_store || work->no_image == HL_MOVED)
         return;
-    begin_line(&line, &work->object);
+    begin_line(&line, work->object.path);
     hl_add_text(&line, "not mapped from an image: ");
     hl_add_text(&line, hl_reason_sentence(work->no_image));
     add_remedy(&line, hl_reason_remedy(work->no_image));
@@ -262,7 +266,7 @@ static uint64_t pages_moved(const struct hl_context *context, const struct hl_wo
 static void report_summary(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     bool any = false;
-    begin_line(&line, &work->object);
+    begin_line(&line, work->object.path);
     for (unsigned kind = 0; kind < HL_KINDS; kind++) {
         for (unsigned backend = HL_HUGETLB; backend < HL_BACKENDS; backend++) {
             uint64_t pages = pages_moved(context, work, (enum hl_kind)kind, (enum hl_backend)backend);
@@ -292,7 +296,7 @@ static void report_details(const struct hl_context *context, const struct hl_wor
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].backend == HL_NO_BACKEND)
             continue;
-        begin_line(&line, &work->object);
+        begin_line(&line, work->object.path);
         add_range(&line, span->start, span->end, span->flags);
         hl_add_text(&line, " ");
         hl_add_text(&line, hl_kind_name(span->kind));
@@ -306,7 +310,7 @@ static void report_details(const struct hl_context *context, const struct hl_wor
         const struct hl_segment *segment = &work->object.segment[i];
         if (work->plan.reason[i] == HL_MOVED)
             continue;
-        begin_line(&line, &work->object);
+        begin_line(&line, work->object.path);
         add_range(&line, segment->start, segment->end, segment->flags);
         add_reason(&line, work->plan.reason[i]);
         tell(context, 3, &line);
@@ -338,11 +342,10 @@ void hl_report_small(const struct hl_context *context) {
     hl_write_line(context, &line);
 }
 
-void hl_report_dropped(const struct hl_context *context, const struct hl_object *object,
-                       enum hl_reason reason) {
+void hl_report_dropped(const struct hl_context *context, const char *path, enum hl_reason reason) {
     struct hl_line line;
     reason = explain(reason);
-    begin_line(&line, object);
+    begin_line(&line, path);
     hl_add_text(&line, "text");
     add_reason(&line, reason);
     if (reason == HL_REASON_RESTRICTED || reason == HL_REASON_NO_DESCRIPTOR)
@@ -397,7 +400,7 @@ void hl_report_unwatched(const struct hl_context *context, enum hl_reason reason
 
 void hl_report_strict(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
-    begin_line(&line, &work->object);
+    begin_line(&line, work->object.path);
     hl_add_text(&line, "text");
     enum hl_reason reason = work->reason;
     for (unsigned i = 0; reason == HL_MOVED && i < work->plan.n_spans; i++)
@@ -411,7 +414,7 @@ void hl_report_strict(const struct hl_context *context, const struct hl_work *wo
 static void begin_urgent(struct hl_context *context, struct hl_line *line, const struct hl_work *work) {
     if (!context->has_started)
         hl_note_stderr(context);
-    begin_line(line, &work->object);
+    begin_line(line, work->object.path);
 }
 
 void hl_report_lost(struct hl_context *context, const struct hl_work *work) {

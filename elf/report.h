@@ -15,13 +15,15 @@ void hl_report_object(const struct hl_context *context, const struct hl_work *wo
 /* Whether lines that belong to verbose=VERBOSE are printed. */
 bool hl_is_wanted(const struct hl_context *context, unsigned verbose);
 
+/* Whether no file can be opened at all: RLIMIT_NOFILE, fs.file-max. */
+bool hl_has_no_descriptor(void);
+
 /* Gets the lines of verbose=3 without a newline if CONTEXT is traced.  Code that sets that defines this
    function; a pointer to one would be writable as long as the process lives. */
 void hl_trace_line(const char *line);
 
-/* Says why OBJECT cannot even be planned; from verbose=1. */
-void hl_report_dropped(const struct hl_context *context, const struct hl_object *object,
-                       enum hl_reason reason);
+/* Says why the object at PATH cannot even be planned; from verbose=1. */
+void hl_report_dropped(const struct hl_context *context, const char *path, enum hl_reason reason);
 
 /* Notes which file standard error is; lines are written there as long as it is that. */
 void hl_note_stderr(struct hl_context *context);

@@ -120,18 +120,17 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
     return object->n_segments > 0 ? 0 : HL_REASON_MALFORMED;
 }
 
-void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
-                     uint64_t *soname_offset) {
+bool hl_read_dynamic(const Elf64_Dyn *dyn, size_t n, uint64_t *strtab, uint64_t *soname_offset) {
     uint64_t strtab_bytes = 0;
+    bool has_relocations = false;
     *strtab = *soname_offset = 0;
     for (size_t i = 0; i < n && dyn[i].d_tag != DT_NULL; i++) {
         switch (dyn[i].d_tag) {
         case DT_TEXTREL:
-            object->text_relocations = true;
+            has_relocations = true;
             break;
         case DT_FLAGS:
-            if (dyn[i].d_un.d_val & DF_TEXTREL)
-                object->text_relocations = true;
+            has_relocations = has_relocations || (dyn[i].d_un.d_val & DF_TEXTREL) != 0;
             break;
         case DT_STRTAB:
             *strtab = dyn[i].d_un.d_ptr;
@@ -146,4 +145,5 @@ void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, u
     }
     if (*soname_offset >= strtab_bytes)
         *soname_offset = 0;
+    return has_relocations;
 }

@@ -23,10 +23,8 @@ int hl_read_headers(struct hl_headers *headers, int file, uint64_t at);
 int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
                      const struct hl_geometry *geometry);
 
-/* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns
-   the value of DT_SONAME's string table offset through SONAME_OFFSET (0 if absent, or not below DT_STRSZ) and of
-   DT_STRTAB through STRTAB (0 if absent). */
-void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
-                     uint64_t *soname_offset);
+/* Step 1, read.  Whether the first N entries of an object's dynamic section tell of text relocations.  The offset of DT_SONAME in the
+   string table goes to SONAME_OFFSET (0 if absent, or not below DT_STRSZ), DT_STRTAB's value to STRTAB (0 if absent). */
+bool hl_read_dynamic(const Elf64_Dyn *dyn, size_t n, uint64_t *strtab, uint64_t *soname_offset);
 
 #endif

@@ -79,19 +79,28 @@ static const char *find_soname(const struct link_map *map, uint64_t strtab, uint
     return (const char *)(strtab + soname_offset);
 }
 
-bool hl_is_linked_selected(const struct hl_context *context, struct hl_object *object,
+bool hl_is_linked_selected(const struct hl_context *context, struct hl_names *names,
                            const struct link_map *map, const char *executable) {
     uint64_t strtab, soname_offset;
-    object->is_main = executable != NULL;
-    object->is_argument = object->is_main && getauxval(AT_BASE) == 0;
-    object->path = executable != NULL ? executable : map->l_name;
+    hl_read_dynamic(map->l_ld, SIZE_MAX, &strtab, &soname_offset);
+    names->path = executable != NULL ? executable : map->l_name;
+    names->soname = find_soname(map, strtab, soname_offset);
+    names->is_main = executable != NULL;
+    return hl_select_names(context->config->options.objects, names) != HL_NOT_SELECTED;
+}
+
+/* Fills in what MAP tells of OBJECT with NAMES. */
+static void describe(struct hl_object *object, const struct link_map *map, const struct hl_names *names) {
+    uint64_t strtab, soname_offset;
+    object->path = names->path;
+    object->soname = names->soname;
+    object->is_main = names->is_main;
+    object->is_argument = names->is_main && getauxval(AT_BASE) == 0;
     object->load_bias = map->l_addr;
-    object->text_relocations = object->is_new = object->has_holes = object->is_image = false;
+    object->text_relocations = hl_read_dynamic(map->l_ld, SIZE_MAX, &strtab, &soname_offset);
+    object->is_new = object->has_holes = object->is_image = false;
     object->no_image = HL_MOVED;
     object->file = -1;
-    hl_read_dynamic(object, map->l_ld, SIZE_MAX, &strtab, &soname_offset);
-    object->soname = find_soname(map, strtab, soname_offset);
-    return hl_select_object(context->config->options.objects, object) != HL_NOT_SELECTED;
 }
 
 /* musl's dynamic linker is libc as well. */
@@ -148,10 +157,11 @@ static int read_from_memory(struct hl_headers *headers, const struct link_map *m
 
 void hl_add_linked(struct hl_context *context, const struct link_map *map, const char *executable,
                    long *memory) {
-    struct hl_headers headers;
-    struct hl_object object;
-    bool is_selected = hl_is_linked_selected(context, &object, map, executable);
-    hl_note_object(context, &object);
+    static struct hl_headers headers;
+    static struct hl_object object;
+    struct hl_names names;
+    bool is_selected = hl_is_linked_selected(context, &names, map, executable);
+    hl_note_object(context, &names);
     if (!is_selected || (executable == NULL && is_off_limits(map)))
         return;
     /* The kernel's, unless the program was started as "ld-musl-x86_64.so.1 PROGRAM". */
@@ -163,8 +173,9 @@ void hl_add_linked(struct hl_context *context, const struct link_map *map, const
         phdr = headers.header;
         n = headers.file.e_phnum;
     }
+    describe(&object, map, &names);
     if (result == 0)
         hl_add_object(context, &object, phdr, n);
     else
-        hl_report_dropped(context, &object, (enum hl_reason)result);
+        hl_report_dropped(context, names.path, (enum hl_reason)result);
 }

@@ -20,16 +20,17 @@ static inline const struct hl_debug *hl_next_namespace(const struct hl_debug *de
     return debug != NULL && debug->base.r_version >= 2 ? debug->next : NULL;
 }
 
-/* Whether LD_HUGEPAGES selects MAP, as whose names OBJECT is filled; EXECUTABLE is the path of the executable, or NULL if MAP is
-   another object.  It calls nothing, and reads nothing that the dynamic linker has not read: most objects are not selected. */
-bool hl_is_linked_selected(const struct hl_context *context, struct hl_object *object,
+/* Whether LD_HUGEPAGES selects MAP, whose NAMES are filled in; EXECUTABLE is the path of the executable, or NULL if MAP is another
+   object.  It calls nothing, and reads nothing that the dynamic linker has not read: most objects are not selected. */
+bool hl_is_linked_selected(const struct hl_context *context, struct hl_names *names,
                            const struct link_map *map, const char *executable);
 
 /* Opens /proc/self/mem, for writing if that is allowed, if *MEMORY is -1.  The caller closes it. */
 void hl_open_memory(long *memory);
 
 /* Gives the object of MAP to the core, if it is selected; ld.so, the vdso and this object never.  EXECUTABLE as above.  Its
-   headers are read through *MEMORY, as in hl_open_memory.  Strings live until hl_end. */
+   headers are read through *MEMORY, as in hl_open_memory.  Strings live until hl_end.  One thread at a time, on a stack that may be
+   small. */
 void hl_add_linked(struct hl_context *context, const struct link_map *map, const char *executable,
                    long *memory);
 

@@ -70,10 +70,10 @@ struct hl_work hl_first_work[HL_FIRST_WORKS];
 
 /* Prints why watch.first and the objects added after it stay. */
 static void report_dropped_objects(enum hl_reason reason) {
-    struct hl_object object;
+    struct hl_names names;
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
-        if (hl_is_linked_selected(&watch.context, &object, map, NULL))
-            hl_report_dropped(&watch.context, &object, reason);
+        if (hl_is_linked_selected(&watch.context, &names, map, NULL))
+            hl_report_dropped(&watch.context, names.path, reason);
 }
 
 /* Moves the selected ones of watch.first and the objects added after it. */
@@ -113,7 +113,7 @@ static void note_last(struct link_namespace *list) {
 
 static void look_at(struct link_namespace *list) {
     const struct r_debug *debug = &list->debug->base;
-    struct hl_object object;
+    struct hl_names names;
     if (debug->r_state == RT_DELETE) {
         list->deleting = true;
         list->last = NULL;
@@ -123,7 +123,7 @@ static void look_at(struct link_namespace *list) {
     watch.first = list->last != NULL ? list->last->l_next : debug->r_map;
     if (list->deleting)
         watch.first = NULL;
-    while (watch.first != NULL && !hl_is_linked_selected(&watch.context, &object, watch.first, NULL))
+    while (watch.first != NULL && !hl_is_linked_selected(&watch.context, &names, watch.first, NULL))
         watch.first = watch.first->l_next;
     hl_forget_process(&watch.context);
     if (watch.first != NULL) {

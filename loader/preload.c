@@ -93,12 +93,12 @@ static void move_objects(void *data) {
     hl_close_files(&start->context);
 }
 
-/* There is no memory for a stack: what was planned stays, and what comes later is not noticed. */
+/* There is no memory for a stack, or signals cannot be blocked: what was planned stays, and what comes later is not noticed. */
 static int drop_objects(struct start *start) {
     struct hl_context *context = &start->context;
     hl_close_later(context, start->memory);
     for (size_t i = 0; i < context->n_work; i++)
-        hl_report_dropped(context, &context->work[i].object, HL_REASON_NO_MEMORY);
+        hl_report_dropped(context, context->work[i].object.path, HL_REASON_NO_MEMORY);
     if (context->config->options.verbose >= 1 && hl_selects_other_objects(context->config->options.objects))
         hl_report_unwatched(context, HL_REASON_NO_MEMORY);
     return hl_is_strict(context) ? 127 : 0;
@@ -110,11 +110,9 @@ static bool has_nothing_to_do(const char *const *envp) {
            hl_has_nothing_to_do(envp, (const Elf64_Phdr *)getauxval(AT_PHDR), getauxval(AT_PHNUM));
 }
 
-/* Little of the stack may be left: RLIMIT_STACK holds arguments and environment too.  Not inlined, so that a start with nothing
-   to do does not touch a page for START either. */
-__attribute__((noinline)) static void begin_at(const char *const *envp) {
-    struct start start;
-    start.status = 0;
+/* Little of the stack may be left: RLIMIT_STACK holds arguments and environment too. */
+static void begin_at(const char *const *envp) {
+    static struct start start;
     start.memory = -1;
     if (!find_objects(&start, envp))
         return;
@@ -124,10 +122,10 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
         move_objects(&start);
     else if (stack_end == NULL)
         start.status = drop_objects(&start);
-    else if (start.context.others_ran) /* their signal handlers would see our descriptors */
-        hl_call_on_stack(move_objects, &start, stack_end);
-    else
+    else if (!start.context.others_ran)
         hl_switch_stack(move_objects, &start, stack_end);
+    else if (!hl_call_on_stack(move_objects, &start, stack_end)) /* signal handlers of others would see our descriptors */
+        start.status = drop_objects(&start);
     hl_end(&start.context);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);

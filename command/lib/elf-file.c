@@ -167,7 +167,6 @@ static void free_headers(struct hl_elf_file *file) {
 
 /* Missing data is no error here: then there is no name and no known text relocation. */
 static void read_dynamic(struct hl_elf_file *file) {
-    struct hl_object object = {0};
     uint64_t strtab, soname;
     size_t bytes;
     for (size_t i = 0; i < file->phnum && file->dyn == NULL; i++) {
@@ -178,8 +177,7 @@ static void read_dynamic(struct hl_elf_file *file) {
         file->dyn = read_chunk(file, ph->p_offset, whole, &bytes);
         file->n_dyn = file->dyn != NULL ? bytes / sizeof(Elf64_Dyn) : 0;
     }
-    hl_read_dynamic(&object, file->dyn, file->n_dyn, &strtab, &soname);
-    file->text_relocations = object.text_relocations;
+    file->text_relocations = hl_read_dynamic(file->dyn, file->n_dyn, &strtab, &soname);
     file->strings_at = find_offset(file, strtab);
     file->strings_bytes = find_dynamic(file, DT_STRSZ);
     file->soname = soname != 0 ? find_string(file, soname) : NULL;

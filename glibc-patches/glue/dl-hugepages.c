@@ -250,7 +250,7 @@ move_object (const struct link_map *l, enum hl_selection selection)
   void *stack = hl_make_room (context);
   if (stack == NULL || !hl_call_on_stack (move_added, &task, stack))
     {
-      hl_report_dropped (context, object, HL_REASON_NO_MEMORY);
+      hl_report_dropped (context, object->path, HL_REASON_NO_MEMORY);
       if (hl_is_strict (context) && selection == HL_SELECTED_BY_NAME)
 	task.status = 127;
     }
@@ -482,7 +482,7 @@ _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
   int result = is_opened_later ? hl_read_process_status (context) : 0;
   if (result != 0)
     {
-      hl_report_dropped (context, object, result);
+      hl_report_dropped (context, path, result);
       return true;
     }
   int status = move_object (l, selection);
@@ -507,8 +507,7 @@ _dl_hugepages_report_libc (const struct link_map *l)
   if (!_dl_hugepages_active)
     return;
   hl_note_stderr (context);
-  hl_report_dropped (context, describe (l, l->l_name, false),
-		     HL_REASON_OTHER_LIBC);
+  hl_report_dropped (context, l->l_name, HL_REASON_OTHER_LIBC);
   if (hl_is_strict (context))
     _exit (127);
 }
@@ -521,13 +520,13 @@ _dl_hugepages_end_startup (const struct link_map *main_map)
     for (struct link_map *l = GL (dl_ns)[ns]._ns_loaded; l != NULL;
 	 l = l->l_next)
       {
-	struct hl_object object =
+	struct hl_names names =
 	  {
 	    .path = l == main_map ? executable : l->l_name,
 	    .soname = read_soname (l),
 	    .is_main = l == main_map,
 	  };
-	hl_note_object (context, &object);
+	hl_note_object (context, &names);
 	if (_dl_hugepages_path[0] != '\0'
 	    && l->l_map_start == (ElfW(Addr)) &__ehdr_start)
 	  l->l_name = _dl_hugepages_path;

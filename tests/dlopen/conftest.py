@@ -30,6 +30,7 @@ def workshop(tmp_path_factory):
     compile_c(HERE / "host.c", folder / "host", f"-Wl,--enable-new-dtags,-rpath,{folder}/main")
     compile_c(HERE / "open-close.c", folder / "open-close")
     compile_c(HERE / "share.c", folder / "share")
+    compile_c(HERE / "small-stack.c", folder / "small-stack", "-Wl,-z,now")
     # The text of the library fills its last huge page by a few bytes: the rest is a gap.
     link_table(folder / "libgap.so", 6, ALIGNED)
     compile_c(HERE / "own-text.c", folder / "own-text", "-DNUMBER=1", HERE / "table.S", "-s")

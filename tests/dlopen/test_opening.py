@@ -261,3 +261,14 @@ def test_data_beside_threads(library, later, thp, tmp_path):
     _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp,data=thp").communicate(timeout=helpers.PATIENCE)
     assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it are already running; preload hugeld as "
                       "the last object, or use hugeld run --via=ldso\n")
+
+
+def test_small_stack(workshop, library, empty_library, pool, thp):
+    """A coroutine's stack on which dlopen works without hugeld: its size cannot be found out, and nothing is below it."""
+    pool(0)
+    argv = [workshop / "small-stack", workshop / "libtable1.so"]
+    plain = helpers.run(argv, helpers.preload(empty_library))
+    moved = helpers.run(argv, helpers.preload(library, patterns="libtable1*", options="backend=thp,verbose=2"))
+    assert plain.returncode == moved.returncode == 0, moved
+    assert MOVED.search(moved.stderr), moved.stderr
+    assert int(moved.stdout) <= int(plain.stdout), f"{moved.stdout} bytes, {plain.stdout} without hugeld"
