@@ -13,11 +13,9 @@
 
 #include <linux/resource.h>
 
-/* Figures from /proc/meminfo, or of the usable nodes; in bytes. */
+/* Of the usable nodes, in bytes. */
 struct memory {
-    uint64_t total; /* of the machine: without the hugetlb pool, which serves nothing else */
-    uint64_t available;
-    uint64_t commit_room; /* of the machine: CommitLimit - Committed_AS */
+    uint64_t total, available;
 };
 
 /* The memory cgroup of this process under the mount of its hierarchy; and then in turn its ancestors up to
@@ -32,7 +30,7 @@ static uint64_t in_bytes(const struct hl_number *kib) {
     return kib->value <= UINT64_MAX / 1024 ? kib->value * 1024 : 0;
 }
 
-static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
+void hl_read_machine(struct hl_machine *machine, const struct hl_roots *roots) {
     static const char *const keys[] = {
         "MemTotal:", "MemAvailable:", "CommitLimit:", "Committed_AS:", "Hugetlb:"};
     struct hl_number number[5];
@@ -41,12 +39,12 @@ static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
     hl_add_text(&path, "/meminfo");
     for (unsigned i = 0; i < 5; i++)
         hl_seek_number(&number[i], keys[i]);
-    if (!hl_read_numbers(path.at, number, 5))
-        return false;
-    machine->total = hl_subtract(in_bytes(&number[0]), in_bytes(&number[4]));
+    bool is_read = hl_read_numbers(path.at, number, 5) && number[1].value > 0;
+    machine->total = is_read ? hl_subtract(in_bytes(&number[0]), in_bytes(&number[4])) : 0;
     machine->available = in_bytes(&number[1]);
+    machine->commit_limit = in_bytes(&number[2]);
     machine->commit_room = hl_subtract(in_bytes(&number[2]), in_bytes(&number[3]));
-    return machine->total > 0 && machine->available > 0;
+    machine->pools = number[4].is_found ? in_bytes(&number[4]) : UINT64_MAX;
 }
 
 static bool read_overcommit(uint64_t *overcommit, const struct hl_roots *roots) {
@@ -86,6 +84,8 @@ static bool read_nodes(struct memory *sum, const struct hl_roots *roots,
     uint64_t first, last;
     bool restricted = false;
     sum->total = sum->available = 0;
+    if (placement->is_only_node)
+        return false;
     hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/online");
     long bytes = hl_read_line(path.at, online, sizeof online);
@@ -294,48 +294,51 @@ static int check_rlimit(int resource) {
     return limit.rlim_cur == RLIM64_INFINITY ? 0 : HL_REASON_MEMORY_LIMIT;
 }
 
-static int check_rlimits(void) {
+int hl_check_resource_limits(void) {
     int result = check_rlimit(RLIMIT_AS);
     return result != 0 ? result : check_rlimit(RLIMIT_DATA);
 }
 
-static int check_overcommit(const struct hl_roots *roots) {
+/* Whether too little of TOTAL would be left.  Several processes may look at the same moment. */
+static bool is_short(uint64_t total, uint64_t available, uint64_t bytes) {
+    uint64_t left = hl_subtract(available, bytes);
+    return left < total / 4 || left < bytes;
+}
+
+/* CommitLimit is one only where overcommitting is forbidden.  Elsewhere more may be committed than that. */
+static int check_overcommit(const struct hl_roots *roots, const struct hl_machine *machine, uint64_t bytes) {
     uint64_t overcommit;
+    if (machine->commit_limit > 0 && !is_short(machine->commit_limit, machine->commit_room, bytes))
+        return 0;
     if (!read_overcommit(&overcommit, roots))
         return HL_REASON_MEMORY_UNKNOWN;
     return overcommit == 2 ? HL_REASON_MEMORY_LIMIT : 0;
 }
 
-/* Whether MEMORY would have too little left.  Several processes may look at the same moment. */
-static bool is_short(const struct memory *memory, uint64_t bytes) {
-    uint64_t left = hl_subtract(memory->available, bytes);
-    return left < memory->total / 4 || left < bytes;
-}
-
 int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement,
-                          uint64_t bytes) {
-    struct memory machine, nodes;
-    int result = check_rlimits();
+                          const struct hl_machine *machine, uint64_t bytes) {
+    struct memory nodes;
+    int result = machine->total > 0 ? check_overcommit(roots, machine, bytes) : HL_REASON_MEMORY_UNKNOWN;
     if (result == 0)
-        result = check_overcommit(roots);
-    if (result == 0 && !read_machine(&machine, roots))
-        result = HL_REASON_MEMORY_UNKNOWN;
-    if (result == 0)
-        result = check_groups(roots, machine.total);
+        result = check_groups(roots, machine->total);
     if (result != 0)
         return result;
     bool restricted = read_nodes(&nodes, roots, placement);
     if (restricted && nodes.total == 0)
         return HL_REASON_MEMORY_UNKNOWN;
-    return is_short(&machine, bytes) || (restricted && is_short(&nodes, bytes)) ? HL_REASON_MEMORY_SHORT : 0;
+    bool is_any_short = is_short(machine->total, machine->available, bytes) ||
+                        (restricted && is_short(nodes.total, nodes.available, bytes));
+    return is_any_short ? HL_REASON_MEMORY_SHORT : 0;
 }
 
 uint64_t hl_read_memory_headroom(const struct hl_roots *roots, const struct hl_placement *placement) {
-    struct memory machine, nodes;
+    struct hl_machine machine;
+    struct memory nodes;
     uint64_t least = read_groups_headroom(roots), overcommit;
+    hl_read_machine(&machine, roots);
     if (read_nodes(&nodes, roots, placement) && nodes.total > 0 && nodes.available < least)
         least = nodes.available;
-    if (!read_machine(&machine, roots))
+    if (machine.total == 0)
         return least;
     if (machine.available < least)
         least = machine.available;

@@ -6,17 +6,30 @@
 
 #include "numa.h"
 
-/* Whether BYTES of private copies may be made although they were not asked for.  0, or
-   HL_REASON_MEMORY_LIMIT: a limit applies to this process.  RLIMIT_AS or RLIMIT_DATA is finite,
-   vm.overcommit_memory is 2, or its memory cgroup or an ancestor of that has less than the machine (v1
-   memory.limit_in_bytes, v2 memory.max and memory.high).
+/* /proc/meminfo, in bytes. */
+struct hl_machine {
+    uint64_t total; /* without the hugetlb pool, which serves nothing else; 0: it cannot be read */
+    uint64_t available;
+    uint64_t commit_limit, commit_room; /* CommitLimit, and what of it is not committed */
+    uint64_t pools;                     /* of hugetlb pages of all sizes; UINT64_MAX before Linux 4.19 */
+};
+void hl_read_machine(struct hl_machine *machine, const struct hl_roots *roots);
+
+/* Whether BYTES of private copies may be made on MACHINE although they were not asked for.  0, or
+   HL_REASON_MEMORY_LIMIT: a limit applies to this process.  Its memory cgroup or an ancestor of that has less than the machine (v1
+   memory.limit_in_bytes, v2 memory.max and memory.high), or vm.overcommit_memory is 2 and less than a quarter of CommitLimit, or
+   than the copies' size, would not be committed.
 
    HL_REASON_MEMORY_UNKNOWN: one of these cannot be read, or the ancestors cannot be seen from here.
 
-   HL_REASON_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available
-   (the hugetlb pool is no part of that), or of the usable nodes' if these are not all, or less than the
-   copies' own size. */
-int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement, uint64_t bytes);
+   HL_REASON_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available, or of
+   the usable nodes' if these are not all, or less than the copies' own size. */
+int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement,
+                          const struct hl_machine *machine, uint64_t bytes);
+
+/* A copy takes as much of RLIMIT_AS as what it replaces, and of RLIMIT_DATA nothing more, as soon as it is in place; before, it
+   takes its size, which another thread could miss.  0; HL_REASON_MEMORY_LIMIT: one of them is finite; or HL_REASON_MEMORY_UNKNOWN. */
+int hl_check_resource_limits(void);
 
 /* Bytes that this process can still charge: the least of MemAvailable, of the free or reclaimable memory
    on the usable nodes if these are not all (the kernel kills when the nodes of a policy are full), with

@@ -57,6 +57,12 @@ static bool read_bound_nodes(struct hl_nodes *bound) {
     return !hl_is_error(result) && (mode & ~MPOL_MODE_FLAGS) == MPOL_BIND && !(mode & MPOL_F_RELATIVE_NODES);
 }
 
+/* Whether the kernel can have node 0 alone: it refuses a mask with fewer bits than its nodes may have numbers (get_mempolicy(2)). */
+static bool has_one_node(void) {
+    uint64_t mask;
+    return !hl_is_error(HL_CALL(__NR_get_mempolicy, NULL, &mask, 1, 0, 0, 0));
+}
+
 void hl_read_placement(struct hl_placement *placement, const struct hl_status *status, unsigned numa) {
     unsigned cpu = 0, node = 0;
     placement->numa = numa;
@@ -67,6 +73,8 @@ void hl_read_placement(struct hl_placement *placement, const struct hl_status *s
     if (numa == HL_NUMA_LOCAL)
         HL_CALL(__NR_getcpu, &cpu, &node, 0, 0, 0, 0);
     placement->local_node = node;
+    placement->is_only_node = status->filters == 0 && count_nodes(&placement->cpuset) == 1 &&
+                              contains(&placement->cpuset, 0) && has_one_node();
 }
 
 enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t node) {

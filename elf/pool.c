@@ -34,11 +34,6 @@ static bool read_pool_number(const struct hl_geometry *geometry, const struct hl
     return hl_read_number(path.at, number);
 }
 
-bool hl_is_pool_empty(const struct hl_geometry *geometry, const struct hl_roots *roots) {
-    uint64_t number;
-    return read_pool_number(geometry, roots, "nr_hugepages", &number) && number == 0;
-}
-
 /* Whether the kernel has pages of this size, or may add some. */
 static bool has_pool(const struct hl_geometry *geometry, const struct hl_roots *roots) {
     uint64_t number;

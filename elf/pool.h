@@ -27,9 +27,6 @@ struct hl_pool {
 void hl_fit_geometry(struct hl_geometry *geometry, const struct hl_options *options,
                      const struct hl_roots *roots);
 
-/* Whether the kernel has no page of geometry->huge_page_bytes at this moment.  False if it has no pages of that size. */
-bool hl_is_pool_empty(const struct hl_geometry *geometry, const struct hl_roots *roots);
-
 /* Reads the pool of pages of geometry->huge_page_bytes.  0, or HL_REASON_NO_HUGETLB if the kernel has none of that size (POOL is
    then all zero). */
 int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,

@@ -50,10 +50,13 @@ static const struct hl_kernel *find_hugetlb(struct hl_context *context) {
     return &context->probed.kernel;
 }
 
-static bool may_execute_written(struct hl_context *context) {
+/* Whether anonymous memory that was written may become executable.  UNUSED: a page of such memory that nothing needs, which tells
+   by one call, since the policies that forbid it look at what a mapping is and was; or 0. */
+static bool may_execute_written(struct hl_context *context, uint64_t unused) {
+    uint64_t page = context->config->geometry.page_bytes;
     if (!context->probed.knows_execution)
         context->probed.kernel.executable_memory =
-            hl_may_execute_written(context->config->geometry.page_bytes);
+            unused != 0 ? !hl_is_error(hl_mprotect(unused, page, PROT_READ | PROT_EXEC)) : hl_may_execute_written(page);
     context->probed.knows_execution = true;
     return context->probed.kernel.executable_memory;
 }
@@ -114,7 +117,7 @@ static bool open_memfd(const struct hl_context *context, struct hl_move *move, u
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
 static int map_hugetlb(struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
     const struct hl_kernel *kernel = &context->probed.kernel;
-    bool by_mremap = kernel->hugetlb_mremap && (!(span->flags & PF_X) || may_execute_written(context));
+    bool by_mremap = kernel->hugetlb_mremap && (!(span->flags & PF_X) || may_execute_written(context, 0));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->config->geometry);
     if (!by_mremap) {
         if (!open_memfd(context, move, hl_span_bytes(span)))
@@ -130,7 +133,7 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
 
 /* Maps room for transparent huge pages: aligned, with address space behind it that is not used, so that no memory that is like it
    follows, and smaps says something about it alone.  Anonymous, or a memfd's for text that may be moved away from its place. */
-static int map_thp(const struct hl_context *context, const struct hl_object *object, struct hl_move *move,
+static int map_thp(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                    const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
     bool is_anonymous = !(span->flags & PF_X) || !hl_moves_text(object);
@@ -139,6 +142,9 @@ static int map_thp(const struct hl_context *context, const struct hl_object *obj
     int prot = PROT_READ | PROT_WRITE;
     if (hl_map_area(&move->area, bytes + huge, is_anonymous ? prot : PROT_NONE, MAP_NORESERVE) != 0)
         return HL_REASON_NO_MEMORY;
+    if ((span->flags & PF_X) &&
+        !may_execute_written(context, move->area.end - context->config->geometry.page_bytes))
+        return HL_REASON_EXEC_DENIED;
     move->memory = hl_round_up(move->area.start, huge);
     if (!is_anonymous && hl_is_error(hl_mmap(move->memory, bytes, prot,
                                              MAP_SHARED | MAP_FIXED | MAP_NORESERVE, move->memfd, 0)))
@@ -176,7 +182,7 @@ static bool is_huge(const struct hl_context *context, const struct hl_move *move
 static int prove_thp(const struct hl_context *context, const struct hl_move *move, uint64_t bytes) {
     if (is_huge(context, move, bytes))
         return 0;
-    /* MADV_COLLAPSE gives huge pages although the administrator allows none. */
+    /* They may be switched off; and MADV_COLLAPSE gives huge pages although the administrator allows none. */
     int policy = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
     if (policy != 0)
         return policy;
@@ -219,8 +225,6 @@ static void flush_text(uint64_t memory, uint64_t bytes) { hl_flush_icache(memory
 
 static int prepare_span(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                         const struct hl_span *span) {
-    if (move->backend == HL_THP && (span->flags & PF_X) && !may_execute_written(context))
-        return HL_REASON_EXEC_DENIED;
     int result =
         move->backend == HL_HUGETLB ? map_hugetlb(context, move, span) : map_thp(context, object, move, span);
     if (result == 0 && hl_is_kept_from_children(context, move) &&
@@ -282,14 +286,17 @@ static bool is_kernel_asked(const struct hl_context *context) {
 }
 
 /* The pool check for the pages of one kind.  If the kernel says no, the files say why; and they may know better, because only
-   reserving is forbidden (a control group), or pages can be added on other nodes.  One of them says whether there is a pool at all:
-   the kernel has just tried to add pages. */
-static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
+   reserving is forbidden (a control group), or pages can be added on other nodes.  MACHINE, which is read for that, says whether
+   there is any pool: the kernel has just tried to add pages. */
+static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
+                      struct hl_machine *machine) {
     struct hl_pool pool;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
     bool is_asked = is_kernel_asked(context);
     bool is_granted = is_asked && hl_grants_pages(&context->config->geometry, needed);
-    if (is_asked && !is_granted && hl_is_pool_empty(&context->config->geometry, &hl_system_roots))
+    if (is_asked && !is_granted)
+        hl_read_machine(machine, &hl_system_roots);
+    if (machine->total > 0 && machine->pools == 0)
         return HL_REASON_POOL_SHORT;
     const struct hl_kernel *kernel = find_hugetlb(context);
     if (kernel->hugetlb_denied)
@@ -317,20 +324,24 @@ static int check_new_memory(const struct hl_context *context) {
     return result;
 }
 
-/* Whether transparent huge pages are allowed, as far as the general setting says, and there is memory for them; that they are huge is
-   proved afterwards.  Only backend=thp asks for them under a memory limit; data=thp does not. */
-static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+/* Whether there is memory for transparent huge pages; the first page shows whether the administrator allows them.  Only backend=thp
+   asks for them under a memory limit; data=thp does not.  MACHINE is read if it was not. */
+static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
+                     struct hl_machine *machine) {
     uint64_t bytes = bytes_of_kind(work, kind);
-    int result = 0;
-    if (context->probed.status.thp_disabled || !hl_is_thp_allowed(&hl_system_roots))
-        result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
-    if (result == 0)
-        result = check_new_memory(context);
+    bool is_wanted = context->config->options.backend == HL_BACKEND_THP;
+    int result = context->probed.status.thp_disabled ? HL_REASON_THP_DISABLED : check_new_memory(context);
+    if (result == 0 && !is_wanted && context->probed.is_shared)
+        result = hl_check_resource_limits();
     if (result != 0)
         return result;
-    if (context->config->options.backend != HL_BACKEND_THP)
-        return hl_check_memory_limit(&hl_system_roots, find_placement(context), bytes);
+    if (!is_wanted && machine->total == 0)
+        hl_read_machine(machine, &hl_system_roots);
+    if (!is_wanted)
+        return hl_check_memory_limit(&hl_system_roots, find_placement(context), machine, bytes);
     uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, find_placement(context));
+    if (headroom == UINT64_MAX && hl_has_no_descriptor())
+        return HL_REASON_MEMORY_UNKNOWN;
     return 2 * bytes <= headroom ? 0 : HL_REASON_MEMORY_FULL;
 }
 
@@ -338,17 +349,22 @@ bool hl_may_be_copied(struct hl_context *context, const struct hl_work *work, en
     const struct hl_options *options = &context->config->options;
     uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
     struct hl_pool pool;
+    struct hl_machine machine;
+    machine.total = 0;
     if (options->backend == HL_BACKEND_IMAGE)
         return false;
     bool has_pages =
         hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) == 0 &&
         needed <= hl_pool_available(&pool, options->reserve_pages);
-    return has_pages || check_thp(context, work, kind) == 0;
+    return has_pages || (hl_check_thp_policy(&hl_system_roots, &context->config->geometry,
+                                             &context->probed.status) == 0 &&
+                         check_thp(context, work, kind, &machine) == 0);
 }
 
 static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
-                      enum hl_backend backend) {
-    int result = backend == HL_HUGETLB ? check_pool(context, work, kind) : check_thp(context, work, kind);
+                      enum hl_backend backend, struct hl_machine *machine) {
+    int result = backend == HL_HUGETLB ? check_pool(context, work, kind, machine)
+                                       : check_thp(context, work, kind, machine);
     if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && hl_rewrites_text(context, work))
         result = HL_REASON_REWRITES_TEXT;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
@@ -410,7 +426,9 @@ static bool depends_on_thp(enum hl_reason hugetlb, enum hl_reason thp) {
 /* Tries hugetlb and thp as far as they are WANTED. */
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
+    struct hl_machine machine;
     int result = HL_REASON_NO_HUGETLB;
+    machine.total = 0;
     if (is_left_to_cache(context, work, kind, wanted))
         return HL_REASON_HUGE_ALREADY;
     if (wanted == HL_BACKEND_IMAGE)
@@ -420,10 +438,10 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
     if (wanted == HL_BACKEND_AUTO && kind == HL_TEXT && context->probed.status.is_traced)
         result = HL_REASON_DEBUGGER;
     else if (wanted != HL_BACKEND_THP)
-        result = prepare_on(context, work, kind, HL_HUGETLB);
+        result = prepare_on(context, work, kind, HL_HUGETLB, &machine);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;
-    int instead = prepare_on(context, work, kind, HL_THP);
+    int instead = prepare_on(context, work, kind, HL_THP, &machine);
     for (unsigned i = 0; instead == 0 && wanted == HL_BACKEND_AUTO && i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind))
             work->move[i].no_hugetlb = (enum hl_reason)result;

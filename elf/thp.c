@@ -26,11 +26,6 @@ static bool read_setting(const struct hl_roots *roots, const char *size, char ch
     return hl_read_line(path.at, choice, CHOICE_BYTES) > 0;
 }
 
-bool hl_is_thp_allowed(const struct hl_roots *roots) {
-    char choice[CHOICE_BYTES];
-    return read_setting(roots, "", choice) && !is_chosen(choice, "never");
-}
-
 int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *geometry,
                         const struct hl_status *status) {
     struct hl_line size;
@@ -38,8 +33,11 @@ int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *
     hl_set_line(&size, "hugepages-");
     hl_add_number(&size, geometry->huge_page_bytes / 1024);
     hl_add_text(&size, "kB/");
-    bool is_own = read_setting(roots, size.at, choice) && !is_chosen(choice, "inherit");
-    if (is_own ? is_chosen(choice, "never") : !hl_is_thp_allowed(roots))
+    /* Since Linux 6.8 each size has a setting of its own, which may inherit the general one. */
+    bool is_set = read_setting(roots, size.at, choice) && !is_chosen(choice, "inherit");
+    if (!is_set)
+        is_set = read_setting(roots, "", choice);
+    if (!is_set || is_chosen(choice, "never"))
         return HL_REASON_THP_NEVER;
     return status->thp_disabled ? HL_REASON_THP_DISABLED : 0;
 }

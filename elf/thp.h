@@ -5,9 +5,6 @@
 
 #include "status.h"
 
-/* Whether the general setting allows THP.  Since Linux 6.8 each size has one of its own, which may inherit that. */
-bool hl_is_thp_allowed(const struct hl_roots *roots);
-
 /* 0 if THP are neither switched off by the administrator (HL_REASON_THP_NEVER) nor for this process
    (HL_REASON_THP_DISABLED). */
 int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *geometry,

@@ -104,8 +104,10 @@ static void examine(struct machine *machine) {
     }
     machine->available_pages = machine->available[HL_NUMA_ANY];
     machine->thp_reason = hl_check_thp_policy(&hl_system_roots, &machine->geometry, &machine->status);
+    struct hl_machine memory;
+    hl_read_machine(&memory, &hl_system_roots);
     if (machine->thp_reason == 0)
-        machine->thp_reason = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
+        machine->thp_reason = hl_check_memory_limit(&hl_system_roots, &machine->placement, &memory, 0);
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
                            ((kernel->hugetlb_mremap && kernel->executable_memory) || machine->has_memfd);
     machine->can_thp = machine->thp_reason == 0 && kernel->executable_memory;

@@ -62,6 +62,7 @@ static void read_smaps(struct seen *seen) {
 }
 
 static void read_all(struct seen *seen) {
+    struct hl_machine machine;
     memset(seen, 0, sizeof *seen);
     seen->maps_result = hl_read_maps(&seen->maps, 0, UINT64_MAX, false);
     read_smaps(seen);
@@ -71,7 +72,8 @@ static void read_all(struct seen *seen) {
     if (seen->pool_result == 0)
         seen->available = hl_pool_available(&seen->pool, 0);
     seen->thp_policy = hl_check_thp_policy(&hl_system_roots, &t_geometry, &seen->status);
-    seen->memory_limit = hl_check_memory_limit(&hl_system_roots, &seen->placement, T_HUGE);
+    hl_read_machine(&machine, &hl_system_roots);
+    seen->memory_limit = hl_check_memory_limit(&hl_system_roots, &seen->placement, &machine, T_HUGE);
     seen->headroom = hl_read_memory_headroom(&hl_system_roots, &seen->placement);
 }
 

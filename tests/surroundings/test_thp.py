@@ -75,10 +75,12 @@ def test_nobody_writes_to_text_in_a_memfd(sum_program, builder, library, pause_l
         assert process.finish()[:2] == (plain.returncode, plain.stdout)
 
 
-def test_resource_limits_that_cannot_be_read(builder, surround, pool, thp, confine):
-    """A filter of system calls refuses prlimit64: nothing is copied, because a limit may apply (test-memory-limit has the reason)."""
+def test_resource_limits_that_cannot_be_read(sum_program, surround, first, pool, thp, confine):
+    """A filter of system calls refuses prlimit64: nothing is copied beside threads, because a limit may apply (test-memory-limit has
+    the reason)."""
     pool(0)
-    app = builder.executable("nopie")
-    outcome = surround([app], {}, prefix=confine("deny=prlimit64"), options="verbose=1")
+    app = sum_program()
+    more = {"first": [first], "options": "verbose=1", "T_FIRST": "threads:2"}
+    outcome = surround([app], {}, prefix=confine("deny=prlimit64"), **more)
     assert f"{app.name}: text stays: " in outcome.stderr
-    assert surround([app], {app.name: ALL}, prefix=confine("deny=acct"), options="verbose=1", backend="thp").stderr == ""
+    assert surround([app], {app.name: ALL}, prefix=confine("deny=acct"), backend="thp", **more).stderr == ""

@@ -67,12 +67,17 @@ def test_six_heaps_at_once(heap, library, thp, memory_group):
     assert finish(argv, helpers.preload(library, options=NO_POOL)) == 6 * [5]
 
 
-@pytest.fixture(params=["group", "--as", "--data"])
-def wide_limit(request):
+@pytest.fixture
+def wide_limit(memory_group):
     """A command prefix with a limit that is never reached."""
-    if request.param == "group":
-        return request.getfixturevalue("memory_group")(1 << 30)
-    return ["/usr/bin/prlimit", f"{request.param}={1 << 40}:"]
+    return memory_group(1 << 30)
+
+
+@pytest.mark.parametrize("limit", ["--as", "--data"])
+def test_resource_limits(builder, prove, thp, limit):
+    """A copy takes nothing more of them than what it replaces, once it is in place."""
+    app = builder.executable("nopie", WORDS)
+    prove(["/usr/bin/prlimit", f"{limit}={1 << 40}:", app], {app.name: ALL}, options=NO_POOL, name=app.name, backend="thp")
 
 
 def test_limit(builder, prove, thp, wide_limit):

@@ -42,7 +42,9 @@ static int limit_of(const struct file *files, unsigned n, uint64_t bytes) {
     struct t_tree tree;
     struct hl_placement placement;
     make_machine(&tree, &placement, files, n);
-    int result = hl_check_memory_limit(&tree.roots, &placement, bytes);
+    struct hl_machine machine;
+    hl_read_machine(&machine, &tree.roots);
+    int result = hl_check_memory_limit(&tree.roots, &placement, &machine, bytes);
     t_remove_tree(&tree);
     return result;
 }
@@ -241,6 +243,9 @@ static void test_endless_paths(void **state) {
     free(text);
 }
 
+#define COMMITTED(kib)                                                                                       \
+    { "proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\nCommitLimit: 2097152 kB\n"            \
+                      "Committed_AS: " kib " kB\n" }
 #define MACHINE                                                                                              \
     MEMINFO, { "proc/sys/vm/overcommit_memory", "0\n" }
 #define NO_LIMIT_V1 "9223372036854771712\n"
@@ -263,6 +268,22 @@ static void test_limits(void **state) {
          HL_REASON_MEMORY_LIMIT,
          0},
         {"overcommit cannot be read", {MEMINFO}, HL_REASON_MEMORY_UNKNOWN, 0},
+        {"overcommit is forbidden, and a quarter is left",
+         {COMMITTED("1572864"), {"proc/sys/vm/overcommit_memory", "2\n"}},
+         0,
+         0},
+        {"overcommit is forbidden, and less than a quarter would be left",
+         {COMMITTED("1572864"), {"proc/sys/vm/overcommit_memory", "2\n"}},
+         HL_REASON_MEMORY_LIMIT,
+         2 * MIB},
+        {"overcommit is forbidden, and less than the copies' size would be left",
+         {COMMITTED("0"), {"proc/sys/vm/overcommit_memory", "2\n"}},
+         HL_REASON_MEMORY_LIMIT,
+         1025 * MIB},
+        {"more is committed than there is, as is allowed",
+         {COMMITTED("3000000"), {"proc/sys/vm/overcommit_memory", "0\n"}},
+         0,
+         0},
         {"no MemAvailable (before Linux 3.14)",
          {{"proc/meminfo", "MemTotal: 4194304 kB\n"}, {"proc/sys/vm/overcommit_memory", "0\n"}},
          HL_REASON_MEMORY_UNKNOWN,
@@ -476,8 +497,6 @@ static void test_limits(void **state) {
     }
 }
 
-static const struct file unlimited[] = {MACHINE};
-
 static void test_resource_limits(void **state) {
     (void)state;
     static const int resources[] = {RLIMIT_AS, RLIMIT_DATA};
@@ -486,10 +505,10 @@ static void test_resource_limits(void **state) {
         assert_int_equal(getrlimit(resources[i], &before), 0);
         limit = (struct rlimit){(rlim_t)1 << 46, before.rlim_max};
         assert_int_equal(setrlimit(resources[i], &limit), 0);
-        int result = limit_of(unlimited, 2, 0);
+        int result = hl_check_resource_limits();
         assert_int_equal(setrlimit(resources[i], &before), 0);
         assert_int_equal(result, HL_REASON_MEMORY_LIMIT);
-        assert_int_equal(limit_of(unlimited, 2, 0), 0);
+        assert_int_equal(hl_check_resource_limits(), 0);
     }
 }
 
@@ -508,7 +527,7 @@ static void test_resource_limits_refused(void **state) {
         if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
             prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
             _exit(77);
-        _exit(limit_of(unlimited, 2, 0) == HL_REASON_MEMORY_UNKNOWN ? 0 : 1);
+        _exit(hl_check_resource_limits() == HL_REASON_MEMORY_UNKNOWN ? 0 : 1);
     }
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
