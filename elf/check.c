@@ -43,24 +43,6 @@ static bool is_free_gap(const struct hl_maps *maps, const struct hl_object *obje
     return true;
 }
 
-static int check_mappings(const struct hl_maps *maps, const struct hl_object *object,
-                          const struct hl_span *span) {
-    uint64_t gap = span->start;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
-        if (bytes == 0)
-            continue;
-        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        if (!is_mapped_as(maps, start, start + bytes, hl_protection(segment->flags)))
-            return HL_REASON_MAPPING_CHANGED;
-        if (!is_free_gap(maps, object, gap, start))
-            return HL_REASON_GAP_OCCUPIED;
-        gap = start + bytes;
-    }
-    return is_free_gap(maps, object, gap, span->end) ? 0 : HL_REASON_GAP_OCCUPIED;
-}
-
 /* Whether the file's part of SEGMENT in [start, end) is mapped from the file, each page at its offset. */
 static bool is_from_file(const struct hl_maps *maps, const struct hl_segment *segment, uint64_t start,
                          uint64_t end) {
@@ -75,17 +57,28 @@ static bool is_from_file(const struct hl_maps *maps, const struct hl_segment *se
     return true;
 }
 
-bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object, const struct hl_span *span) {
-    if (check_mappings(maps, object, span) != 0)
-        return false;
+/* Whether MAPS has in SPAN's place what OBJECT's headers say; IS_STRICT: from its file, as far as that goes. */
+static int check_mappings(const struct hl_maps *maps, const struct hl_object *object,
+                          const struct hl_span *span, bool is_strict) {
+    uint64_t gap = span->start;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
+        if (bytes == 0)
+            continue;
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        if (bytes > 0 && !is_from_file(maps, segment, start, start + bytes))
-            return false;
+        if (!is_mapped_as(maps, start, start + bytes, hl_protection(segment->flags)) ||
+            (is_strict && !is_from_file(maps, segment, start, start + bytes)))
+            return HL_REASON_MAPPING_CHANGED;
+        if (!is_free_gap(maps, object, gap, start))
+            return HL_REASON_GAP_OCCUPIED;
+        gap = start + bytes;
     }
-    return true;
+    return is_free_gap(maps, object, gap, span->end) ? 0 : HL_REASON_GAP_OCCUPIED;
+}
+
+bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object, const struct hl_span *span) {
+    return check_mappings(maps, object, span, true) == 0;
 }
 
 static bool is_waiting(const struct hl_work *work, unsigned i) {
@@ -216,7 +209,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
         if (!is_waiting(work, i))
             continue;
         if (!is_certain)
-            result = check_mappings(&work->maps, &work->object, span);
+            result = check_mappings(&work->maps, &work->object, span, false);
         if (result == 0 && !are_unmodified && !hl_is_writable(span))
             result = check_source(context, &work->object, span);
         if (result == 0 && are_special)

@@ -19,10 +19,17 @@
    is there.  A debugger's breakpoint is in the old place, which is looked at between the two.  On the way back text that
    others have changed in its place since (breakpoint, protection, seal) stays as they left it.
 
-   The way back is mremap(MREMAP_FIXED) of what is aside, one mapping after the other.  They can come back over small or
-   transparent huge pages, but nothing cuts a hugetlb mapping at 4 KiB.  So hugetlb spans with several old mappings
-   are placed last, and one that is in place stays there if another such span fails after it, which happens only where the kernel
-   has no memory for page tables.  If nothing shares the memory, it is unmapped first, and comes back as well.
+   The second step is the same for all objects.  The first one, the way back, has another form where the dynamic linker or
+   the kernel has just mapped the object and its file is open: nobody changes what is there, so the file itself is what
+   is kept, and is mapped again (map-again.c).  That cannot serve for others, because a file does not tell what they have changed
+   meanwhile, data are not in it, and it may be gone or unreadable.  Nor can mappings aside serve for all: they have to be read first,
+   which a filter may forbid where an object is new, and take four calls for each mapping beside the ballast's fourteen.
+
+   What is aside comes back by mremap(MREMAP_FIXED), one mapping after the other: a call over several unmaps its destination and
+   then fails (6.1 and 6.12), or stops half-way (6.18).  They can come back over small or transparent huge pages, but nothing cuts a hugetlb mapping at
+   4 KiB.  So hugetlb spans with several old mappings are placed last, and one that is in place stays there if another such
+   span fails after it, which happens only where the kernel has no memory for page tables.  If nothing shares the memory, it is
+   unmapped first, and comes back as well.
 
    Writable data move only where nothing shares the memory (skip_data in move.c).  They leave a hole for the time, which is not seen
    then: with MREMAP_DONTUNMAP their pages would be the file's again, and the kernel would lose count of
@@ -33,9 +40,6 @@
    thread was faster, the text is lost, and the program ends with a line.
 
    At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are held during the first step.
-
-   An object that the dynamic linker or the kernel has just mapped needs none of this: nothing else uses it yet, and it can be mapped
-   again from its file, which is open.  Each of its spans comes into place by one call, over the old mappings (map-again.c).
 
    From the first step to the last this thread runs nothing but this file, with every signal blocked: it calls nothing outside the
    core, whose own object is never moved.  Another thread that forks between the steps gives its child the mappings
@@ -62,6 +66,7 @@ struct step {
 struct commit {
     struct hl_context *context;
     struct hl_work *work;
+    bool is_in_file; /* the way back is the object's file, and nothing is kept aside */
     struct step *step;
     size_t n_steps;
     struct hl_area step_area;
@@ -310,16 +315,20 @@ static bool empty_place(const struct commit *c, unsigned i) {
     return true;
 }
 
-/* RESULT is the reason.  Returns it, or LOST, or 0 if a span stays in place; then the others have the reason. */
-static int roll_back(struct commit *c, int result) {
-    struct hl_move *move = c->work->move;
-    bool any = false;
-    hl_drop_ballast(&c->ballast);
-    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
-        if (move[i].tried && !empty_place(c, i) && !move[i].placed)
-            result = move[i].reason = HL_REASON_LOST;
-        any = any || (move[i].tried && move[i].placed);
-    }
+/* Maps the file again in the place of span I, whose new memory is there or should have come there. */
+static bool map_again(const struct commit *c, unsigned i) {
+    const struct hl_span *span = &c->work->plan.span[i];
+    const struct hl_object *object = &c->work->object;
+    struct hl_move *move = &c->work->move[i];
+    bool is_back = hl_map_again(object, object->file, NULL, span, move->placed, move->prot) == 0;
+    if (!is_back && !move->placed && move->memfd < 0) /* a part may be there */
+        disown_memory(move, span);
+    move->placed = false;
+    return is_back;
+}
+
+static void return_old(struct commit *c) {
+    const struct hl_move *move = c->work->move;
     for (size_t i = c->n_steps; i-- > 0;) {
         struct step *step = &c->step[i];
         if (step->aside == 0 || move[step->span].placed || move[step->span].reason == HL_REASON_LOST)
@@ -329,6 +338,22 @@ static int roll_back(struct commit *c, int result) {
         if (!hl_is_error(hl_return_mapping(step->aside, step->bytes, step->at)))
             step->aside = 0;
     }
+}
+
+/* RESULT is the reason.  Returns it, or LOST, or 0 if a span stays in place; then the others have the reason. */
+static int roll_back(struct commit *c, int result) {
+    struct hl_move *move = c->work->move;
+    bool any = false;
+    hl_drop_ballast(&c->ballast);
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
+        if (!move[i].tried)
+            continue;
+        bool is_free = c->is_in_file ? map_again(c, i) : empty_place(c, i);
+        if (!is_free && !move[i].placed)
+            result = move[i].reason = HL_REASON_LOST;
+        any = any || move[i].placed;
+    }
+    return_old(c);
     if (!any || result == HL_REASON_LOST)
         return result;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)
@@ -342,7 +367,7 @@ static void compare_with_before(const struct commit *c) {
     struct hl_maps now;
     const struct hl_object *object = &c->work->object;
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
-    if (hl_read_maps(&now, start, end, c->context->probed.status.filters == 0) != 0)
+    if (c->work->maps.n == 0 || hl_read_maps(&now, start, end, c->context->probed.status.filters == 0) != 0)
         return;
     if (!hl_same_maps(&c->work->maps, &now, start, end))
         hl_report_broken(c->context, c->work);
@@ -367,22 +392,6 @@ static void free_scratch(struct hl_work *work) {
     }
 }
 
-/* Maps the file again at each span that was tried.  RESULT is the reason.  Returns it, or LOST. */
-static int map_all_again(struct hl_work *work, int result) {
-    for (unsigned i = 0; i < work->plan.n_spans; i++) {
-        const struct hl_span *span = &work->plan.span[i];
-        struct hl_move *move = &work->move[i];
-        if (!move->tried)
-            continue;
-        if (hl_map_again(&work->object, work->object.file, NULL, span, move->placed, move->prot) != 0)
-            result = move->reason = HL_REASON_LOST;
-        if (!move->placed && move->memfd < 0 && move->reason == HL_REASON_LOST) /* a part may be there */
-            disown_memory(move, span);
-        move->placed = false;
-    }
-    return result;
-}
-
 /* Whether the object's file is the way back: its mappings are certain, and nothing of it was written. */
 static bool can_be_mapped_again(const struct hl_context *context, const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
@@ -400,26 +409,29 @@ static bool are_as_mapped(const struct hl_work *work) {
     return true;
 }
 
-/* One call for each span, over the old mappings. */
-static int commit_over(struct hl_context *context, struct hl_work *work) {
-    int result = 0;
-    if (!work->object.is_new) { /* a resolver (STT_GNU_IFUNC) may have run */
-        result = hl_look_at_object(context, work);
-        if (result == 0 && !are_as_mapped(work))
-            result = HL_REASON_MAPPING_CHANGED;
-        if (result == 0)
-            result = hl_check_pages(context, work);
-    }
-    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
-        if (is_prepared(work, i))
-            result = place(context, work, i);
-    if (result != 0)
-        result = map_all_again(work, result);
-    free_scratch(work);
+/* Looks at the object once more: it was prepared for what it was then.  Nobody knows a new one yet. */
+static int look_again(const struct commit *c) {
+    struct hl_context *context = c->context;
+    struct hl_work *work = c->work;
+    bool is_shared = context->probed.is_shared;
+    if (c->is_in_file && work->object.is_new)
+        return 0;
+    /* Others went on, or the mappings beside the data are the image's by now. */
+    if (is_shared || work->no_image == HL_MOVED)
+        hl_free_maps(&work->maps);
+    int result = hl_look_at_object(context, work);
+    if (result == 0 && is_shared)
+        result = hl_check_object(context, work);
+    /* A resolver (STT_GNU_IFUNC) may have run. */
+    if (result == 0 && hl_is_just_executed(context, &work->object) && !are_as_mapped(work))
+        result = HL_REASON_MAPPING_CHANGED;
+    if (result == 0 && c->is_in_file)
+        result = hl_check_pages(context, work);
     return result;
 }
 
-static int commit_steps(struct commit *c) {
+/* The first step: the old mappings are kept. */
+static int keep_old(struct commit *c) {
     int result = list_steps(c);
     if (result == 0)
         result = hl_reserve_ballast(&c->ballast, c->context->config->geometry.page_bytes);
@@ -432,42 +444,31 @@ static int commit_steps(struct commit *c) {
     if (result == 0)
         result = check_old_pages(c, false);
     hl_drop_ballast(&c->ballast);
-    if (result == 0)
-        result = place_all(c);
-    return result == 0 ? check_old_pages(c, true) : result;
+    return result;
 }
 
 int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     struct commit c;
-    bool is_shared = context->probed.is_shared;
-    if (can_be_mapped_again(context, work))
-        return commit_over(context, work);
     c.context = context;
     c.work = work;
+    c.is_in_file = can_be_mapped_again(context, work);
     c.step = NULL;
     c.n_steps = 0;
     hl_clear_area(&c.step_area);
     hl_clear_area(&c.ballast.area);
-
-    /* Others went on, or the mappings beside the data are the image's by now. */
-    if (is_shared || work->no_image == HL_MOVED)
-        hl_free_maps(&work->maps);
-    int result = hl_look_at_object(context, work);
-    if (result == 0 && is_shared)
-        result = hl_check_object(context, work);
-    if (result == 0 && hl_is_just_executed(context, &work->object) && !are_as_mapped(work))
-        result = HL_REASON_MAPPING_CHANGED;
-    if (result != 0) {
-        free_scratch(work);
-        return result;
-    }
-    result = commit_steps(&c);
+    int result = look_again(&c);
+    if (result == 0 && !c.is_in_file)
+        result = keep_old(&c);
+    if (result == 0)
+        result = place_all(&c);
+    if (result == 0)
+        result = check_old_pages(&c, true);
     if (result != 0)
         result = roll_back(&c, result);
     release_claims(&c);
     free_aside(&c);
     free_scratch(work);
-    if (result != 0 && !is_shared)
+    if (result != 0 && result != HL_REASON_LOST && !context->probed.is_shared)
         compare_with_before(&c);
     return result;
 }
