@@ -9,10 +9,6 @@
 #define GLOB(field, name, help)
 #define FOLDER(field, name, help)
 #include "option.def"
-#undef CHOICE
-#undef NUMBER
-#undef GLOB
-#undef FOLDER
 
 #define CHOICE(field, name, help, ...) {name, help, HL_CHOICE, field##_values},
 #define NUMBER(field, name, help) {name, help, HL_NUMBER, NULL},
@@ -21,10 +17,6 @@
 const struct hl_option_row hl_option_rows[] = {
 #include "option.def"
 };
-#undef CHOICE
-#undef NUMBER
-#undef GLOB
-#undef FOLDER
 const size_t hl_option_row_count = sizeof hl_option_rows / sizeof hl_option_rows[0];
 
 void hl_default_options(struct hl_options *options) {
@@ -35,10 +27,6 @@ void hl_default_options(struct hl_options *options) {
 #define GLOB(field, name, help) options->field = (struct hl_string){"*", 1};
 #define FOLDER(field, name, help) options->field = (struct hl_string){"", 0};
 #include "option.def"
-#undef CHOICE
-#undef NUMBER
-#undef GLOB
-#undef FOLDER
 }
 
 static bool string_is(struct hl_string string, const char *text) {
@@ -105,10 +93,6 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
     if (string_is(name, text))                                                                               \
         return parse_folder(&options->field, value);
 #include "option.def"
-#undef CHOICE
-#undef NUMBER
-#undef GLOB
-#undef FOLDER
     return "no such option";
 }
 

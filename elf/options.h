@@ -33,10 +33,6 @@ struct hl_options {
 #define GLOB(field, name, help) struct hl_string field;
 #define FOLDER(field, name, help) struct hl_string field;
 #include "option.def"
-#undef CHOICE
-#undef NUMBER
-#undef GLOB
-#undef FOLDER
 };
 
 enum hl_option_type { HL_CHOICE, HL_NUMBER, HL_GLOB, HL_FOLDER };
