@@ -362,12 +362,12 @@ static int roll_back(struct commit *c, int result) {
     return 0;
 }
 
-/* The contract: everything is as it was. */
+/* The contract: everything is as it was.  (What is mapped again from a file may be cut otherwise.) */
 static void compare_with_before(const struct commit *c) {
     struct hl_maps now;
     const struct hl_object *object = &c->work->object;
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
-    if (c->work->maps.n == 0 || hl_read_maps(&now, start, end, c->context->probed.status.filters == 0) != 0)
+    if (hl_read_maps(&now, start, end, c->context->probed.status.filters == 0) != 0)
         return;
     if (!hl_same_maps(&c->work->maps, &now, start, end))
         hl_report_broken(c->context, c->work);
@@ -468,7 +468,7 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     release_claims(&c);
     free_aside(&c);
     free_scratch(work);
-    if (result != 0 && result != HL_REASON_LOST && !context->probed.is_shared)
+    if (result != 0 && !c.is_in_file && !context->probed.is_shared)
         compare_with_before(&c);
     return result;
 }
