@@ -93,22 +93,14 @@ void hl_clear_moves(struct hl_work *work) {
     }
 }
 
-/* A filter that was there at the start may be one that kills.  Programs do not usually call memfd_create; but a user who names
-   hugetlb wants that tried, too. */
-static bool may_create_memfd(const struct hl_context *context) {
-    return context->probed.status.filters == 0 || context->config->options.backend == HL_BACKEND_HUGETLB;
-}
-
-/* Whether a file may grow to BYTES: beyond RLIMIT_FSIZE the kernel ends the program with SIGXFSZ, for a memfd, too. */
-static bool may_have_file(uint64_t bytes) {
-    struct rlimit64 limit;
-    return !hl_is_error(HL_CALL(__NR_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit, 0, 0)) &&
-           limit.rlim_cur >= bytes;
-}
-
-/* Gives MOVE a memfd of BYTES, of its backend's pages. */
+/* Gives MOVE a memfd of BYTES, of its backend's pages.  A filter that was there at the start may be one that kills, and programs do not
+   usually call memfd_create; but a user who names hugetlb wants that tried, too.  Beyond RLIMIT_FSIZE the kernel ends the
+   program with SIGXFSZ, for a memfd, too. */
 static bool open_memfd(const struct hl_context *context, struct hl_move *move, uint64_t bytes) {
-    if (!may_create_memfd(context) || !may_have_file(bytes))
+    struct rlimit64 limit;
+    if (context->probed.status.filters != 0 && context->config->options.backend != HL_BACKEND_HUGETLB)
+        return false;
+    if (hl_is_error(HL_CALL(__NR_prlimit64, 0, RLIMIT_FSIZE, NULL, &limit, 0, 0)) || limit.rlim_cur < bytes)
         return false;
     move->memfd = (int)hl_create_memfd(&context->config->geometry, move->backend == HL_HUGETLB);
     return move->memfd >= 0 && !hl_is_error(HL_CALL(__NR_ftruncate, move->memfd, bytes, 0, 0, 0, 0));
@@ -198,7 +190,8 @@ static int prove_thp(const struct hl_context *context, const struct hl_move *mov
 
 /* Has the kernel fill MOVE's first huge page with zeros, and proves that it is huge: where the kernel gives small pages, nothing has
    been copied yet.  A memfd gets huge pages only where MADV_COLLAPSE finds a small one, so each does that.  The proof of the
-   filled span has to suffice for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is large. */
+   filled span has to suffice for dlopen(3) where only smaps tells, because reading it a second time would take as long as the heap is
+   large; the settings are read first, then. */
 static int prove_first_page(const struct hl_context *context, const struct hl_move *move,
                             const struct hl_span *span) {
     uint64_t huge = context->config->geometry.huge_page_bytes;
@@ -211,7 +204,7 @@ static int prove_first_page(const struct hl_context *context, const struct hl_mo
     }
     if (context->has_started &&
         hl_check_huge(hl_pagemap_to_scan(context), move->memory, move->memory + bytes) < 0)
-        return 0;
+        return hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
     return prove_thp(context, move, bytes);
 }
 
