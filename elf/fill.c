@@ -15,7 +15,7 @@
 
    Writable segments are copied from memory, since the dynamic linker has written to them.
 
-   Huge pages that hold a gap between two segments are composed last and piece by piece: only pages of
+   Huge pages that hold a gap between two segments are composed piece by piece: only pages of
    PT_LOADs are read (an executable that the kernel mapped has nothing at all in its gaps), the rest becomes
    trap instructions, or stays zero where nothing can be executed. */
 #include "fill.h"
@@ -164,26 +164,19 @@ static bool is_whole(const struct filler *f, uint64_t address) {
     return filled == bytes;
 }
 
-static int fill_whole_pages(struct filler *f) {
+static int fill_pages(struct filler *f) {
     uint64_t huge = f->context->config->geometry.huge_page_bytes;
     int result = 0;
-    for (uint64_t at = f->span->start, run; result == 0 && at < f->span->end; at = run) {
-        for (run = at; run < f->span->end && is_whole(f, run); run += huge)
+    for (uint64_t at = f->span->start, end; result == 0 && at < f->span->end; at = end) {
+        for (end = at; end < f->span->end && is_whole(f, end); end += huge)
             ;
-        if (run > at)
-            result = copy_pages(f, at, run - at);
-        else
-            run += huge;
-    }
-    return result;
-}
-
-static int fill_other_pages(struct filler *f) {
-    uint64_t huge = f->context->config->geometry.huge_page_bytes;
-    int result = 0;
-    for (uint64_t at = f->span->start; result == 0 && at < f->span->end; at += huge)
-        if (!is_whole(f, at))
+        if (end > at) {
+            result = copy_pages(f, at, end - at);
+        } else {
             result = compose_page(f, at);
+            end += huge;
+        }
+    }
     return result;
 }
 
@@ -197,9 +190,7 @@ int hl_fill_span(const struct hl_context *context, const struct hl_object *objec
     f.memory_file = -1;
     f.file = hl_is_writable(span) ? -1 : object->file;
     f.reads_by_call = context->probed.status.filters == 0;
-    int result = fill_whole_pages(&f);
-    if (result == 0)
-        result = fill_other_pages(&f);
+    int result = fill_pages(&f);
     if (f.memory_file >= 0)
         hl_close(f.memory_file);
     if (result == HL_REASON_POOL_SHORT && move->backend == HL_THP)

@@ -158,11 +158,7 @@ void hl_close_lines(struct hl_lines *lines) {
 bool hl_read_number(const char *path, uint64_t *number) {
     char buffer[64];
     const char *at = buffer;
-    long fd = hl_open(path, O_RDONLY | O_CLOEXEC);
-    if (hl_is_error(fd))
-        return false;
-    long bytes = hl_read((int)fd, buffer, sizeof buffer); /* sysfs gives a number in one piece */
-    hl_close((int)fd);
+    long bytes = hl_read_line(path, buffer, sizeof buffer);
     return bytes > 0 && hl_scan_number(&at, buffer + bytes, 10, number);
 }
 

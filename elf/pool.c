@@ -23,23 +23,13 @@ static uint64_t read_count(const struct hl_line *directory, const char *name) {
     return hl_read_number(path.at, &number) && number <= UINT32_MAX ? number : 0;
 }
 
-/* Whether the file NAME of the pool says a number, and which. */
-static bool read_pool_number(const struct hl_geometry *geometry, const struct hl_roots *roots,
-                             const char *name, uint64_t *number) {
-    struct hl_line path;
-    hl_set_line(&path, roots->sys);
-    hl_add_text(&path, "/kernel/mm");
-    add_pool_directory(&path, geometry);
-    hl_add_text(&path, name);
-    return hl_read_number(path.at, number);
-}
-
 /* Whether the kernel has pages of this size, or may add some. */
 static bool has_pool(const struct hl_geometry *geometry, const struct hl_roots *roots) {
-    uint64_t number;
-    return read_pool_number(geometry, roots, "nr_hugepages", &number) &&
-           (number > 0 ||
-            (read_pool_number(geometry, roots, "nr_overcommit_hugepages", &number) && number > 0));
+    struct hl_line directory;
+    hl_set_line(&directory, roots->sys);
+    hl_add_text(&directory, "/kernel/mm");
+    add_pool_directory(&directory, geometry);
+    return read_count(&directory, "nr_hugepages") > 0 || read_count(&directory, "nr_overcommit_hugepages") > 0;
 }
 
 void hl_fit_geometry(struct hl_geometry *geometry, const struct hl_options *options,
