@@ -468,7 +468,7 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     release_claims(&c);
     free_aside(&c);
     free_scratch(work);
-    if (result != 0 && !c.is_in_file && !context->probed.is_shared)
+    if (result != 0 && c.n_steps > 0 && !context->probed.is_shared)
         compare_with_before(&c);
     return result;
 }
