@@ -61,41 +61,50 @@ bool hl_is_kept_in_place(int file, const struct hl_options *options) {
     return is_kept;
 }
 
-/* Whether the store at PATH, which may be NULL, has NAME, the folder of a file or its image.  The answer decides whether to go on,
-   not whether to trust the image: a store of another user is reported when it is opened. */
-static bool has_name(const char *path, const char *name) {
+/* What a store has of a file. */
+enum { HAS_IMAGE = 1, HAS_PLACE = 2 };
+
+static bool has_name(int store, const char *key, const char *name) {
+    char *path = hl_xasprintf("%s%s", key, name);
+    bool has = faccessat(store, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    free(path);
+    return has;
+}
+
+/* What the store at PATH, which may be NULL, has under KEY.  The answer decides whether to go on, not whether to trust the image: a
+   store of another user is reported when it is opened. */
+static unsigned look_into(const char *path, const char *key) {
     int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
     if (store < 0)
-        return false;
-    bool found = faccessat(store, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+        return 0;
+    bool is_known = has_name(store, key, ""); /* most programs are not, and nothing else is asked */
+    unsigned found = (is_known && has_name(store, key, "/" HL_IMAGE_LINK) ? HAS_IMAGE : 0) |
+                     (is_known && has_name(store, key, "/" HL_IN_PLACE_MARK) ? HAS_PLACE : 0);
     close(store);
     return found;
 }
 
-static bool is_in_any_store(const char *name, const struct hl_options *options) {
-    if (has_name(HL_SYSTEM_STORE, name))
-        return true;
+static unsigned look_into_stores(int file, const struct hl_options *options) {
+    struct hl_line key;
+    if (!read_key(&key, file))
+        return 0;
     char *own = hl_choose_store(options);
-    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 && has_name(own, name);
+    unsigned found = look_into(HL_SYSTEM_STORE, key.at);
+    if (own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0)
+        found |= look_into(own, key.at);
     free(own);
     return found;
 }
 
 bool hl_is_in_store(int file, const struct hl_options *options) {
-    struct hl_line key;
-    if (!read_key(&key, file))
-        return false;
-    hl_add_text(&key, "/" HL_IMAGE_LINK); /* there may be a folder while an image cannot be made */
-    return is_in_any_store(key.at, options);
+    return look_into_stores(file, options) & HAS_IMAGE;
 }
 
 enum hl_way hl_find_made(int file, const struct hl_options *options) {
-    struct hl_line key;
-    if (!read_key(&key, file) || !is_in_any_store(key.at, options)) /* most programs: nothing else is asked */
-        return HL_WAY_NOTHING;
-    if (options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options))
+    unsigned found = look_into_stores(file, options);
+    if (options->backend == HL_BACKEND_AUTO && found & HAS_PLACE && hl_is_kept_in_place(file, options))
         return HL_WAY_PLACE;
-    return hl_is_in_store(file, options) ? HL_WAY_IMAGE : HL_WAY_NOTHING;
+    return found & HAS_IMAGE ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
 /* Whether PATTERNS may select OBJECT, which a process may have at another path: by links, or in another mount namespace.  So only

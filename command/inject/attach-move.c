@@ -35,6 +35,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -58,8 +59,7 @@ struct mover {
     struct hl_tracee *tracee;
     uint64_t room, room_bytes;
     uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
-    uint64_t moved_end;              /* the current piece is in place up to here, */
-    unsigned moved_pieces;           /* and so many pieces before it */
+    bool has_moved;                  /* some text is in place */
     int file;                        /* the process's descriptor of attachment->file, or -1 */
     pid_t helper;
     int control[2]; /* our end of its socket, and its own */
@@ -79,7 +79,7 @@ struct passage {
         struct cmsghdr header;
     } control;
 };
-_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES, "the thread has room for it");
+_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES / 2, "the thread has room for it");
 
 /* Fills PASSAGE with addresses for its place AT. */
 static void set_passage(struct passage *passage, uint64_t at) {
@@ -210,15 +210,18 @@ static int pass_file(struct mover *m, int file) {
     lseek(file, (off_t)HL_LEFT_POSITION, SEEK_SET); /* by which it is known if we are killed */
     int result = hl_call(m->tracee, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0,
                          m->tracee->pair_at, 0, 0);
+    if (result == HL_REASON_ATTACH_CALL)
+        return HL_REASON_ATTACH_DESCRIPTOR;
+    m->tracee->keeps_journal = true; /* until both are closed */
     if (result != 0)
-        return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
+        return result;
     result = hl_read_thread(m->tracee->pid, m->tracee->pair_at, pair, sizeof pair);
     if (result != 0)
         return result;
     result = use_socket(m, pair[0], m->attachment->process.pid, file) ? receive_file(m, pair[1])
                                                                       : HL_REASON_ATTACH_DESCRIPTOR;
-    hl_close_in_tracee(m->tracee, pair[0]);
-    hl_close_in_tracee(m->tracee, pair[1]);
+    bool is_closed = hl_close_in_tracee(m->tracee, pair[0]);
+    m->tracee->keeps_journal = !hl_close_in_tracee(m->tracee, pair[1]) || !is_closed;
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_ATTACH_DESCRIPTOR : result;
 }
 
@@ -259,6 +262,32 @@ static int prepare_piece(const struct mover *m, unsigned i) {
         result = hl_call(m->tracee, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->attachment->piece[i]),
                          MADV_POPULATE_READ, 0, 0, 0);
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
+}
+
+/* Linux maps no file by huge entries into a process that has disabled them, but entries that are there stay.  So it allows them while
+   the page tables are filled; if we are killed meanwhile, the thread disables them again.  *AGAIN: by this call. */
+static int allow_huge_entries(const struct mover *m, struct hl_call *again) {
+    long setting, done;
+    int result = hl_call(m->tracee, &setting, SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0, 0);
+    if (result != 0)
+        return result;
+    *again = (struct hl_call){SYS_prctl, {PR_SET_THP_DISABLE, 1, (uint64_t)setting & ~UINT64_C(1)}};
+    result = hl_call_if_killed(m->tracee, again);
+    return result == 0 ? hl_call(m->tracee, &done, SYS_prctl, PR_SET_THP_DISABLE, 0, 0, 0, 0, 0) : result;
+}
+
+static int prepare_pieces(const struct mover *m) {
+    struct hl_call again = {0};
+    long done;
+    int result = m->attachment->disables_thp ? allow_huge_entries(m, &again) : 0, disabled = -EAGAIN;
+    for (unsigned i = 0; i < m->attachment->n_pieces && result == 0; i++)
+        result = prepare_piece(m, i);
+    for (unsigned tries = 0; tries < HL_TRIES && disabled != 0 && again.number != 0; tries++)
+        disabled = hl_call(m->tracee, &done, again.number, again.argument[0], again.argument[1],
+                           again.argument[2], 0, 0, 0);
+    if (again.number != 0 && disabled == 0)
+        disabled = hl_call_if_killed(m->tracee, NULL);
+    return result == 0 && again.number != 0 ? disabled : result;
 }
 
 /* By smaps on kernels whose pagemap does not tell. */
@@ -333,20 +362,9 @@ static int move_piece(struct mover *m, unsigned i) {
             return hl_map_piece_surely(m->tracee, piece, m->file); /* the whole piece: the text is gone */
         if (result != 0)
             return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
-        m->moved_end = next;
+        m->has_moved = true;
     }
     return 0;
-}
-
-static int commit(struct mover *m) {
-    int result = 0;
-    while (m->moved_pieces < m->attachment->n_pieces && result == 0) {
-        m->moved_end = m->attachment->piece[m->moved_pieces].start;
-        result = move_piece(m, m->moved_pieces);
-        if (result == 0)
-            m->moved_pieces++;
-    }
-    return result;
 }
 
 /* Gives back the room and the descriptor. */
@@ -378,27 +396,17 @@ static void close_leftovers(struct mover *m) {
 
 /* --- back --- */
 
-/* Maps [start, end) again from the program's own file. */
-static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
-    struct hl_piece_of_text own[HL_PIECES_MAX];
-    unsigned n = 0;
-    hl_add_own_pieces(own, &n, &m->attachment->loaded->object, start, end);
-    for (unsigned i = 0; i < n; i++)
-        hl_map_piece_surely(m->tracee, &own[i], m->file);
-}
-
 /* Takes back the moves that attach made before something failed.  Text that detach has moved stays on the program's own file. */
 static void undo(struct mover *m) {
     const struct hl_piece_of_text *piece = m->attachment->piece;
+    const struct hl_loaded *loaded = m->attachment->loaded;
     m->file = -1;
     m->room = m->room_bytes = 0;
-    if (m->attachment->request->is_detach || m->moved_end <= piece[0].start ||
-        m->tracee->stage == HL_TRACEE_GONE || pass_file(m, m->attachment->loaded->file->fd) != 0)
+    if (m->attachment->request->is_detach || !m->has_moved || m->tracee->stage == HL_TRACEE_GONE ||
+        pass_file(m, loaded->file->fd) != 0)
         return;
-    for (unsigned i = 0; i < m->moved_pieces; i++)
-        map_back(m, piece[i].start, piece[i].end);
-    if (m->moved_pieces < m->attachment->n_pieces)
-        map_back(m, piece[m->moved_pieces].start, m->moved_end);
+    for (unsigned i = 0; i < m->attachment->n_pieces; i++)
+        hl_map_own_pieces(m->tracee, &loaded->object, piece[i].start, piece[i].end, 0, m->file);
     finish(m);
 }
 
@@ -416,14 +424,14 @@ static void move_text(struct mover *m) {
     int result = pass_file(m, attachment->file);
     if (result == 0)
         result = reserve_room(m);
-    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
-        result = prepare_piece(m, i);
+    if (result == 0)
+        result = prepare_pieces(m);
     if (result == 0 && m->tracee->stage == HL_TRACEE_GONE)
         result = m->tracee->let_go != 0 ? m->tracee->let_go : -ESRCH;
     if (result == 0)
         result = check_again(m);
-    if (result == 0)
-        result = commit(m);
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
+        result = move_piece(m, i);
     for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
         hl_unmap_in_tracee(m->tracee, attachment->gap[i].start, attachment->gap[i].end);
     if (result == 0)

@@ -131,13 +131,9 @@ static int check_span(const struct hl_attachment *attachment, struct hl_span *sp
     return huge_bytes > 0 && huge_bytes >= span->end - span->start ? HL_REASON_HUGE_ALREADY : 0;
 }
 
-static int check_written(const struct hl_attachment *attachment, uint64_t start, uint64_t end) {
-    int pagemap = hl_open_process_file(&attachment->process, "pagemap");
-    if (pagemap < 0)
-        return pagemap;
-    int result = hl_check_unmodified(pagemap, start, end, attachment->request->geometry.page_bytes, true);
-    close(pagemap);
-    return result;
+static int check_unwritten(const struct hl_attachment *attachment) {
+    return hl_check_pieces_unmodified(&attachment->process, attachment->piece, attachment->n_pieces,
+                                      attachment->request->geometry.page_bytes);
 }
 
 /* Adds [start, end) of a span to the pieces.  0, also if there is nothing to move; HL_REASON_HUGE_ALREADY; or another reason. */
@@ -150,7 +146,7 @@ static int add_piece(struct hl_attachment *attachment, unsigned edges, struct hl
     hl_add_piece(attachment->piece, &attachment->n_pieces, span.start, span.end, span.start - base,
                  PF_R | PF_X);
     attachment->huge_pages += hl_span_bytes(&span) / geometry->huge_page_bytes;
-    return check_written(attachment, span.start, span.end);
+    return 0;
 }
 
 /* Plans the pieces with EDGES.  An obstacle in one span keeps all of the text, since it moves as a whole. */
@@ -172,7 +168,7 @@ static int plan_pieces(struct hl_attachment *attachment, unsigned edges) {
         result = result == HL_REASON_HUGE_ALREADY ? 0 : result;
     }
     if (result != 0 || attachment->n_pieces > 0)
-        return result;
+        return result == 0 ? check_unwritten(attachment) : result;
     return is_already ? HL_REASON_HUGE_ALREADY : HL_REASON_TOO_SMALL;
 }
 
@@ -195,9 +191,7 @@ static int check_address_space(const struct hl_attachment *attachment) {
 static int plan_attach(struct hl_attachment *attachment, enum hl_now now) {
     if (now == HL_NOW_EXECUTED || now == HL_NOW_MOVED)
         return now == HL_NOW_EXECUTED ? HL_REASON_HUGE_ALREADY : HL_REASON_ATTACH_COPY;
-    enum hl_reason obstacle = hl_find_obstacle(&attachment->process);
-    if (obstacle != HL_MOVED)
-        return (int)obstacle;
+    attachment->disables_thp = hl_find_obstacle(&attachment->process) != HL_MOVED;
     int result = plan_pieces(attachment, HL_EDGES_MERGE);
     if (result == HL_REASON_GAP_OCCUPIED)
         result = plan_pieces(attachment, HL_EDGES_SMALL);
@@ -275,7 +269,7 @@ static int plan_region_back(struct hl_attachment *attachment, const struct hl_re
     if (result != 0)
         return result;
     attachment->huge_pages += (region->end - region->start) / attachment->request->geometry.huge_page_bytes;
-    return check_written(attachment, region->start, region->end);
+    return 0;
 }
 
 static int plan_detach(struct hl_attachment *attachment, enum hl_now now) {
@@ -294,8 +288,10 @@ static int plan_detach(struct hl_attachment *attachment, enum hl_now now) {
         if (result != 0)
             return result;
     }
-    return attachment->n_pieces + attachment->n_gaps == 0 ? HL_REASON_ATTACH_DETACHED
-                                                          : hl_compare_attached_text(attachment);
+    if (attachment->n_pieces + attachment->n_gaps == 0)
+        return HL_REASON_ATTACH_DETACHED;
+    int result = check_unwritten(attachment);
+    return result == 0 ? hl_compare_attached_text(attachment) : result;
 }
 
 /* --- once more --- */
@@ -355,16 +351,13 @@ static int check_flags_again(const struct hl_attachment *attachment) {
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_process *now) {
     bool is_same = hl_check_executable(&attachment->process, &attachment->state) == 0;
     int result = is_same ? check_flags_again(attachment) : HL_REASON_MAPPING_CHANGED;
-    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++) {
-        const struct hl_piece_of_text *piece = &attachment->piece[i];
-        if (!is_as_planned(attachment, now, piece->start, piece->end))
-            return HL_REASON_MAPPING_CHANGED;
-        result = check_written(attachment, piece->start, piece->end);
-    }
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
+        if (!is_as_planned(attachment, now, attachment->piece[i].start, attachment->piece[i].end))
+            result = HL_REASON_MAPPING_CHANGED;
     for (unsigned i = 0; i < attachment->n_gaps && result == 0; i++)
         if (!is_as_planned(attachment, now, attachment->gap[i].start, attachment->gap[i].end))
             result = HL_REASON_MAPPING_CHANGED;
-    return result;
+    return result == 0 ? check_unwritten(attachment) : result;
 }
 
 /* --- the whole --- */

@@ -105,11 +105,6 @@ static int interrupt(struct hl_tracee *tracee, const struct hl_process *process)
     return hl_interrupt_tracee(tracee, &sight.call);
 }
 
-/* Whether the thread is of PROCESS still, and its number is not another's now. */
-static bool is_of_process(const struct hl_process *process) {
-    return faccessat(process->folder, "stat", F_OK, 0) == 0;
-}
-
 /* The mappings that hl_arm_tracee needs. */
 static int read_mappings(struct hl_process *now, const struct hl_process *process,
                          const struct hl_gadgets *gadgets) {
@@ -139,8 +134,8 @@ static int hold(struct hl_tracee *tracee, const struct hl_process *process,
         result = interrupt(tracee, process);
     if (result == 0)
         result = hl_await_tracee(tracee);
-    if (result == 0 && !is_of_process(process))
-        result = -ESRCH;
+    if (result == 0 && faccessat(process->folder, "stat", F_OK, 0) != 0)
+        result = -ESRCH; /* its number is another's now */
     if (result == 0)
         result = read_mappings(&now, process, gadgets);
     if (result == 0)

@@ -55,8 +55,8 @@
 #define PAUSE_NS 1000000L
 /* How long a thread may take for a stop of ptrace's own. */
 #define STOP_US INT64_C(500000)
-/* A wait is ended after this time, or twice this time. */
-#define TICK_US 500000
+/* How long it may take to trace a thread. */
+#define SEIZE_US 500000
 /* How long a call may take, and how long a thread may take to enter it, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
 #define ENTER_US INT64_C(5000000)
@@ -66,6 +66,9 @@
 #define SPARE_BYTES 8192
 /* The first thread's share of [stack] while a frame lies at its end. */
 #define GAP_BYTES 65536
+
+/* Larger text is not searched for instructions. */
+#define SEARCHED_BYTES ((size_t)256 << 20)
 
 /* --- the mark of a frame --- */
 
@@ -127,56 +130,36 @@ static bool are_there(const struct hl_gadgets *gadgets, const struct hl_process 
     return can_return && hl_has_code(process, gadgets->call, &hl_call_code);
 }
 
-/* Sets *FOUND, unless it is set, to the address of one of the N codes in the BYTES at TEXT, which lie at ADDRESS. */
-static void find_code(uint64_t *found, const char *text, size_t bytes, uint64_t address,
-                      const struct hl_code *code, size_t n) {
-    const struct hl_code *which;
-    const char *at = *found == 0 ? hl_find_code(text, bytes, code, n, &which) : NULL;
-    if (at != NULL)
-        *found = address + (uint64_t)(at - text);
-}
-
-/* 0, or the error of reading it. */
+/* Sets *FOUND if REGION has both.  0, or the error of reading it. */
 static int search_region(struct hl_gadgets *found, const struct hl_process *process,
                          const struct hl_region *region) {
-    static const size_t chunk = 1 << 17, overlap = HL_CODE_BYTES;
-    char *bytes = hl_xmalloc(chunk);
-    int result = 0;
-    for (uint64_t at = region->start; at < region->end && (found->call == 0 || found->back == 0);) {
-        size_t n = region->end - at < chunk ? region->end - at : chunk;
-        result = hl_read_thread(process->pid, at, bytes, n);
-        if (result != 0)
-            break;
-        find_code(&found->call, bytes, n, at, &hl_call_code, 1);
-        find_code(&found->back, bytes, n, at, hl_back_codes, HL_BACK_CODES);
-        at += n > overlap ? n - overlap : n;
-        if (n < chunk)
-            break;
-    }
-    free(bytes);
+    size_t bytes = region->end - region->start;
+    if (bytes > SEARCHED_BYTES)
+        return -EFBIG;
+    char *text = hl_xmalloc(bytes);
+    const char *call, *back;
+    const struct hl_code *code;
+    int result = hl_read_thread(process->pid, region->start, text, bytes);
+    if (result == 0 && hl_find_codes(text, bytes, &call, &back, &code))
+        *found = (struct hl_gadgets){region->start + (uint64_t)(call - text),
+                                     region->start + (uint64_t)(back - text)};
+    free(text);
     return result;
 }
 
-/* Both come from one object if that is possible.  Objects that the kernel and the dynamic linker loaded at startup, the linker
+/* Both come from one object.  Objects that the kernel and the dynamic linker loaded at startup, the linker
    and the libc among them, are never unloaded and lie above later ones and above the text that moves; so the highest come first. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process) {
-    struct hl_gadgets any = {0, 0};
-    for (size_t i = process->n_regions; i-- > 0;) {
+    *gadgets = (struct hl_gadgets){0, 0};
+    for (size_t i = process->n_regions; i-- > 0 && gadgets->call == 0;) {
         const struct hl_region *region = &process->region[i];
-        bool is_vdso = strcmp(region->name, "[vdso]") == 0;
-        if (region->flags != (PF_R | PF_X) || region->shared || (region->inode == 0 && !is_vdso) ||
+        if (region->flags != (PF_R | PF_X) || region->shared || region->inode == 0 ||
             !hl_answers(process, region))
             continue;
-        *gadgets = (struct hl_gadgets){0, 0};
         if (search_region(gadgets, process, region) == -ESRCH)
             return -ESRCH; /* it ends */
-        if (gadgets->call != 0 && gadgets->back != 0)
-            return 0;
-        any.call = any.call != 0 ? any.call : gadgets->call;
-        any.back = any.back != 0 ? any.back : gadgets->back;
     }
-    *gadgets = any;
-    return any.call != 0 && any.back != 0 ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
+    return gadgets->call != 0 ? 0 : HL_REASON_ATTACH_INSTRUCTIONS;
 }
 
 /* --- stopping --- */
@@ -207,8 +190,6 @@ static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us
 
 static bool is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
 
-static bool is_our_stop(int status) { return is_event(status) && WSTOPSIG(status) == SIGTRAP; }
-
 /* Whether TRACEE, which was asked to stop, has stopped or needs only a processor to do so. */
 static bool is_coming(const struct hl_tracee *tracee) {
     struct hl_task_status status;
@@ -230,7 +211,7 @@ static int await_late_stop(struct hl_tracee *tracee, int *status) {
 static int await_interrupt(struct hl_tracee *tracee) {
     for (int status;;) {
         int result = await_late_stop(tracee, &status);
-        if (result != 0 || is_our_stop(status))
+        if (result != 0 || (is_event(status) && WSTOPSIG(status) == SIGTRAP)) /* ours */
             return result;
         if (is_event(status))
             return HL_REASON_ATTACH_STOPPED;
@@ -246,51 +227,46 @@ static int find_denial(const struct hl_tracee *tracee) {
     return tracer < 0 ? -ESRCH : tracer > 0 ? HL_REASON_ATTACH_TRACED : -EPERM;
 }
 
-/* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers; and
-   after a signal the kernel begins the wait again.  So ticks end it, at the second one that comes meanwhile. */
-static _Thread_local sigjmp_buf before_seizing;
-static _Thread_local volatile sig_atomic_t ticks;
-
-static void tick(int number) {
-    (void)number;
-    if (++ticks > 1)
-        siglongjmp(before_seizing, 1);
-}
-
-static void set_clock(long us) {
-    const struct timeval time = {us / 1000000, us % 1000000};
-    setitimer(ITIMER_REAL, &(struct itimerval){time, time}, NULL);
-}
-
 void hl_begin_tracing(struct hl_tracing *before) {
-    const struct sigaction usual = {.sa_handler = SIG_DFL}, ticking = {.sa_handler = tick};
+    const struct sigaction usual = {.sa_handler = SIG_DFL};
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before->blocked);
     sigaction(SIGCHLD, &usual, &before->change);
-    sigaction(SIGALRM, &ticking, &before->tick);
-    set_clock(TICK_US);
 }
 
 void hl_end_tracing(const struct hl_tracing *before) {
-    set_clock(0);
-    signal(SIGALRM, SIG_IGN); /* the last one */
     sigaction(SIGCHLD, &before->change, NULL);
-    sigaction(SIGALRM, &before->tick, NULL);
     pthread_sigmask(SIG_SETMASK, &before->blocked, NULL);
 }
 
+/* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers; and
+   after a signal the kernel begins the wait again.  So a timer's handler leaves it. */
+static _Thread_local sigjmp_buf before_seizing;
+
+static void leave_seizing(int number) {
+    (void)number;
+    siglongjmp(before_seizing, 1);
+}
+
 static int seize(const struct hl_tracee *tracee) {
+    const struct sigaction leaving = {.sa_handler = leave_seizing}, ignored = {.sa_handler = SIG_IGN};
+    const struct itimerval timer = {.it_value = {0, SEIZE_US}}, none = {0};
+    struct sigaction before;
     sigset_t clock;
     volatile int result = HL_REASON_ATTACH_BUSY;
     sigemptyset(&clock);
     sigaddset(&clock, SIGALRM);
-    ticks = 0;
+    sigaction(SIGALRM, &leaving, &before);
+    setitimer(ITIMER_REAL, &timer, NULL);
     if (sigsetjmp(before_seizing, 0) == 0) {
         pthread_sigmask(SIG_UNBLOCK, &clock, NULL);
         result = hl_trace(tracee->pid, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
     }
     pthread_sigmask(SIG_BLOCK, &clock, NULL);
+    setitimer(ITIMER_REAL, &none, NULL);
+    sigaction(SIGALRM, &ignored, NULL); /* one that has come since */
+    sigaction(SIGALRM, &before, NULL);
     return result;
 }
 
@@ -588,6 +564,23 @@ static int call_in_tracee(struct hl_tracee *tracee, long *result, long number, c
     return error;
 }
 
+/* The calls under way return to a frame in the other half of the data, which makes that call and returns to the first one. */
+int hl_call_if_killed(struct hl_tracee *tracee, const struct hl_call *call) {
+    struct user_regs_struct registers;
+    struct hl_frame frame;
+    const uint64_t at = tracee->data + HL_TRACEE_DATA_BYTES / 2;
+    _Static_assert(sizeof frame <= HL_TRACEE_DATA_BYTES / 2, "the other half is the arguments'");
+    tracee->stack = tracee->high - hl_get_frame_bytes(tracee);
+    if (call == NULL)
+        return 0;
+    hl_set_call(tracee, &registers, call->number, call->argument);
+    hl_begin_frame(&frame, tracee->gadgets.back, &registers, blockable(tracee->mask));
+    int result = hl_write_tracee(tracee, at, &frame, sizeof frame);
+    if (result == 0)
+        tracee->stack = at;
+    return result;
+}
+
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process) {
     tracee->gadgets = *gadgets;
@@ -634,7 +627,11 @@ static int interrupt_call(struct hl_tracee *tracee) {
 }
 
 static void restore(struct hl_tracee *tracee) {
+    if (tracee->stack < tracee->high - hl_get_frame_bytes(tracee)) /* its last call is not made: as if we were killed */
+        return;
     if ((tracee->stage == HL_TRACEE_IN_CALL && interrupt_call(tracee) != 0) || hl_put_back(tracee) != 0)
+        return;
+    if (tracee->keeps_journal) /* the frame stays beside it, as after a kill */
         return;
     size_t bytes = (size_t)(tracee->high - tracee->low);
     uint64_t *pattern = hl_xmalloc(bytes);

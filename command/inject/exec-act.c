@@ -90,54 +90,6 @@ static bool is_own(const struct act *act, const struct hl_region *region, dev_t 
     return true;
 }
 
-/* Whether PIECE maps the program's file only, without a hole. */
-static int check_piece(const struct act *act, const struct hl_piece_of_text *piece) {
-    const struct hl_region *first = hl_find_region(&act->process, act->plan->object.segment[0].first_page);
-    uint64_t own = 0, expected = 0;
-    for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
-        const struct hl_region *region = &act->process.region[i];
-        uint64_t bytes = hl_overlap(region->start, region->end, piece->start, piece->end);
-        if (bytes > 0 && !is_own(act, region, first->device))
-            return HL_REASON_MAPPING_CHANGED;
-        own += bytes;
-    }
-    for (unsigned i = 0; i < act->plan->object.n_segments; i++)
-        expected += hl_segment_overlap(&act->plan->object.segment[i], piece->start, piece->end);
-    return own == expected ? 0 : HL_REASON_MAPPING_CHANGED;
-}
-
-/* The mappings that the kernel has made of the program's own file where PIECE belongs. */
-static unsigned find_own(const struct act *act, const struct hl_piece_of_text *piece,
-                         struct hl_piece_of_text own[HL_PIECES_MAX]) {
-    unsigned n = 0;
-    hl_add_own_pieces(own, &n, &act->plan->object, piece->start, piece->end);
-    for (unsigned i = 0; i < n; i++)
-        own[i].prot |= own[i].prot & PROT_EXEC ? piece->prot & HL_PROT_BTI : 0;
-    return n;
-}
-
-/* A uprobe of the file may have changed a page already. */
-static int check_unmodified(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
-    struct hl_piece_of_text own[HL_PIECES_MAX];
-    int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
-    if (pagemap < 0)
-        return pagemap;
-    for (unsigned i = 0; i < n; i++)
-        for (unsigned j = 0, n_own = find_own(act, &piece[i], own); j < n_own && result == 0; j++)
-            result =
-                hl_check_unmodified(pagemap, own[j].start, own[j].end, act->plan->geometry.page_bytes, true);
-    close(pagemap);
-    return result;
-}
-
-static int check_pieces(const struct act *act) {
-    const struct hl_exec_plan *plan = act->plan;
-    int result = 0;
-    for (unsigned i = 0; i < plan->n_pieces && result == 0; i++)
-        result = check_piece(act, &plan->piece[i]);
-    return result == 0 ? check_unmodified(act, plan->piece, plan->n_pieces) : result;
-}
-
 /* Whether REGION is the part of a segment that no file has, its zeros. */
 static bool is_zeros(const struct act *act, const struct hl_region *region) {
     const struct hl_segment *segment = hl_find_segment(&act->plan->object, region->start);
@@ -145,41 +97,48 @@ static bool is_zeros(const struct act *act, const struct hl_region *region) {
            region->start >= segment->file_end && region->end <= segment->end_page;
 }
 
-/* Whether all of the program is mapped, and nothing else where its segments are.  Between them the kernel may have put other
-   mappings: the vdso, where a static program leaves 64 KiB there (AArch64). */
-static int check_program(const struct act *act) {
+/* Whether [start, end) maps the program and nothing else, without a hole where its segments are.  If all of it moves, its zeros move,
+   too, and mappings that the kernel has put between segments may stay: the vdso, where a static program leaves 64 KiB there (AArch64). */
+static int check_range(const struct act *act, uint64_t start, uint64_t end) {
     const struct hl_object *object = &act->plan->object;
-    uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
-    const struct hl_region *first = hl_find_region(&act->process, start);
+    const struct hl_region *first = hl_find_region(&act->process, object->segment[0].first_page);
     uint64_t own = 0, expected = 0;
     for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
         const struct hl_region *region = &act->process.region[i];
         uint64_t bytes = hl_overlap(region->start, region->end, start, end);
-        if (bytes == 0 || (region->inode == 0 && hl_is_between_segments(object, region)))
+        bool may_stay = act->moves && region->inode == 0 && hl_is_between_segments(object, region);
+        if (bytes == 0 || may_stay)
             continue;
-        if (!is_own(act, region, first->device) && !is_zeros(act, region))
+        if (!is_own(act, region, first->device) && !(act->moves && is_zeros(act, region)))
             return HL_REASON_MAPPING_CHANGED;
         own += bytes;
     }
     for (unsigned i = 0; i < object->n_segments; i++)
-        expected += object->segment[i].end_page - object->segment[i].first_page;
+        expected += hl_segment_overlap(&object->segment[i], start, end);
     return own == expected ? 0 : HL_REASON_MAPPING_CHANGED;
 }
 
-/* Checks for anything that would be lost if the whole program moved. */
-static int check_move(const struct act *act) {
-    if (!act->plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
-        return HL_REASON_IMAGE_PLACE;
-    int result = check_program(act);
-    if (result == 0)
-        result = check_unmodified(act, act->plan->piece, act->plan->n_pieces);
-    return result == 0 ? check_unmodified(act, act->plan->rest, act->plan->n_rest) : result;
+/* A uprobe of the file may have changed a page already. */
+static int check_unmodified(const struct act *act) {
+    struct hl_piece_of_text own[HL_PIECES_MAX];
+    unsigned n = 0;
+    hl_add_own_pieces(own, &n, &act->plan->object, 0, UINT64_MAX);
+    return hl_check_pieces_unmodified(&act->process, own, n, act->plan->geometry.page_bytes);
 }
 
-/* Whether huge pages of the image can be where its pieces belong. */
-static bool is_congruent(const struct act *act) {
-    const struct hl_piece_of_text *piece = &act->plan->piece[0];
-    return (piece->start - piece->offset) % act->plan->geometry.huge_page_bytes == 0;
+/* Whether what changes is the program's and as its file has it.  If the whole program moves, that is all of it. */
+static int check_text(const struct act *act) {
+    const struct hl_exec_plan *plan = act->plan;
+    const struct hl_object *object = &plan->object;
+    int result = 0;
+    if (act->moves && !plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
+        return HL_REASON_IMAGE_PLACE;
+    if (act->moves)
+        result = check_range(act, object->segment[0].first_page,
+                             object->segment[object->n_segments - 1].end_page);
+    for (unsigned i = 0; i < plan->n_pieces && result == 0 && !act->moves; i++)
+        result = check_range(act, plan->piece[i].start, plan->piece[i].end);
+    return result == 0 ? check_unmodified(act) : result;
 }
 
 /* A program that stays needs only its own mappings read, and those of the instructions. */
@@ -200,7 +159,7 @@ static int check_move_instead(struct act *act) {
     act->moves = true;
     hl_close_process(&act->process);
     int result = hl_read_mappings(&act->process, &act->opened);
-    return result == 0 ? check_move(act) : result;
+    return result == 0 ? check_text(act) : result;
 }
 
 /* New mappings get the protection of indirect branches that the kernel has given the program's own text (PROT_BTI); in a program
@@ -246,7 +205,10 @@ static int check(struct act *act) {
         else
             result = HL_REASON_MAPPING_CHANGED;
     }
-    act->moves = act->plan->maps_linker || !is_congruent(act);
+    /* Huge pages of the image can be where its pieces belong, or all of the program moves. */
+    const struct hl_piece_of_text *first = &act->plan->piece[0];
+    uint64_t huge = act->plan->geometry.huge_page_bytes;
+    act->moves = act->plan->maps_linker || (first->start - first->offset) % huge != 0;
     act->vdso = vector.owner[HL_EXEC_VDSO];
     /* A program that is not the planned one has to wait for its helper, too. */
     int placed = read_mappings(act, &vector);
@@ -262,7 +224,7 @@ static int check(struct act *act) {
         result = keep_branch_protection(act);
     if (result != 0)
         return result;
-    result = act->moves ? check_move(act) : check_pieces(act);
+    result = check_text(act);
     return result == HL_REASON_MAPPING_CHANGED && !act->moves && act->plan->may_move ? check_move_instead(act)
                                                                                      : result;
 }
@@ -310,14 +272,13 @@ static uint64_t find_call_in_vdso(const struct act *act) {
 static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
     uint64_t *call_at = &act->thread->gadgets.call;
     const uint64_t usual = *call_at, of_vdso = find_call_in_vdso(act);
-    struct hl_piece_of_text own[HL_PIECES_MAX];
-    unsigned n = find_own(act, piece, own);
     int file = -1;
     if (act->plan->call.owner == HL_EXEC_PROGRAM && of_vdso != 0)
         *call_at = of_vdso;
     int result = open_in_program(act, "/proc/self/exe", &file);
-    for (unsigned i = 0; i < n && result == 0; i++)
-        result = hl_map_piece_surely(act->thread, &own[i], file);
+    if (result == 0)
+        result = hl_map_own_pieces(act->thread, &act->plan->object, piece->start, piece->end,
+                                   piece->prot & HL_PROT_BTI, file);
     hl_close_in_tracee(act->thread, file);
     *call_at = usual;
     return result;
@@ -327,9 +288,11 @@ static int map_back(const struct act *act, const struct hl_piece_of_text *piece)
    descriptor, of which there may be none. */
 static bool is_there(const struct act *act, const struct hl_piece_of_text *piece) {
     struct hl_piece_of_text own[HL_PIECES_MAX];
+    unsigned n = 0;
     bool result = true;
     char byte;
-    for (unsigned i = 0, n = find_own(act, piece, own); i < n && result; i++)
+    hl_add_own_pieces(own, &n, &act->plan->object, piece->start, piece->end);
+    for (unsigned i = 0; i < n && result; i++)
         result =
             !(own[i].prot & PROT_READ) || (hl_read_thread(act->thread->pid, own[i].start, &byte, 1) == 0 &&
                                            hl_read_thread(act->thread->pid, own[i].end - 1, &byte, 1) == 0);

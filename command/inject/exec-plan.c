@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -19,38 +20,13 @@
 
 #if defined __x86_64__
 
-/* So many bytes are searched at once, from both ends in turn: a libc comes last in a static program and in a dynamic linker,
-   Go's runtime first. */
-#define WINDOW_BYTES ((size_t)32 << 10)
-
-/* Finds the instructions that call sigreturn in [from, from + WINDOW_BYTES) of TEXT; *CODE is their bytes. */
-static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_code **code) {
-    size_t n = bytes - from < WINDOW_BYTES + HL_CODE_BYTES ? bytes - from : WINDOW_BYTES + HL_CODE_BYTES;
-    return hl_find_code(text + from, n, hl_back_codes, HL_BACK_CODES, code);
-}
-
-/* Finds both codes in TEXT, which will be at ADDRESS: the call near the return, and before it rather than at the other end. */
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
                        enum hl_exec_owner owner) {
-    const char *back = NULL;
-    const struct hl_code *code = NULL, *same;
-    for (size_t front = 0, end = bytes; front < end && back == NULL; front += WINDOW_BYTES) {
-        end = end > WINDOW_BYTES ? end - WINDOW_BYTES : 0;
-        back = find_back(text, bytes, end, &code);
-        if (back == NULL)
-            back = find_back(text, bytes, front, &code);
-    }
-    if (back == NULL)
+    const char *call, *back;
+    const struct hl_code *code;
+    if (!hl_find_codes(text, bytes, &call, &back, &code))
         return false;
-    const char *call = NULL;
-    size_t at = (size_t)(back - text), end = bytes;
-    for (size_t from = at + 1; call == NULL && from > 0; end = from + HL_CODE_BYTES) {
-        from = from > WINDOW_BYTES ? from - WINDOW_BYTES : 0;
-        call = hl_find_code(text + from, end - from, &hl_call_code, 1, &same);
-    }
-    if (call == NULL)
-        return false;
-    plan->back = (struct hl_exec_code){address + at, owner, code};
+    plan->back = (struct hl_exec_code){address + (uint64_t)(back - text), owner, code};
     plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &hl_call_code};
     return true;
 }
@@ -255,7 +231,7 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
                       const struct hl_program *program, const struct hl_options *options,
                       const char *linker) {
-    memset(plan, 0, sizeof *plan);
+    memset(plan, 0, offsetof(struct hl_exec_plan, piece));
     plan->image = -1;
     plan->status = *status;
     plan->executable = hl_xasprintf("%s", program->executable);

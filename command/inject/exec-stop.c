@@ -31,7 +31,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -156,9 +155,10 @@ static int help(void *data) {
 
 /* Children of this process are in a PID namespace of their own, so the numbers we know them by are others there. */
 static bool has_other_children(void) {
-    struct stat own, children;
-    return stat("/proc/self/ns/pid", &own) != 0 || stat("/proc/self/ns/pid_for_children", &children) != 0 ||
-           own.st_ino != children.st_ino; /* it does not exist before the first child */
+    char own[32] = "", children[32] = "";
+    readlink("/proc/self/ns/pid", own, sizeof own - 1);
+    readlink("/proc/self/ns/pid_for_children", children, sizeof children - 1);
+    return own[0] == '\0' || strcmp(own, children) != 0; /* it does not exist before the first child */
 }
 
 /* Whether /proc shows this process under the number that it has here: it may belong to another PID namespace. */
@@ -240,7 +240,6 @@ static void free_stop(struct hl_exec_stop *stop) {
     hl_free_exec_plan(&stop->plan);
     if (stop->stack != NULL)
         munmap(stop->stack, GUARD_BYTES + STACK_BYTES);
-    free(stop);
 }
 
 void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
@@ -267,9 +266,11 @@ static bool is_refusal(int result) {
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
                          const struct hl_options *options, const char *linker) {
-    struct hl_exec_stop *new = hl_xmalloc(sizeof *new);
+    static struct hl_exec_stop only; /* this process executes one program; an allocation of that size is mapped anew */
+    struct hl_exec_stop *new = &only;
     struct hl_status status;
     *stop = NULL;
+    new->stack = NULL;
     hl_read_first_status(&status, &hl_system_roots);
     int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
     int result = hl_plan_exec_stop(&new->plan, &status, program, options, linker);

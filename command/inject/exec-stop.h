@@ -48,12 +48,7 @@ struct hl_exec_plan {
     struct stat image_stat;
     char *image_path;
     uint64_t text_pages, rodata_pages; /* huge ones */
-    unsigned n_pieces;
-    struct hl_piece_of_text piece[HL_PIECES_MAX];
-    struct hl_piece_of_text
-        header;      /* text in the huge page with the headers, from the image's second one; or empty */
-    unsigned n_rest; /* the other read-only parts, if the program may move */
-    struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1];
+    struct hl_piece_of_text header; /* text in the huge page with the headers, from the image's second one; or empty */
     struct hl_exec_code call, back; /* as in hl_gadgets */
     /* The patched linker is mapped.  OBJECT, at 0, and the image are its file, and there are no pieces. */
     bool maps_linker;
@@ -61,6 +56,9 @@ struct hl_exec_plan {
     struct hl_exec_code linker_call, linker_back; /* its own, for use afterwards */
     unsigned verbose;
     bool is_strict;
+    unsigned n_pieces, n_rest;
+    struct hl_piece_of_text piece[HL_PIECES_MAX]; /* nothing is written to memory of these lists that no start needs */
+    struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1]; /* the other read-only parts, if it may move */
 };
 
 /* Plans the calls for PROGRAM, which a process with STATUS will execute.  0; or why nothing can be done: a reason or a negated

@@ -139,19 +139,18 @@ static int call_at_exec_stop(struct hl_tracee *thread, long *result, long number
 
 int hl_arm_exec_thread(struct hl_tracee *thread) {
     struct hl_frame frame;
-    uint64_t mask = 0;
     int result = run_to_call(thread->pid); /* the end of execve(2) */
     if (result == 0)
         result = hl_read_registers(thread->pid, &thread->registers);
-    if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
-        result = -errno;
+    if (result == 0)
+        result = hl_trace(thread->pid, PTRACE_GETSIGMASK, sizeof thread->mask, (uintptr_t)&thread->mask);
     if (result == 0 && hl_runs_32_bit(&thread->registers))
         result = HL_REASON_ATTACH_32_BIT;
     if (result != 0)
         return result;
     thread->start = get_start(&thread->registers);
     thread->arguments = get_stack(&thread->registers);
-    hl_begin_frame(&frame, thread->gadgets.back, &thread->registers, mask);
+    hl_begin_frame(&frame, thread->gadgets.back, &thread->registers, thread->mask);
     thread->stack = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
     thread->data = thread->stack - HL_TRACEE_DATA_BYTES;
     result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
@@ -171,16 +170,15 @@ void hl_end_exec_thread(struct hl_tracee *thread, int code) {
 
 /* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would stay
    pending; so it is unblocked until the frame restores the mask.  Returns the mask until then. */
-static uint64_t unblock_child_signal(pid_t pid) {
-    uint64_t mask = 0;
+static uint64_t unblock_child_signal(const struct hl_tracee *thread) {
+    const uint64_t mask = thread->mask & ~CHILD_SIGNAL;
     struct hl_task_status status;
-    if (ptrace(PTRACE_GETSIGMASK, pid, sizeof mask, &mask) != 0 || !(mask & CHILD_SIGNAL))
+    if (mask == thread->mask)
         return mask;
-    hl_read_thread_status(&status, pid, pid);
+    hl_read_thread_status(&status, thread->pid, thread->pid);
     if ((status.pending | status.shared_pending) & CHILD_SIGNAL)
-        return mask;
-    mask &= ~CHILD_SIGNAL;
-    ptrace(PTRACE_SETSIGMASK, pid, sizeof mask, &mask);
+        return thread->mask;
+    hl_trace(thread->pid, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
     return mask;
 }
 
@@ -225,7 +223,7 @@ void hl_detach_exec_thread(struct hl_tracee *thread, pid_t child) {
     char zeros[HL_TRACEE_DATA_BYTES] = {0};
     if (thread->stage == HL_TRACEE_ARMED) {
         hl_write_exec_thread(thread, thread->data, zeros, sizeof zeros);
-        uint64_t mask = unblock_child_signal(thread->pid);
+        uint64_t mask = unblock_child_signal(thread);
         thread->later[thread->n_later++] = (struct hl_call){SYS_wait4, {(uint64_t)child, 0, __WALL}};
         if (set_later_calls(thread, mask) != 0)
             make_later_calls(thread);

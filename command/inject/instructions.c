@@ -10,14 +10,21 @@
 /* 16 bytes, wherever they lie, compared at once on every machine. */
 typedef uint8_t lanes __attribute__((vector_size(16)));
 typedef uint64_t halves __attribute__((vector_size(16)));
+#define LANES (sizeof(lanes))
+
+/* Where in the 16 bytes at AT a SYSCALL instruction begins; another byte follows them. */
+static inline lanes compare_with_syscall(const char *at) {
+    lanes first, second;
+    memcpy(&first, at, sizeof first);
+    memcpy(&second, at + 1, sizeof second);
+    return (lanes)((first == 0x0f) & (second == 0x05));
+}
 
 /* The first SYSCALL instruction, or bytes that look like one, in [at, end); END: there are none. */
 static const char *find_syscall(const char *at, const char *end) {
-    lanes first, second;
-    for (; end - at > (ptrdiff_t)sizeof first; at += sizeof first) {
-        memcpy(&first, at, sizeof first);
-        memcpy(&second, at + 1, sizeof second);
-        halves found = (halves)((first == 0x0f) & (second == 0x05));
+    for (; end - at > (ptrdiff_t)(4 * LANES); at += 4 * LANES) {
+        halves found = (halves)(compare_with_syscall(at) | compare_with_syscall(at + LANES) |
+                                compare_with_syscall(at + 2 * LANES) | compare_with_syscall(at + 3 * LANES));
         if ((found[0] | found[1]) != 0)
             break;
     }
@@ -39,6 +46,34 @@ const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *c
                 return at - before;
         }
     return NULL;
+}
+
+/* So many bytes are searched at once, from both ends in turn: a libc comes last in a static program and in a dynamic linker,
+   Go's runtime first. */
+#define WINDOW_BYTES ((size_t)32 << 10)
+
+/* Finds the instructions that call sigreturn in [from, from + WINDOW_BYTES) of TEXT; *CODE is their bytes. */
+static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_code **code) {
+    size_t n = bytes - from < WINDOW_BYTES + HL_CODE_BYTES ? bytes - from : WINDOW_BYTES + HL_CODE_BYTES;
+    return hl_find_code(text + from, n, hl_back_codes, HL_BACK_CODES, code);
+}
+
+bool hl_find_codes(const char *text, size_t bytes, const char **call, const char **back,
+                   const struct hl_code **back_code) {
+    const struct hl_code *same;
+    *call = *back = NULL;
+    for (size_t front = 0, end = bytes; front < end && *back == NULL; front += WINDOW_BYTES) {
+        end = end > WINDOW_BYTES ? end - WINDOW_BYTES : 0;
+        *back = find_back(text, bytes, end, back_code);
+        if (*back == NULL)
+            *back = find_back(text, bytes, front, back_code);
+    }
+    size_t from = *back != NULL ? (size_t)(*back - text) + 1 : 0;
+    for (size_t end = bytes; *call == NULL && from > 0; end = from + HL_CODE_BYTES) {
+        from = from > WINDOW_BYTES ? from - WINDOW_BYTES : 0;
+        *call = hl_find_code(text + from, end - from, &hl_call_code, 1, &same);
+    }
+    return *call != NULL;
 }
 
 #elif defined __aarch64__

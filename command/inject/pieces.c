@@ -4,6 +4,7 @@
 #include "command/lib/basics.h"
 #include "command/image/find.h"
 #include "elf/image.h"
+#include "elf/maps.h"
 #include "elf/sys.h"
 
 #include <fcntl.h>
@@ -11,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 #ifndef STATX_TYPE /* the starter's libc is musl before 1.2.5 */
 #include <linux/stat.h>
 #endif
@@ -93,6 +95,16 @@ int hl_check_executable(const struct hl_process *process, const struct hl_file_s
     return result == 0 && !hl_is_same_state(&now, state) ? HL_REASON_NO_IMAGE : result;
 }
 
+int hl_check_pieces_unmodified(const struct hl_process *process, const struct hl_piece_of_text *list,
+                               unsigned n, uint64_t page_bytes) {
+    int pagemap = hl_open_process_file(process, "pagemap"), result = pagemap < 0 ? pagemap : 0;
+    for (unsigned i = 0; i < n && result == 0; i++)
+        result = hl_check_unmodified(pagemap, list[i].start, list[i].end, page_bytes, true);
+    if (pagemap >= 0)
+        close(pagemap);
+    return result;
+}
+
 /* --- the new mappings --- */
 
 int hl_map_piece(struct hl_tracee *tracee, const struct hl_piece_of_text *piece, uint64_t at, int flag,
@@ -107,5 +119,19 @@ int hl_map_piece_surely(struct hl_tracee *tracee, const struct hl_piece_of_text 
     int result = HL_REASON_NO_MEMORY;
     for (unsigned tries = 0; tries < HL_TRIES && result > 0; tries++)
         result = hl_map_piece(tracee, piece, piece->start, MAP_FIXED, file);
+    return result;
+}
+
+int hl_map_own_pieces(struct hl_tracee *tracee, const struct hl_object *object, uint64_t start, uint64_t end,
+                      int extra, int file) {
+    struct hl_piece_of_text own[HL_PIECES_MAX];
+    unsigned n = 0;
+    int result = 0;
+    hl_add_own_pieces(own, &n, object, start, end);
+    for (unsigned i = 0; i < n; i++) {
+        own[i].prot |= own[i].prot & PROT_EXEC ? extra : 0;
+        int mapped = hl_map_piece_surely(tracee, &own[i], file);
+        result = result == 0 ? mapped : result;
+    }
     return result;
 }

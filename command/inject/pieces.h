@@ -50,11 +50,20 @@ int hl_read_state_at(struct hl_file_state *state, int folder, const char *name);
 /* Whether PROCESS executes the file with STATE, which was not written to since.  0, HL_REASON_NO_IMAGE, or a negated errno. */
 int hl_check_executable(const struct hl_process *process, const struct hl_file_state *state);
 
+/* Whether PROCESS has written to none of the N pieces of LIST, which map files.  0, HL_REASON_TEXT_MODIFIED, or why that cannot be
+   read. */
+int hl_check_pieces_unmodified(const struct hl_process *process, const struct hl_piece_of_text *list,
+                               unsigned n, uint64_t page_bytes);
+
 /* Maps PIECE of TRACEE's descriptor FILE at AT, with MAP_FIXED or MAP_FIXED_NOREPLACE for FLAG.  0, why the call failed (hl_explain_mapping),
    or why it was not made. */
 int hl_map_piece(struct hl_tracee *tracee, const struct hl_piece_of_text *piece, uint64_t at, int flag,
                  int file);
 /* Maps it where it belongs, with several tries, since nothing else is mapped there. */
 int hl_map_piece_surely(struct hl_tracee *tracee, const struct hl_piece_of_text *piece, int file);
+/* Maps the read-only parts of OBJECT in [start, end) again from its own file, of which TRACEE has the descriptor FILE; EXTRA is added to
+   the protection of text.  All are tried.  0, or why the first that failed did. */
+int hl_map_own_pieces(struct hl_tracee *tracee, const struct hl_object *object, uint64_t start, uint64_t end,
+                      int extra, int file);
 
 #endif

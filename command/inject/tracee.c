@@ -64,10 +64,9 @@ int hl_call(struct hl_tracee *tracee, long *result, long number, uint64_t a, uin
     return error == 0 && hl_is_error(*result) ? HL_REASON_ATTACH_CALL : error;
 }
 
-void hl_close_in_tracee(struct hl_tracee *tracee, int file) {
+bool hl_close_in_tracee(struct hl_tracee *tracee, int file) {
     long closed;
-    if (file >= 0)
-        hl_call(tracee, &closed, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
+    return file < 0 || hl_call(tracee, &closed, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0) == 0;
 }
 
 void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end) {

@@ -99,6 +99,7 @@ struct hl_tracee {
     int left_pair
         [2]; /* sockets that it had made, as the process LEFT_PID, when an earlier tracer was killed; below 0: none */
     pid_t left_pid;
+    bool keeps_journal; /* sockets that it has made may still be open */
     struct hl_call interrupted; /* the call in which it slept when it was asked to stop, */
     uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];
@@ -119,8 +120,8 @@ struct hl_tracee {
 int hl_call(struct hl_tracee *tracee, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
             uint64_t d, uint64_t e, uint64_t f);
 
-/* These ignore errors; FILE may be negative, and START END. */
-void hl_close_in_tracee(struct hl_tracee *tracee, int file);
+/* FILE may be negative, and START END.  Whether FILE is closed. */
+bool hl_close_in_tracee(struct hl_tracee *tracee, int file);
 void hl_unmap_in_tracee(struct hl_tracee *tracee, uint64_t start, uint64_t end);
 
 /* Finds the instructions in PROCESS.  0, HL_REASON_ATTACH_INSTRUCTIONS, or -ESRCH. */
@@ -133,11 +134,10 @@ long hl_find_restarted(pid_t tid, uint64_t pc);
 /* The state of a process before its threads began to trace others. */
 struct hl_tracing {
     sigset_t blocked;
-    struct sigaction change, tick;
+    struct sigaction change;
 };
 
-/* For the calling thread and the threads that it starts: all signals are blocked, SIGCHLD tells that a thread has stopped, and
-   SIGALRM that a step takes too long. */
+/* For the calling thread and the threads that it starts: all signals are blocked, and SIGCHLD tells that a thread has stopped. */
 void hl_begin_tracing(struct hl_tracing *before);
 void hl_end_tracing(const struct hl_tracing *before);
 
@@ -169,6 +169,10 @@ int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
 
 /* Writes a tracee's memory; only after hl_arm_tracee. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
+
+/* Makes CALL the last one that the thread makes for us if we are killed; NULL: none.  0, or a negated
+   errno. */
+int hl_call_if_killed(struct hl_tracee *tracee, const struct hl_call *call);
 
 /* Puts everything back and lets the thread run.  A thread that does not stop stays traced until the calling thread ends. */
 void hl_release_tracee(struct hl_tracee *tracee);

@@ -159,8 +159,9 @@ bool hl_has_huge_pages(const struct hl_process *process) {
 
 /* Takes over REGION's pointers. */
 static void add_region(struct hl_process *process, const struct hl_region *region) {
-    if (process->n_regions % 64 == 0)
-        process->region = hl_xrealloc(process->region, (process->n_regions + 64) * sizeof *region);
+    size_t n = process->n_regions;
+    if (n == 0 || (n >= 8 && (n & (n - 1)) == 0)) /* room for 8, and then for twice as many */
+        process->region = hl_xrealloc(process->region, (n == 0 ? 8 : 2 * n) * sizeof *region);
     process->region[process->n_regions++] = *region;
 }
 

@@ -45,7 +45,7 @@ struct request {
 };
 
 static const struct hl_flag command_flags[] = {
-    {"pairs", 'n', "N", "Measure N runs of each side (20)",
+    {"pairs", 'n', "N", "Measure N runs of each side (20; with --toggle, until it is known within 2 %)",
      HL_COUNT(struct request, pairs, PAIRS_MIN, PAIRS_MAX)},
     {"at-once", 0, NULL, "Run both sides of a pair at the same time", HL_SWITCH(struct request, at_once)},
     HL_RUN_FLAGS(struct request, subject.run),
@@ -402,14 +402,14 @@ int hl_measure_program(int argc, char **argv) {
     code = check_request(&request);
     if (code != 0)
         goto out;
-    if (request.pairs == 0)
-        request.pairs = PAIRS_DEFAULT;
     if (request.toggles) {
         request.settings.pairs = request.pairs;
         request.settings.seconds = request.seconds > 0 ? request.seconds : 10;
         code = hl_bench_toggle(request.pid, &request.settings, request.json);
         goto out;
     }
+    if (request.pairs == 0)
+        request.pairs = PAIRS_DEFAULT;
     request.subject.argv = request.program;
     code = hl_open_program(&request.subject.program, request.subject.argv[0])
                ? hl_check_report(request.report)

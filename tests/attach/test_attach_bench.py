@@ -32,6 +32,20 @@ def test_toggle(targets, plain_output):
 
 
 @pytest.mark.check_all
+def test_until_narrow(targets, plain_output):
+    """Without -n, pairs are measured until the interval is narrow, or as many as it may take."""
+    with attaching.running(targets["exec"], "doze") as target:
+        answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "--seconds", 0.1,
+                                "--metric", METRIC.format(target.pid), timeout=300)
+        assert answer.stdout, answer.stderr
+        found = helpers.json.loads(answer.stdout)
+        ratio = found["ratio"]
+        is_narrow = 50 * (ratio["high"] - ratio["low"]) / ratio["ratio"] <= 2
+        assert 10 <= found["pairs"] <= 60 and (is_narrow or found["pairs"] == 60), found
+        assert target.finish() == plain_output
+
+
+@pytest.mark.check_all
 @pytest.mark.parametrize("attached, number", [
     (False, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGHUP), (False, signal.SIGQUIT), (True, signal.SIGPIPE)])
 def test_interrupted(targets, plain_output, attached, number):

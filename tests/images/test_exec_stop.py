@@ -146,6 +146,8 @@ def test_small_stack(images, program, run, variant):
         if not codes:
             on_image(result, app, image)
         codes.append(plain.returncode)
+        if "hugeld: Argument list too long" in result.stderr:  # the shell's words: those of `hugeld run` take some of it, too
+            continue
         assert result.returncode == plain.returncode, (size, plain, result)
     assert codes[0] == 3 and codes[-1] != 3
 
