@@ -54,6 +54,14 @@ def test_waits(targets, plain_output, mode):
         assert target.finish() == plain_output
 
 
+def test_signal_ignored(targets, plain_output):
+    """A stop is awaited by SIGCHLD, which attach may have inherited as ignored."""
+    with attaching.running(targets["exec"], "futex") as target:
+        for command in "attach", "detach":
+            succeed(helpers.run(["env", "--ignore-signal=CHLD", helpers.HUGELD, command, target.pid]))
+        assert target.finish() == plain_output
+
+
 def test_rest_of_a_sleep(targets, plain_output):
     def move(target):
         results = [command(target.pid) for command in (attach, detach, attach)]

@@ -313,6 +313,15 @@ def test_holes_are_no_image(builder, tmp_path, images, own_store):
     check_not_recommended(images, changed, "too-sparse")
 
 
+def test_little_text_is_not_recommended(builder, tmp_path, images):
+    """A library of 3 MiB, of which 528 KiB are text."""
+    source = tmp_path / "little.s"
+    source.write_text('.text\n.fill 0x84000, 1, 0x90\n.section .rodata\n.fill 0x280000, 1, 1\n')
+    library = builder.compile(tmp_path / "little.so", source, "-shared", "-nostdlib")
+    [file] = helpers.hugeld_json("inspect", "-o", images.options(), library)["files"]
+    assert file["text_bytes"] == 0x84000 and file["verdict"]["way"] in ("nothing", "in-place"), file
+
+
 ARM_TEXT = r"""
     int main(int argc, char **argv) { (void)argv; return argc; }
     int filled = 4711, zero[100000];

@@ -205,6 +205,16 @@ def test_run_script(builder, pool, tmp_path):
     assert (result.returncode, result.stdout) == outcome(helpers.run([script]))[:2]
 
 
+def test_run_set_user_id_program(builder, root, shared_folder):
+    copy = pathlib.Path(shutil.copy(builder.tiny(), shared_folder / "setuid-tiny"))
+    os.chown(copy, 65534, 65534)
+    copy.chmod(0o4755)
+    result = hugeld("run", "--copy", copy)
+    assert (result.returncode, result.stdout) == (4, "tiny\n")
+    assert result.stderr.count("\n") == 1 and "it is set-user-ID" in result.stderr
+    copy.unlink()
+
+
 def test_run_static_program(builder):
     app = builder.tiny("-static")
     result = hugeld("run", "--copy", app)
@@ -258,6 +268,18 @@ def test_inspect_ranges_over_load_addresses(builder):
     assert aligned["range"]["starts"] == 1 and aligned["range"]["text_share_min"] == 1
 
 
+def test_inspect_where_the_kernel_puts_it(builder, tmp_path):
+    """inspect shows the place that each start gives a library, or all places."""
+    library = builder.with_library("dso")[1][0]
+    [file] = hugeld_json("inspect", library)["files"]
+    script = f"import ctypes; ctypes.CDLL('{library}'); print(min(line for line in open('/proc/self/maps') if '{library}' in line))"
+    starts = {int(helpers.run(["/usr/bin/python3", "-c", script]).stdout.partition("-")[0], 16) % helpers.HUGE for _ in range(8)}
+    if file["plan"]["load_bias_of"] == "kernel":
+        assert starts == {int(file["plan"]["load_bias"], 16) % helpers.HUGE}
+    else:
+        assert file["plan"]["load_bias_of"] == "example" and len(starts) > 1
+
+
 def test_inspect_options(builder):
     app = builder.executable("nopie")
     [keep] = hugeld_json("inspect", "-o", "edges=small", app)["files"]
@@ -274,7 +296,8 @@ def test_inspect_why_not(builder):
     [file] = hugeld_json("inspect", builder.with_library("dso-textrel")[1][0])["files"]
     assert file["plan"]["reason"] == "text-relocations"
     [file] = hugeld_json("inspect", builder.tiny("-static"))["files"]
-    assert file["static"] is True and "plan:" not in hugeld("inspect", builder.tiny("-static")).stdout
+    text = hugeld("inspect", builder.tiny("-static")).stdout
+    assert file["static"] is True and "plan:" not in text and "small:" not in text, text
 
 
 def remedies(path, options):
