@@ -194,7 +194,7 @@ def test_bench_leaves_children_alone(worker, pool, tmp_path):
 def test_toggle_without_a_number(worker):
     process = helpers.start([worker, "wait"], stdin=subprocess.PIPE)
     try:
-        result = hugeld("bench", "--pid", process.pid, "--toggle", "--metric", "echo no")
+        result = hugeld("bench", "--pid", process.pid, "--toggle", "--seconds", "0.1", "-n", 6, "--metric", "echo no")
         assert result.returncode == 1 and "printed no number" in result.stderr, result
     finally:
         helpers.end_process(process)
