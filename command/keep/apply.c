@@ -247,8 +247,8 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
     hl_show_progress(1000, "%u images, %" PRIu64 " huge pages; %.60s", apply->made, apply->huge_pages,
                      hl_base_name(wanted->path));
     /* An item of the same version goes if something is wrong with it, or if another way is asked for now. */
-    bool is_broken = present->is_same && record->result == HL_RESULT_MADE && !present->is_whole &&
-                     !record->is_in_place;
+    bool is_broken =
+        present->is_same && record->result == HL_RESULT_MADE && !present->is_whole && !record->is_in_place;
     bool is_other = record->key[0] != '\0' && record->asked != wanted->entry->way;
     remove_old_items(apply, wanted->path, is_broken || is_other ? "" : key, false);
     const struct hl_record *planned = find_planned(apply, wanted->path, key);
@@ -282,11 +282,11 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line key;
     hl_set_image_key(&key, &wanted->state);
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
-    struct hl_present present = {
-        .uptime = find_uptime(),
-        .is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
-        .is_named = wanted->is_named,
-        .is_wanted = apply->retries};
+    struct hl_present present = {.uptime = find_uptime(),
+                                 .is_same =
+                                     strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
+                                 .is_named = wanted->is_named,
+                                 .is_wanted = apply->retries};
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;

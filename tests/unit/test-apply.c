@@ -105,9 +105,8 @@ static void test_unnamed(void **state) {
 /* --- the file of the records --- */
 
 static struct hl_store t_open_store(const struct t_tree *tree) {
-    return (struct hl_store){.folder = open(tree->root, O_RDONLY | O_DIRECTORY),
-                             .owner = geteuid(),
-                             .geometry = t_geometry};
+    return (struct hl_store){
+        .folder = open(tree->root, O_RDONLY | O_DIRECTORY), .owner = geteuid(), .geometry = t_geometry};
 }
 
 static void test_records(void **state) {

@@ -95,9 +95,10 @@ static void test_runs(void **state) {
     for (size_t i = 0; i < t_n; i++) {
         bool is_last = i == t_n - 1;
         size_t at = i - T_WARM_UP;
-        enum hl_side side = i < T_WARM_UP ? warm_up[i] : is_last ? HL_ON_HUGE
-                            : (at / 2 + at) % 2 == 0           ? HL_PLAIN
-                                                               : HL_ON_HUGE;
+        enum hl_side side = i < T_WARM_UP            ? warm_up[i]
+                            : is_last                ? HL_ON_HUGE
+                            : (at / 2 + at) % 2 == 0 ? HL_PLAIN
+                                                     : HL_ON_HUGE;
         assert_int_equal(t_runs[i].side, side);
         assert_int_equal(t_runs[i].is_traced, i == 0 || i == 2 || is_last);
         assert_int_equal(t_runs[i].is_verbose, i == 2 || is_last);
@@ -117,7 +118,8 @@ static void test_alternating_program(void **state) {
     (void)state;
     struct hl_bench bench;
     assert_int_equal(t_measure(&bench, t_alternate, false), 0);
-    struct hl_ratio ratio = hl_compare_pairs(bench.value[HL_PLAIN][HL_WALL], bench.value[HL_ON_HUGE][HL_WALL], T_PAIRS);
+    struct hl_ratio ratio =
+        hl_compare_pairs(bench.value[HL_PLAIN][HL_WALL], bench.value[HL_ON_HUGE][HL_WALL], T_PAIRS);
     assert_string_equal(hl_name_ratio(&ratio), "no difference");
     assert_true(hl_half_width(&ratio) > 50);
 }
@@ -171,7 +173,9 @@ static void test_refused(void **state) {
     } rows[] = {
         {t_differ, 11, "standard output differs on huge pages"},
         {t_complain, 3, "standard error differs on huge pages"},
-        {t_die, 3, "signal 11 (Segmentation fault) on huge pages, exit status 0 without hugeld; hugeld said: main: a reason"},
+        {t_die, 3,
+         "signal 11 (Segmentation fault) on huge pages, exit status 0 without hugeld; hugeld said: main: a "
+         "reason"},
         {t_die_sometimes, 2, "ends differently from run to run (exit status 0, then exit status 3)"},
         {t_fail, 1, "exit status 3 when run without hugeld"},
         {t_move_nothing, 3, "nothing moved: main: text stays: no huge page is free"},
@@ -205,7 +209,8 @@ static struct hl_ratio t_compare(const double *plain, const double *huge, size_t
 /* The middle half of the pairs by their ratios: neither the best nor the worst of them counts. */
 static void test_ratio(void **state) {
     (void)state;
-    const double plain[] = {100, 100, 100, 100, 100, 100, 100, 100}, huge[] = {90, 1, 92, 91, 1000, 2, 93, 2000};
+    const double plain[] = {100, 100, 100, 100, 100, 100, 100, 100},
+                 huge[] = {90, 1, 92, 91, 1000, 2, 93, 2000};
     const double same[] = {50, 50, 50, 50, 50, 50, 50, 50};
     struct hl_ratio ratio = t_compare(plain, huge, 8);
     assert_true(ratio.known);
@@ -259,12 +264,13 @@ static void test_verdict(void **state) {
         unsigned wall, processor;
         const char *verdict;
     } rows[] = {
-        {FASTER, SAME, "faster"},     {SAME, FASTER, "faster"},        {SLOWER, FASTER, "faster"},
-        {FASTER, SLOWER, "faster"},   {SLOWER, SAME, "slower"},        {SAME, SLOWER, "slower"},
+        {FASTER, SAME, "faster"},      {SAME, FASTER, "faster"},         {SLOWER, FASTER, "faster"},
+        {FASTER, SLOWER, "faster"},    {SLOWER, SAME, "slower"},         {SAME, SLOWER, "slower"},
         {SAME, SAME, "no difference"}, {UNKNOWN, SAME, "no difference"}, {UNKNOWN, FASTER, "faster"},
     };
     for (size_t i = 0; i < T_COUNT(rows); i++)
-        assert_string_equal(hl_find_verdict(&ratios[rows[i].wall], &ratios[rows[i].processor]), rows[i].verdict);
+        assert_string_equal(hl_find_verdict(&ratios[rows[i].wall], &ratios[rows[i].processor]),
+                            rows[i].verdict);
 }
 
 static void test_median(void **state) {
@@ -276,9 +282,9 @@ static void test_median(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_runs),    cmocka_unit_test(test_alternating_program),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_ratio),   cmocka_unit_test(test_unknown),
+        cmocka_unit_test(test_runs),     cmocka_unit_test(test_alternating_program),
+        cmocka_unit_test(test_refused),  cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_ratio),    cmocka_unit_test(test_unknown),
         cmocka_unit_test(test_interval), cmocka_unit_test(test_verdict),
         cmocka_unit_test(test_median),
     };

@@ -233,7 +233,8 @@ static void test_many_pages(void **state) {
     for (unsigned i = 0; i < 2; i++) {
         const struct hl_surveyed *program = &survey.program[i];
         unsigned which = strcmp(program->path, "/bin/other") == 0;
-        uint64_t likely = (uint64_t)hl_estimate_seen(pages[which], once[which], twice[which]) * T_PAGE, sum = 0;
+        uint64_t likely = (uint64_t)hl_estimate_seen(pages[which], once[which], twice[which]) * T_PAGE,
+                 sum = 0;
         assert_int_equal(program->samples, samples[which]);
         assert_int_equal(program->hot_bytes, pages[which] * T_PAGE);
         assert_int_equal(program->likely_bytes, likely < T_TEXT ? likely : T_TEXT);
@@ -264,7 +265,8 @@ static void test_lost(void **state) {
     static const struct {
         uint64_t samples, lost;
         bool undecided;
-    } rows[] = {{0, 0, false}, {99, 1, false}, {98, 2, true}, {9900, 100, false}, {9900, 101, true}, {0, 1, true}};
+    } rows[] = {{0, 0, false},      {99, 1, false},    {98, 2, true},
+                {9900, 100, false}, {9900, 101, true}, {0, 1, true}};
     for (size_t i = 0; i < T_COUNT(rows); i++) {
         struct hl_survey survey;
         t_begin(state);

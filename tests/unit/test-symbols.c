@@ -314,12 +314,9 @@ static void test_not_standard_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_symbols),
-        cmocka_unit_test(test_moved_tables),
-        cmocka_unit_test(test_half_moved_tables),
-        cmocka_unit_test(test_moved_table_that_overflows),
-        cmocka_unit_test(test_wild_names),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_symbols),         cmocka_unit_test(test_moved_tables),
+        cmocka_unit_test(test_half_moved_tables),  cmocka_unit_test(test_moved_table_that_overflows),
+        cmocka_unit_test(test_wild_names),         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_truncated),
 
         cmocka_unit_test(test_not_standard_error),
