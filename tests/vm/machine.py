@@ -80,7 +80,8 @@ def qemu_command(guest, kernel, image, accelerator, serial, arguments=()):
         words, disk = ["rdinit=/init"], ["-initrd", str(image)]
     else:
         words = [f"root=PARTUUID={DISK_SIGNATURE:08x}-01", "rw", "init=/init"]
-        disk = ["-drive", f"file={image},format=raw,if=none,id=disk,snapshot=on", "-device", "nvme,serial=disk,drive=disk"]
+        disk = ["-device", "nvme,id=disks,serial=disks", "-drive", f"file={image},format=raw,if=none,id=disk,snapshot=on",
+                "-device", "nvme-ns,drive=disk,bus=disks,nsid=1"]
     # smaps of Debian's 6.1 leaves out huge pages that NUMA balancing has just unmapped, to learn who uses them.
     words += [*guest.words, f"console={guest.console}", "quiet", "panic=-1", "mitigations=off", "numa_balancing=disable",
              "nokaslr", f"hugeld.results={guest.results}", f"hugeld.cases={guest.name}", *arguments]
