@@ -123,7 +123,7 @@ $B/start/%.o: command/%.c $(CONFIG)
 
 $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -ljansson -lm
+	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -ljansson -lm $(LIBRARIES)
 
 # The parts of the command that need no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,measure/tlb lib/basics lib/common)
@@ -132,6 +132,10 @@ $B/tests/test-sample: $(patsubst %,$B/command/%.o,measure/sample-read)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,lib/basics lib/local lib/elf-file lib/process lib/objects lib/status)
 $B/tests/test-local: $(patsubst %,$B/command/%.o,lib/local lib/basics lib/elf-file lib/program lib/process lib/objects lib/status image/eligible)
 $B/tests/test-local: override LDFLAGS += -Wl,--wrap=fdopendir
+# These need most of it.
+$B/tests/test-bench $B/tests/test-survey: $(filter-out %/hugeld-command.o,$(command))
+$B/tests/test-bench $B/tests/test-survey: LIBRARIES = -pthread -lelf $(LZMA)
+$B/tests/test-apply: $(patsubst %,$B/command/%.o,keep/record lib/lock lib/basics lib/common)
 
 $(units): $B/%: % $(CONFIG)
 	@mkdir -p $(@D)

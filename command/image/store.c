@@ -281,7 +281,7 @@ static bool has_size(const struct hl_store *store, const char *size) {
 
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
 static int lock_folder(struct hl_store *store, bool waits) {
-    int lock = hl_lock_path(store->folder, HL_LOCK_FILE, waits);
+    int lock = hl_lock_path(store->folder, HL_LOCK_FILE, waits ? &hl_lock_clock : NULL);
     store->lock = lock < 0 ? -1 : lock;
     return lock < 0 ? lock : 0;
 }

@@ -14,18 +14,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Seconds until an attempt in vain is repeated: twice as long each time, up to a day. */
-#define DELAY 300.0
-#define DELAY_MAX 86400.0
-/* The runs until an image that no entry names is removed. */
-#define RUNS_UNNAMED 2
+/* Seconds, for --every. */
+#define EVERY_MAX 86400.0
 
 void hl_note_problem(struct hl_apply *apply, char *text) {
     hl_hide_progress();
@@ -215,22 +211,16 @@ static bool is_still_in_place(const struct hl_apply *apply, const struct hl_want
 }
 
 /* Notes in RECORD what came out of the attempt, and when it may be repeated. */
-static void keep_outcome(struct hl_record *record, const struct hl_add_outcome *outcome, const char *key,
-                         unsigned asked, bool was_tried) {
+static void keep_outcome(struct hl_record *record, const struct hl_present *present,
+                         const struct hl_add_outcome *outcome, const char *key, unsigned asked) {
     bool is_made = outcome->result == HL_SHARE_MADE || outcome->result == HL_SHARE_PRESENT;
     enum hl_result result = is_made                               ? HL_RESULT_MADE
                             : outcome->result == HL_SHARE_NOTHING ? HL_RESULT_NOTHING
                             : outcome->is_pending                 ? HL_RESULT_PENDING
                                                                   : HL_RESULT_REFUSED;
-    bool is_partial = is_made && outcome->is_in_place && outcome->sentence != NULL;
-    bool is_vain = result == HL_RESULT_PENDING || result == HL_RESULT_REFUSED || is_partial;
-    record->delay = !is_vain                         ? 0
-                    : was_tried && record->delay > 0 ? fmin(2 * record->delay, DELAY_MAX)
-                                                     : DELAY;
-    record->result = result;
+    hl_note_attempt(record, present, result, is_made && outcome->is_in_place && outcome->sentence != NULL);
     record->is_in_place = outcome->is_in_place;
     record->asked = asked;
-    record->tried = find_uptime();
     hl_replace_text(&record->key, outcome->key.bytes > 0 ? outcome->key.at : key);
     hl_replace_text(&record->reason, outcome->reason);
     hl_replace_text(&record->sentence,
@@ -250,13 +240,15 @@ static const struct hl_record *find_planned(const struct hl_apply *apply, const 
 
 /* Tries to put the file on huge pages, and notes the result. */
 static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, struct hl_record *record,
-                    const char *key, bool was_tried, bool is_broken) {
+                    const struct hl_present *present, const char *key) {
     struct hl_add_outcome outcome;
     unsigned flags = (apply->any_disk ? HL_ADD_ANY_DISK : 0) | (apply->is_dry ? HL_ADD_DRY : 0) |
                      (wanted->is_named ? 0 : HL_ADD_IF_WORTH) | wanted->entry->way;
     hl_show_progress(1000, "%u images, %" PRIu64 " huge pages; %.60s", apply->made, apply->huge_pages,
                      hl_base_name(wanted->path));
     /* An item of the same version goes if something is wrong with it, or if another way is asked for now. */
+    bool is_broken =
+        present->is_same && record->result == HL_RESULT_MADE && !present->is_whole && !record->is_in_place;
     bool is_other = record->key[0] != '\0' && record->asked != wanted->entry->way;
     remove_old_items(apply, wanted->path, is_broken || is_other ? "" : key, false);
     const struct hl_record *planned = find_planned(apply, wanted->path, key);
@@ -264,7 +256,7 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
         outcome = (struct hl_add_outcome){.result = HL_SHARE_PRESENT, .is_in_place = planned->is_in_place};
     else
         hl_add_path(&outcome, &apply->store, wanted->path, flags);
-    keep_outcome(record, &outcome, key, wanted->entry->way, was_tried);
+    keep_outcome(record, present, &outcome, key, wanted->entry->way);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
     remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
@@ -290,20 +282,21 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line key;
     hl_set_image_key(&key, &wanted->state);
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
-    bool is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way;
-    bool is_made = is_same && record->result == HL_RESULT_MADE;
-    bool is_vain = is_same && record->delay > 0; /* nothing came of the last attempt, or not everything */
-    bool is_due = apply->retries || find_uptime() >= record->tried + record->delay;
+    struct hl_present present = {.uptime = find_uptime(),
+                                 .is_same =
+                                     strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
+                                 .is_named = wanted->is_named,
+                                 .is_wanted = apply->retries};
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;
-    bool is_whole =
-        is_made && (record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted));
-    if ((is_vain && !is_due && !(is_made && !is_whole)) || (is_whole && !is_vain) ||
-        (is_same && record->result == HL_RESULT_NOTHING && !(wanted->is_named && apply->retries)))
-        count_result(apply, wanted, record);
+    if (present.is_same && record->result == HL_RESULT_MADE)
+        present.is_whole =
+            record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted);
+    if (hl_is_attempt_due(record, &present))
+        attempt(apply, wanted, record, &present, key.at);
     else
-        attempt(apply, wanted, record, key.at, is_vain, is_made && !is_whole && !record->is_in_place);
+        count_result(apply, wanted, record);
 }
 
 /* --- what no entry names --- */
@@ -351,12 +344,12 @@ static void prune(struct hl_apply *apply) {
         if (is_unmounted(&items[i]))
             continue;
         struct hl_record *record = hl_add_record(&apply->records, items[i].origin);
-        record->unnamed++;
+        bool goes = hl_note_unnamed(record);
         record->result = HL_RESULT_MADE;
         record->is_in_place = items[i].is_in_place;
         hl_replace_text(&record->key, items[i].key);
         apply->records.changed = true;
-        if (record->unnamed >= RUNS_UNNAMED && remove_item(apply, &items[i]) == 0) {
+        if (goes && remove_item(apply, &items[i]) == 0) {
             say_removed(apply, &items[i], "since no list names it");
             record->is_gone = true;
         }
@@ -491,7 +484,7 @@ static double parse_time(const char *text) {
     char unit = 's', rest;
     int n = sscanf(text, "%lf%c%c", &number, &unit, &rest);
     double seconds = number * (unit == 's' ? 1 : unit == 'm' ? 60 : unit == 'h' ? 3600 : 0);
-    return n > 0 && n < 3 && seconds >= 1 && seconds <= DELAY_MAX ? seconds : 0;
+    return n > 0 && n < 3 && seconds >= 1 && seconds <= EVERY_MAX ? seconds : 0;
 }
 
 /* The administrator's `systemctl stop` holds until the next boot, since the link by which the timer is enabled stays. */

@@ -333,7 +333,7 @@ static int lock_lists(struct request *request) {
             *at = '/';
     }
     request->folder = hl_open_trusted(AT_FDCWD, folder, O_RDONLY | O_DIRECTORY, geteuid());
-    int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", true);
+    int lock = request->folder < 0 ? request->folder : hl_lock_path(request->folder, ".lock", &hl_lock_clock);
     if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing it for ten seconds; try again later", folder);
     else if (lock < 0 && !(request->disables && lock == -ENOENT))

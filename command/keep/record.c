@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,6 +13,11 @@
 
 /* More than it ever has; fallocate(2) wants an end. */
 #define BYTES_MAX (1 << 30)
+/* Seconds until an attempt in vain is repeated: twice as long each time, up to a day. */
+#define DELAY 300.0
+#define DELAY_MAX 86400.0
+/* The runs until an image that no entry names is removed. */
+#define RUNS_UNNAMED 2
 
 const char *hl_result_name(enum hl_result result) {
     static const char *const names[HL_RESULTS] = {"made", "nothing", "refused", "pending"};
@@ -44,6 +50,28 @@ static bool read_record(FILE *in, struct hl_record *record) {
         free_record(record);
     return is_whole;
 }
+
+bool hl_is_attempt_due(const struct hl_record *record, const struct hl_present *present) {
+    if (!present->is_same)
+        return true;
+    if (record->result == HL_RESULT_NOTHING)
+        return present->is_named && present->is_wanted;
+    bool is_over = present->is_wanted || present->uptime >= record->tried + record->delay;
+    if (record->result == HL_RESULT_MADE)
+        return !present->is_whole || (record->delay > 0 && is_over);
+    return is_over;
+}
+
+void hl_note_attempt(struct hl_record *record, const struct hl_present *present, enum hl_result result,
+                     bool is_partial) {
+    bool is_vain = result == HL_RESULT_PENDING || result == HL_RESULT_REFUSED || is_partial;
+    bool is_again = present->is_same && record->delay > 0;
+    record->delay = !is_vain ? 0 : is_again ? fmin(2 * record->delay, DELAY_MAX) : DELAY;
+    record->result = result;
+    record->tried = present->uptime;
+}
+
+bool hl_note_unnamed(struct hl_record *record) { return ++record->unnamed >= RUNS_UNNAMED; }
 
 static int compare_records(const void *a, const void *b) {
     return strcmp(((const struct hl_record *)a)->path, ((const struct hl_record *)b)->path);

@@ -45,29 +45,34 @@ static pid_t find_holder(int file) {
     return found;
 }
 
-static int lock_file(int file, bool waits) {
-    const struct timespec pause = {0, PAUSE_MS * 1000000L};
-    double end = hl_now_ms() + WAIT_MS;
+static void sleep_ms(long ms) { nanosleep(&(struct timespec){0, ms * 1000000L}, NULL); }
+
+const struct hl_lock_clock hl_lock_clock = {hl_now_ms, sleep_ms};
+
+static int lock_file(int file, const struct hl_lock_clock *clock) {
+    double start = clock != NULL ? clock->now_ms() : 0;
     bool has_said = false;
     while (flock(file, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EINTR && (errno != EWOULDBLOCK || !waits || hl_now_ms() >= end))
+        if (errno == EINTR)
+            continue;
+        if (errno != EWOULDBLOCK || clock == NULL || clock->now_ms() >= start + WAIT_MS)
             return -errno;
         pid_t holder = has_said ? 0 : find_holder(file);
-        if (!has_said && hl_now_ms() > end - WAIT_MS + SAY_MS) {
+        if (!has_said && clock->now_ms() > start + SAY_MS) {
             hl_warn("waiting for process %d, which has the lock", holder);
             has_said = true;
         }
-        nanosleep(&pause, NULL);
+        clock->sleep_ms(PAUSE_MS);
     }
     return 0;
 }
 
-int hl_lock_path(int folder, const char *name, bool waits) {
+int hl_lock_path(int folder, const char *name, const struct hl_lock_clock *clock) {
     for (;;) {
         int lock = openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (lock < 0)
             return -errno;
-        int result = lock_file(lock, waits);
+        int result = lock_file(lock, clock);
         if (result == 0 && hl_is_at(lock, folder, name))
             return lock;
         close(lock); /* the previous holder has removed the file */

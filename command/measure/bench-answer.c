@@ -49,10 +49,8 @@ static const char *find_pages(const json_t *maps) {
     return is_copied ? " of private copies" : "";
 }
 
-/* The verdict of a measurement: "faster" if either time is shorter. */
 static const char *find_verdict(const struct hl_ratio *ratios) {
-    const char *wall = hl_name_ratio(&ratios[HL_WALL]), *processor = hl_name_ratio(&ratios[HL_PROCESSOR]);
-    return strcmp(processor, "faster") == 0 || wall[0] == 'n' ? processor : wall;
+    return hl_find_verdict(&ratios[HL_WALL], &ratios[HL_PROCESSOR]);
 }
 
 /* "uses 8.7 % less processor time", "wall time: no difference seen (±20 %)"; the caller frees it. */

@@ -171,7 +171,7 @@ static int check_trial(struct hl_bench *bench, enum hl_side side, const json_t *
 
 /* Runs SIDE once.  0, or the exit code after one line. */
 static int try_side(struct hl_bench *bench, enum hl_side side, json_t *maps, struct hl_trial *trial) {
-    int result = hl_try_program(bench->subject, side, maps, -1, trial);
+    int result = bench->try_program(bench->subject, side, maps, -1, trial);
     if (result != 0)
         return refuse_start(bench, -result);
     if (bench->reference.said == NULL) /* this is the first run */
@@ -299,6 +299,13 @@ static int look_again(struct hl_bench *bench) {
     return code;
 }
 
+int hl_measure_sides(struct hl_bench *bench, struct hl_own_store *own, bool ignore_failure) {
+    int code = warm_up(bench, own, ignore_failure);
+    if (code == 0)
+        code = measure_pairs(bench);
+    return code != 0 ? code : look_again(bench);
+}
+
 static void count_sides(struct hl_bench *bench) {
     hl_find_counters(&bench->counters);
     if (bench->counters.events == NULL)
@@ -312,6 +319,7 @@ static void count_sides(struct hl_bench *bench) {
 static int measure_program(struct request *request) {
     struct hl_bench bench = {
         .subject = &request->subject,
+        .try_program = hl_try_program,
         .pairs = request->pairs,
         .at_once = request->at_once,
         .own_images = json_array(),
@@ -326,11 +334,7 @@ static int measure_program(struct request *request) {
     }
     char *asked = request->subject.run.options;
     request->subject.run.options = hl_join_options(asked, NULL); /* the store is added */
-    int code = warm_up(&bench, &own, request->ignore_failure);
-    if (code == 0)
-        code = measure_pairs(&bench);
-    if (code == 0)
-        code = look_again(&bench);
+    int code = hl_measure_sides(&bench, &own, request->ignore_failure);
     if (code == 0)
         count_sides(&bench);
     hl_remove_own_store(&own);

@@ -54,6 +54,9 @@ struct hl_counters {
 /* The measured values: PAIRS of each metric for each side, in the order of the pairs. */
 struct hl_bench {
     struct hl_subject *subject;
+    /* Runs the program: hl_try_program, or a test's. */
+    int (*try_program)(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
+                       struct hl_trial *trial);
     size_t pairs;
     bool at_once;              /* both sides of a pair at the same time */
     int processors[HL_SIDES];  /* the sides' processors in the first pair */
@@ -65,5 +68,10 @@ struct hl_bench {
     json_t *own_images; /* the files that had no image, so that one was made for the measurement */
     char *lack;         /* why one could not be made; or NULL */
 };
+
+struct hl_own_store;
+/* Runs both sides of BENCH, in which SUBJECT, TRY_PROGRAM, PAIRS and arrays for all values and maps are set, and keeps what they
+   took.  Its images stay in OWN.  0, or the exit code after one line. */
+int hl_measure_sides(struct hl_bench *bench, struct hl_own_store *own, bool ignore_failure);
 
 #endif

@@ -93,3 +93,8 @@ const char *hl_name_ratio(const struct hl_ratio *ratio) {
         return "faster";
     return ratio->known && ratio->low > 1 ? "slower" : "no difference";
 }
+
+const char *hl_find_verdict(const struct hl_ratio *wall, const struct hl_ratio *processor) {
+    const char *of_wall = hl_name_ratio(wall), *of_processor = hl_name_ratio(processor);
+    return strcmp(of_processor, "faster") == 0 || of_wall[0] == 'n' ? of_processor : of_wall;
+}

@@ -22,6 +22,9 @@ static inline double hl_half_width(const struct hl_ratio *ratio) {
 /* "faster", "slower" or "no difference"; static. */
 const char *hl_name_ratio(const struct hl_ratio *ratio);
 
+/* The same for a measurement: "faster" if either time is shorter. */
+const char *hl_find_verdict(const struct hl_ratio *wall, const struct hl_ratio *processor);
+
 struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n);
 
 #endif

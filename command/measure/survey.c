@@ -99,12 +99,18 @@ static int tell(const struct hl_survey *survey, const struct request *request) {
 }
 
 static int survey_processes(const struct request *request) {
+    static const struct hl_sample_source kernel = {.now_ms = hl_now_ms,
+                                                   .open = hl_open_sampler,
+                                                   .read = hl_read_samples,
+                                                   .count = hl_count_samples,
+                                                   .close = hl_close_sampler,
+                                                   .resolve = hl_resolve_sample};
     struct hl_survey survey = {0};
     struct hl_survey_filter filter = {.all_users = request->all_users, .pid = request->pid};
     int code = find_programs(&filter, request);
     if (code == 0) {
         hl_check_tlb(&survey.tlb);
-        code = hl_watch_processes(&survey, &filter, request->seconds);
+        code = hl_watch_processes(&survey, &filter, request->seconds, &kernel);
     }
     for (size_t i = 0; code == 0 && i < survey.n_programs; i++)
         hl_advise(&survey.program[i], &survey);

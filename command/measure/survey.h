@@ -98,8 +98,21 @@ struct hl_survey_filter {
     pid_t pid;            /* only this process; or 0 */
 };
 
-/* Watches the processes of FILTER for SECONDS.  0, or the exit code after one line. */
-int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds);
+/* The clock of the window, and what is sampled in it: functions of basics.h, sample.h and sample-resolve.h, or a test's. */
+struct hl_sample_source {
+    double (*now_ms)(void);
+    int (*open)(struct hl_sampler **opened, const struct hl_sampler_request *request);
+    void (*read)(struct hl_sampler *sampler, double ms,
+                 void (*handle)(void *data, const struct hl_sample *sample), void *data);
+    const struct hl_sampler_counts *(*count)(struct hl_sampler *sampler);
+    void (*close)(struct hl_sampler *sampler);
+    void (*resolve)(struct hl_resolver *resolver, const struct hl_sample *sample,
+                    struct hl_sample_place *place);
+};
+
+/* Watches the processes of FILTER for SECONDS, by the samples of SOURCE.  0, or the exit code after one line. */
+int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds,
+                       const struct hl_sample_source *source);
 void hl_free_survey(struct hl_survey *survey);
 
 /* Finds what hugeld can do for PROGRAM. */

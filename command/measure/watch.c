@@ -46,6 +46,7 @@ struct spot {
 struct watch {
     struct hl_survey *survey;
     const struct hl_survey_filter *filter;
+    const struct hl_sample_source *source;
     size_t n;
     struct watched *process;
     int code;       /* 0, or the exit code: one line was printed */
@@ -266,7 +267,7 @@ static void count_sample(void *data, const struct hl_sample *sample) {
     struct hl_sample_place place;
     if (sample->process == getpid())
         return;
-    hl_resolve_sample(watch->resolver, sample, &place);
+    watch->source->resolve(watch->resolver, sample, &place);
     /* Process 0 is one in another PID namespace. */
     survey->samples_ended += place.kind == HL_PLACE_ENDED && sample->process != 0;
     survey->samples_refused +=
@@ -303,7 +304,7 @@ static int sample_threads(struct watch *watch, struct hl_sampler **sampler, unsi
     request.thread = thread;
     watch->survey->of_threads = true;
     watch->survey->hz = hz;
-    int result = request.n_threads > 0 ? hl_open_sampler(sampler, &request) : -ESRCH;
+    int result = request.n_threads > 0 ? watch->source->open(sampler, &request) : -ESRCH;
     free(thread);
     return result;
 }
@@ -314,7 +315,7 @@ static int begin_to_sample(struct watch *watch, struct hl_sampler **sampler) {
     if (watch->filter->pid != 0)
         return sample_threads(watch, sampler, HL_SAMPLER_HZ_ONE);
     watch->survey->hz = request.hz;
-    int result = hl_open_sampler(sampler, &request);
+    int result = watch->source->open(sampler, &request);
     if (result == -EACCES || result == -EPERM)
         result = sample_threads(watch, sampler, HL_SAMPLER_HZ);
     return result;
@@ -323,17 +324,18 @@ static int begin_to_sample(struct watch *watch, struct hl_sampler **sampler) {
 /* SAMPLER: NULL if there is no process to sample. */
 static void sample_window(struct watch *watch, struct hl_sampler *sampler, double seconds) {
     struct hl_survey *survey = watch->survey;
-    double start = hl_now_ms(), end = start + seconds * 1e3, rest;
-    while (sampler != NULL && (rest = end - hl_now_ms()) > 0) {
+    const struct hl_sample_source *source = watch->source;
+    double start = source->now_ms(), end = start + seconds * 1e3, rest;
+    while (sampler != NULL && (rest = end - source->now_ms()) > 0) {
         hl_show_progress(0, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
-        hl_read_samples(sampler, rest, count_sample, watch);
+        source->read(sampler, rest, count_sample, watch);
     }
     hl_hide_progress();
-    survey->seconds = (hl_now_ms() - start) / 1e3;
+    survey->seconds = (source->now_ms() - start) / 1e3;
     if (sampler == NULL)
         return;
-    hl_read_samples(sampler, 0, count_sample, watch);
-    survey->sampled = *hl_count_samples(sampler);
+    source->read(sampler, 0, count_sample, watch);
+    survey->sampled = *source->count(sampler);
     survey->undecided = hl_lost_too_many(&survey->sampled);
 }
 
@@ -470,8 +472,9 @@ static void make_programs(struct watch *watch) {
     free(frequency);
 }
 
-int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds) {
-    struct watch watch = {.survey = survey, .filter = filter};
+int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds,
+                       const struct hl_sample_source *source) {
+    struct watch watch = {.survey = survey, .filter = filter, .source = source};
     struct hl_sampler *sampler = NULL;
     struct timespec now;
     clock_gettime(CLOCK_BOOTTIME, &now);
@@ -484,7 +487,7 @@ int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *
     if (watch.code == 0) {
         watch.resolver = hl_open_resolver();
         sample_window(&watch, sampler, seconds);
-        hl_close_sampler(sampler);
+        source->close(sampler);
         hl_close_resolver(watch.resolver);
         find_processes(&watch);
     }

@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import shutil
+import signal
 import socket
 
 import helpers
@@ -60,6 +61,14 @@ def test_thp_disabled(targets, plain_output):
         attaching.wait_in_call(target.pid)
         check_there_and_back(target)
         assert target.huge_bytes() >= 2 * helpers.HUGE and target.status("THP_enabled") == "0"
+        assert target.finish() == plain_output
+
+
+def test_signal_ignored(targets, plain_output):
+    """A stop is awaited by SIGCHLD, which attach may have inherited as ignored."""
+    with attaching.running(targets["exec"], "futex") as target:
+        for move in attach, detach:
+            succeed(move(target.pid, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)))
         assert target.finish() == plain_output
 
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 import helpers
-from worlds import APP, OTHER, SYSTEM, USER
+from worlds import APP, SYSTEM, USER
 
 
 def done(result, status=0):
@@ -91,7 +91,7 @@ def test_what_cannot_be_read_removes_nothing(world, what):
         told = answer(world, status=1)
         assert len(told["problems"]) == 1 and told["problems"][0] in told["error"]["message"], told
         assert len(world.left()) == 3
-    assert world.hugeld("list").returncode == (1 if what != "folder" else 1)
+    assert world.hugeld("list").returncode == 1
 
 
 def test_list_that_is_not_read_to_its_end(world, strace):
@@ -207,10 +207,6 @@ def test_pending_says_why_everywhere(world):
     assert 'hugeld_pending{reason="none"} 0\n' in metrics and "hugeld_effective 0\n" in metrics
 
 
-def delay(world):
-    return float(world.path(f"{SYSTEM}/.records").read_text().split("\0")[0].split()[5])
-
-
 @pytest.mark.parametrize("spare, status", [(8, 3), (64, 0)])
 def test_memory_margin(world, spare, status):
     """15 % of the memory without the pool, and the image's 16 MiB, are available afterwards, or there is no image."""
@@ -225,25 +221,6 @@ def test_memory_margin(world, spare, status):
     told = answer(world, status=status)
     assert [(file["result"], file["reason"]) for file in told["files"]] == [("made", None) if status == 0 else ("pending", "memory")]
     assert status == 0 or "less than 15 % of the memory" in told["files"][0]["sentence"]
-
-
-def test_delay_doubles(world):
-    """From five minutes to a day, by a clock that nobody sets."""
-    world.settings(store_size="4M")
-    world.lists("mine", APP)
-    records = world.path(f"{SYSTEM}/.records")
-    expected = 300
-    for _ in range(11):
-        assert world.hugeld("apply").returncode == 3
-        assert delay(world) == min(expected, 86400)
-        expected *= 2
-        numbers, *texts = records.read_text().split("\0")
-        *first, tried, waits = numbers.split()
-        first.append(str(int(tried) - int(waits)))  # as if the delay had passed
-        records.write_text("\0".join([" ".join([*first, waits]), *texts]))
-    path = world.path(APP)
-    path.chmod(0o755)  # another version, which is tried at once
-    assert world.hugeld("apply").returncode == 3 and delay(world) == 300
 
 
 @pytest.mark.parametrize("days", [-10, 10])
@@ -319,21 +296,17 @@ def test_dry_run(world):
 
 # --- what can be wrong ---
 
-HOSTILE_LINES = {
-    "relative": "programs/app", "word": f"{APP} nonsense", "way": f"{APP} way=both", "unit without files": "a.service",
-    "relative file": "a.service app", "two masks": f"!{APP} {APP}", "mask of nothing": "!", "escape at the end": "app\\",
-}
+HOSTILE_LINES = ["programs/app", f"{APP} nonsense", f"{APP} way=both", "a.service", "a.service app", f"!{APP} {APP}", "!", "app\\", f"{APP}\0/etc"]
 
 
-@pytest.mark.parametrize("what", HOSTILE_LINES)
-def test_wrong_line(world, what):
-    """One line says where, in the list and for apply; the others count."""
-    world.lists("mine", "# first", HOSTILE_LINES[what], APP)
-    result = world.hugeld("apply")
-    assert result.returncode == 1 and result.stderr.startswith("hugeld: /etc/hugeld/enabled.d/mine.list:2: "), result
-    assert result.stderr.count("\n") == 1 and states(world) == {APP: "fresh"}
-    listed = world.hugeld("list")
-    assert listed.returncode == 1 and "/etc/hugeld/enabled.d/mine.list:2: " in listed.stderr
+def test_wrong_lines(world):
+    """One line says for each where it is, in apply and list; the others count."""
+    world.lists("mine", "# first", *HOSTILE_LINES, APP)
+    for command in "apply", "list":
+        result = world.hugeld(command)
+        where = re.findall(r"^hugeld: /etc/hugeld/enabled.d/mine.list:(\d+): ", result.stderr, re.M)
+        assert result.returncode == 1 and where == [str(2 + i) for i in range(len(HOSTILE_LINES))], result
+    assert result.stderr.count("\n") == len(HOSTILE_LINES) and states(world) == {APP: "fresh"}
 
 
 @pytest.mark.parametrize("what", ["user's", "group's", "fifo", "folder", "large", "folder of lists"])
@@ -445,7 +418,7 @@ def test_killed_while_it_prunes(world, call, when):
     assert states(world) == {APP: "fresh"} and sorted(os.listdir(world.path(SYSTEM))) == kept and world.hugeld("list", "--check").returncode == 0
 
 
-@pytest.mark.parametrize("records", [None, "", "nonsense\n", "0 0 0 0 0 0", "0 0 0 0 0 0\0relative\0key\0\0\0" * 3, "9 9 9 9 9 9\0/a\0\0\0\0", "\0" * 9])
+@pytest.mark.parametrize("records", [None, "nonsense\n"])
 def test_records_that_were_damaged(world, records):
     """Or lost: what the store has stays, also where a list asks for that way."""
     world.lists("mine", f"{APP} way=image")
@@ -474,17 +447,17 @@ def test_room_for_the_records(world):
 
 
 def test_waiting_names_the_other(world):
-    """Whoever waits says for which process, and gives up."""
+    """Whoever waits says for which process, and goes on as soon as that has ended."""
     world.enable(APP)
     holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == "ready\n"
-        result = world.hugeld("apply")
-        assert result.returncode == 1 and re.search(r"waiting for process \d+, which has the lock", result.stderr), result
-        assert "another process has been changing this store" in result.stderr
+        waiting = helpers.start(world.command("/run/bin/hugeld", "apply"))
+        assert re.search(r"waiting for process \d+, which has the lock", waiting.stderr.readline())
     finally:
         helpers.end_process(holder)
-    done(world.hugeld("apply"))
+    assert waiting.wait(helpers.PATIENCE) == 0
+    helpers.end_process(waiting)
 
 
 # --- who has it ---
@@ -507,7 +480,7 @@ def test_effective(world):
 
 @pytest.mark.xdist_group("locked")  # each counts who is left out
 def test_a_process_that_does_not_answer(world):
-    """It costs two seconds; its user's other processes are left out, which is said, and all others are counted."""
+    """Nothing waits for it; its user's other processes are left out, which is said, and all others are counted."""
     world.enable(APP)
     [image] = world.list()
     blocked = helpers.start(["sleep", "1000"], preexec_fn=lambda: os.setuid(USER))
@@ -515,69 +488,15 @@ def test_a_process_that_does_not_answer(world):
         with world.mapped(image["image"]), world.mapped(image["image"], USER):
             mount = f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{blocked.pid}/maps"
             assert world.run("sh", "-c", mount).returncode == 0
-            began = time.monotonic()
             result = world.hugeld("list", "--json")
             told = json.loads(result.stdout)["stores"][0]
             assert told["users_left_out"] == 1 and told["files"][0]["processes"] == 1, result
-            assert time.monotonic() - began < 20
             assert "1 users' processes were not read" in world.hugeld("list").stdout
     finally:
         helpers.end_process(blocked)
 
 
-@pytest.mark.xdist_group("locked")  # each counts who is left out
-@pytest.mark.parametrize("who", ["user", "root"])
-def test_fuse_behind_a_mapping(world, builder, who):
-    """A process that runs an enabled file keeps its memory map locked by a FUSE that does not answer: list and apply end, the other
-    processes of that user, or of root this process alone, are left out, and everyone else's are counted."""
-    if not os.path.exists("/dev/fuse") or helpers.run(["pkg-config", "fuse3"]).returncode != 0:
-        pytest.skip("needs FUSE and libfuse3-dev")
-    world.settings(metrics="/run/metrics/hugeld.prom")
-    world.path("/run/metrics").mkdir()
-    world.enable(APP)
-    [image] = world.list()
-    flags = helpers.run(["pkg-config", "--cflags", "--libs", "fuse3"]).stdout.split()
-    stall = builder.once("stall", lambda folder: builder.compile(folder / "stall", pathlib.Path(__file__).with_name("stall.c"), "-pthread", *flags))
-    shutil.copy(stall, world.path("/run/bin/stall"))
-    world.path("/run/stalled").mkdir()
-    user = USER if who == "user" else 0
-    with world.mapped(image["image"], user or OTHER), world.mapped(image["image"], user and OTHER):
-        assert world.list()[0]["processes"] == 2
-        server = helpers.start(world.command("/run/bin/stall", "/run/stalled", APP, user))
-        try:
-            line = server.stdout.readline()
-            assert line, server.stderr.read()
-            wchan = pathlib.Path(f"/proc/{int(line)}/wchan")
-            helpers.wait_until(lambda: "folio" in wchan.read_text() or "page" in wchan.read_text(), what="the locked page")
-            result = world.hugeld("list", "--json")
-            told = json.loads(result.stdout)["stores"][0]
-            # Those of the user that were read before count.
-            assert told["users_left_out"] == 1 and told["files"][0]["processes"] in ((1, 2) if who == "user" else (2,)), told
-            assert world.hugeld("apply").returncode == 0
-            assert "hugeld_users_left_out 1\n" in world.path("/run/metrics/hugeld.prom").read_text()
-        finally:
-            world.run("umount", "-l", "/run/stalled")
-            helpers.end_process(server)
-    assert world.list()[0]["processes"] == 0
-
-
-# --- a store of one's own ---
-
-def test_own_list_and_store(world, tmp_path):
-    """As demos, tests and builds of container images make images: no root, no configuration."""
-    os.chown(world.path(APP), USER, USER)
-    time.sleep(0.05)
-    world.path("/run/own.list").write_text(f"{APP}\n")
-    world.path("/dev/shm/mine").mkdir(mode=0o700)
-    os.chown(world.path("/dev/shm/mine"), USER, USER)
-    arguments = ["--list=/run/own.list", "--store=/dev/shm/mine"]
-    told = json.loads(done(world.hugeld("apply", "--json", *arguments, user=USER)))
-    assert [file["result"] for file in told["files"]] == ["made"]
-    [image] = world.list(*arguments, user=USER)
-    assert image["image"].startswith("/dev/shm/mine/") and image["state"] == "fresh"
-    with world.mapped(image["image"], USER) as huge:
-        assert huge == image["huge_pages"] * helpers.HUGE
-
+# --- metrics ---
 
 @pytest.mark.parametrize("what", ["user's folder", "link", "user's link", "full", "almost full", "gone"])
 def test_metrics_that_cannot_be_written(world, what):

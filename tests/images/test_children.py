@@ -214,7 +214,11 @@ def test_enable_follows(world, builder, tmp_path):
         assert world.path(local).read_text() == f"{file} way=image\n" and [one["path"] for one in world.list()] == [file]
         result = world.hugeld("disable", f"/run/programs/{name}")
         assert result.returncode == 0 and world.list() == [], result
-    for name, reason in (("rustc", "shim"), ("script", "launcher")):
+    (tmp_path / "lib.c").write_text('__asm__(".text; .fill 6144 << 10, 1, 0x90"); int big(void) { return 0; }\n')
+    (tmp_path / "main.c").write_text("int big(void); int main(void) { return big(); }\n")
+    library = builder.compile(folder / "libbig.so", tmp_path / "lib.c", "-shared", "-fPIC", "-Wl,-soname,libbig.so,-z,max-page-size=0x200000")
+    builder.compile(folder / "small", tmp_path / "main.c", library, "-Wl,-rpath,/run/programs")
+    for name, reason in (("rustc", "shim"), ("script", "launcher"), ("small", "text-in-library")):
         helpers.one_line(world.hugeld("enable", f"/run/programs/{name}"), 1, f"/run/programs/{name}: {reasons()[reason]}; ")
         assert world.hugeld("disable", f"/run/programs/{name}").returncode == 0
     assert world.list() == []

@@ -212,6 +212,3 @@ def test_doctor(builder, store):
     assert empty["free_bytes"] - full["free_bytes"] >= 6 * HUGE
     assert "1 image, 0 stale; tmpfs, huge=always" in store.hugeld(
         "doctor", env=helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={store.path}")).stdout
-
-
-# --- bench ---

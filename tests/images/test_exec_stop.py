@@ -357,15 +357,6 @@ def test_file_replaced(images, program, run, meddle, tmp_path):
     assert "not on its image: there is no image of it" in result.stderr
 
 
-@pytest.mark.parametrize("variant", ["static", "pie"])
-def test_little_data(images, program, run, variant):
-    """RLIMIT_DATA leaves no room for a helper."""
-    app = program(variant)
-    images.add(app)
-    prefix = ["sh", "-c", 'ulimit -d 300; exec "$@"', "sh"]
-    check_same(run([app, "x"], prefix=prefix), plainly([app, "x"], prefix), "children ")
-
-
 def test_exec_refused(images, program, run, meddle):
     """A security module may forbid execve to a traced process: the program is executed untraced."""
     app = program("static")
@@ -382,29 +373,6 @@ def left_alone(run, app, why, prefix=(), **more):
     result = run([app, "x"], options="verbose=1", prefix=prefix, **more)
     assert re.search(rf"^hugeld: {app}: (not at the exec stop|not on its image): .*{why}", result.stderr, re.M), result.stderr
     return result
-
-
-@pytest.mark.parametrize("kind", ["set-user-ID", "set-group-ID", "capabilities"])
-def test_privileges(program, library, shared_folder, image_store, kind):
-    """A traced program would lose its privileges."""
-    folder = shared_folder / kind
-    folder.mkdir(mode=0o755)
-    app = pathlib.Path(shutil.copy(program("static"), folder))
-    image_store.add(app)
-    if kind == "capabilities":
-        if helpers.run(["setcap", "cap_net_raw+ep", app]).returncode != 0:
-            pytest.skip("setcap is not installed, or the file system has no capabilities")
-    else:
-        app.chmod(0o4755 if kind == "set-user-ID" else 0o2755)
-    image_store.add(app)
-    user = helpers.become(USER)
-    command = library.parent / "hugeld"
-    result = helpers.run([*user, command, "run", "-o", f"verbose=2,store={image_store.folder}", "--", app, "x"])
-    plain = helpers.run([*user, app, "x"])
-    rights = re.compile(r"^user \d+ \d+ group \d+ \d+|^/proc/self/status: Cap.*|^auxv 23 .*", re.M)
-    assert rights.findall(result.stdout) == rights.findall(plain.stdout)
-    assert "auxv 23 1" in result.stdout and "at the exec stop from" not in result.stderr
-    shutil.rmtree(folder)
 
 
 def test_no_process_for_the_helper(program, library, shared_folder, image_store):
@@ -439,25 +407,3 @@ def test_process_one(images, program, run):
     image = images.add(app)
     result = run([app, "x"], options="verbose=2", prefix=["unshare", "--pid", "--fork", "--mount-proc"])
     assert on_image(result, app, image) >= 4 and "\nwait -1 errno 10\n" in result.stdout
-
-
-# --- tools ---
-
-
-@pytest.mark.parametrize("variant", ["nopie", "pie"])
-def test_gdb(images, program, variant):
-    """gdb names functions of a program that it attaches to, and knows their addresses."""
-    if not shutil.which("gdb"):
-        pytest.skip("gdb is not installed")
-    app = program(variant)
-    images.add(app)
-    process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)
-    try:
-        while process.stdout.readline() != "waits\n":
-            assert process.poll() is None
-        result = helpers.run(["gdb", "-q", "-nx", "-batch", "-p", process.pid, "-ex", "info symbol text_a", "-ex", "bt",
-                              "-ex", "break trampoline", "-ex", "info breakpoints"])
-        assert "text_a in section" in result.stdout and " main (" in result.stdout, result
-        assert re.search(r"^1 +breakpoint .* <trampoline\+?\d*>$", result.stdout, re.M), result.stdout
-    finally:
-        helpers.end_process(process)

@@ -157,6 +157,8 @@ def test_dropped_since(place):
     assert place.run(*strict).returncode == 0
     scatter(place.path(BIG))
     assert huge_bytes(place) == 0
+    with running(place) as process:
+        assert "has dropped its huge pages since; hugeld apply" in place.run("/run/bin/hugeld", "status", process.pid).stdout
     result = place.run(*strict)
     assert result.returncode == 127 and result.stderr.count("\n") == 1 and "has dropped its huge pages" in result.stderr, result
     result = place.run("/run/bin/hugeld", "run", "-o", "verbose=1", "--", BIG, 0)
@@ -203,20 +205,6 @@ def test_run(pool, place):
         assert "libhugeld" in open(f"/proc/{process.pid}/maps").read()  # asked for by name
     finally:
         helpers.end_process(process)
-
-
-def test_survey_of_a_process_on_an_image(pool, place):
-    """The samples in it are on huge pages of a file."""
-    assert "image" in place.hugeld("enable", "--way=image", BIG).stdout
-    process = helpers.start(place.command("/run/bin/hugeld", "run", "--", BIG, 10**9))
-    try:
-        for seconds in (1, 3, 9, 27):  # a busy machine gives few samples
-            [row] = json.loads(place.run("/run/bin/hugeld", "survey", "--seconds", seconds, "--program", BIG, "--json").stdout)["programs"]
-            if row["samples"] > 100:
-                break
-    finally:
-        helpers.end_process(process)
-    assert row["huge_samples"] > 0.9 * row["samples"] > 90 and row["advice"]["already_huge"] is True, row
 
 
 def test_mapped(place):

@@ -1,27 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld run: what it leaves alone, and when it preloads."""
 
-import os
 import shutil
-import subprocess
 
 import pytest
 
 import helpers
 from worlds import APP, SYSTEM
-
-
-@pytest.mark.parametrize("words", [[], ["--copy"]], ids=" ".join)
-def test_lines_that_are_not_read(own_store, builder, words):
-    """Standard error is a pipe that nothing reads any more; the program itself writes nothing there."""
-    app, ends = builder.executable("nopie"), os.pipe()
-    os.close(ends[0])
-    try:
-        result = subprocess.run([helpers.HUGELD, "run", *words, "-o", f"store={own_store},verbose=2", "--", app], stdout=subprocess.PIPE,
-                                stderr=ends[1], env=helpers.environment(), text=True, timeout=60)
-    finally:
-        os.close(ends[1])
-    assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
 
 
 # --- preloading ---

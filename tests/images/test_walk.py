@@ -42,6 +42,14 @@ def changed(place, name, patch):
     return app
 
 
+def in_parts(place):
+    """Its text lies in two huge pages, in one of which is other data, wherever it is loaded."""
+    source, app = place / "parts.c", place / "parts"
+    source.write_text('__asm__(".section .rodata; .skip 2 << 20, 1; .text; .skip 3 << 20, 0x90");\n' + FILL.partition("\n")[2].replace("{{", "{").replace("}}", "}"))
+    subprocess.run(["gcc", "-w", "-pie", "-fPIE", "-o", app, source], check=True)
+    return app
+
+
 def stripped(place):
     app = build(place, "stripped")
     subprocess.run(["strip", app], check=True)
@@ -98,6 +106,7 @@ WALK = {
     "too little text": (lambda at: build(at, "little", 40, "-no-pie", "-Wl,-z,max-page-size=0x200000"), "sparse-text"),
     "PIE": (lambda at: build(at, "pie"), "no-image"),
     "no PIE": (lambda at: build(at, "nopie", 6144, "-no-pie"), "no-image"),
+    "no whole page of text": (in_parts, "no-image"),
     "static": (lambda at: build(at, "static", 6144, "-static"), "no-image"),
     "static PIE": (lambda at: build(at, "static-pie", 6144, "-static-pie"), "no-image"),
     "linked at 2 MiB": (lambda at: build(at, "aligned", 6144, "-Wl,-z,max-page-size=0x200000"), "no-image"),

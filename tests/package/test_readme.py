@@ -14,7 +14,6 @@ from documents import read_blocks, read_unit
 
 DOCUMENTS = ("README.md", "doc/services.md")
 PROGRAM = "/usr/bin/python3 -c 'print(40 + 2)'"
-UNIT = "/etc/systemd/system/NAME.service.d/hugeld.conf"
 
 # The command as it stands there -> the one that is run (the same if None; words in capitals need something in their
 # place), and words that its output must have.  In this order.

@@ -11,18 +11,10 @@ import subprocess
 import pytest
 
 import helpers
-from helpers import hugeld
+from helpers import hugeld, one_line
 from perfmaps import MARK, NOBODY, PLANTED, leftovers, map_path, names_by_start, read_map, text_ranges
 
 RAISED = r"(\d+): /tmp/perf-(\d+)\.map: (\d+) functions\n"
-
-
-def one_line(result, status, *words):
-    assert result.returncode == status, result.stderr
-    assert result.stderr.startswith("hugeld: ") and result.stderr.count("\n") == 1, result.stderr
-    for word in words:
-        assert word in result.stderr
-    return result
 
 
 def dead_pid():

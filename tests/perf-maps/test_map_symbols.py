@@ -109,19 +109,6 @@ def test_like_the_slow_one(map_file, tmp_path, symbols, ranges):
     assert map_file(path, BIAS, moved) == slow_map(symbols, ranges)
 
 
-@hypothesis.settings(max_examples=150, deadline=None, database=None, derandomize=True,
-                     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
-@hypothesis.given(st.lists(st.tuples(st.integers(0, 64 + 5 * 64), st.integers(0, 255)), max_size=6), st.integers(0, 900))
-def test_broken_files(map_file, tmp_path, changes, keep):
-    """Files with changed bytes in the headers, or without their end: no crash, and only whole lines."""
-    image = bytearray(make_elf([("function", BASE, 16, GLOBAL, FUNC), ("other", BASE + 64, 0, GLOBAL, FUNC)]))
-    for at, value in changes:
-        image[at % len(image)] = value
-    path = tmp_path / "file"
-    path.write_bytes(image[:keep])
-    read_map(map_file(path) or "")
-
-
 # --- linked files ---
 
 

@@ -2,17 +2,12 @@
 """perf (event cpu-clock:u) names the functions of moved text, and its call chains are complete: of a known program, so that nothing
 hangs on how perf draws its samples.  Which names a map has, and all its lines, are the subject of tests/perf-maps."""
 
-import contextlib
 import os
-import pathlib
-import re
-import shutil
 
 import pytest
 
 import helpers
 import profiles
-from smaps import read_smaps
 
 pytestmark = pytest.mark.check_all
 
@@ -54,61 +49,6 @@ def test_from_the_start(deep, library, folder, pool, call_graph):
     assert not [dso for sample in samples for _, dso in sample if dso.startswith(NOT_A_FILE)]
 
 
-def children(pid):
-    found = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for child in pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-                found += [int(child), *children(child)]
-    return found
-
-
-def executable(pid):
-    with contextlib.suppress(OSError):
-        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
-
-
-IN_NAMESPACE = """
-mount --bind "$0" /mnt && mount -t tmpfs none /tmp &&
-LD_PRELOAD=/mnt/libhugeld.so LD_HUGEPAGES_OPTIONS="$2" "/mnt/$1" 20000
-true
-"""
-
-
-@pytest.mark.parametrize("by_command", [False, True], ids=["own", "command"])
-def test_namespaces(deep, root, library, map_of, folder, pool, by_command):
-    """In a PID and mount namespace with a /tmp of its own, as in a container, the map is there, under the number that
-    the process has there.  perf outside finds it as long as the process lives."""
-    program = deep(0)
-    shutil.copy(program.argv[0], folder)
-    shutil.copy(library, folder)
-    options = "backend=hugetlb" if by_command else "backend=hugetlb,perf_map=on"
-    pool(16)
-    outer = helpers.start(["unshare", "-pm", "--fork", "--kill-child", "--mount-proc", "sh", "-c", IN_NAMESPACE, folder,
-                           program.name, options])
-    try:
-        def find():
-            """The process, once it is on huge pages and computes; before that it may still be moving."""
-            found = [pid for pid in children(outer.pid) if executable(pid) == program.name]
-            return found and any(m.is_hugetlb for m in read_smaps(found[0])) and helpers.ticks(found[0]) > 10 and found[0]
-
-        pid = helpers.wait_until(find, what="the program's work")
-        inner = pathlib.Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]
-        map_ = pathlib.Path(f"/proc/{pid}/root/tmp/perf-{inner}.map")
-        assert int(inner) != pid
-        if by_command:
-            assert not map_.exists()
-            profiles.write_map(pid)
-        helpers.wait_until(map_.exists, what="the map")
-        assert not map_of(pid).exists()
-        with profiles.attached(pid, folder / "data"):
-            before = helpers.ticks(pid)
-            helpers.wait_until(lambda: helpers.ticks(pid) > before + 50, what="its work")
-        profiles.check_complete(profiles.read(folder / "data"))
-    finally:
-        helpers.end_process(outer)
-
-
 FORBID = """
 import ctypes, os, sys
 if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0: sys.exit(77)  # PR_SET_MDWE
@@ -132,18 +72,3 @@ def test_memfd(deep, library, folder, pool, map_of):
     samples = profiles.read(folder / "data")
     profiles.check_complete(samples)
     assert {sample[0][1] for sample in samples if sample[0][0] == "deep_leaf"} == {str(map_)}
-
-
-def test_gdb(deep, start_stopped, pool):
-    """A debugger reads the unwind tables of the file, so attaching late costs it nothing."""
-    if not shutil.which("gdb"):
-        pytest.skip("gdb is not installed")
-    pool(16)
-    with start_stopped(deep(20000, frame_pointers=False), "backend=hugetlb") as process:
-        process.resume()
-
-        def backtrace():
-            said = helpers.run(["gdb", "-nx", "-batch", "-p", process.pid, "-ex", "backtrace"]).stdout
-            return re.findall(r"^#\d+ +(?:0x[0-9a-f]+ in )?(\w+)", said, re.M)
-
-        helpers.wait_until(lambda: backtrace() == profiles.CHAIN, what="gdb showing the chain")

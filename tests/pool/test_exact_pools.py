@@ -99,27 +99,6 @@ def test_postgres_exact(server, pool):
         server.end(process)
 
 
-@pytest.mark.check_all
-def test_postgres_one_page_less(server, pool):
-    """huge_pages=on starts: the missing pages are hugeld's."""
-    pages = server.count_pages()
-    pool(pages.needed - 1)
-    with server.paused(f"backend=hugetlb,reserve_pages={pages.own}") as process:
-        server.serve(process)
-        server.end(process)
-
-
-@pytest.mark.check_all
-def test_postgres_comes_first(server, pool):
-    """Nothing is left for hugeld, and it steps back."""
-    own = server.count_pages().own
-    pool(own)
-    with server.paused(f"backend=hugetlb,reserve_pages={own}") as process:
-        assert not has_text_on_hugetlb(process.pid)
-        server.serve(process)
-        server.end(process)
-
-
 def test_postgres_without_reserve_pages(server, pool):
     """The purpose of reserve_pages: here hugeld is served first, and the server does not start."""
     pages = server.count_pages()

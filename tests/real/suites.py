@@ -1,17 +1,12 @@
-#!/usr/bin/python3
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""tests/real/suites.py [--long] [--loader=ldso] NAME...: daily work of the distribution's programs, or their own tests,
-once without hugeld and once under `hugeld run` with strict=on for the object that is meant: the difference is printed,
-and there should be none.  Of perl and git something can move at some addresses, or with the patched dynamic linker.
+"""Daily work of the distribution's programs, or their own tests, without hugeld and under `hugeld run` with strict=on for the object that is
+meant.
 
 Each suite is a function of (over, folder, long): OVER(objects) gives the command prefix, FOLDER is empty and open to all,
 LONG says whether there is time.  It gives the result as text without times and addresses.
 """
 
-import argparse
 import contextlib
-import difflib
-import glob
 import hashlib
 import os
 import pathlib
@@ -28,8 +23,6 @@ sys.path[:0] = [str(HERE.parents[1] / "harness")]
 
 import databases  # noqa: E402
 import helpers  # noqa: E402
-
-AS_MYSQL = ["setpriv", "--reuid=mysql", "--regid=mysql", "--init-groups"]
 
 
 class Missing(Exception):
@@ -87,14 +80,6 @@ def python(over, folder, long):
         outcome = ",".join(sorted({child.tag for child in case} - {"system-out", "system-err"}))
         lines.append(f"{case.get('name')} {outcome or case.get('status') or 'passed'}")
     return "\n".join(sorted(lines))
-
-
-def perl(over, folder, long):
-    """Perl's own documentation, formatted: its tests are not packaged."""
-    need("perl")
-    files = sorted(glob.glob("/usr/share/perl/5*/**/*.p[mo]d", recursive=True))[: None if long else 60]
-    script = "use Pod::Text; for (@ARGV) { my $p = Pod::Text->new; $p->output_fh(*STDOUT); $p->parse_file($_) }"
-    return said(call([*over(["perl"]), "perl", "-e", script, *files]))
 
 
 # --- databases ---
@@ -155,55 +140,7 @@ def postgres(over, folder, long):
     return "\n".join(lines)
 
 
-MTR = "select group_by subselect func_str func_math join type_newdecimal"
-MTR_LONG = ("select subselect group_by func_ join type_ order_by union view derived distinct having insert update delete "
-            "count null case range index_merge")  # how the names of some 220 of 1300 begin
-
-
-def mariadb(over, folder, long):
-    """mtr's verdict on each test of a list from the main suite."""
-    run = "/usr/share/mysql/mysql-test/mariadb-test-run.pl"
-    if not os.path.exists(run):
-        raise Missing("mariadb-test is not installed")
-    shutil.chown(folder, "mysql")
-    wrapper = over(["mariadbd"])
-    options = [f"--mysqld-env={name}={value}" for name, value in preload_of(wrapper).items()]
-    names = [f"--do-test=^({'|'.join(MTR_LONG.split())})"] if long else [f"main.{name}" for name in MTR.split()]
-    done = call([*AS_MYSQL, "perl", run, "--suite=main", "--force", "--retry=0", "--max-test-fail=0",
-                 f"--vardir={folder}/var", f"--tmpdir={folder}/tmp", "--parallel=2", *options, *names],
-                cwd=os.path.dirname(run))
-    found = re.findall(r"^(main\.\S+(?: '\S+')*) .*\[ (\S+) +\]", done.stdout, re.M)
-    assert found, done.stdout + done.stderr
-    return "\n".join(sorted(map(" ".join, found)))
-
-
-def preload_of(wrapper):
-    """The variables that `hugeld run` would set, for a program that itself starts the one that is meant."""
-    if not wrapper:
-        return {}
-    variables = call([*wrapper, "env"]).stdout
-    return dict(line.split("=", 1) for line in variables.splitlines() if line.startswith("LD_"))
-
-
-# --- development ---
-
-
-LONG_GIT = ["blame -C -C HEAD README.md", "gc -q --aggressive"]
-
-
-def git(over, folder, long):
-    """This project's history cloned, packed, checked and told."""
-    need("git")
-    prefix = [*over(["git"]), "git", "-c", "safe.directory=*", "-c", "pack.threads=1"]
-    copy = folder / "copy"
-    cloned = call([*prefix, "clone", "-q", "--no-local", "--bare", helpers.ROOT, copy])
-    if cloned.returncode != 0:
-        raise Missing(f"no history: {cloned.stderr}")
-    lines = []
-    for command in ("repack -q -a -d -f --depth=40", "fsck --full --strict", "log -p --stat", "shortlog -s HEAD",
-                    "log --graph --format=%H%s", "archive HEAD", *(LONG_GIT if long else [])):
-        lines.append(said(call([*prefix, "-C", copy, *command.split()])) + " " + command)
-    return "\n".join(lines)
+# --- compilers ---
 
 
 FUNCTION = """
@@ -240,7 +177,7 @@ def gcc(over, folder, long):
     return "\n".join(lines)
 
 
-SUITES = {suite.__name__: suite for suite in (python, perl, postgres, mariadb, git, gcc)}
+SUITES = {suite.__name__: suite for suite in (python, postgres, gcc)}
 
 
 # --- running them ---
@@ -260,35 +197,3 @@ def run_suite(name, parent, long=False, moved=False, loader=None):
         return SUITES[name]((lambda objects: over(objects, loader)) if moved else (lambda objects: []), folder, long)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def difference(plain, moved):
-    return "\n".join(difflib.unified_diff(plain.splitlines(), moved.splitlines(), "plain", "moved", n=0, lineterm=""))
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--long", action="store_true")
-    parser.add_argument("--loader")
-    parser.add_argument("name", nargs="*", default=list(SUITES))
-    arguments = parser.parse_args()
-    failed = 0
-    for name in arguments.name:
-        start = time.monotonic()
-        try:
-            plain = run_suite(name, None, arguments.long)
-            between = time.monotonic()
-            moved = run_suite(name, None, arguments.long, True, arguments.loader)
-        except Missing as error:
-            print(f"{name}: {error}")
-            continue
-        found = difference(plain, moved)
-        failed += bool(found)
-        seconds = f"{between - start:.0f} s plainly, {time.monotonic() - between:.0f} s moved"
-        verdict = "DIFFERENT" if found else "the same"
-        print(f"{name}: {verdict}, {len(plain.splitlines())} lines, {seconds}\n{found}".rstrip())
-    sys.exit(1 if failed else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,12 +10,7 @@ import helpers
 import suites
 
 LONG = os.environ.get("T_REAL") == "all"
-# The preloader would move something of perl and git at few addresses only.
-BY_LDSO = list(suites.SUITES) if LONG else ["perl", "git"]
-# Those that take a few seconds; `make check` runs no others.
-SHORT = ("perl",)
-RUNS = [pytest.param(name, None, marks=() if name in SHORT else pytest.mark.check_all) for name in suites.SUITES]
-RUNS += [pytest.param(name, "ldso", marks=pytest.mark.check_all) for name in BY_LDSO]
+RUNS = [(name, loader) for loader in (None, "ldso")[:1 + LONG] for name in suites.SUITES]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +29,7 @@ def plainly(shared_folder):
     return run
 
 
+@pytest.mark.check_all
 @pytest.mark.parametrize("name, loader", RUNS)
 def test_suite(root, pool, shared_folder, plainly, name, loader):
     if loader and not (helpers.BUILD / "ldso/ld.so").exists():
@@ -41,4 +37,4 @@ def test_suite(root, pool, shared_folder, plainly, name, loader):
     pool(250)
     plain = plainly(name)
     moved = suites.run_suite(name, shared_folder, LONG, True, loader)
-    assert plain and not suites.difference(plain, moved), suites.difference(plain, moved)
+    assert plain and moved.splitlines() == plain.splitlines()

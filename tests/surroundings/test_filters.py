@@ -275,23 +275,6 @@ def test_landlock(way, sandbox, table, pool, options):
     assert stderr == (f"hugeld: {table.name}: text stays: {RESTRICTED}\n" if "verbose" in options else "")
 
 
-# --- a status of more than 8 KiB ---
-
-GROUPS = "groups=2000"
-
-
-def test_many_groups_and_a_filter(way, sandbox, confine, pool, root, tmp_path):
-    pool(64)
-    argv = [sandbox, "none"]
-    prefix = confine(GROUPS, only(way.calls(argv, tmp_path) | INHERITED))
-    plain = way.run(argv, prefix=prefix)
-    with way.started(argv, "main", prefix=prefix) as process:
-        status = open(f"/proc/{process.pid}/status").read()
-        assert status.index("Seccomp:") > 8192
-        check_huge(process)
-        assert way.finish(process)[:2] == plain[:2]
-
-
 # --- a limit ---
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Transparent huge pages stand in only if they are really huge, and nobody else can write to them.  Settings and limits:
-../system/test_thp_allowed.py, test_memory_limits.py, ../writable/test_limits.py."""
+../system/test_memory_limits.py, ../writable/test_limits.py."""
 
 import contextlib
 import mmap

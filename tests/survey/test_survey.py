@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld survey: what can be enabled for the programs that it sees, and one line for the processes that it could not look at.  The
-tests of its samples are in test_samples.py."""
+"""hugeld survey: samples of a known program, what can be enabled for it, and one line where nothing can be sampled.  What is made of samples is
+tested in unit/test-survey.c."""
 
+import contextlib
+import errno
+import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -10,39 +14,51 @@ import subprocess
 import pytest
 
 import helpers
-from helpers import hugeld
+from helpers import one_line
 from pagecache import on_small_pages
-from watching import FOREVER, QUIET, look, name_of, row, running, survey, ticks
+from watching import FOREVER, NOBODY, look, name_of, running, survey, ticks
+
+MIB = 1 << 20
 
 
-# --- which programs ---
+def without_events(error, *words):
+    """The command WORDS, in which perf_event_open(2) fails with ERROR."""
+    pytest.importorskip("seccomp", reason="needs python3-seccomp")
+    return ["/usr/bin/python3", "-c", "import os, seccomp, sys\nf = seccomp.SyscallFilter(seccomp.ALLOW)\n"
+            f"f.add_rule(seccomp.ERRNO({error}), 'perf_event_open')\nf.load()\nos.execvp(sys.argv[1], sys.argv[1:])", *words]
 
 
-def test_waiting_program(calls):
-    """It has executed all of its text, and then none in the window; one line says so."""
-    process = helpers.start([calls, "0", "wait"], stdin=subprocess.PIPE)
-    try:
-        assert process.stdout.readline() == "ready\n"
-        answer = survey("--program", calls)
-        assert row(answer, calls)["samples"] == 0 and row(answer, calls)["advice"]["way"] == "nothing"
-        result = hugeld("survey", "--seconds", "0.3", "--program", calls)
-        assert result.returncode == 1 and result.stdout.startswith(f"{QUIET}\n") and result.stderr == "", result
-    finally:
-        helpers.end_process(process)
+# --- what it sees ---
 
 
-# --- advice ---
-
-
-def test_advice(calls):
-    """The advice is the verdict of inspect, and hugeld takes its command."""
+def test_hot_text(calls):
+    """The sampled text is at most the executed text, and the likely amount is about the real one.  The advice is the verdict of inspect."""
     [file] = helpers.hugeld_json("inspect", calls)["files"]
-    with running([calls, FOREVER]):
-        _, found = look(calls, "--program", calls)
+    with running([calls, FOREVER]) as [process]:
+        answer, found = look(calls, "--pid", process.pid, samples=400)
+    assert answer["sampling"]["of_threads"] is True and answer["sampling"]["processors"] >= 1
+    assert found["processes"] == 1 and found["huge_samples"] == 0 and found["huge_bytes"] == 0
+    assert 16 * MIB <= found["text_bytes"] < 20 * MIB
+    assert found["hot_bytes"] <= 16.5 * MIB and found["hot_bytes"] / 4096 <= found["samples"]
+    assert 4 * MIB < found["likely_hot_bytes"] <= found["text_bytes"] and found["hot_bytes"] < found["likely_hot_bytes"]
+    assert len(found["objects"][0]["chunks"]) >= 8
     advice = found["advice"]
     assert advice["way"] == file["verdict"]["way"] in ("in-place", "image") and advice["hot_share"] > 0.8
     assert advice["pages"] == file["verdict"]["pages"] > 0
     assert advice["command"] == f"hugeld enable {calls}" and advice["reason"] is None
+
+
+def test_nothing_is_walked(calls, tmp_path):
+    """No file whose reading walks page tables is opened, and no process is traced."""
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    log = tmp_path / "log"
+    with running([calls, FOREVER]):
+        survey("--program", calls, seconds=2,
+               prefix=["strace", "-f", "-qq", "-e", "trace=openat,openat2,open,ptrace,process_vm_readv", "-o", log])
+    seen = set(re.findall(r'open\w*\([^"\n]*"(?:/proc/\d+/)?(\w+)"', log.read_text()))
+    assert not re.search("ptrace|process_vm_readv", log.read_text())
+    assert {"maps", "exe"} <= seen and not seen & {"clear_refs", "smaps", "smaps_rollup", "numa_maps", "pagemap", "mem"}
 
 
 @pytest.mark.check_all
@@ -55,9 +71,6 @@ def test_path_with_spaces(roots_folder, calls):
     with running([program, FOREVER]):
         _, found = look(program, "--program", program)
     assert shlex.split(found["advice"]["command"]) == ["hugeld", "enable", str(program)]
-
-
-# --- processes that cannot be looked at ---
 
 
 def test_same_number_on_another_device(calls, root, tmp_path):
@@ -76,15 +89,56 @@ def test_same_number_on_another_device(calls, root, tmp_path):
     assert found["advice"]["command"] is None and "not found by their paths from here" in found["advice"]["reason"]
 
 
-# --- its cost to the programs ---
+def test_32_bit_program(tmp_path):
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF\1" + pathlib.Path("/bin/true").read_bytes()[5:])
+    program.chmod(0o755)
+    one_line(helpers.hugeld("survey", "--program", program), 2, "it is a 32-bit program")
 
 
-def test_it_changes_nothing(calls):
-    """The maps of a process are the same afterwards, and it goes on."""
-    with running([calls, FOREVER]) as [process]:
-        maps = pathlib.Path(f"/proc/{process.pid}/maps")
-        before, worked = maps.read_text(), ticks(process.pid)
-        survey("--program", calls)
-        assert maps.read_text() == before
-        helpers.wait_until(lambda: ticks(process.pid) > worked + 5)
-        assert helpers.state_of(process.pid) in "RS"
+# --- what it may not see ---
+
+
+@pytest.mark.check_all
+def test_without_privileges(calls, library, root):
+    """Users sample their own processes, that run already, and their children; no other user's."""
+    command = library.parent / "hugeld"
+    with running([*NOBODY, calls, FOREVER]) as [process], running([calls, FOREVER]) as [other]:
+        answer, found = look(calls, prefix=NOBODY, command=command, samples=50)
+        result = helpers.run([*NOBODY, command, "survey", "--seconds", "1"], env=helpers.environment(COLUMNS=200))
+        refused = helpers.run([*NOBODY, command, "survey", "--seconds", "1", "--pid", str(other.pid)])
+        everybody = survey("--all-users", prefix=NOBODY, command=command)
+        there = sum(has_program(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
+    assert answer["sampling"]["of_threads"] is True and answer["sampling"]["hz"] == 97 and found["frames"] is None
+    assert found["processes"] == 1 and found["pid"] == process.pid
+    assert "of other users left out" in result.stdout
+    assert result.stderr == "" and ("run hugeld as root" in result.stdout or "no program" in result.stdout)
+    one_line(refused, 1, "another user's process; run hugeld as its owner or as root")
+    assert 0 < everybody["processes"]["refused"] < 1.5 * there  # each counts once
+
+
+def has_program(pid):
+    with contextlib.suppress(OSError):
+        return bool(os.readlink(f"/proc/{pid}/exe"))
+    return False
+
+
+@pytest.mark.parametrize("number, who", [(errno.EPERM, []), (errno.EACCES, []), (errno.ENOSYS, []), (errno.EACCES, NOBODY)],
+                         ids=["eperm", "eacces", "enosys", "nobody"])
+def test_refused(calls, library, root, number, who):
+    """A container's filter, or a kernel's setting: one line says what would help."""
+    words = without_events(number, library.parent / "hugeld", "survey", "--seconds", "0.3")
+    with running([*who, calls, FOREVER]):  # there may be no other process of theirs
+        result = one_line(helpers.run([*who, *words]), 1, "perf_event_open(2)")
+    assert ("as root" in result.stderr) == bool(who)
+    assert ("CAP_PERFMON" in result.stderr) == (number != errno.ENOSYS and not who)
+
+
+def test_paranoid_kernel(calls, library, root, tmp_path):
+    """Debian's kernels let users sample nothing; the line names the setting."""
+    (tmp_path / "paranoid").write_text("3\n")
+    script = f'mount --bind {tmp_path}/paranoid /proc/sys/kernel/perf_event_paranoid && exec "$@"'
+    words = without_events(errno.EACCES, library.parent / "hugeld", "survey", "--seconds", "0.3")
+    with running([*NOBODY, calls, FOREVER]):
+        result = helpers.run(["unshare", "--mount", "sh", "-ec", script, "sh", *NOBODY, *words])
+    one_line(result, 1, "kernel.perf_event_paranoid is above 2", "as root")

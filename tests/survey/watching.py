@@ -11,8 +11,6 @@ from helpers import ticks
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 FOREVER = "1000000000000"
-QUIET = "no program here executes more than 2 MiB of text on small pages"
-MIB = 1 << 20
 
 
 def row(answer, path):

@@ -3,17 +3,13 @@
 and time without a gain."""
 
 import ctypes
-import mmap
 import os
 import re
-import shutil
 
 import pytest
 
 import helpers
 from hugepages import free_pages
-from objects import PF_X, page_down, read_headers
-from pagecache import on_small_pages
 from smaps import parse_smaps, read_smaps
 
 REASON = "the page cache has it on huge pages already"
@@ -113,71 +109,3 @@ def test_a_library_stays(pool, on_huge_tmpfs, library, tmp_path_factory):
     if (text.start - text.offset) % helpers.HUGE != 0:
         pytest.skip("this kernel does not align libraries")
     assert REASON in result.stderr and text.kb["ShmemPmdMapped"] * 1024 >= text.bytes - 2 * helpers.HUGE, (result.stderr, text)
-
-
-# --- a file that is not cached ---
-
-
-def pages_in_memory(file, offset, size):
-    """Pages of FILE in the page cache.  Asking reads none, as preadv2 with RWF_NOWAIT does."""
-    start = page_down(offset)
-    with mmap.mmap(file.fileno(), offset + size - start, access=mmap.ACCESS_COPY, offset=start) as mapped:
-        there = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
-        address = ctypes.byref(ctypes.c_char.from_buffer(mapped))
-        assert ctypes.CDLL(None).mincore(address, ctypes.c_size_t(len(mapped)), there) == 0
-        del address
-    return sum(page & 1 for page in there)
-
-
-def evict(program):
-    """Takes the text of PROGRAM out of the page cache.  A page that anything in the system holds just now stays, so once
-    may not be enough."""
-    text = max((h for h in read_headers(program) if h.flags & PF_X), key=lambda h: h.file_bytes)
-    with open(program, "rb") as file:
-        try:
-            os.preadv(file.fileno(), [bytearray(1)], text.offset, os.RWF_NOWAIT)
-        except OSError as error:  # overlayfs
-            pytest.skip(f"{program}: its file system does not say what is in memory: {error}")
-
-        def is_evicted():
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            return pages_in_memory(file, text.offset, text.file_bytes) == 0
-
-        try:
-            helpers.wait_until(is_evicted, what="its end in the page cache")
-        except AssertionError:
-            pytest.skip(f"{program} cannot be evicted: its file system keeps files in memory")
-
-
-@pytest.fixture
-def calls(strace, library, tmp_path):
-    """calls(program, cold, options, prefix): its start's reads and advice on a file that was evicted, or read, before."""
-
-    def run(program, cold, options, prefix=()):
-        log = tmp_path / "strace.log"
-        # A copy of its own: no other process has it open or mapped.
-        program = shutil.copy(program, tmp_path)
-        on_small_pages(program)
-        if cold:
-            evict(program)
-        env = helpers.preload(library, options=f"{options},data=off,verbose=2")
-        result = helpers.run([*prefix, "strace", "-f", "-o", log, "-E", f"LD_PRELOAD={library}", "-e", "trace=madvise,pread64",
-                              program], {k: v for k, v in env.items() if k != "LD_PRELOAD"})
-        assert result.returncode == helpers.run([program]).returncode and "hugeld: " in result.stderr, result.stderr
-        return log.read_text()
-
-    return run
-
-
-@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
-def test_cold_file_is_read_at_once(pool, thp, builder, calls, backend):
-    """A cold file is read by one call for all whole pages, in place.  Of three tries one is enough: the file may be read between
-    eviction and start."""
-    pool(64)
-    app, options = builder.executable("pie"), f"backend={backend},segments=text"
-
-    def is_read_at_once():
-        cold = calls(app, True, options)
-        reads = [int(n) for n in re.findall(r"pread64\(\d+, .* = (\d+)$", cold, re.M)]
-        return max(reads, default=0) >= 2 * helpers.HUGE
-    assert any(is_read_at_once() for _ in range(3))

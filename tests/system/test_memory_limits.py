@@ -3,9 +3,7 @@
 that is unknown at its start.  So by default transparent huge pages do not stand in there, and data, which has no
 other place, stays; an explicit backend=thp is followed."""
 
-import contextlib
 import pathlib
-import subprocess
 
 import pytest
 
@@ -15,7 +13,6 @@ from proof import same_but_stderr
 HERE = pathlib.Path(__file__).resolve().parent
 MIB = 1 << 20
 LIMIT = "private copies count against its memory limit"
-UNKNOWN = "whether a memory limit applies to private copies cannot be read"
 FULL = "private copies may take twice its size"
 POOL = "the huge page pool cannot serve it"
 NO_POOL = "data=thp,reserve_pages=100000,verbose=1"
@@ -43,28 +40,6 @@ def test_heap_that_just_fits(heap, library, prove, thp, memory_group):
     assert helpers.run(argv, helpers.preload(library, options=NO_POOL)).returncode == 5
     proof = prove(argv, {}, options=NO_POOL, name=heap.name, same=same_but_stderr)
     assert f"{heap.name}: text stays: {POOL}" in proof.moved[2]
-
-
-def finish(argv, env):
-    """Six of ARGV at once: they end when all of them have done their work.  Their exit statuses."""
-    with contextlib.ExitStack() as stack:
-        running = []
-        for _ in range(6):
-            process = helpers.start(argv, env, stdin=subprocess.PIPE)
-            stack.callback(helpers.end_process, process)
-            running.append(process)
-        for process in running:
-            process.stdout.readline()
-        for process in running:
-            process.stdin.close()
-        return [process.wait(timeout=helpers.PATIENCE) for process in running]
-
-
-def test_six_heaps_at_once(heap, library, thp, memory_group):
-    """Each of six programs would find room for its own copies, but not all of them."""
-    argv = [*memory_group(48 * MIB), heap, "4"]
-    assert finish(argv, helpers.environment()) == 6 * [5]
-    assert finish(argv, helpers.preload(library, options=NO_POOL)) == 6 * [5]
 
 
 @pytest.fixture
@@ -110,17 +85,6 @@ def test_asked_for_in_vain(builder, prove, thp, memory_group):
     proof = prove([*prefix, app], {app.name: ("rodata",)}, options="backend=thp,verbose=1", name=app.name,
                   backend="thp", same=same_but_stderr)
     assert proof.moved[2].startswith(f"hugeld: {app.name}: text stays: {FULL}")
-
-
-def test_groups_that_cannot_be_seen(builder, prove, root, thp):
-    """/proc/self/cgroup names a group, and there is nothing at its place."""
-    if helpers.run(["unshare", "-m", "true"]).returncode != 0:
-        pytest.skip("unshare -m is not allowed")
-    script = 'mount --make-rprivate / && mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
-    prefix = ["unshare", "-m", "/bin/sh", "-c", script, "sh"]
-    app = builder.executable("nopie", WORDS)
-    proof = prove([*prefix, app], {}, options=NO_POOL, name=app.name, same=same_but_stderr)
-    assert f"{app.name}: data stays: {UNKNOWN}" in proof.moved[2]
 
 
 def test_doctor(memory_group, thp):

@@ -88,7 +88,8 @@ def test_other_wrong_use(root, refused, words):
 
 def test_help():
     """By its letter, too; where it cannot be written, that is a failure."""
-    assert helpers.hugeld("-h").stdout == SHOWN != ""
+    assert helpers.hugeld("-h").stdout == helpers.hugeld("help").stdout == helpers.hugeld().stdout == SHOWN != ""
+    assert helpers.hugeld("help", "run").stdout == helpers.hugeld("run", "-h").stdout == help_of("run")
     for command in [], ["run"]:
         with open("/dev/full", "w", encoding="ascii") as full:
             result = subprocess.run([helpers.HUGELD, *command, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)

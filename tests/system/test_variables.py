@@ -2,10 +2,8 @@
 """LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS as a user meets them: messages and their verbosity, mistakes, endless texts,
 exe=, children, and secure mode, in which nothing happens."""
 
-import os
 import re
 import shutil
-import subprocess
 
 import pytest
 
@@ -120,25 +118,6 @@ def test_wrong_option(builder, option):
     complaint, said = result.stderr.splitlines(keepends=True)
     assert complaint.startswith(f"hugeld: LD_HUGEPAGES_OPTIONS: {option}: ")
     assert said == TINY
-
-
-@pytest.mark.parametrize("option", ["verbose=7", "backend=huge", "verbose=2"])
-def test_a_line_that_nothing_reads_ends_no_program(builder, option):
-    """Standard error is a pipe without a reader: a write there would be SIGPIPE."""
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    result = subprocess.run([builder.tiny()], env=helpers.preload(helpers.LIBRARY, options=option), stdout=subprocess.PIPE,
-                            stderr=write_end, timeout=helpers.PATIENCE)
-    os.close(write_end)
-    assert (result.returncode, result.stdout) == (4, b"tiny\n")
-
-
-def test_wrong_option_keeps_the_default(builder, pool):
-    pool(64)
-    app = builder.executable("nopie")
-    result = helpers.run_preloaded([app], options="backend=rhp,edges=kepp,segments=txet,data=of,verbose=2")
-    assert result.stderr.endswith("\nhugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n")
-    assert outcome(result)[:2] == outcome(helpers.run([app]))[:2]
 
 
 # --- names ---

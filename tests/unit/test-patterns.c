@@ -173,11 +173,23 @@ static void test_endless_patterns(void **state) {
     free(path);
 }
 
+static void test_others(void **state) {
+    (void)state;
+    static const struct {
+        const char *patterns;
+        bool others;
+    } row[] = {{"", false},      {":main::", false},    {"main:!libfoo.so", false},
+               {"!main", false}, {"main:libfoo", true}, {"*", true},
+               {"mai", true},    {"main*", true},       {"!x:m", true},
+               {"/a/main", true}};
+    for (unsigned i = 0; i < T_COUNT(row); i++)
+        assert_int_equal(hl_selects_other_objects(string(row[i].patterns)), row[i].others);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_globs),
-        cmocka_unit_test(test_same_as_fnmatch),
-        cmocka_unit_test(test_selection),
+        cmocka_unit_test(test_others),           cmocka_unit_test(test_globs),
+        cmocka_unit_test(test_same_as_fnmatch),  cmocka_unit_test(test_selection),
         cmocka_unit_test(test_endless_patterns),
 
     };

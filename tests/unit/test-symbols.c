@@ -150,6 +150,18 @@ static struct image *new_loaded(struct image **memory) {
 }
 
 /* Tables in moved memory are not read from the file, wherever they begin. */
+/* Without a table of symbols, and without sections. */
+static void test_no_symbols(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    image->section[SYMTAB].sh_type = SHT_NULL;
+    assert_map(image, "");
+    image = new_image();
+    image->header.e_shoff = 0;
+    image->header.e_shnum = 0;
+    assert_map(image, "");
+}
+
 static void test_moved_tables(void **state) {
     (void)state;
     for (size_t from = offsetof(struct image, symbol); from < offsetof(struct image, strings) + 33; from++) {
@@ -302,11 +314,9 @@ static void test_not_standard_error(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moved_tables),
-        cmocka_unit_test(test_half_moved_tables),
-        cmocka_unit_test(test_moved_table_that_overflows),
-        cmocka_unit_test(test_wild_names),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_symbols),         cmocka_unit_test(test_moved_tables),
+        cmocka_unit_test(test_half_moved_tables),  cmocka_unit_test(test_moved_table_that_overflows),
+        cmocka_unit_test(test_wild_names),         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_truncated),
 
         cmocka_unit_test(test_not_standard_error),

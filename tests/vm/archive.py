@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 
@@ -187,15 +186,14 @@ class Archive:
                 return fields["Version"], image
         raise Unavailable(f"{package} of {' '.join(self.suites)} leads to no vmlinuz")
 
-    def kernel(self, package, to, modules=()):
-        """Copies the kernel image of the newest PACKAGE, like linux-image-cloud-amd64, to the path TO, and an archive of those of
-        the MODULES that it has to modules.tar beside it; its version."""
+    def kernel(self, package, to):
+        """Copies the kernel image of the newest PACKAGE, like linux-image-cloud-amd64, to the path TO; its version."""
         folder = self.folder / "kernels" / package
         record = folder / "newest.json"
         with self.locked():
-            if not is_fresh(record) or (modules and not list(folder.glob("*/modules.tar"))):
+            if not is_fresh(record):
                 try:
-                    self.refresh_kernel(package, folder, record, modules)
+                    self.refresh_kernel(package, folder, record)
                 except Unavailable as error:
                     if not record.exists():
                         raise
@@ -203,11 +201,9 @@ class Archive:
                     print(f"vm: {package}: {error}; the index of {age:.0f} days ago serves", file=sys.stderr)
             version = json.loads(record.read_text())["version"]
             shutil.copy(folder / version / "vmlinuz", to)
-            if modules:
-                shutil.copy(folder / version / "modules.tar", to.with_name("modules.tar"))
         return version
 
-    def refresh_kernel(self, package, folder, record, modules):
+    def refresh_kernel(self, package, folder, record):
         print(f"vm: {package}: asking the archive ({' '.join(self.suites)})", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
         self.update()
@@ -216,18 +212,12 @@ class Archive:
             raise Unavailable(f"{package} is not in {' '.join(self.suites)}")
         version = fields["Version"]
         there = folder / version
-        if not (there / "vmlinuz").exists() or (modules and not (there / "modules.tar").exists()):
+        if not (there / "vmlinuz").exists():
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                unpacked = list(self.unpack_behind(package, "image|binary|modules" if modules else "image|binary", scratch))
+                unpacked = list(self.unpack_behind(package, "image|binary", scratch))
                 version, image = self.find_image(package, unpacked)
-                found = [path for _, tree in unpacked for path in tree.glob("**/*.ko*")
-                         if path.name.partition(".")[0].replace("-", "_") in modules]
                 with new_folder(folder / version) as new:
                     shutil.copy(image, new / "vmlinuz")
-                    if modules:
-                        with tarfile.open(new / "modules.tar", "w") as tar:
-                            for path in found:
-                                tar.add(path, path.name)
         write_whole(record, json.dumps({"version": version}))
         for old in folder.iterdir():
             if old.is_dir() and old.name != version:

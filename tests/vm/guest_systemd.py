@@ -14,7 +14,6 @@ from archive import Archive, Unavailable, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SECOND = "second.ext4"
 
 PACKAGES = ("systemd", "libsystemd-shared")
 PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown")
@@ -136,15 +135,13 @@ def make_image(folder):
     root.add_tree(ROOT / "debian", at="/hugeld/debian")
     for name in ("doc/services.md", "glibc-patches/README.md"):
         root.add(ROOT / name, at=f"/hugeld/{name}")
-    run(["/sbin/mke2fs", "-q", "-t", "ext4", folder / SECOND, "32M"])
-    guest_amd64.make_xfs(folder)
     return root.make_image(folder / "root.ext4", free_mib=256)
 
 
 def guest(name, *suites, tests):
     """The postgres of doc/services.md leaves 537 pages alone."""
-    return guest_amd64.guest(name, *suites, image=make_image, memory="1024M", tests=tests, disks=[SECOND, guest_amd64.XFS],
-                             modules=guest_amd64.MODULES, words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"])
+    return guest_amd64.guest(name, *suites, image=make_image, memory="1024M", tests=tests,
+                             words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"])
 
 
 GUESTS = [

@@ -47,8 +47,6 @@ class Guest:
     memory: str = "1024M"  # of each node; /tmp, where the tests' folders stay, is memory, too
     console: str = "ttyS0"
     results: str = "ttyS1"  # the console itself on machines that have no other port
-    disks: typing.Sequence[str] = ()  # files beside the image, which a test mounts: /dev/nvme0n2 and so on
-    modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk (vmguest.load_modules)
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     tests: str = ""  # the kind of its tests (table.toml)
     huge_bytes: int = 2 << 20  # the size of its huge page
@@ -82,12 +80,8 @@ def qemu_command(guest, kernel, image, accelerator, serial, arguments=()):
         words, disk = ["rdinit=/init"], ["-initrd", str(image)]
     else:
         words = [f"root=PARTUUID={DISK_SIGNATURE:08x}-01", "rw", "init=/init"]
-        # One controller: two would be found in any order.
-        disk = ["-device", "nvme,id=disks,serial=disks"]
-        files = [image, *(image.with_name(name) for name in guest.disks), *([kernel.with_name("modules.tar")] if guest.modules else [])]
-        for number, file in enumerate(files, 1):
-            disk += ["-drive", f"file={file},format=raw,if=none,id=disk{number},snapshot=on",
-                     "-device", f"nvme-ns,drive=disk{number},bus=disks,nsid={number}"]
+        disk = ["-device", "nvme,id=disks,serial=disks", "-drive", f"file={image},format=raw,if=none,id=disk,snapshot=on",
+                "-device", "nvme-ns,drive=disk,bus=disks,nsid=1"]
     # smaps of Debian's 6.1 leaves out huge pages that NUMA balancing has just unmapped, to learn who uses them.
     words += [*guest.words, f"console={guest.console}", "quiet", "panic=-1", "mitigations=off", "numa_balancing=disable",
              "nokaslr", f"hugeld.results={guest.results}", f"hugeld.cases={guest.name}", *arguments]

@@ -3,11 +3,8 @@
 
 import collections
 import ctypes
-import functools
 import pathlib
-import platform
 import re
-import tarfile
 import typing
 
 import pytest
@@ -30,46 +27,6 @@ def knows_mdwe():
 
 def absent(reason):
     pytest.skip(f"n/a: {reason}")
-
-
-def find_disk(at, magic):
-    """The disk that has MAGIC there, or None: some kernels number disks as they find them."""
-    for path in sorted(pathlib.Path("/dev").glob("nvme*n?")):
-        with open(path, "rb") as disk:
-            disk.seek(at)
-            if disk.read(len(magic)) == magic:
-                return path
-    return None
-
-
-@functools.cache
-def load_modules():
-    """Those that the guest has for this kernel, until no further one finds the modules that it needs.  The names of the loaded
-    ones."""
-    import lzma  # whose library the arm64 guests do not have, nor modules
-
-    disk = find_disk(257, b"ustar")
-    if disk is None:
-        return []
-    with tarfile.open(disk) as tar:
-        left = {entry.name: tar.extractfile(entry).read() for entry in tar}
-    loaded = []
-    while True:
-        done = [name for name, data in left.items() if load_module(lzma.decompress(data) if name.endswith(".xz") else data)]
-        if not done:
-            return loaded
-        loaded += done
-        left = {name: data for name, data in left.items() if name not in done}
-
-
-def load_module(data):
-    call = {"x86_64": 175, "aarch64": 105}[platform.machine()]  # init_module
-    return libc.syscall(call, data, ctypes.c_ulong(len(data)), b"") == 0
-
-
-def has_file_system(name):
-    load_modules()
-    return any(line.split()[-1] == name for line in pathlib.Path("/proc/filesystems").read_text().splitlines())
 
 
 # --- nodes ---
