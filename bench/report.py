@@ -177,6 +177,15 @@ def states_table(groups):
                    for title, row in by_state(groups).items() for state, found in row.items()]
 
 
+def short_name(processor):
+    return processor.replace("(R)", "").removesuffix(" Processor")
+
+
+def percent_saved(result):
+    """0 where the interval of the RESULT contains 1: no difference was seen."""
+    return round(100 * (1 - result[0])) if is_clear(result) else 0
+
+
 def readme_states(groups, runs):
     """What `hugeld run` saves, as a range for each state, with the machine of the RUNS, which may be another one than the page's."""
     rows = by_state(groups)
@@ -184,9 +193,9 @@ def readme_states(groups, runs):
         return []
     ranges = []
     for state, words in STATES.items():
-        saved = [round(100 * (1 - result_in(row[state], "run", "cpu_result")[0])) for row in rows.values() if state in row]
+        saved = [percent_saved(result_in(row[state], "run", "cpu_result")) for row in rows.values() if state in row]
         ranges += [f"{' to '.join(map(str, sorted({min(saved), max(saved)})))} % {words}"] if saved else []
-    machines = " and ".join(sorted({runs[name]["cpu"] for name in ("layouts", "mysql") if name in runs}))
+    machines = " and ".join(sorted({short_name(runs[name]["cpu"]) for name in ("layouts", "mysql") if name in runs}))
     sentence = (f"By `hugeld run` large programs ({', '.join(title.split(',')[0] for title in rows)}) need less processor time, "
                 f"by where their own file lies in memory: {', '.join(ranges)} ({machines}).")
     return [*textwrap.wrap(sentence, 80, break_on_hyphens=False), ""]

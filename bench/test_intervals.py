@@ -29,9 +29,15 @@ def test_interval(block, n):
     means = [midmean(list(itertools.chain(*drawn))) for drawn in itertools.product(blocks, repeat=len(blocks))]
     middle, low, high = intervals.estimate(values, block)
     assert middle == pytest.approx(midmean(values)) and low < middle < high
-    assert percentile_of(low, means) == pytest.approx(0.025, abs=0.006)
-    assert percentile_of(high, means) == pytest.approx(0.975, abs=0.006)
+    assert percentile_of(low, means) == pytest.approx(intervals.tail(6), abs=0.002)
+    assert percentile_of(high, means) == pytest.approx(1 - intervals.tail(6), abs=0.002)
     assert intervals.estimate(values, block) == (middle, low, high)
+
+
+@pytest.mark.parametrize("n, t", [(6, 2.5706), (8, 2.3646), (20, 2.0930), (600, 1.9639)])
+def test_tail(n, t):
+    """T: Student's 0.975 for N - 1 degrees of freedom, from a table."""
+    assert intervals.tail(n) == pytest.approx(statistics.NormalDist().cdf(-t * math.sqrt(n / (n - 1))), rel=0.1)
 
 
 def test_ratio_and_difference():
