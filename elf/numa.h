@@ -12,7 +12,7 @@ struct hl_placement {
     bool binds; /* the process's memory policy takes pages from these nodes alone: */
     struct hl_nodes bound;
     unsigned local_node; /* the node of this thread's CPU; only with HL_NUMA_LOCAL */
-    bool is_only_node;   /* the machine can have no other node than the cpuset's, number 0; false where that can't be asked */
+    bool is_only_node;   /* the machine can have node 0 alone; false where that can't be asked */
 };
 
 /* Why a node serves this process, or doesn't. */

@@ -29,7 +29,8 @@ static bool has_pool(const struct hl_geometry *geometry, const struct hl_roots *
     hl_set_line(&directory, roots->sys);
     hl_add_text(&directory, "/kernel/mm");
     add_pool_directory(&directory, geometry);
-    return read_count(&directory, "nr_hugepages") > 0 || read_count(&directory, "nr_overcommit_hugepages") > 0;
+    return read_count(&directory, "nr_hugepages") > 0 ||
+           read_count(&directory, "nr_overcommit_hugepages") > 0;
 }
 
 void hl_fit_geometry(struct hl_geometry *geometry, const struct hl_options *options,

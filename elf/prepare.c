@@ -56,7 +56,8 @@ static bool may_execute_written(struct hl_context *context, uint64_t unused) {
     uint64_t page = context->config->geometry.page_bytes;
     if (!context->probed.knows_execution)
         context->probed.kernel.executable_memory =
-            unused != 0 ? !hl_is_error(hl_mprotect(unused, page, PROT_READ | PROT_EXEC)) : hl_may_execute_written(page);
+            unused != 0 ? !hl_is_error(hl_mprotect(unused, page, PROT_READ | PROT_EXEC))
+                        : hl_may_execute_written(page);
     context->probed.knows_execution = true;
     return context->probed.kernel.executable_memory;
 }
@@ -349,9 +350,9 @@ bool hl_may_be_copied(struct hl_context *context, const struct hl_work *work, en
     bool has_pages =
         hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) == 0 &&
         needed <= hl_pool_available(&pool, options->reserve_pages);
-    return has_pages || (hl_check_thp_policy(&hl_system_roots, &context->config->geometry,
-                                             &context->probed.status) == 0 &&
-                         check_thp(context, work, kind, &machine) == 0);
+    return has_pages ||
+           (hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status) == 0 &&
+            check_thp(context, work, kind, &machine) == 0);
 }
 
 static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,

@@ -110,7 +110,8 @@ static bool has_nothing_to_do(const char *const *envp) {
            hl_has_nothing_to_do(envp, (const Elf64_Phdr *)getauxval(AT_PHDR), getauxval(AT_PHNUM));
 }
 
-/* Little of the stack may be left: RLIMIT_STACK holds arguments and environment too. */
+/* Little of the stack may be left: RLIMIT_STACK holds arguments and environment too.  Where others have run, their signal handlers
+   would see our descriptors. */
 static void begin_at(const char *const *envp) {
     static struct start start;
     start.memory = -1;
@@ -124,7 +125,7 @@ static void begin_at(const char *const *envp) {
         start.status = drop_objects(&start);
     else if (!start.context.others_ran)
         hl_switch_stack(move_objects, &start, stack_end);
-    else if (!hl_call_on_stack(move_objects, &start, stack_end)) /* signal handlers of others would see our descriptors */
+    else if (!hl_call_on_stack(move_objects, &start, stack_end))
         start.status = drop_objects(&start);
     hl_end(&start.context);
     if (start.status != 0)

@@ -244,8 +244,10 @@ static void test_endless_paths(void **state) {
 }
 
 #define COMMITTED(kib)                                                                                       \
-    { "proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\nCommitLimit: 2097152 kB\n"            \
-                      "Committed_AS: " kib " kB\n" }
+    {                                                                                                        \
+        "proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 4194304 kB\nCommitLimit: 2097152 kB\n"          \
+                        "Committed_AS: " kib " kB\n"                                                         \
+    }
 #define MACHINE                                                                                              \
     MEMINFO, { "proc/sys/vm/overcommit_memory", "0\n" }
 #define NO_LIMIT_V1 "9223372036854771712\n"
