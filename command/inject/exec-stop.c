@@ -266,7 +266,7 @@ static bool is_refusal(int result) {
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
                          const struct hl_options *options, const char *linker) {
-    static struct hl_exec_stop only; /* this process executes one program; an allocation of that size is mapped anew */
+    static struct hl_exec_stop only; /* an allocation of that size would be mapped */
     struct hl_exec_stop *new = &only;
     struct hl_status status;
     *stop = NULL;
