@@ -177,7 +177,7 @@ long hl_read_line(const char *path, char *buffer, size_t buffer_bytes) {
 }
 
 bool hl_skip_key(const char **at, const char *end, const char *key) {
-    if (*at == end || **at != *key) /* most lines have another key */
+    if (*key != '\0' && (*at == end || **at != *key)) /* most lines have another key */
         return false;
     size_t bytes = hl_strlen(key);
     if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))

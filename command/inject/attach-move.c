@@ -265,11 +265,11 @@ static int prepare_piece(const struct mover *m, unsigned i) {
 }
 
 /* Linux maps no file by huge entries into a process that has disabled them, but entries that are there stay.  So it allows them while
-   the page tables are filled; if we are killed meanwhile, the thread disables them again.  *AGAIN: by this call. */
+   the page tables are filled; if we are killed meanwhile, the thread disables them again.  *AGAIN: by this call, if they were. */
 static int allow_huge_entries(const struct mover *m, struct hl_call *again) {
     long setting, done;
     int result = hl_call(m->tracee, &setting, SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0, 0);
-    if (result != 0)
+    if (result != 0 || setting == 0)
         return result;
     *again = (struct hl_call){SYS_prctl, {PR_SET_THP_DISABLE, 1, (uint64_t)setting & ~UINT64_C(1)}};
     result = hl_call_if_killed(m->tracee, again);
@@ -358,11 +358,13 @@ static int move_piece(struct mover *m, unsigned i) {
         next = next < piece->end ? next : piece->end;
         int result = hl_call(m->tracee, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at,
                              next - at, MREMAP_TO_PLACE, at, 0);
-        if (result == HL_REASON_ATTACH_CALL && hl_read_thread(m->tracee->pid, at, &byte, 1) == -EFAULT)
-            return hl_map_piece_surely(m->tracee, piece, m->file); /* the whole piece: the text is gone */
+        bool is_gone =
+            result == HL_REASON_ATTACH_CALL && hl_read_thread(m->tracee->pid, at, &byte, 1) == -EFAULT;
+        m->has_moved |= result == 0 || is_gone;
+        if (is_gone)
+            return hl_map_piece_surely(m->tracee, piece, m->file); /* the whole piece */
         if (result != 0)
             return result == HL_REASON_ATTACH_CALL && moved == -EPERM ? HL_REASON_SEALED : result;
-        m->has_moved = true;
     }
     return 0;
 }

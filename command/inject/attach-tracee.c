@@ -627,7 +627,7 @@ static int interrupt_call(struct hl_tracee *tracee) {
 }
 
 static void restore(struct hl_tracee *tracee) {
-    if (tracee->stack < tracee->high - hl_get_frame_bytes(tracee)) /* its last call is not made: as if we were killed */
+    if (tracee->stack < tracee->high - hl_get_frame_bytes(tracee)) /* its last call is not made yet */
         return;
     if ((tracee->stage == HL_TRACEE_IN_CALL && interrupt_call(tracee) != 0) || hl_put_back(tracee) != 0)
         return;

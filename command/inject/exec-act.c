@@ -134,8 +134,8 @@ static int check_text(const struct act *act) {
     if (act->moves && !plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
         return HL_REASON_IMAGE_PLACE;
     if (act->moves)
-        result = check_range(act, object->segment[0].first_page,
-                             object->segment[object->n_segments - 1].end_page);
+        result =
+            check_range(act, object->segment[0].first_page, object->segment[object->n_segments - 1].end_page);
     for (unsigned i = 0; i < plan->n_pieces && result == 0 && !act->moves; i++)
         result = check_range(act, plan->piece[i].start, plan->piece[i].end);
     return result == 0 ? check_unmodified(act) : result;

@@ -156,9 +156,9 @@ static int help(void *data) {
 /* Children of this process are in a PID namespace of their own, so the numbers we know them by are others there. */
 static bool has_other_children(void) {
     char own[32] = "", children[32] = "";
-    readlink("/proc/self/ns/pid", own, sizeof own - 1);
-    readlink("/proc/self/ns/pid_for_children", children, sizeof children - 1);
-    return own[0] == '\0' || strcmp(own, children) != 0; /* it does not exist before the first child */
+    return readlink("/proc/self/ns/pid", own, sizeof own - 1) <= 0 ||
+           readlink("/proc/self/ns/pid_for_children", children, sizeof children - 1) <= 0 ||
+           strcmp(own, children) != 0; /* it does not exist before the first child */
 }
 
 /* Whether /proc shows this process under the number that it has here: it may belong to another PID namespace. */
@@ -266,7 +266,7 @@ static bool is_refusal(int result) {
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
                          const struct hl_options *options, const char *linker) {
-    static struct hl_exec_stop only; /* this process executes one program; an allocation of that size is mapped anew */
+    static struct hl_exec_stop only; /* an allocation of that size would be mapped */
     struct hl_exec_stop *new = &only;
     struct hl_status status;
     *stop = NULL;

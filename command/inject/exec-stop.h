@@ -48,8 +48,8 @@ struct hl_exec_plan {
     struct stat image_stat;
     char *image_path;
     uint64_t text_pages, rodata_pages; /* huge ones */
-    struct hl_piece_of_text header; /* text in the huge page with the headers, from the image's second one; or empty */
-    struct hl_exec_code call, back; /* as in hl_gadgets */
+    struct hl_piece_of_text header;    /* text in the huge page with the headers; or empty */
+    struct hl_exec_code call, back;    /* as in hl_gadgets */
     /* The patched linker is mapped.  OBJECT, at 0, and the image are its file, and there are no pieces. */
     bool maps_linker;
     uint64_t linker_entry, linker_path_at;        /* where its own path belongs; 0: nowhere */
@@ -57,8 +57,8 @@ struct hl_exec_plan {
     unsigned verbose;
     bool is_strict;
     unsigned n_pieces, n_rest;
-    struct hl_piece_of_text piece[HL_PIECES_MAX]; /* nothing is written to memory of these lists that no start needs */
-    struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1]; /* the other read-only parts, if it may move */
+    struct hl_piece_of_text piece[HL_PIECES_MAX];                      /* these lists are not cleared */
+    struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1]; /* the other read-only parts */
 };
 
 /* Plans the calls for PROGRAM, which a process with STATUS will execute.  0; or why nothing can be done: a reason or a negated

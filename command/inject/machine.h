@@ -52,11 +52,9 @@ void hl_close_memory(struct hl_tracee *tracee);
    *FOUND: which it is.  NULL: there is none. */
 const char *hl_find_code(const char *text, size_t bytes, const struct hl_code *code, size_t n,
                          const struct hl_code **found);
-#if defined __x86_64__
-/* Finds both in TEXT: how sigreturn is called, BACK_CODE, and a call near that and before it rather than at the other end. */
+/* Finds both in TEXT: how sigreturn is called, BACK_CODE, and a call near that and before it rather than at the other end.  x86-64. */
 bool hl_find_codes(const char *text, size_t bytes, const char **call, const char **back,
                    const struct hl_code **back_code);
-#endif
 /* Whether PROCESS, which has its mappings, has CODE at AT, in memory that it cannot write to. */
 bool hl_has_code(const struct hl_process *process, uint64_t at, const struct hl_code *code);
 

@@ -99,7 +99,7 @@ struct hl_tracee {
     int left_pair
         [2]; /* sockets that it had made, as the process LEFT_PID, when an earlier tracer was killed; below 0: none */
     pid_t left_pid;
-    bool keeps_journal; /* sockets that it has made may still be open */
+    bool keeps_journal;         /* sockets that it has made may still be open */
     struct hl_call interrupted; /* the call in which it slept when it was asked to stop, */
     uint64_t rest; /* where that writes the rest of its time, and the bytes that were there; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];

@@ -8,7 +8,7 @@
 /* Attaches to the process PID and detaches in turns, and prints the cost of a unit of its work; the exit
    code. */
 struct hl_toggle_settings {
-    size_t pairs; /* 0: until the interval is narrow, or as many as it may take */
+    size_t pairs;       /* 0: until the interval is narrow, or as many as it may take */
     double seconds;     /* of a block */
     const char *metric; /* a command that prints the work done so far; NULL: instructions */
 };
