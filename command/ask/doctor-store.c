@@ -67,12 +67,13 @@ static void look_through(struct hl_store_state *state, int folder, uint64_t owne
     struct stat status;
     if (fstat(folder, &status) == 0)
         store.device = status.st_dev;
-    state->free_bytes = hl_store_room(&store);
+    state->free_bytes = hl_store_free_bytes(&store);
     size_t n;
-    hl_read_store(&store, &items, &n);
-    state->images = hl_count_images(items, n);
-    for (size_t i = 0; i < n; i++)
+    hl_read_items_of(&store, NULL, &items, &n);
+    for (size_t i = 0; i < n; i++) {
+        state->images += !items[i].is_in_place;
         state->stale += items[i].state != HL_ITEM_FRESH;
+    }
     hl_free_store_items(items, n);
 }
 
@@ -172,7 +173,7 @@ static pid_t find_writing_container(const struct hl_store_state *state) {
 }
 
 /* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */
-static char *describe_room(const struct hl_store_state *state) {
+static char *describe_space(const struct hl_store_state *state) {
     char *size = state->bytes == UINT64_MAX ? hl_xasprintf("%s", "")
                                             : hl_xasprintf(", %" PRIu64 " of %" PRIu64 " MiB free",
                                                            state->free_bytes >> 20, state->bytes >> 20);
@@ -207,35 +208,28 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
     *remedy = NULL;
     if (state->result == -ENOENT)
         return hl_xasprintf("%s is not there: nothing has an image; hugeld enable makes it", state->path);
-    if (state->result == -EACCES) {
+    const char *why = state->result == -EACCES ? "another user owns it, or can write to it"
+                      : state->result == -EOVERFLOW
+                          ? "it belongs to a user that this user namespace does not map"
+                      : state->result == -EOPNOTSUPP ? "it does not lie on tmpfs"
+                                                     : strerror(-state->result);
+    if (state->result != 0 && state->result != -EOVERFLOW && state->result != -EOPNOTSUPP)
         *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
-        return hl_xasprintf("%s is used by no process: another user owns it, or can write to it",
-                            state->path);
-    }
-    if (state->result == -EOVERFLOW)
-        return hl_xasprintf(
-            "%s is used by no process: it belongs to a user that this user namespace does not map",
-            state->path);
-    if (state->result == -EOPNOTSUPP)
-        return hl_xasprintf("%s is used by no process: it does not lie on tmpfs", state->path);
-    if (state->result != 0) {
-        *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
-        return hl_xasprintf("%s cannot be used: %s", state->path, strerror(-state->result));
-    }
-    char *room = describe_room(state);
+    if (state->result != 0)
+        return hl_xasprintf("%s is used by no process: %s", state->path, why);
+    char *space = describe_space(state);
     char *text = hl_xasprintf("%s: %" PRIu64 " image%s, %" PRIu64 " stale; %s%s", state->path, state->images,
-                              hl_plural(state->images), state->stale, room,
+                              hl_plural(state->images), state->stale, space,
                               state->noexec ? ", noexec: no process can map text from it" : "");
-    free(room);
+    free(space);
     *remedy = find_remedy(state, geometry);
     pid_t container = find_writing_container(state);
     if (container == 0)
         return text;
-    char *both = hl_xasprintf("%s; the container of process %d can write to it", text, container);
-    free(text);
+    hl_append(&text, "; the container of process %d can write to it", container);
     free(*remedy);
     *remedy = hl_xasprintf("start that container with %s:%s:ro", state->path, state->path);
-    return both;
+    return text;
 }
 
 static json_t *limit(uint64_t bytes) {

@@ -29,17 +29,7 @@
 #include <unistd.h>
 
 static const char *machine_name(unsigned machine) {
-    static const struct {
-        unsigned machine;
-        const char *name;
-    } names[] = {
-        {EM_X86_64, "x86-64"},       {EM_AARCH64, "aarch64"}, {EM_PPC64, "ppc64"}, {EM_RISCV, "riscv64"},
-        {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"},     {EM_ALPHA, "alpha"}, {EM_IA_64, "ia64"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (names[i].machine == machine)
-            return names[i].name;
-    return "unknown";
+    return machine == EM_X86_64 ? "x86-64" : machine == EM_AARCH64 ? "aarch64" : "unknown";
 }
 
 struct request {
@@ -48,13 +38,12 @@ struct request {
     pid_t pid; /* 0: none */
     struct hl_process process;
     enum hl_reason obstacle; /* of PROCESS */
-    json_t *files;           /* NULL: print text */
-    bool json, failed;
+    json_t *files;
+    bool failed;
     struct hl_list paths; /* the named files */
 };
 
 static const struct hl_flag command_flags[] = {
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"pid", 'P', "PID", "At the addresses that this process has; FILE may be left out: its executable",
      HL_PID(struct request, pid)},
     {"options", 'o', "NAME=VALUE,...", "Plan with these options, as for 'hugeld run'",
@@ -391,11 +380,8 @@ static void report_file(struct request *request, const char *path, const struct 
     it.pool_pages = count_pool_pages(plan, &it.options);
     it.n_parts = hl_list_parts(&it.part, &plan->object, &plan->plan, &it.options, &plan->geometry);
     json_t *answer = make_answer(&it);
-    if (!request->json)
-        print_answer(&it, answer);
-    else
-        json_array_append(request->files, answer);
-    json_decref(answer);
+    print_answer(&it, answer);
+    json_array_append_new(request->files, answer);
     free(it.part);
     hl_free_verdict(&it.verdict);
     hl_free_found_image(&it.image);
@@ -403,9 +389,8 @@ static void report_file(struct request *request, const char *path, const struct 
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {
     request->failed = true;
-    if (request->json)
-        json_array_append_new(request->files,
-                              json_pack("{s:o, s:s}", "path", hl_json_text(path), "error", sentence));
+    json_array_append_new(request->files,
+                          json_pack("{s:o, s:s}", "path", hl_json_text(path), "error", sentence));
     hl_warn("%s: %s", path, sentence);
 }
 
@@ -457,8 +442,7 @@ static void inspect_executable(struct request *request) {
 
 /* False after one line. */
 static bool read_process(struct request *request) {
-    struct hl_geometry geometry;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    struct hl_geometry geometry = hl_read_geometry();
     int result = hl_open_process(&request->process, request->pid);
     if (result == 0)
         result = hl_read_process(&request->process);
@@ -500,9 +484,7 @@ int hl_inspect_files(int argc, char **argv) {
         inspect_file(&request, request.paths.word[i]);
     if (request.paths.n == 0)
         inspect_executable(&request);
-    if (request.json)
-        hl_print_json(json_pack("{s:O}", "files", request.files));
-    json_decref(request.files);
+    hl_print_answer(json_pack("{s:o}", "files", request.files), request.failed);
     code = request.failed ? HL_EXIT_NO : HL_EXIT_DONE;
 out:
     hl_close_process(&request.process);

@@ -27,8 +27,7 @@ struct hl_found_image {
    for less is made only if the user asks for it by name (enable --way=image). */
 bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
 
-/* hl_open_image, called as by a process of this user with OPTIONS that may have huge pages; or by a process with STATUS. */
-long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
+/* hl_open_image, called as by a process of this user with OPTIONS and STATUS. */
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options);
 

@@ -130,7 +130,7 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     bool is_begun = hl_begin_apply(apply);
     if (apply->has_store) {
         hl_measure_store(&apply->store, &bytes, &used);
-        if (!hl_read_store(&apply->store, &items, &n_items))
+        if (!hl_read_items_of(&apply->store, NULL, &items, &n_items))
             hl_note_problem(apply, hl_xasprintf("%s: the store cannot be read", apply->store_path));
     } else if (is_begun && apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
         hl_note_problem(apply,
@@ -194,13 +194,16 @@ static void print_list(const json_t *list) {
     if (json_array_size(files) > 0)
         hl_print("WAY       STATE       TEXT   PAGES  RUN BY  HUGE  FILE");
     json_array_foreach(files, i, file) {
-        hl_print_fields(
-            file,
-            "{way:-8}  {state:-8} {text_share:7%}  {huge_pages:6}  {processes:6}  {effective:4}  {path}");
+        hl_print_row(file,
+                     "{way:-8}  {state:-8} {text_share:7%}  {huge_pages:6}  {processes:6}  {effective:4}  ");
         if (json_is_string(json_object_get(file, "sentence")))
             hl_print_fields(file, "    {sentence}");
         if (json_is_string(json_object_get(file, "advice")))
             hl_print_fields(file, "    {advice}");
+        if (hl_output.is_verbose && json_is_string(json_object_get(file, "source")))
+            hl_print_fields(file, "    {entry} in {source}");
+        if (hl_output.is_verbose && json_is_string(json_object_get(file, "image")))
+            hl_print_fields(file, "    {image}");
     }
     if (json_integer_value(json_object_get(list, "users_left_out")) > 0)
         hl_print_fields(list,
@@ -208,12 +211,11 @@ static void print_list(const json_t *list) {
 }
 
 struct request {
-    bool json, checks;
+    bool checks;
     const char *list, *store;
 };
 
 static const struct hl_flag command_flags[] = {
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"check", 'c', NULL, "Compare the bytes of each image with its file", HL_SWITCH(struct request, checks)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
     {"store", 0, "FOLDER", "This store, not the machine's and your own", HL_STRING(struct request, store)},
@@ -253,18 +255,11 @@ int hl_list_enabled(int argc, char **argv) {
     for (size_t i = 0; i < json_array_size(stores); i++) {
         const json_t *list = json_array_get(stores, i), *problems = json_object_get(list, "problems");
         bool is_empty = json_array_size(json_object_get(list, "files")) + json_array_size(problems) == 0;
-        if (!request.json && !(is_empty && i == 0 && own != NULL))
+        if (!(is_empty && i == 0 && own != NULL))
             print_list(list);
         is_wrong |= json_array_size(problems) > 0;
         is_pending |= json_integer_value(json_object_get(list, "pending")) > 0;
     }
-    if (request.json) {
-        json_t *answer = json_pack("{s:o}", "stores", stores);
-        if (is_wrong)
-            json_object_update_new(answer, hl_json_error());
-        hl_print_json(answer);
-    } else {
-        json_decref(stores);
-    }
+    hl_print_answer(json_pack("{s:o}", "stores", stores), is_wrong);
     return is_wrong ? HL_EXIT_NO : is_pending ? HL_EXIT_PENDING : HL_EXIT_DONE;
 }

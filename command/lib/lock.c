@@ -45,16 +45,16 @@ static pid_t find_holder(int file) {
     return found;
 }
 
-static int lock_file(int file, bool waits) {
+static int lock_file(int file) {
     const struct timespec pause = {0, PAUSE_MS * 1000000L};
     double end = hl_now_ms() + WAIT_MS;
     bool has_said = false;
     while (flock(file, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EINTR && (errno != EWOULDBLOCK || !waits || hl_now_ms() >= end))
+        if (errno != EINTR && (errno != EWOULDBLOCK || hl_now_ms() >= end))
             return -errno;
         pid_t holder = has_said ? 0 : find_holder(file);
         if (!has_said && hl_now_ms() > end - WAIT_MS + SAY_MS) {
-            hl_warn("waiting for process %d, which has the lock", holder);
+            hl_note("waiting for process %d, which has the lock", holder);
             has_said = true;
         }
         nanosleep(&pause, NULL);
@@ -62,12 +62,12 @@ static int lock_file(int file, bool waits) {
     return 0;
 }
 
-int hl_lock_path(int folder, const char *name, bool waits) {
+int hl_lock_path(int folder, const char *name) {
     for (;;) {
         int lock = openat(folder, name, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (lock < 0)
             return -errno;
-        int result = lock_file(lock, waits);
+        int result = lock_file(lock);
         if (result == 0 && hl_is_at(lock, folder, name))
             return lock;
         close(lock); /* the previous holder has removed the file */

@@ -9,8 +9,8 @@
 bool hl_is_at(int file, int folder, const char *name);
 
 /* Opens the file NAME in FOLDER (or AT_FDCWD), where no other user can write, or makes it, so that no other user can open it, and
-   locks it (flock).  WAITS: for ten seconds, if another process has it, and says which.  A descriptor; -EWOULDBLOCK: another process
-   has it; or another negated errno, without a message. */
-int hl_lock_path(int folder, const char *name, bool waits);
+   locks it (flock).  If another process has it, waits ten seconds for it, and says so.  A descriptor; -EWOULDBLOCK: another process
+   still has it; or another negated errno, without a message. */
+int hl_lock_path(int folder, const char *name);
 
 #endif

@@ -35,7 +35,7 @@
 struct request {
     struct hl_subject subject;
     size_t pairs; /* 0: not given */
-    bool json, ignore_failure, at_once;
+    bool ignore_failure, at_once;
     const char *report;
     pid_t pid;
     double seconds; /* 0: not given */
@@ -50,7 +50,6 @@ static const struct hl_flag command_flags[] = {
     {"at-once", 0, NULL, "Run both sides of a pair at the same time", HL_SWITCH(struct request, at_once)},
     HL_RUN_FLAGS(struct request, subject.run),
     {"ignore-failure", 'i', NULL, "Accept a non-zero exit status", HL_SWITCH(struct request, ignore_failure)},
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a report with a plot of all runs", HL_STRING(struct request, report)},
     {"pid", 0, "PID", "With --toggle: measure a running process", HL_PID(struct request, pid)},
     {"toggle", 0, NULL, "With --pid: attach and detach in turns", HL_SWITCH(struct request, toggles)},
@@ -337,7 +336,7 @@ static int measure_program(struct request *request) {
     free(request->subject.run.options);
     request->subject.run.options = asked;
     if (code == 0)
-        code = hl_tell_answer(&bench, request->report, request->json);
+        code = hl_tell_answer(&bench, request->report);
     for (unsigned side = 0; side < HL_SIDES; side++) {
         json_decref(bench.maps[side]);
         json_decref(bench.counts[side]);
@@ -407,7 +406,7 @@ int hl_measure_program(int argc, char **argv) {
     if (request.toggles) {
         request.settings.pairs = request.pairs;
         request.settings.seconds = request.seconds > 0 ? request.seconds : 10;
-        code = hl_bench_toggle(request.pid, &request.settings, request.json);
+        code = hl_bench_toggle(request.pid, &request.settings);
         goto out;
     }
     request.subject.argv = request.program;

@@ -28,6 +28,7 @@ struct request {
     struct hl_list asked;
     bool appends, children, demangles;
     const char *output;
+    json_t *maps; /* that were written */
 };
 
 static const struct hl_flag command_flags[] = {
@@ -191,6 +192,11 @@ static bool write_map(const struct request *request, const struct hl_process *pr
         else if (path != NULL)
             hl_print("%d: %s: %" PRIu64 " functions%s", process->pid, path, text->lines,
                      is_known ? ", there already" : "");
+        if (is_fine)
+            json_array_append_new(request->maps,
+                                  json_pack("{s:i, s:o, s:I, s:b}", "pid", (int)process->pid, "path",
+                                            hl_json_text(path != NULL ? path : request->output), "functions",
+                                            (json_int_t)text->lines, "changed", !is_known));
     }
     free(path);
     hl_free_answer(&answer);
@@ -210,11 +216,10 @@ static void say_not_moved(const struct hl_process *process) {
 /* Whether the map of PID is written.  A child without moved text, or that has ended, costs no line. */
 static bool map_process(const struct request *request, pid_t pid, bool is_child) {
     struct hl_process process;
-    struct hl_geometry geometry;
+    struct hl_geometry geometry = hl_read_geometry();
     struct hl_map_text text;
     bool is_moved = false, is_written = false;
     int result = hl_open_process(&process, pid);
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (result == 0) {
         result = hl_read_process(&process);
         if (result == 0)
@@ -240,7 +245,10 @@ static bool map_process(const struct request *request, pid_t pid, bool is_child)
 static int check_request(const struct request *request, struct hl_pids *pids) {
     bool has_others =
         request->output != NULL && (request->appends || request->children || request->asked.n > 1);
+    bool is_stdout = request->output != NULL && strcmp(request->output, "-") == 0;
     const char *wrong = has_others ? "--output: give one PID, and neither --append nor --children"
+                        : is_stdout && hl_output.is_json
+                            ? "--output=- and --json would both write to standard output; name a file"
                         : request->asked.n == 0
                             ? "give PIDs; 'hugeld status --all' lists processes with huge pages"
                             : NULL;
@@ -265,7 +273,7 @@ int hl_map_functions(int argc, char **argv) {
         ".gnu_debuglink) "
         "and from .gnu_debugdata.  Exit status: 1 when there is nothing to name in one of them.",
         command_flags, false};
-    struct request request = {0};
+    struct request request = {.maps = json_array()};
     struct hl_pids pids = {0};
     int code = hl_read_flags(&command, argc, argv, &request);
     if (code == 0)
@@ -282,6 +290,9 @@ int hl_map_functions(int argc, char **argv) {
         code = any ? code : HL_EXIT_NO;
         free(family.pid);
     }
+    if (code != HL_EXIT_USAGE)
+        hl_print_answer(json_pack("{s:O}", "maps", request.maps), code == HL_EXIT_NO);
+    json_decref(request.maps);
     free(pids.pid);
     free(request.asked.word);
     return code;

@@ -85,6 +85,16 @@ int hl_refuse_program(const char *name) {
     return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
 }
 
+void hl_wait_at_gate(int gate) {
+    char byte = 0;
+    if (gate < 0)
+        return;
+    if (write(gate, &byte, 1) == 1)
+        while (read(gate, &byte, 1) < 0 && errno == EINTR)
+            ;
+    close(gate);
+}
+
 void hl_keep_standard_numbers(void) {
     int fd;
     do
