@@ -14,22 +14,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void note_mistake(void *data, struct hl_string option, const char *what) {
-    (void)option, (void)what;
-    *(bool *)data = true;
-}
-
 /* False: there is a mistake in TEXT. */
 static bool add_options(char **joined, const char *text) {
     struct hl_options options;
-    bool is_wrong = false;
-    const struct hl_complaints complaints = {note_mistake, &is_wrong};
     hl_default_options(&options);
-    hl_parse_options(&options, text, &complaints);
+    bool is_right = hl_parse_options(&options, text, NULL) == 0;
     char *both = hl_join_options(*joined, text);
     free(*joined);
     *joined = both;
-    return !is_wrong;
+    return is_right;
 }
 
 static bool choose_via(unsigned *via, const char *name) {

@@ -48,39 +48,12 @@ static void read_mount(struct hl_store_state *state, int folder) {
         state->huge = hl_xasprintf("never"); /* the default is not written */
 }
 
-static void read_size(struct hl_store_state *state, int folder) {
-    struct statvfs fs;
-    state->bytes = UINT64_MAX;
-    if (fstatvfs(folder, &fs) != 0)
-        return;
-    state->noexec = (fs.f_flag & ST_NOEXEC) != 0;
-    if (fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
-        return;
-    state->bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
-}
-
-static void look_through(struct hl_store_state *state, int folder, uint64_t owner,
-                         const struct hl_geometry *geometry) {
-    struct hl_store store = {
-        .path = state->path, .folder = folder, .lock = -1, .owner = owner, .geometry = *geometry};
-    struct hl_store_item *items = NULL;
-    struct stat status;
-    if (fstat(folder, &status) == 0)
-        store.device = status.st_dev;
-    state->free_bytes = hl_store_free_bytes(&store);
-    size_t n;
-    hl_read_items_of(&store, NULL, &items, &n);
-    for (size_t i = 0; i < n; i++) {
-        state->images += !items[i].is_in_place;
-        state->stale += items[i].state != HL_ITEM_FRESH;
-    }
-    hl_free_store_items(items, n);
-}
-
 /* Examines the store at PATH, as a process of this user would. */
 static void examine_store(struct hl_store_state *state, const char *path,
                           const struct hl_geometry *geometry) {
     uint64_t owner = hl_find_store_owner();
+    struct hl_store_item *items = NULL;
+    size_t n;
     *state = (struct hl_store_state){.path = hl_xasprintf("%s", path)};
     state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
     long pinned = hl_open_store(path, owner);
@@ -94,11 +67,27 @@ static void examine_store(struct hl_store_state *state, const char *path,
     if (folder < 0)
         return;
     struct stat status;
+    struct statvfs fs;
     if (fstat(folder, &status) == 0)
         state->device = status.st_dev;
     read_mount(state, folder);
-    read_size(state, folder);
-    look_through(state, folder, owner, geometry);
+    bool is_known = fstatvfs(folder, &fs) == 0;
+    state->noexec = is_known && (fs.f_flag & ST_NOEXEC) != 0;
+    is_known = is_known && fs.f_blocks != 0 && fs.f_blocks != (fsblkcnt_t)-1;
+    state->bytes = is_known ? (uint64_t)fs.f_blocks * fs.f_frsize : UINT64_MAX;
+    struct hl_store store = {.path = state->path,
+                             .folder = folder,
+                             .lock = -1,
+                             .owner = owner,
+                             .device = state->device,
+                             .geometry = *geometry};
+    state->free_bytes = hl_store_free_bytes(&store);
+    hl_read_items_of(&store, NULL, &items, &n);
+    for (size_t i = 0; i < n; i++) {
+        state->images += !items[i].is_in_place;
+        state->stale += items[i].state != HL_ITEM_FRESH;
+    }
+    hl_free_store_items(items, n);
     close(folder);
 }
 

@@ -10,6 +10,7 @@
 #include "command/lib/common.h"
 #include "command/lib/flags.h"
 #include "command/ask/draw.h"
+#include "command/image/driver.h"
 #include "command/image/find.h"
 #include "command/lib/file-plan.h"
 #include "elf/kernel.h"
@@ -27,10 +28,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static const char *machine_name(unsigned machine) {
-    return machine == EM_X86_64 ? "x86-64" : machine == EM_AARCH64 ? "aarch64" : "unknown";
-}
 
 struct request {
     char *options_text;
@@ -64,6 +61,7 @@ struct inspection {
     uint64_t pool_pages;    /* that a private copy takes at the address that takes most */
     struct hl_found_image image;
     struct hl_verdict verdict;
+    char *worker; /* the program that it only starts, as g++ does; or NULL */
     size_t n_parts;
     struct hl_part *part; /* all its segments, by hl_list_parts */
 };
@@ -177,15 +175,17 @@ static json_t *make_answer(const struct inspection *inspection) {
     const struct hl_starts *range = &inspection->range;
     const struct hl_elf_file *file = plan->file;
     const struct hl_mark *mark = hl_find_mark(file->fd);
+    unsigned of = file->header.e_machine;
+    const char *machine = of == EM_X86_64 ? "x86-64" : of == EM_AARCH64 ? "aarch64" : "unknown";
     json_t *json = json_pack(
         "{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o, s:o, s:I, s:o, s:o}", "path", hl_json_text(plan->path),
-        "type", hl_elf_type(file), "machine", machine_name(file->header.e_machine), "static", is_static(file),
-        "page_bytes", (json_int_t)plan->geometry.page_bytes, "huge_page_bytes",
-        (json_int_t)plan->geometry.huge_page_bytes, "text_bytes", (json_int_t)plan->plan.text_bytes, "plan",
-        make_plan(inspection), "rewrites",
+        "type", hl_elf_type(file), "machine", machine, "static", is_static(file), "page_bytes",
+        (json_int_t)plan->geometry.page_bytes, "huge_page_bytes", (json_int_t)plan->geometry.huge_page_bytes,
+        "text_bytes", (json_int_t)plan->plan.text_bytes, "plan", make_plan(inspection), "rewrites",
         mark == NULL ? json_null() : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what),
         "pool_pages", (json_int_t)inspection->pool_pages, "verdict", hl_json_verdict(&inspection->verdict),
         "image", make_image(inspection));
+    json_object_set_new(json, "worker", hl_json_text(inspection->worker));
     if (inspection->has_range)
         json_object_set_new(
             json, "range",
@@ -308,6 +308,8 @@ static void print_answer(const struct inspection *inspection, const json_t *answ
     const struct hl_file_plan *plan = &inspection->plan;
     const char *image_line = choose_image_line(inspection);
     hl_print_fields(answer, "{path}: {type}, {machine}, {text_bytes:KiB} of text");
+    if (inspection->worker != NULL)
+        hl_print_fields(answer, "  it only starts {worker}, which does its work: inspect that");
     if (is_static(plan->file))
         hl_print("  static: the dynamic linker never runs, so there can be no private copy");
     if (!json_is_null(json_object_get(answer, "rewrites")))
@@ -341,6 +343,16 @@ static uint64_t count_pool_pages(const struct hl_file_plan *plan, const struct h
         return 0;
     hl_measure_starts(&starts, plan, &only);
     return starts.pages_max;
+}
+
+/* The program that does the work of the one at PATH; NULL: that does it itself. */
+static char *find_worker(const char *path) {
+    struct hl_program program;
+    char *worker = NULL, *const argv[] = {(char *)path, NULL};
+    if (hl_open_program(&program, path))
+        hl_find_worker(&worker, &program, argv);
+    hl_close_program(&program);
+    return worker;
 }
 
 /* Reports FILE at its own address (ET_EXEC), at the kernel's address for it, at an example of all addresses (the range over them is
@@ -379,12 +391,15 @@ static void report_file(struct request *request, const char *path, const struct 
     }
     it.pool_pages = count_pool_pages(plan, &it.options);
     it.n_parts = hl_list_parts(&it.part, &plan->object, &plan->plan, &it.options, &plan->geometry);
+    if (loaded == NULL)
+        it.worker = find_worker(path);
     json_t *answer = make_answer(&it);
     print_answer(&it, answer);
     json_array_append_new(request->files, answer);
+    free(it.worker);
     free(it.part);
     hl_free_verdict(&it.verdict);
-    hl_free_found_image(&it.image);
+    free(it.image.path);
 }
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {

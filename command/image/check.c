@@ -176,30 +176,24 @@ static char *check_in_place(const struct hl_store *store, const struct hl_store_
                : NULL;
 }
 
-static void measure_in_place(const struct hl_store *store, struct hl_store_item *item,
-                             const struct hl_elf_file *file) {
-    struct hl_place place;
-    int result = hl_look_in_place(&place, file, &store->geometry);
-    item->not_in_place = result > 0 ? (enum hl_reason)result : HL_MOVED;
-    if (result != 0 && result != -EPERM)
-        return;
-    if (result == 0) {
-        item->pages = place.n_chunks;
-        item->text_bytes = place.text_bytes;
-        item->text_huge_bytes = hl_huge_text_bytes(&place);
-        item->huge_pages = item->text_huge_bytes / place.chunk_bytes;
-    }
-    hl_free_place(&place);
-}
-
 void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item) {
     struct hl_elf_file file;
     struct hl_coverage coverage;
     bool is_there = item->state == HL_ITEM_FRESH || item->state == HL_ITEM_TOUCHED;
     if (!is_there || hl_open_elf_soon(&file, item->origin) != HL_ELF_FINE)
         return;
+    struct hl_place place;
+    int result = item->is_in_place ? hl_look_in_place(&place, &file, &store->geometry) : 0;
     if (item->is_in_place) {
-        measure_in_place(store, item, &file);
+        item->not_in_place = result > 0 ? (enum hl_reason)result : HL_MOVED;
+        if (result == 0) {
+            item->pages = place.n_chunks;
+            item->text_bytes = place.text_bytes;
+            item->text_huge_bytes = hl_huge_text_bytes(&place);
+            item->huge_pages = item->text_huge_bytes / place.chunk_bytes;
+        }
+        if (result == 0 || result == -EPERM)
+            hl_free_place(&place);
     } else if (hl_find_coverage(&coverage, &file, &store->geometry) == 0) {
         item->pages = item->huge_pages;
         item->text_bytes = coverage.text_bytes;

@@ -178,11 +178,6 @@ void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file
     close((int)image);
 }
 
-void hl_free_found_image(struct hl_found_image *found) {
-    free(found->path);
-    found->path = NULL;
-}
-
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
     if (found->is_unwanted)
         return hl_xasprintf("set backend=image");

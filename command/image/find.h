@@ -49,10 +49,9 @@ uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t
 bool hl_is_noexec(int file);
 
 /* Looks for the image of FILE_PLAN's file with OPTIONS, as a process of this user would.  KNOWS_ADDRESS: the load bias of FILE_PLAN
-   is the object's real one, modulo a huge page.  hl_free_found_image frees FOUND's path. */
+   is the object's real one, modulo a huge page.  The caller frees FOUND's path. */
 void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,
                    const struct hl_options *options, bool knows_address);
-void hl_free_found_image(struct hl_found_image *found);
 
 /* OPTIONS as they apply to an object that is mapped from an image (elf/image.c). */
 struct hl_options hl_options_for_image(const struct hl_options *options);

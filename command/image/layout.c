@@ -83,12 +83,6 @@ static void add_range(struct planner *p, uint64_t start, uint64_t bytes) {
 
 /* --- reading --- */
 
-/* Whether the kernel and ld.so map nothing for a PT_LOAD of no bytes, as hl_read_segments assumes: they map the page of its
-   address, unless the address is the page's first. */
-static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
-    return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
-}
-
 /* Reads and checks the program headers and the object's segments: 0, or an hl_reason. */
 static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
@@ -104,7 +98,10 @@ static int read_object(struct planner *p) {
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
             (ph->p_offset - ph->p_vaddr) % p->geometry->page_bytes != 0)
             return HL_REASON_MALFORMED;
-        if (ph->p_type == PT_LOAD && ph->p_memsz == 0 && !maps_nothing(ph, p->geometry))
+        /* For a PT_LOAD of no bytes hl_read_segments assumes that the kernel and ld.so map nothing: they map the page of its
+           address, unless the address is the page's first. */
+        if (ph->p_type == PT_LOAD && ph->p_memsz == 0 &&
+            ((ph->p_align & (ph->p_align - 1)) != 0 || ph->p_vaddr % p->geometry->page_bytes != 0))
             return HL_REASON_MALFORMED;
         if (ph->p_type != PT_LOAD && ph->p_filesz > 0 && !is_inside(p, ph->p_offset, ph->p_filesz))
             return HL_REASON_SOURCE_UNREADABLE;

@@ -99,8 +99,7 @@ char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const 
     if (found < 0)
         return hl_explain_reason((enum hl_reason) - found, path);
     bool is_of_use = hl_find_coverage(&coverage, file, &geometry) != 0 || coverage.executed_bytes > 0;
-    if (is_of_use)
-        *image = hl_find_file_path((int)found);
+    *image = is_of_use ? hl_find_file_path((int)found) : NULL;
     close((int)found);
     return is_of_use
                ? NULL

@@ -510,21 +510,17 @@ static bool read_marks(struct hl_store_item *item, int folder) {
     return read_all;
 }
 
-/* Whether the users of STORE can look into the open FOLDER. */
-static bool is_open_to_users(const struct hl_store *store, int folder) {
-    struct stat stat;
-    return !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
-}
-
 /* The state of the image in FOLDER. */
 static enum hl_item_state read_image(const struct hl_store *store, struct hl_local *local,
                                      struct hl_store_item *item, int folder) {
     struct timespec time = {0};
+    struct stat stat;
+    bool is_open = !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
     bool is_complete = note_image(store, item, folder, &time);
     enum hl_item_state state = compare_origin(local, item, &time);
     if (state == HL_ITEM_REMOTE) /* regardless of other problems: no image can be made from it now */
         return state;
-    return is_complete && is_open_to_users(store, folder) ? state : HL_ITEM_BROKEN;
+    return is_complete && is_open ? state : HL_ITEM_BROKEN;
 }
 
 /* The state of a file in place, which is known by its path: every version of it counts. */

@@ -134,7 +134,7 @@ static void consider_image(struct judging *judging, bool *is_there) {
         if (verdict->covered[HL_WAY_IMAGE] == 0)
             verdict->image_reason = HL_REASON_IMAGE_USELESS;
     }
-    hl_free_found_image(&found);
+    free(found.path);
 }
 
 /* Considers in place, if the file is kept so, or this user may do it. */

@@ -207,6 +207,16 @@ static bool is_local(const char *source) {
     return source != NULL && hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST);
 }
 
+/* Whether any of FILES is on an image, which a program uses only if it is started on it. */
+static bool has_image(const json_t *files) {
+    bool has = false;
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const char *way = json_string_value(json_object_get(json_array_get(files, i), "way"));
+        has |= way != NULL && strcmp(way, "image") == 0;
+    }
+    return has;
+}
+
 /* Enables the entry that LINE would be, whose first word is TEXT. */
 static void enable_line(struct request *request, const char *text, const char *line) {
     bool unmasked = false, added = false, back;
@@ -227,7 +237,10 @@ static void enable_line(struct request *request, const char *text, const char *l
         change_list(request, mask, NULL, &back);
     bool changed = (added || unmasked) && code != HL_EXIT_NO;
     if (code != HL_EXIT_NO)
-        hl_print("%s: %s", text, changed ? "enabled" : "unchanged, it is enabled already");
+        hl_print("%s: %s%s", text, changed ? "enabled" : "unchanged, it is enabled already",
+                 !changed || !has_image(files) ? ""
+                 : hl_is_unit(text)            ? "; restart it"
+                                               : "; start it by hugeld run");
     note_entry(request, text, changed, code, files != NULL ? files : json_array());
     free(source);
     free(before);

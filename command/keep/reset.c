@@ -27,11 +27,6 @@ static bool has_our_mounts(int folder) {
     return hl_has_same(folder, "ns/mnt") == 1 && hl_has_same(folder, "root") == 1;
 }
 
-/* Whether REGION maps an image that was removed from its store, and perhaps the store with it. */
-static bool is_removed_image(const struct hl_region *region) {
-    return strstr(region->name, "/" HL_OLD_FOLDER "/") != NULL && hl_ends_in(region->name, HL_DELETED);
-}
-
 struct look {
     bool has_store;
     dev_t store;
@@ -51,9 +46,11 @@ static void note_mapping(void *look_, pid_t pid) {
     hl_read_process_map(&process);
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
-        maps = (region->flags & PF_X) && (hl_is_own_image(region) || is_removed_image(region)
-                                              ? has_our_mounts(process.folder)
-                                              : look->has_store && region->device == look->store);
+        bool is_removed = /* from its store, and perhaps the store with it */
+            strstr(region->name, "/" HL_OLD_FOLDER "/") != NULL && hl_ends_in(region->name, HL_DELETED);
+        maps = (region->flags & PF_X) &&
+               (hl_is_own_image(region) || is_removed ? has_our_mounts(process.folder)
+                                                      : look->has_store && region->device == look->store);
     }
     struct hl_leftovers left;
     hl_find_leftovers(&left, &process);

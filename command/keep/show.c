@@ -63,13 +63,6 @@ static const char *find_state(const struct shown *shown, const char *key) {
     return hl_item_state_name(item->state);
 }
 
-static struct hl_store_item *find_item(struct hl_store_item *items, size_t n, const char *path) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(items[i].origin, path) == 0)
-            return &items[i];
-    return NULL;
-}
-
 static char *find_advice(const struct shown *shown, bool is_known) {
     const struct hl_use *use = shown->use;
     bool is_fine = strcmp(shown->state, "fresh") == 0;
@@ -148,8 +141,9 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
         hl_set_image_key(&key, &wanted->state);
         shown[n] = (struct shown){.path = wanted->path,
                                   .entry = wanted->entry,
-                                  .record = hl_find_record(&apply->records, wanted->path),
-                                  .item = find_item(items, n_items, wanted->path)};
+                                  .record = hl_find_record(&apply->records, wanted->path)};
+        for (size_t j = 0; j < n_items && shown[n].item == NULL; j++)
+            shown[n].item = strcmp(items[j].origin, wanted->path) == 0 ? &items[j] : NULL;
         shown[n].state = find_state(&shown[n], key.at);
         n += wanted->is_named || shown[n].item != NULL || strcmp(shown[n].state, "pending") == 0;
     }

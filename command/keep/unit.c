@@ -228,7 +228,9 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
         return false;
     char *script, *start = named->n == 0 ? find_start(unit) : NULL;
     const struct hl_texts started = {start != NULL, &start}, *begins = named->n > 0 ? named : &started;
-    if (begins->n == 0)
+    if (begins->n == 0 && !hl_has_systemd())
+        hl_warn("%s: systemd does not run here; enable the service's program: hugeld enable FILE", unit);
+    else if (begins->n == 0)
         hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE",
                 unit, unit);
     for (size_t i = 0; i < begins->n; i++) {

@@ -54,18 +54,6 @@ int hl_open_inside(const struct hl_process *process, const char *path, uint64_t 
     return result;
 }
 
-static int write_new_map(int folder, pid_t pid, const char *text, size_t bytes) {
-    struct hl_new_map map;
-    int result = hl_create_map(&map, folder, (uint64_t)pid);
-    if (result != 0)
-        return result;
-    result = hl_write_bytes(map.fd, text, bytes);
-    if (result == 0)
-        return hl_place_map(&map);
-    hl_drop_map(&map);
-    return result;
-}
-
 /* Whether hugeld wrote all of the map FD: each line is between two marks, or empty. */
 static bool is_own_map(int fd) {
     FILE *text = fdopen(dup(fd), "r");
@@ -103,6 +91,7 @@ static int append_text(int fd, size_t old_bytes, const char *text, size_t bytes,
 static int store(int folder, const struct hl_task_status *status, const char *text, size_t bytes,
                  bool appends, bool *is_known) {
     char name[HL_MAP_NAME_BYTES];
+    struct hl_new_map map;
     struct stat old;
     hl_name_map(name, (uint64_t)status->inner_pid);
     int flags = appends ? O_RDWR | O_APPEND : O_RDONLY;
@@ -117,8 +106,13 @@ static int store(int folder, const struct hl_task_status *status, const char *te
                      : append_text(fd, (size_t)old.st_size, text, bytes, is_known);
     else if (result == 0 && fd >= 0 && S_ISREG(old.st_mode) && !is_own_map(fd))
         result = is_users ? -EBUSY : -EPERM;
-    else if (result == 0)
-        result = write_new_map(folder, status->inner_pid, text, bytes);
+    else if (result == 0 && (result = hl_create_map(&map, folder, (uint64_t)status->inner_pid)) == 0) {
+        result = hl_write_bytes(map.fd, text, bytes);
+        if (result == 0)
+            result = hl_place_map(&map);
+        else
+            hl_drop_map(&map);
+    }
     if (fd >= 0)
         close(fd);
     return result;

@@ -88,13 +88,6 @@ static void choose_bare(struct start *start) {
 
 /* --- with libhugeld.so --- */
 
-/* Why LIBRARY, as hl_find_library found it, can't be preloaded; HL_MOVED if it can. */
-static enum hl_reason check_library(const char *library) {
-    if (library == NULL)
-        return HL_REASON_NO_LIBRARY;
-    return strpbrk(library, " :") != NULL ? HL_REASON_LIBRARY_PATH : HL_MOVED;
-}
-
 /* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of program, and each
    dynamic linker takes its own ($LIB), so that 32-bit children print no error. */
 static void set_preload(const char *library) {
@@ -116,8 +109,10 @@ static void choose_preload(struct start *start) {
     start->reason = hl_check_preload(&start->program);
     if (start->reason == HL_REASON_STATIC && start->request->run.children)
         start->reason = HL_MOVED; /* it passes the variables on */
-    if (start->reason == HL_MOVED)
-        start->reason = check_library(library);
+    if (start->reason == HL_MOVED && library == NULL)
+        start->reason = HL_REASON_NO_LIBRARY;
+    else if (start->reason == HL_MOVED && strpbrk(library, " :") != NULL)
+        start->reason = HL_REASON_LIBRARY_PATH;
     start->is_preloaded = start->reason == HL_MOVED;
     if (start->is_preloaded)
         set_preload(library);
@@ -146,20 +141,15 @@ static bool is_usable(const struct hl_elf_file *file, const struct hl_options *o
     return image >= 0;
 }
 
-/* A preloaded library takes some address space, which the program may lack in the end. */
-static bool has_address_space(void) {
-    struct rlimit all;
-    return getrlimit(RLIMIT_AS, &all) == 0 && all.rlim_cur == RLIM_INFINITY;
-}
-
 /* Whether a store knows FILE, and libhugeld.so could map its image, since it is always at the same address.  If a reason would be
    printed or strict=on applies, true also if the library cannot be preloaded. */
 static bool is_preloadable(const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_geometry geometry = hl_read_geometry();
+    struct rlimit all; /* a preloaded library takes addresses, which the program may lack in the end */
+    bool is_limited = getrlimit(RLIMIT_AS, &all) != 0 || all.rlim_cur != RLIM_INFINITY;
     bool is_quiet = options->verbose == 0 && options->strict == 0;
     return !hl_gets_any_address(file, &geometry) && hl_is_in_store(file->fd, options) &&
-           (!is_quiet ||
-            (hl_check_file(file) == HL_MOVED && has_address_space() && is_usable(file, options)));
+           (!is_quiet || (hl_check_file(file) == HL_MOVED && !is_limited && is_usable(file, options)));
 }
 
 /* For a program that is not bare: whether libhugeld.so may find an image of the executable, which "ld.so PROGRAM" names, and it is

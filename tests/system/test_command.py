@@ -310,6 +310,14 @@ def test_inspect_remedies_help(builder, options):
     assert "set segments=text+rodata" in seen or "segments=text" not in options
 
 
+def test_inspect_driver():
+    """g++ starts cc1plus, so that is to be inspected; cc1plus does its work itself."""
+    worker = helpers.run(["g++", "-print-prog-name=cc1plus"]).stdout.strip()
+    [file, own] = hugeld_json("inspect", "g++", worker)["files"]
+    assert os.path.samefile(file["worker"], worker) and own["worker"] is None
+    assert f"it only starts {file['worker']}, which does its work: inspect that" in hugeld("inspect", "g++").stdout
+
+
 def test_inspect_several_files(builder):
     result = hugeld("inspect", "--json", builder.tiny(), "/no/such/file", builder.executable("pie"))
     assert result.returncode == 1
