@@ -8,7 +8,6 @@
 #include "command/run/ldso.h"
 #include "command/run/run.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -43,46 +42,32 @@ static const struct command {
    a file could not be opened or does not exist. */
 #define FILES_MIN 64
 
-static const char doc[] = "Moves the code and data of unmodified programs onto huge pages at startup.\n"
-                          "\v"
-                          "How do I use it?\n"
-                          "  enable PROGRAM|FILE|UNIT...   keep its text on huge pages, for all processes\n"
-                          "  run [OPTION...] PROGRAM ARGS  run a program on them\n"
-                          "  list                          show what is enabled, and who is on it\n"
-                          "  disable PROGRAM|FILE|UNIT...  undo enable\n"
-                          "  apply                         do what the lists of enabled files say\n"
-                          "  reset                         give back everything that hugeld holds\n"
-                          "  image FILE OUT                write a copy of a file for huge pages\n"
-                          "  attach PID...                 move running processes, as an experiment\n"
-                          "  detach PID...                 move them back\n"
-                          "Is it worth it?\n"
-                          "  survey                        find running programs that could gain\n"
-                          "  bench PROGRAM ARGS            measure runs with and without huge pages\n"
-                          "Did it work?\n"
-                          "  status PID|--all              show which parts are on huge pages now\n"
-                          "  inspect FILE...               show the best way, and why the rest stays\n"
-                          "  doctor                        test this machine, with a fix for each problem\n"
-                          "  perf-map PID                  name moved functions for perf\n"
-                          "\n"
-                          "'hugeld help COMMAND' says more.  Exit status: 0 done, 1 the answer is no, 2 "
-                          "wrong use, 3 something is pending; run: "
-                          "the program's, 126 it cannot be run, 127 it was not found.";
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    int *command_index = state->input;
-    (void)argument;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL;
-        return 0;
-    case ARGP_KEY_ARG: /* the command; the rest are its arguments */
-        *command_index = state->next - 1;
-        state->next = state->argc;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
+static const char help[] =
+    "Usage: hugeld COMMAND [OPTION...] ...\n"
+    "Moves the code and data of unmodified programs onto huge pages at startup.\n"
+    "\n"
+    "How do I use it?\n"
+    "  enable PROGRAM|FILE|UNIT...   keep its text on huge pages, for all processes\n"
+    "  run [OPTION...] PROGRAM ARGS  run a program on them\n"
+    "  list                          show what is enabled, and who is on it\n"
+    "  disable PROGRAM|FILE|UNIT...  undo enable\n"
+    "  apply                         do what the lists of enabled files say\n"
+    "  reset                         give back everything that hugeld holds\n"
+    "  image FILE OUT                write a copy of a file for huge pages\n"
+    "  attach PID...                 move running processes, as an experiment\n"
+    "  detach PID...                 move them back\n"
+    "Is it worth it?\n"
+    "  survey                        find running programs that could gain\n"
+    "  bench PROGRAM ARGS            measure runs with and without huge pages\n"
+    "Did it work?\n"
+    "  status PID|--all              show which parts are on huge pages now\n"
+    "  inspect FILE...               show the best way, and why the rest stays\n"
+    "  doctor                        test this machine, with a fix for each problem\n"
+    "  perf-map PID                  name moved functions for perf\n"
+    "\n"
+    "'hugeld help COMMAND' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong\n"
+    "use, 3 something is pending; run: the program's, 126 it cannot be run, 127 it\n"
+    "was not found.";
 
 /* The command that resembles NAME, or NULL. */
 static const char *find_near(const char *name) {
@@ -91,15 +76,6 @@ static const char *find_near(const char *name) {
         if (hl_count_edits(name, commands[i].name) < hl_count_edits(name, commands[best].name))
             best = i;
     return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
-}
-
-/* Whether WORD is no option, or one that argp knows, which may be shortened. */
-static bool is_known(const char *word) {
-    static const char *const known[] = {"--help", "--usage", "--version", "-?", "-V"};
-    bool found = word[0] != '-';
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        found |= strncmp(known[i], word, strlen(word)) == 0;
-    return found;
 }
 
 static const struct command *find_command(const char *name) {
@@ -128,39 +104,8 @@ static bool has_files(const char *name, char **words) {
     return false;
 }
 
-static int dispatch(int argc, char **argv) {
-    static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
-    static char *help[] = {(char *)"hugeld", (char *)"--help", NULL};
-    int index = 0;
-    if (argc < 2 || strcmp(argv[1], "-h") == 0 || (argc == 2 && strcmp(argv[1], "help") == 0))
-        argc = 2, argv = help;
-    if (!is_known(argv[1])) {
-        hl_warn("%s: no such option; 'hugeld --help' lists commands, which have options of their own",
-                argv[1]);
-        return HL_EXIT_USAGE;
-    }
-    argv[0] = (char *)"hugeld"; /* in argp's help */
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0 || index == 0)
-        return HL_EXIT_USAGE;
-    if (strncmp(argv[index], "unit-", 5) == 0) { /* for systemd, so it is in no help */
-        argv[0] = argv[index], argv[index] = (char *)"hugeld";
-        return hl_serve_unit(argv[0], argc - index, argv + index);
-    }
-    bool is_help = strcmp(argv[index], "help") == 0 && argc > index + 1;
-    const struct command *command = find_command(argv[index + is_help]);
-    if (command == NULL)
-        return HL_EXIT_USAGE;
-    if (is_help)
-        return command->function(2, help);
-    argv[index] = (char *)"hugeld";
-    int code =
-        has_files(command->name, argv + index) ? command->function(argc - index, argv + index) : HL_EXIT_NO;
-    hl_answer_failure(code);
-    return code;
-}
-
 /* Prints the version, and the files that `run` would use. */
-static void print_version(FILE *stream, struct argp_state *state) {
+static void print_version(void) {
     char *library = hl_find_library(), *linker = hl_find_linker();
     struct hl_elf_file own;
     bool is_read = hl_open_elf(&own, AT_FDCWD, "/proc/self/exe") == HL_ELF_FINE;
@@ -168,8 +113,6 @@ static void print_version(FILE *stream, struct argp_state *state) {
     char *interpreter = is_read ? hl_read_interpreter(&own) : NULL;
     if (is_read)
         hl_close_elf(&own);
-    (void)stream;
-    (void)state;
     hl_print("hugeld " HL_VERSION);
     hl_print("preloader: %s", library != NULL ? library : "not found");
     if (reason == NULL)
@@ -182,7 +125,7 @@ static void print_version(FILE *stream, struct argp_state *state) {
     free(reason);
 }
 
-/* Runs at exit, also after argp's help. */
+/* Runs at exit, also after the help of a command. */
 static void check_output(void) {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return;
@@ -190,10 +133,46 @@ static void check_output(void) {
     _exit(HL_EXIT_NO);
 }
 
+/* For a call that comes to no command: the exit code CODE, as JSON if any of WORDS asks for that. */
+static int fail(int code, char **words) {
+    for (; *words != NULL; words++)
+        hl_output.is_json |= strcmp(*words, "--json") == 0 || strcmp(*words, "-j") == 0;
+    hl_answer_failure(code);
+    return code;
+}
+
 int main(int argc, char **argv) {
+    static char *ask_help[] = {(char *)"hugeld", (char *)"--help", NULL};
+    char *name = argc > 1 ? argv[1] : (char *)"help";
+    bool is_help = strcmp(name, "help") == 0 && argc > 2;
     hl_keep_standard_numbers();
-    argp_program_version_hook = print_version;
-    argp_err_exit_status = HL_EXIT_USAGE;
     atexit(check_output);
-    return dispatch(argc, argv);
+    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0) {
+        print_version();
+        return HL_EXIT_DONE;
+    }
+    if (!is_help && (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)) {
+        puts(help);
+        return HL_EXIT_DONE;
+    }
+    if (name[0] == '-') {
+        hl_warn("%s: no such option; 'hugeld --help' lists commands, which have options of their own", name);
+        return fail(HL_EXIT_USAGE, argv + 1);
+    }
+    char **words = argv + 1;
+    if (strncmp(name, "unit-", 5) == 0) { /* for systemd, so it is in no help */
+        words[0] = (char *)"hugeld";
+        return hl_serve_unit(name, argc - 1, words);
+    }
+    const struct command *command = find_command(is_help ? argv[2] : name);
+    if (command == NULL)
+        return fail(HL_EXIT_USAGE, words);
+    if (is_help)
+        return command->function(2, ask_help);
+    if (!has_files(name, words))
+        return fail(HL_EXIT_NO, words);
+    words[0] = (char *)"hugeld";
+    int code = command->function(argc - 1, words);
+    hl_answer_failure(code);
+    return code;
 }

@@ -14,22 +14,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static void note_mistake(void *data, struct hl_string option, const char *what) {
-    (void)option, (void)what;
-    *(bool *)data = true;
-}
-
 /* False: there is a mistake in TEXT. */
 static bool add_options(char **joined, const char *text) {
     struct hl_options options;
-    bool is_wrong = false;
-    const struct hl_complaints complaints = {note_mistake, &is_wrong};
     hl_default_options(&options);
-    hl_parse_options(&options, text, &complaints);
+    bool is_right = hl_parse_options(&options, text, NULL) == 0;
     char *both = hl_join_options(*joined, text);
     free(*joined);
     *joined = both;
-    return !is_wrong;
+    return is_right;
 }
 
 static bool choose_via(unsigned *via, const char *name) {
@@ -48,10 +41,12 @@ static bool read_request(struct hl_request *request, int argc, char **argv) {
         {"objects", required_argument, NULL, 'p'}, {"options", required_argument, NULL, 'o'},
         {"via", required_argument, NULL, 'l'},     {"ld-so", required_argument, NULL, 'L'},
         {"copy", no_argument, NULL, 'c'},          {"children", no_argument, NULL, 'C'},
-        {"gate", required_argument, NULL, 'g'},    {NULL, 0, NULL, 0}};
+        {"gate", required_argument, NULL, 'g'},    {"json", no_argument, NULL, 'j'},
+        {"quiet", no_argument, NULL, 'q'},         {"verbose", no_argument, NULL, 'v'},
+        {"wide", no_argument, NULL, 'w'},          {NULL, 0, NULL, 0}};
     bool is_right = argc >= 2 && strcmp(argv[1], "run") == 0;
     opterr = 0;
-    for (int c; is_right && (c = getopt_long(argc - 1, argv + 1, "+p:o:l:L:", options, NULL)) != -1;) {
+    for (int c; is_right && (c = getopt_long(argc - 1, argv + 1, "+p:o:l:L:jqv", options, NULL)) != -1;) {
         if (c == 'p')
             request->run.patterns = optarg;
         else if (c == 'o')
@@ -66,12 +61,28 @@ static bool read_request(struct hl_request *request, int argc, char **argv) {
             request->run.children = true;
         else if (c == 'g')
             request->gate = (int)strtol(optarg, NULL, 10);
+        else if (c == 'j')
+            hl_output.is_json = true;
+        else if (c == 'q')
+            hl_output.is_quiet = true;
+        else if (c == 'v')
+            is_right = add_options(&request->run.options, "verbose=1");
         else
-            is_right = false;
+            is_right = c == 'w'; /* for tables */
     }
     is_right = is_right && !hl_is_contradictory(&request->run);
     request->program = argv + (is_right ? 1 + optind : argc);
     return *request->program != NULL;
+}
+
+/* {"error": {"message": MESSAGE}} on standard output: the program, which has not begun, does not write there. */
+static void print_error(const char *message) {
+    printf("{\"error\": {\"message\": \"");
+    for (; *message != '\0'; message++)
+        printf("%s%c", *message == '"' || *message == '\\' ? "\\" : "",
+               (unsigned char)*message < 0x80 ? *message : '?');
+    puts("\"}}");
+    fflush(stdout);
 }
 
 /* The environment as it is now; its strings stay as they are if the environment changes. */
@@ -97,6 +108,8 @@ static void start(void *data) {
     if (read_request(&request, start->argc, start->argv)) {
         hl_keep_standard_numbers();
         start->code = hl_start_program(&request);
+        if (hl_output.is_json && hl_last_warning()[0] != '\0') /* else a child has said why, and printed it */
+            print_error(hl_last_warning());
     } else {
         hl_become_command(start->argv, request.variables, false);
     }

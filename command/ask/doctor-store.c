@@ -48,38 +48,12 @@ static void read_mount(struct hl_store_state *state, int folder) {
         state->huge = hl_xasprintf("never"); /* the default is not written */
 }
 
-static void read_size(struct hl_store_state *state, int folder) {
-    struct statvfs fs;
-    state->bytes = UINT64_MAX;
-    if (fstatvfs(folder, &fs) != 0)
-        return;
-    state->noexec = (fs.f_flag & ST_NOEXEC) != 0;
-    if (fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
-        return;
-    state->bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
-}
-
-static void look_through(struct hl_store_state *state, int folder, uint64_t owner,
-                         const struct hl_geometry *geometry) {
-    struct hl_store store = {
-        .path = state->path, .folder = folder, .lock = -1, .owner = owner, .geometry = *geometry};
-    struct hl_store_item *items = NULL;
-    struct stat status;
-    if (fstat(folder, &status) == 0)
-        store.device = status.st_dev;
-    state->free_bytes = hl_store_room(&store);
-    size_t n;
-    hl_read_store(&store, &items, &n);
-    state->images = hl_count_images(items, n);
-    for (size_t i = 0; i < n; i++)
-        state->stale += items[i].state != HL_ITEM_FRESH;
-    hl_free_store_items(items, n);
-}
-
 /* Examines the store at PATH, as a process of this user would. */
 static void examine_store(struct hl_store_state *state, const char *path,
                           const struct hl_geometry *geometry) {
     uint64_t owner = hl_find_store_owner();
+    struct hl_store_item *items = NULL;
+    size_t n;
     *state = (struct hl_store_state){.path = hl_xasprintf("%s", path)};
     state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
     long pinned = hl_open_store(path, owner);
@@ -93,11 +67,27 @@ static void examine_store(struct hl_store_state *state, const char *path,
     if (folder < 0)
         return;
     struct stat status;
+    struct statvfs fs;
     if (fstat(folder, &status) == 0)
         state->device = status.st_dev;
     read_mount(state, folder);
-    read_size(state, folder);
-    look_through(state, folder, owner, geometry);
+    bool is_known = fstatvfs(folder, &fs) == 0;
+    state->noexec = is_known && (fs.f_flag & ST_NOEXEC) != 0;
+    is_known = is_known && fs.f_blocks != 0 && fs.f_blocks != (fsblkcnt_t)-1;
+    state->bytes = is_known ? (uint64_t)fs.f_blocks * fs.f_frsize : UINT64_MAX;
+    struct hl_store store = {.path = state->path,
+                             .folder = folder,
+                             .lock = -1,
+                             .owner = owner,
+                             .device = state->device,
+                             .geometry = *geometry};
+    state->free_bytes = hl_store_free_bytes(&store);
+    hl_read_items_of(&store, NULL, &items, &n);
+    for (size_t i = 0; i < n; i++) {
+        state->images += !items[i].is_in_place;
+        state->stale += items[i].state != HL_ITEM_FRESH;
+    }
+    hl_free_store_items(items, n);
     close(folder);
 }
 
@@ -172,7 +162,7 @@ static pid_t find_writing_container(const struct hl_store_state *state) {
 }
 
 /* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */
-static char *describe_room(const struct hl_store_state *state) {
+static char *describe_space(const struct hl_store_state *state) {
     char *size = state->bytes == UINT64_MAX ? hl_xasprintf("%s", "")
                                             : hl_xasprintf(", %" PRIu64 " of %" PRIu64 " MiB free",
                                                            state->free_bytes >> 20, state->bytes >> 20);
@@ -207,35 +197,28 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
     *remedy = NULL;
     if (state->result == -ENOENT)
         return hl_xasprintf("%s is not there: nothing has an image; hugeld enable makes it", state->path);
-    if (state->result == -EACCES) {
+    const char *why = state->result == -EACCES ? "another user owns it, or can write to it"
+                      : state->result == -EOVERFLOW
+                          ? "it belongs to a user that this user namespace does not map"
+                      : state->result == -EOPNOTSUPP ? "it does not lie on tmpfs"
+                                                     : strerror(-state->result);
+    if (state->result != 0 && state->result != -EOVERFLOW && state->result != -EOPNOTSUPP)
         *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
-        return hl_xasprintf("%s is used by no process: another user owns it, or can write to it",
-                            state->path);
-    }
-    if (state->result == -EOVERFLOW)
-        return hl_xasprintf(
-            "%s is used by no process: it belongs to a user that this user namespace does not map",
-            state->path);
-    if (state->result == -EOPNOTSUPP)
-        return hl_xasprintf("%s is used by no process: it does not lie on tmpfs", state->path);
-    if (state->result != 0) {
-        *remedy = hl_xasprintf("rm -r %s; hugeld enable FILE", state->path);
-        return hl_xasprintf("%s cannot be used: %s", state->path, strerror(-state->result));
-    }
-    char *room = describe_room(state);
+    if (state->result != 0)
+        return hl_xasprintf("%s is used by no process: %s", state->path, why);
+    char *space = describe_space(state);
     char *text = hl_xasprintf("%s: %" PRIu64 " image%s, %" PRIu64 " stale; %s%s", state->path, state->images,
-                              hl_plural(state->images), state->stale, room,
+                              hl_plural(state->images), state->stale, space,
                               state->noexec ? ", noexec: no process can map text from it" : "");
-    free(room);
+    free(space);
     *remedy = find_remedy(state, geometry);
     pid_t container = find_writing_container(state);
     if (container == 0)
         return text;
-    char *both = hl_xasprintf("%s; the container of process %d can write to it", text, container);
-    free(text);
+    hl_append(&text, "; the container of process %d can write to it", container);
     free(*remedy);
     *remedy = hl_xasprintf("start that container with %s:%s:ro", state->path, state->path);
-    return both;
+    return text;
 }
 
 static json_t *limit(uint64_t bytes) {

@@ -59,33 +59,24 @@ struct machine {
 };
 
 struct request {
-    bool json;
-    json_t *answer; /* of --json */
+    json_t *answer;
 };
 
 static const struct hl_flag command_flags[] = {
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     HL_NO_ARGUMENTS,
 };
 
-static bool try_memfd(const struct hl_geometry *geometry) {
-    long fd = hl_create_memfd(geometry, true);
-    return fd >= 0 && close((int)fd) == 0;
-}
-
-static bool try_reading(void) {
-    static const char from = 'x';
-    char to = 0;
-    return hl_read_memory(&to, (uint64_t)&from, 1) == 1 && to == 'x';
-}
-
 /* Tries the kernel's features.  A filter may kill for a call that programs do not usually make. */
 static void try_features(struct machine *machine) {
-    bool has_filter = machine->status.filters != 0;
+    static const char from = 'x';
+    char to = 0;
     hl_probe_hugetlb(&machine->kernel, &machine->geometry, true);
     machine->kernel.executable_memory = hl_may_execute_written(machine->geometry.page_bytes);
-    machine->has_memfd = !has_filter && try_memfd(&machine->geometry);
-    machine->read_by_call = !has_filter && try_reading();
+    if (machine->status.filters == 0) {
+        long fd = hl_create_memfd(&machine->geometry, true);
+        machine->has_memfd = fd >= 0 && close((int)fd) == 0;
+        machine->read_by_call = hl_read_memory(&to, (uint64_t)&from, 1) == 1 && to == 'x';
+    }
     machine->has_collapse =
         madvise(NULL, 0, MADV_COLLAPSE) == 0; /* the advice is checked before the length */
 }
@@ -93,7 +84,7 @@ static void try_features(struct machine *machine) {
 static void examine(struct machine *machine) {
     const struct hl_kernel *kernel = &machine->kernel;
     uname(&machine->system);
-    hl_set_geometry(&machine->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    machine->geometry = hl_read_geometry();
     hl_read_status(&machine->status, &hl_system_roots);
     try_features(machine);
     for (unsigned numa = HL_NUMA_INTERLEAVE + 1; numa-- > 0;) { /* HL_NUMA_ANY comes last and stays */
@@ -116,9 +107,8 @@ static void examine(struct machine *machine) {
 /* Prints a finding, or adds it to the answer, and takes SENTENCE over.  REMEDY is NULL if nothing has to be fixed. */
 static void add_finding(struct request *request, const char *name, enum state state, char *sentence,
                         const char *remedy) {
-    if (!request->json)
-        hl_print("%-4s  %-18s %s", state_names[state], name, sentence);
-    if (!request->json && remedy != NULL)
+    hl_print("%-4s  %-18s %s", state_names[state], name, sentence);
+    if (remedy != NULL)
         hl_print("      %-18s fix: %s", "", remedy);
     json_array_append_new(json_object_get(request->answer, "findings"),
                           json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
@@ -151,10 +141,6 @@ static json_t *make_json_pool(const struct machine *machine) {
         "available_pages", (json_int_t)machine->available_pages, "available", "any",
         (json_int_t)machine->available[HL_NUMA_ANY], "local", (json_int_t)machine->available[HL_NUMA_LOCAL],
         "interleave", (json_int_t)machine->available[HL_NUMA_INTERLEAVE], "nodes", nodes);
-}
-
-static json_t *reason_or_null(int reason) {
-    return reason == 0 ? json_null() : json_string(hl_reason_name((enum hl_reason)reason));
 }
 
 static void find_kernel(struct request *request, const struct machine *machine) {
@@ -216,29 +202,29 @@ static void find_nodes(struct request *request, const struct machine *machine) {
 }
 
 static void find_thp(struct request *request, const struct machine *machine) {
-    add_detail(request, "thp_reason", reason_or_null(machine->thp_reason));
-    if (machine->thp_reason == 0)
-        add_finding(request, "thp", OK,
-                    hl_xasprintf("transparent huge pages are used where the pool is too small"), NULL);
-    else
-        add_finding(request, "thp", WARN,
-                    hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)machine->thp_reason)),
-                    hl_reason_remedy((enum hl_reason)machine->thp_reason));
+    enum hl_reason reason = (enum hl_reason)machine->thp_reason;
+    bool is_fine = machine->thp_reason == 0;
+    add_detail(request, "thp_reason", is_fine ? json_null() : json_string(hl_reason_name(reason)));
+    add_finding(request, "thp", is_fine ? OK : WARN,
+                hl_xasprintf("%s", is_fine ? "transparent huge pages are used where the pool is too small"
+                                           : hl_reason_sentence(reason)),
+                is_fine ? NULL : hl_reason_remedy(reason));
 }
 
 static void find_memory(struct request *request, const struct machine *machine) {
     uint64_t bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     add_detail(request, "memory_headroom_bytes",
                bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
-    if (bytes == UINT64_MAX)
-        add_finding(request, "memory", WARN,
-                    hl_xasprintf("neither MemAvailable nor a memory limit can be read"),
-                    "mount /proc and /sys/fs/cgroup");
-    else
-        add_finding(request, "memory", bytes < HEADROOM_SMALL_BYTES ? WARN : OK,
-                    hl_xasprintf("%" PRIu64 " MiB are left; a private copy needs twice its size for a moment",
-                                 bytes >> 20),
-                    bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory" : NULL);
+    const char *remedy = bytes == UINT64_MAX            ? "mount /proc and /sys/fs/cgroup"
+                         : bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory"
+                                                        : NULL;
+    add_finding(request, "memory", remedy != NULL ? WARN : OK,
+                bytes == UINT64_MAX
+                    ? hl_xasprintf("neither MemAvailable nor a memory limit can be read")
+                    : hl_xasprintf("%" PRIu64
+                                   " MiB are left; a private copy needs twice its size for a moment",
+                                   bytes >> 20),
+                remedy);
 }
 
 /* Adds a finding for each ability of the kernel. */
@@ -392,13 +378,12 @@ static void find_map_count(struct request *request, const struct machine *machin
     bool is_known = hl_read_number("/proc/sys/vm/max_map_count", &most), is_low = most < MAP_COUNT_USUAL;
     (void)machine;
     add_detail(request, "max_map_count", is_known ? json_integer((json_int_t)most) : json_null());
-    if (is_known)
-        add_finding(request, "max_map_count", is_low ? WARN : OK,
-                    hl_xasprintf("a process may have %" PRIu64 " mappings", most),
-                    is_low ? "sysctl vm.max_map_count=65530" : NULL);
-    else
-        add_finding(request, "max_map_count", WARN, hl_xasprintf("vm.max_map_count cannot be read"),
-                    "mount /proc");
+    add_finding(request, "max_map_count", is_low ? WARN : OK,
+                is_known ? hl_xasprintf("a process may have %" PRIu64 " mappings", most)
+                         : hl_xasprintf("vm.max_map_count cannot be read"),
+                !is_known ? "mount /proc"
+                : is_low  ? "sysctl vm.max_map_count=65530"
+                          : NULL);
 }
 
 /* The stores that a process started from here looks into. */
@@ -424,18 +409,15 @@ static void find_library(struct request *request, const struct machine *machine)
     char *library = hl_find_library();
     (void)machine;
     add_detail(request, "libhugeld", hl_json_text(library));
-    if (library != NULL)
-        add_finding(request, "libhugeld", OK, library, NULL);
-    else
-        add_finding(request, "libhugeld", BAD,
-                    hl_xasprintf("libhugeld.so was not found, so programs cannot be moved by it"),
-                    "install the hugeld package again, or run make in its source");
+    bool is_there = library != NULL;
+    add_finding(request, "libhugeld", is_there ? OK : BAD,
+                is_there ? library : hl_xasprintf("libhugeld.so was not found, so it moves no program"),
+                is_there ? NULL : "install the hugeld package again, or run make in its source");
 }
 
 static void find_usable(struct request *request, const struct machine *machine) {
-    if (!request->json)
-        hl_print("private copies now: hugetlb %s, transparent huge pages %s",
-                 machine->can_hugetlb ? "yes" : "no", machine->can_thp ? "yes" : "no");
+    hl_print("private copies now: hugetlb %s, transparent huge pages %s", machine->can_hugetlb ? "yes" : "no",
+             machine->can_thp ? "yes" : "no");
     add_detail(request, "usable",
                json_pack("{s:b, s:b}", "hugetlb", machine->can_hugetlb, "thp", machine->can_thp));
 }
@@ -460,8 +442,6 @@ int hl_examine_machine(int argc, char **argv) {
     examine(&machine);
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
         checks[i](&request, &machine);
-    if (request.json)
-        hl_print_json(json_incref(request.answer));
-    json_decref(request.answer);
+    hl_print_answer(request.answer, false);
     return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -152,8 +152,9 @@ static unsigned find_width(void) {
 static void draw_rows(const struct hl_drawing *drawing, uint64_t start, uint64_t end, bool colour) {
     char marks[WIDTH_MAX];
     uint64_t page = drawing->huge_page_bytes;
-    unsigned width = find_width(), room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
-             most = room - room % ROW_UNIT;
+    unsigned width = find_width(),
+             space = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
+             most = space - space % ROW_UNIT;
     for (uint64_t at = start, n; (n = (end - at) / page < most ? (end - at) / page : most) > 0;) {
         for (unsigned i = 0; i < n; i++)
             marks[i] = choose_mark(drawing, at + i * page);
@@ -199,10 +200,10 @@ void hl_finish_drawing(struct hl_drawing *drawing) {
         start = drawing->stretch[i].start < start ? drawing->stretch[i].start : start;
         end = drawing->stretch[i].end > end ? drawing->stretch[i].end : end;
     }
-    if (drawing->n > 0)
+    if (drawing->n > 0 && hl_prints_text())
         draw_rows(drawing, hl_round_down(start, drawing->huge_page_bytes),
                   hl_round_up(end, drawing->huge_page_bytes), colour);
-    for (size_t i = 0; i < drawing->n; i++)
+    for (size_t i = 0; i < drawing->n && hl_prints_text(); i++)
         print_legend(drawing, i, colour);
     for (size_t i = 0; i < drawing->n; i++)
         free(drawing->stretch[i].words);

@@ -10,6 +10,7 @@
 #include "command/lib/common.h"
 #include "command/lib/flags.h"
 #include "command/ask/draw.h"
+#include "command/image/driver.h"
 #include "command/image/find.h"
 #include "command/lib/file-plan.h"
 #include "elf/kernel.h"
@@ -28,33 +29,18 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *machine_name(unsigned machine) {
-    static const struct {
-        unsigned machine;
-        const char *name;
-    } names[] = {
-        {EM_X86_64, "x86-64"},       {EM_AARCH64, "aarch64"}, {EM_PPC64, "ppc64"}, {EM_RISCV, "riscv64"},
-        {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"},     {EM_ALPHA, "alpha"}, {EM_IA_64, "ia64"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (names[i].machine == machine)
-            return names[i].name;
-    return "unknown";
-}
-
 struct request {
     char *options_text;
     struct hl_options options;
     pid_t pid; /* 0: none */
     struct hl_process process;
     enum hl_reason obstacle; /* of PROCESS */
-    json_t *files;           /* NULL: print text */
-    bool json, failed;
+    json_t *files;
+    bool failed;
     struct hl_list paths; /* the named files */
 };
 
 static const struct hl_flag command_flags[] = {
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"pid", 'P', "PID", "At the addresses that this process has; FILE may be left out: its executable",
      HL_PID(struct request, pid)},
     {"options", 'o', "NAME=VALUE,...", "Plan with these options, as for 'hugeld run'",
@@ -75,6 +61,7 @@ struct inspection {
     uint64_t pool_pages;    /* that a private copy takes at the address that takes most */
     struct hl_found_image image;
     struct hl_verdict verdict;
+    char *worker; /* the program that it only starts, as g++ does; or NULL */
     size_t n_parts;
     struct hl_part *part; /* all its segments, by hl_list_parts */
 };
@@ -188,15 +175,17 @@ static json_t *make_answer(const struct inspection *inspection) {
     const struct hl_starts *range = &inspection->range;
     const struct hl_elf_file *file = plan->file;
     const struct hl_mark *mark = hl_find_mark(file->fd);
+    unsigned of = file->header.e_machine;
+    const char *machine = of == EM_X86_64 ? "x86-64" : of == EM_AARCH64 ? "aarch64" : "unknown";
     json_t *json = json_pack(
         "{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o, s:o, s:I, s:o, s:o}", "path", hl_json_text(plan->path),
-        "type", hl_elf_type(file), "machine", machine_name(file->header.e_machine), "static", is_static(file),
-        "page_bytes", (json_int_t)plan->geometry.page_bytes, "huge_page_bytes",
-        (json_int_t)plan->geometry.huge_page_bytes, "text_bytes", (json_int_t)plan->plan.text_bytes, "plan",
-        make_plan(inspection), "rewrites",
+        "type", hl_elf_type(file), "machine", machine, "static", is_static(file), "page_bytes",
+        (json_int_t)plan->geometry.page_bytes, "huge_page_bytes", (json_int_t)plan->geometry.huge_page_bytes,
+        "text_bytes", (json_int_t)plan->plan.text_bytes, "plan", make_plan(inspection), "rewrites",
         mark == NULL ? json_null() : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what),
         "pool_pages", (json_int_t)inspection->pool_pages, "verdict", hl_json_verdict(&inspection->verdict),
         "image", make_image(inspection));
+    json_object_set_new(json, "worker", hl_json_text(inspection->worker));
     if (inspection->has_range)
         json_object_set_new(
             json, "range",
@@ -319,6 +308,8 @@ static void print_answer(const struct inspection *inspection, const json_t *answ
     const struct hl_file_plan *plan = &inspection->plan;
     const char *image_line = choose_image_line(inspection);
     hl_print_fields(answer, "{path}: {type}, {machine}, {text_bytes:KiB} of text");
+    if (inspection->worker != NULL)
+        hl_print_fields(answer, "  it only starts {worker}, which does its work: inspect that");
     if (is_static(plan->file))
         hl_print("  static: the dynamic linker never runs, so there can be no private copy");
     if (!json_is_null(json_object_get(answer, "rewrites")))
@@ -352,6 +343,16 @@ static uint64_t count_pool_pages(const struct hl_file_plan *plan, const struct h
         return 0;
     hl_measure_starts(&starts, plan, &only);
     return starts.pages_max;
+}
+
+/* The program that does the work of the one at PATH; NULL: that does it itself. */
+static char *find_worker(const char *path) {
+    struct hl_program program;
+    char *worker = NULL, *const argv[] = {(char *)path, NULL};
+    if (hl_open_program(&program, path))
+        hl_find_worker(&worker, &program, argv);
+    hl_close_program(&program);
+    return worker;
 }
 
 /* Reports FILE at its own address (ET_EXEC), at the kernel's address for it, at an example of all addresses (the range over them is
@@ -390,22 +391,21 @@ static void report_file(struct request *request, const char *path, const struct 
     }
     it.pool_pages = count_pool_pages(plan, &it.options);
     it.n_parts = hl_list_parts(&it.part, &plan->object, &plan->plan, &it.options, &plan->geometry);
+    if (loaded == NULL)
+        it.worker = find_worker(path);
     json_t *answer = make_answer(&it);
-    if (!request->json)
-        print_answer(&it, answer);
-    else
-        json_array_append(request->files, answer);
-    json_decref(answer);
+    print_answer(&it, answer);
+    json_array_append_new(request->files, answer);
+    free(it.worker);
     free(it.part);
     hl_free_verdict(&it.verdict);
-    hl_free_found_image(&it.image);
+    free(it.image.path);
 }
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {
     request->failed = true;
-    if (request->json)
-        json_array_append_new(request->files,
-                              json_pack("{s:o, s:s}", "path", hl_json_text(path), "error", sentence));
+    json_array_append_new(request->files,
+                          json_pack("{s:o, s:s}", "path", hl_json_text(path), "error", sentence));
     hl_warn("%s: %s", path, sentence);
 }
 
@@ -457,8 +457,7 @@ static void inspect_executable(struct request *request) {
 
 /* False after one line. */
 static bool read_process(struct request *request) {
-    struct hl_geometry geometry;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    struct hl_geometry geometry = hl_read_geometry();
     int result = hl_open_process(&request->process, request->pid);
     if (result == 0)
         result = hl_read_process(&request->process);
@@ -500,9 +499,7 @@ int hl_inspect_files(int argc, char **argv) {
         inspect_file(&request, request.paths.word[i]);
     if (request.paths.n == 0)
         inspect_executable(&request);
-    if (request.json)
-        hl_print_json(json_pack("{s:O}", "files", request.files));
-    json_decref(request.files);
+    hl_print_answer(json_pack("{s:o}", "files", request.files), request.failed);
     code = request.failed ? HL_EXIT_NO : HL_EXIT_DONE;
 out:
     hl_close_process(&request.process);

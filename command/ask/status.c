@@ -82,7 +82,7 @@ struct snapshot {
 };
 
 struct request {
-    bool json, all;
+    bool all;
     struct hl_list who; /* PIDs */
     struct hl_geometry geometry;
     json_t *processes;
@@ -90,7 +90,6 @@ struct request {
 };
 
 static const struct hl_flag command_flags[] = {
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"all", 'a', NULL, "A row for every process that has huge pages and may be read",
      HL_SWITCH(struct request, all)},
     {NULL, 0, "PID...", NULL, HL_LIST(struct request, who)},
@@ -511,11 +510,9 @@ static void draw_tally(const struct snapshot *snapshot, const struct tally *tall
 static char *format_nodes(const json_t *nodes) {
     char *text = hl_xasprintf("%s", "");
     for (size_t i = 0; i < json_array_size(nodes); i++) {
-        char *node = hl_format_fields(json_array_get(nodes, i), "node {node}: {bytes:KiB}"),
-             *longer = hl_xasprintf("%s%s%s", text, i > 0 ? ", " : "", node);
+        char *node = hl_format_fields(json_array_get(nodes, i), "node {node}: {bytes:KiB}");
+        hl_append(&text, "%s%s", i > 0 ? ", " : "", node);
         free(node);
-        free(text);
-        text = longer;
     }
     return text;
 }
@@ -583,19 +580,17 @@ static void report_process(struct request *request, struct snapshot *snapshot) {
     int result = take_snapshot(snapshot, &request->geometry);
     if (result != 0 && !request->all)
         hl_say_unreadable(pid, result);
-    if (result == 0 && (request->json || !request->all))
+    if (result == 0 && (hl_output.is_json || !request->all))
         judge(snapshot);
     json_t *answer = result == 0 ? make_process(snapshot) : NULL;
     request->moved |= snapshot->moved;
-    if (answer != NULL && !request->json && !request->all)
+    if (answer != NULL && !request->all)
         print_process(snapshot, answer);
-    if (answer != NULL && !request->json && request->all)
+    if (answer != NULL && request->all)
         hl_print_fields(answer, "{pid:8}  {name:-15} {text_share:8%} {backends.hugetlb_pages:7} "
                                 "{backends.thp_pages:7} {backends.image_pages:7} {backends.file_pages:7} "
                                 "{own.bytes:12KiB}");
-    if (answer != NULL && request->json)
-        json_array_append(request->processes, answer);
-    json_decref(answer);
+    json_array_append_new(request->processes, answer); /* which adds nothing if that is NULL */
     discard_snapshot(snapshot);
 }
 
@@ -620,9 +615,9 @@ int hl_show_status(int argc, char **argv) {
                     request.who.word[i]);
             return HL_EXIT_USAGE;
         }
-    hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    request.geometry = hl_read_geometry();
     request.processes = json_array();
-    if (request.all && !request.json)
+    if (request.all)
         hl_print("%8s  %-15s %8s %7s %7s %7s %7s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
                  "FILE", "OWN");
     for (pid_t pid; request.all && (pid = hl_next_process(&proc)) != 0;) {
@@ -647,13 +642,7 @@ int hl_show_status(int argc, char **argv) {
         else
             hl_say_unreadable(pid, result);
     }
-    if (request.json) {
-        json_t *answer = json_pack("{s:O}", "processes", request.processes);
-        if (hl_last_warning()[0] != '\0')
-            json_object_update_new(answer, hl_json_error());
-        hl_print_json(answer);
-    }
-    json_decref(request.processes);
+    hl_print_answer(json_pack("{s:o}", "processes", request.processes), hl_last_warning()[0] != '\0');
     free(request.who.word);
     return request.moved && !failed ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -190,7 +190,7 @@ static bool is_unchanged(struct job *job) {
             "again"));
 }
 
-/* --- room --- */
+/* --- space --- */
 
 static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed,
                           uint64_t there, const char *remedy) {
@@ -223,9 +223,9 @@ static bool check_room(struct job *job) {
     uint64_t needed;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
-    if (needed > hl_store_room(store))
-        return fail_for_room(job, "store-full", "the store", needed, hl_store_room(store), remedy);
-    int64_t there = (int64_t)hl_memory_room() - store->planned;
+    if (needed > hl_store_free_bytes(store))
+        return fail_for_room(job, "store-full", "the store", needed, hl_store_free_bytes(store), remedy);
+    int64_t there = (int64_t)hl_free_memory_bytes() - store->planned;
     if (there < 0 || needed > (uint64_t)there)
         return fail_for_room(job, "memory", "the machine or a memory limit", needed,
                              there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
@@ -243,13 +243,6 @@ static bool make_folder(struct job *job) {
                job, "store",
                hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
                             strerror(-job->folder)));
-}
-
-/* An empty file in FOLDER: without a name if the file system supports that, else *NAMED. */
-static int create_file(int folder, const char *name, bool *named) {
-    int out = openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    *named = out < 0;
-    return out >= 0 ? out : openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 }
 
 static bool fail_to_write(struct job *job, int result) {
@@ -322,8 +315,11 @@ static bool give_name(struct job *job, int out) {
 
 /* Writes the image into job->folder. */
 static bool write_image(struct job *job) {
-    bool named, done = false;
-    int out = create_file(job->folder, job->name, &named);
+    bool done = false;
+    int out = openat(job->folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    bool named = out < 0; /* this file system has no files without a name */
+    if (named)
+        out = openat(job->folder, job->name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (out < 0)
         return fail_to_write(job, -errno);
     if (!prove_first_page(job, out)) {
@@ -419,14 +415,6 @@ static bool record(struct job *job) {
     return done;
 }
 
-static void note_place(struct job *job, const struct hl_place *place) {
-    struct hl_add_outcome *outcome = job->outcome;
-    outcome->is_in_place = true;
-    outcome->text_bytes = place->text_bytes;
-    outcome->text_huge_bytes = hl_huge_text_bytes(place);
-    outcome->huge_pages = outcome->text_huge_bytes / place->chunk_bytes;
-}
-
 /* Makes the chunks of PLACE huge, and records the file as kept in place.  False: this kernel or file system cannot, so it gets an
    image.  What only the moment forbids is tried again later: the way does not depend on the moment. */
 static bool put_in_place(struct job *job, struct hl_place *place) {
@@ -447,7 +435,10 @@ static bool put_in_place(struct job *job, struct hl_place *place) {
     }
     bool was_recorded = is_recorded(job, false);
     if (record(job)) {
-        note_place(job, place);
+        outcome->is_in_place = true;
+        outcome->text_bytes = place->text_bytes;
+        outcome->text_huge_bytes = huge_bytes;
+        outcome->huge_pages = huge_bytes / place->chunk_bytes;
         outcome->sentence = why;
         if (was_recorded && was_huge)
             outcome->result = HL_SHARE_PRESENT;
@@ -525,15 +516,16 @@ static bool is_present(const struct job *job) {
 }
 
 /* Notes how much of the text the image brings onto huge pages, by the way of starting that brings most.  False: none. */
-static bool note_reach(struct job *job) {
+static bool note_coverage(struct job *job) {
     struct hl_add_outcome *outcome = job->outcome;
-    struct hl_reach reach;
-    if (hl_find_reach(&reach, job->file, &job->store->geometry) != 0)
+    struct hl_coverage coverage;
+    if (hl_find_coverage(&coverage, job->file, &job->store->geometry) != 0)
         return true; /* the plan says what is wrong */
     bool is_library = strcmp(hl_elf_type(job->file), "dso") == 0;
-    outcome->text_bytes = reach.text_bytes;
-    outcome->text_huge_bytes =
-        !is_library && reach.executed_bytes > reach.mapped_bytes ? reach.executed_bytes : reach.mapped_bytes;
+    outcome->text_bytes = coverage.text_bytes;
+    outcome->text_huge_bytes = !is_library && coverage.executed_bytes > coverage.mapped_bytes
+                                   ? coverage.executed_bytes
+                                   : coverage.mapped_bytes;
     return outcome->text_huge_bytes > 0;
 }
 
@@ -556,18 +548,18 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&job);
     if (has_image) {
         outcome->result = HL_SHARE_PRESENT;
-        note_reach(&job);
+        note_coverage(&job);
         return;
     }
     if (add_in_place(&job))
         return;
-    bool reaches = note_reach(&job);
+    bool covers = note_coverage(&job);
     result = hl_plan_image(&job.image, file, &store->geometry);
     if (result > 0)
         refuse(&job, (enum hl_reason)result);
     else if (result < 0)
         fail_to_write(&job, result);
-    else if (!reaches)
+    else if (!covers)
         refuse(&job, HL_REASON_IMAGE_USELESS);
     else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && check_store(&job) && await_age(&job) &&
              is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_room(&job))

@@ -87,11 +87,11 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
         return -EINVAL;
     uint64_t mapped_bytes = hl_round_up((uint64_t)stat.st_size, unit);
     *small = *pages = 0;
-    char *room =
+    char *reserved =
         mmap(NULL, mapped_bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
+    if (reserved == MAP_FAILED)
         return -errno;
-    char *at = (char *)hl_round_up((uint64_t)room, unit);
+    char *at = (char *)hl_round_up((uint64_t)reserved, unit);
     int64_t huge;
     int result = 0;
     if (mmap(at, mapped_bytes, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
@@ -104,7 +104,7 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     } else {
         huge = -errno;
     }
-    munmap(room, mapped_bytes + unit);
+    munmap(reserved, mapped_bytes + unit);
     if (huge < 0)
         return (int)huge;
     *small = hl_subtract(*pages * unit, (uint64_t)huge) / unit;
@@ -115,9 +115,7 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
 static int check_digest(const struct hl_store_item *item, int image, char **problem) {
     char digest[HL_DIGEST_TEXT];
     int result = hl_digest_image(digest, image);
-    if (result == 0 && item->digest[0] == '\0')
-        *problem = hl_xasprintf("it has no digest, as no image of an older hugeld has");
-    else if (result == 0 && strcmp(digest, item->digest) != 0)
+    if (result == 0 && strcmp(digest, item->digest) != 0)
         *problem = hl_xasprintf("it is damaged: its bytes are not those that it was made with");
     return result;
 }
@@ -178,35 +176,29 @@ static char *check_in_place(const struct hl_store *store, const struct hl_store_
                : NULL;
 }
 
-static void measure_in_place(const struct hl_store *store, struct hl_store_item *item,
-                             const struct hl_elf_file *file) {
-    struct hl_place place;
-    int result = hl_look_in_place(&place, file, &store->geometry);
-    item->not_in_place = result > 0 ? (enum hl_reason)result : HL_MOVED;
-    if (result != 0 && result != -EPERM)
-        return;
-    if (result == 0) {
-        item->pages = place.n_chunks;
-        item->text_bytes = place.text_bytes;
-        item->text_huge_bytes = hl_huge_text_bytes(&place);
-        item->huge_pages = item->text_huge_bytes / place.chunk_bytes;
-    }
-    hl_free_place(&place);
-}
-
 void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item) {
     struct hl_elf_file file;
-    struct hl_reach reach;
+    struct hl_coverage coverage;
     bool is_there = item->state == HL_ITEM_FRESH || item->state == HL_ITEM_TOUCHED;
     if (!is_there || hl_open_elf_soon(&file, item->origin) != HL_ELF_FINE)
         return;
+    struct hl_place place;
+    int result = item->is_in_place ? hl_look_in_place(&place, &file, &store->geometry) : 0;
     if (item->is_in_place) {
-        measure_in_place(store, item, &file);
-    } else if (hl_find_reach(&reach, &file, &store->geometry) == 0) {
+        item->not_in_place = result > 0 ? (enum hl_reason)result : HL_MOVED;
+        if (result == 0) {
+            item->pages = place.n_chunks;
+            item->text_bytes = place.text_bytes;
+            item->text_huge_bytes = hl_huge_text_bytes(&place);
+            item->huge_pages = item->text_huge_bytes / place.chunk_bytes;
+        }
+        if (result == 0 || result == -EPERM)
+            hl_free_place(&place);
+    } else if (hl_find_coverage(&coverage, &file, &store->geometry) == 0) {
         item->pages = item->huge_pages;
-        item->text_bytes = reach.text_bytes;
+        item->text_bytes = coverage.text_bytes;
         item->text_huge_bytes =
-            reach.mapped_bytes > reach.executed_bytes ? reach.mapped_bytes : reach.executed_bytes;
+            coverage.mapped_bytes > coverage.executed_bytes ? coverage.mapped_bytes : coverage.executed_bytes;
     }
     hl_close_elf(&file);
 }
@@ -218,7 +210,6 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
             "the file's attributes have changed since (a hard link, chmod), so no process uses it",
         [HL_ITEM_GONE] = "the file is gone",
         [HL_ITEM_BROKEN] = "it is incomplete, or another user could write to it",
-        [HL_ITEM_PENDING] = "it has no image",
         [HL_ITEM_UNREADABLE] = "the file, or its folder in the store, cannot be read now",
         [HL_ITEM_REMOTE] =
             ("the file's path leads to a file system that may not answer; unmount that, or remove the file "

@@ -65,13 +65,6 @@ long hl_open_image_as(const struct hl_status *status, const struct hl_file_state
     return image;
 }
 
-long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
-    struct hl_status status;
-    hl_read_status(&status, &hl_system_roots);
-    status.thp_disabled = false; /* it is this process's, and another one may be asked about */
-    return hl_open_image_as(&status, state, options);
-}
-
 /* Where AArch64 has permission overlays, sigreturn writes POR_EL0 even if the frame has no record of it, on some kernels (Linux 6.12 and
    later). */
 int hl_check_exec_stop_machine(void) {
@@ -127,17 +120,18 @@ enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file
                                  const struct hl_options *options, const struct hl_geometry *geometry,
                                  uint64_t *pages) {
     struct hl_image image;
-    struct hl_reach reach;
+    struct hl_coverage coverage;
     uint64_t bytes;
     *pages = 0;
     int result = hl_has_privileges(file) ? HL_REASON_PRIVILEGED : hl_plan_image(&image, file, geometry);
     if (result != 0)
         return (enum hl_reason)result;
-    if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
+    if (hl_find_coverage(&coverage, file, geometry) != 0 ||
+        coverage.mapped_bytes + coverage.executed_bytes == 0)
         result = HL_REASON_IMAGE_USELESS;
     else if (!hl_fits_store(&image, geometry, &bytes))
         result = HL_REASON_TOO_SPARSE;
-    else if (reach.text_bytes < find_least_text_bytes(geometry))
+    else if (coverage.text_bytes < find_least_text_bytes(geometry))
         result = HL_REASON_SPARSE_TEXT;
     else if (reason == HL_REASON_STORE_FOREIGN) /* no image of any file can be used */
         result = reason;
@@ -152,6 +146,7 @@ enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file
 void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,
                    const struct hl_options *options, bool knows_address) {
     struct hl_file_state state, image_state;
+    struct hl_status status;
     bool is_anywhere = !knows_address && hl_gets_any_address(file_plan->file, &file_plan->geometry);
     struct hl_options all = hl_options_for_image(options);
     *found = (struct hl_found_image){.reason = (enum hl_reason)file_plan->reason};
@@ -159,8 +154,11 @@ void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file
         return;
     found->is_placed_anywhere = is_anywhere && strcmp(hl_elf_type(file_plan->file), "pie") == 0;
     hl_plan_object(&found->plan, &file_plan->object, &all, &file_plan->geometry);
-    long image = hl_read_file_state(&state, file_plan->file->fd) == 0 ? hl_open_image_of(&state, options)
-                                                                      : -HL_REASON_NO_IMAGE;
+    hl_read_status(&status, &hl_system_roots);
+    status.thp_disabled = false; /* it is this process's, and another one may be asked about */
+    long image = hl_read_file_state(&state, file_plan->file->fd) == 0
+                     ? hl_open_image_as(&status, &state, options)
+                     : -HL_REASON_NO_IMAGE;
     if (image < 0) {
         found->reason = hl_consider_image((enum hl_reason) - image, file_plan->file, options,
                                           &file_plan->geometry, &found->needed_pages);
@@ -178,11 +176,6 @@ void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file
     else if (found->reason == HL_MOVED)
         found->use = is_anywhere ? HL_IMAGE_DEPENDS : HL_IMAGE_USED;
     close((int)image);
-}
-
-void hl_free_found_image(struct hl_found_image *found) {
-    free(found->path);
-    found->path = NULL;
 }
 
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {

@@ -27,8 +27,7 @@ struct hl_found_image {
    for less is made only if the user asks for it by name (enable --way=image). */
 bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
 
-/* hl_open_image, called as by a process of this user with OPTIONS that may have huge pages; or by a process with STATUS. */
-long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
+/* hl_open_image, called as by a process of this user with OPTIONS and STATUS. */
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options);
 
@@ -50,10 +49,9 @@ uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t
 bool hl_is_noexec(int file);
 
 /* Looks for the image of FILE_PLAN's file with OPTIONS, as a process of this user would.  KNOWS_ADDRESS: the load bias of FILE_PLAN
-   is the object's real one, modulo a huge page.  hl_free_found_image frees FOUND's path. */
+   is the object's real one, modulo a huge page.  The caller frees FOUND's path. */
 void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,
                    const struct hl_options *options, bool knows_address);
-void hl_free_found_image(struct hl_found_image *found);
 
 /* OPTIONS as they apply to an object that is mapped from an image (elf/image.c). */
 struct hl_options hl_options_for_image(const struct hl_options *options);

@@ -108,8 +108,8 @@ static int write_piece(const struct writer *w, const struct hl_piece *piece) {
     uint64_t bytes;
     for (uint64_t done = 0; result == 0 && done < piece->bytes; done += bytes) {
         /* Chunks end at multiples of their size, so that none has parts of two pages of any size. */
-        uint64_t to = piece->to + done, room = CHUNK_BYTES - to % CHUNK_BYTES;
-        bytes = piece->bytes - done < room ? piece->bytes - done : room;
+        uint64_t to = piece->to + done, left = CHUNK_BYTES - to % CHUNK_BYTES;
+        bytes = piece->bytes - done < left ? piece->bytes - done : left;
         if (piece->from == HL_TRAPS)
             make_traps(w->chunk, bytes, w->image->trap, to);
         else if (!hl_read_exactly(w->from, piece->from + done, w->chunk, bytes))
@@ -291,6 +291,10 @@ static bool make_image(const struct request *request, const struct hl_elf_file *
         return false;
     }
     bool done = write_out(request, &image, file);
+    if (done)
+        hl_print_answer(json_pack("{s:o, s:o, s:I}", "path", hl_json_text(request->file), "out",
+                                  hl_json_text(request->out), "bytes", (json_int_t)image.bytes),
+                        false);
     hl_free_image(&image);
     return done;
 }
@@ -303,11 +307,11 @@ int hl_make_image(int argc, char **argv) {
         command_flags, false};
     struct request request = {0};
     struct hl_elf_file file;
-    hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    request.geometry = hl_read_geometry();
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         return HL_EXIT_USAGE;
     if (request.out == NULL) {
-        hl_warn("image: names a program or library and the file to write; see 'hugeld image --help'");
+        hl_warn("image: name a program or library, and the file to write; see 'hugeld image --help'");
         return HL_EXIT_USAGE;
     }
     char *path = hl_find_named_file(request.file);

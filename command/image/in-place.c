@@ -73,15 +73,11 @@
 /* The inode number of the first user namespace (include/uapi/linux/nsfs.h). */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
 
-/* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
-#define PRESENT (UINT64_C(1) << 63)
-#define FRAME_NUMBER ((UINT64_C(1) << 55) - 1)
-
 /* One file being looked at or made huge. */
 struct work {
     struct hl_place *place;
     int file;
-    char *room, *window; /* a huge page of addresses, inside the larger room */
+    char *reserved, *window; /* reserved addresses, and an aligned huge page of them */
     int pagemap;
     bool joins; /* the kernel joins pages of the file */
     uint64_t page_bytes;
@@ -155,17 +151,17 @@ static int begin_work(struct work *work, struct hl_place *place, int file) {
     uint64_t huge = place->chunk_bytes;
     *work = (struct work){.place = place, .file = file, .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
     work->pages = huge / work->page_bytes;
-    work->room = mmap(NULL, 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (work->room == MAP_FAILED)
+    work->reserved = mmap(NULL, 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (work->reserved == MAP_FAILED)
         return -errno;
-    work->window = (char *)hl_round_up((uint64_t)work->room, huge);
+    work->window = (char *)hl_round_up((uint64_t)work->reserved, huge);
     work->pagemap = (int)hl_open_pagemap();
     work->state = hl_xmalloc(work->pages);
     return 0;
 }
 
 static void end_work(struct work *work) {
-    munmap(work->room, 2 * work->place->chunk_bytes);
+    munmap(work->reserved, 2 * work->place->chunk_bytes);
     free(work->state);
     if (work->pagemap >= 0)
         close(work->pagemap);
@@ -271,12 +267,7 @@ static bool read_entries(const struct work *work, const struct hl_chunk *chunk, 
     if (work->pagemap < 0 || !map_chunk(work, chunk, PROT_READ))
         return false;
     count_cached(work);
-    for (size_t i = 0, end; i < work->pages; i = end + 1) {
-        for (end = i; end < work->pages && (work->state[end] & 1); end++)
-            ;
-        if (end > i)
-            madvise(work->window + i * work->page_bytes, (end - i) * work->page_bytes, MADV_POPULATE_READ);
-    }
+    hl_map_cached(work->window, work->pages, work->page_bytes, work->state);
     size_t bytes = work->pages * sizeof *entry;
     return pread(work->pagemap, entry, bytes,
                  (off_t)((uint64_t)work->window / work->page_bytes * sizeof *entry)) == (ssize_t)bytes;
@@ -286,8 +277,8 @@ static bool read_entries(const struct work *work, const struct hl_chunk *chunk, 
 static int find_mapped_page(const struct work *work, int counts, const uint64_t *entry) {
     uint64_t mapped = 0;
     for (size_t i = 0; i < work->pages && mapped == 0; i++) {
-        uint64_t frame = entry[i] & FRAME_NUMBER;
-        if (!(entry[i] & PRESENT))
+        uint64_t frame = hl_page_frame(entry[i]);
+        if (!(entry[i] & HL_PAGE_PRESENT))
             continue;
         if (frame == 0 ||
             pread(counts, &mapped, sizeof mapped, (off_t)(frame * sizeof mapped)) != sizeof mapped)
@@ -544,8 +535,7 @@ static bool has_isolated(void) {
 
 char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) {
     struct hl_status status;
-    struct hl_geometry geometry;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    struct hl_geometry geometry = hl_read_geometry();
     hl_read_status(&status, &hl_system_roots);
     int policy = hl_check_thp_policy(&hl_system_roots, &geometry, &status);
     if (policy != 0)
@@ -578,7 +568,7 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     if (begin_work(&work, place, file->fd) != 0)
         return hl_xasprintf("there is no room for a mapping; raise RLIMIT_AS");
     work.joins = can_join(&work);
-    if (bytes > hl_memory_room())
+    if (bytes > hl_free_memory_bytes())
         obstacle = MEMORY;
     for (size_t i = 0; i < place->n_chunks && obstacle < FILE_SYSTEM; i++) {
         if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */

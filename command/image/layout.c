@@ -11,14 +11,14 @@
 
    h: the ELF and program headers, bytes of the first segment; r, T, w: segments; d: sections that are not
    loaded; s: the section headers.  Dots are trap instructions, since a huge page that holds text is mapped
-   executable as a whole; other room is a hole.  Addresses, symbols and all bytes of segments stay as they are.
-   The program headers of an executable are those with which the image is executed (rows.c).
+   executable as a whole; all other space is a hole.  Addresses, symbols and all bytes of segments stay as they are.
+   The program headers of an executable are those with which the image is executed (loads.c).
 
    hl_read_segments refuses hostile segments.  All other numbers of the file are checked here against the file's length before
    anything is added to them. */
 #include "command/image/layout.h"
 #include "command/lib/common.h"
-#include "command/image/rows.h"
+#include "command/image/loads.h"
 #include "elf/image.h"
 #include "elf/plan.h"
 #include "elf/segments.h"
@@ -83,12 +83,6 @@ static void add_range(struct planner *p, uint64_t start, uint64_t bytes) {
 
 /* --- reading --- */
 
-/* Whether the kernel and ld.so map nothing for a PT_LOAD of no bytes, as hl_read_segments assumes: they map the page of its
-   address, unless the address is the page's first. */
-static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
-    return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
-}
-
 /* Reads and checks the program headers and the object's segments: 0, or an hl_reason. */
 static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
@@ -104,7 +98,10 @@ static int read_object(struct planner *p) {
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
             (ph->p_offset - ph->p_vaddr) % p->geometry->page_bytes != 0)
             return HL_REASON_MALFORMED;
-        if (ph->p_type == PT_LOAD && ph->p_memsz == 0 && !maps_nothing(ph, p->geometry))
+        /* For a PT_LOAD of no bytes hl_read_segments assumes that the kernel and ld.so map nothing: they map the page of its
+           address, unless the address is the page's first. */
+        if (ph->p_type == PT_LOAD && ph->p_memsz == 0 &&
+            ((ph->p_align & (ph->p_align - 1)) != 0 || ph->p_vaddr % p->geometry->page_bytes != 0))
             return HL_REASON_MALFORMED;
         if (ph->p_type != PT_LOAD && ph->p_filesz > 0 && !is_inside(p, ph->p_offset, ph->p_filesz))
             return HL_REASON_SOURCE_UNREADABLE;
@@ -410,8 +407,8 @@ static void fill_page(struct planner *p, uint64_t start, uint64_t end) {
         add_piece(p, in_image(p, start), end - start, HL_TRAPS);
 }
 
-/* Fills the part of the room [start, end) between two segments that is in the huge pages of either. */
-static void fill_room(struct planner *p, uint64_t start, uint64_t end) {
+/* Fills the part of the gap [start, end) between two segments that is in the huge pages of either. */
+static void fill_gap(struct planner *p, uint64_t start, uint64_t end) {
     uint64_t last = hl_round_down(end - 1, p->geometry->huge_page_bytes);
     if (start >= end)
         return;
@@ -424,10 +421,10 @@ static void fill_with_traps(struct planner *p) {
     const struct hl_object *object = &p->object;
     const struct hl_segment *first = &object->segment[0], *last = &object->segment[object->n_segments - 1];
     uint64_t page = hl_round_down(first->start, p->geometry->huge_page_bytes);
-    fill_room(p, page == p->image->base ? page + sizeof(Elf64_Ehdr) : page, first->start);
+    fill_gap(p, page == p->image->base ? page + sizeof(Elf64_Ehdr) : page, first->start);
     for (const struct hl_segment *segment = first; segment < last; segment++)
-        fill_room(p, segment->end, segment[1].start);
-    fill_room(p, last->end, hl_round_up(last->end, p->geometry->huge_page_bytes));
+        fill_gap(p, segment->end, segment[1].start);
+    fill_gap(p, last->end, hl_round_up(last->end, p->geometry->huge_page_bytes));
 }
 
 /* --- the part that is not loaded --- */
@@ -460,7 +457,7 @@ static void place_program_headers(struct planner *p) {
     struct hl_image *image = p->image;
     bool moves = hl_is_position_independent(p->file);
     uint64_t huge = p->geometry->huge_page_bytes;
-    hl_join_rows(image->phdr, p->file, p->geometry);
+    hl_merge_loads(image->phdr, p->file, p->geometry);
     for (size_t i = 0; i < image->phnum; i++) {
         Elf64_Phdr *ph = &image->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
@@ -684,7 +681,7 @@ bool hl_fits_store(const struct hl_image *image, const struct hl_geometry *geome
     return *bytes <= 2 * image->huge_pages * geometry->huge_page_bytes;
 }
 
-/* --- its reach --- */
+/* --- its coverage --- */
 
 /* How many bytes of OBJECT's text are in whole huge pages if the image of FILE is executed. */
 static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_object *object,
@@ -693,7 +690,7 @@ static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_o
     uint64_t bytes = 0, huge = geometry->huge_page_bytes;
     Elf64_Phdr *phdr = hl_xmalloc((file->phnum + 1) * sizeof *phdr);
     memcpy(phdr, file->phdr, file->phnum * sizeof *phdr);
-    hl_join_rows(phdr, file, geometry);
+    hl_merge_loads(phdr, file, geometry);
     bool is_read = hl_read_segments(&executed, phdr, file->phnum, 0, geometry) == 0;
     free(phdr);
     for (unsigned i = 0; is_read && i < executed.n_segments; i++) {
@@ -707,23 +704,23 @@ static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_o
     return bytes;
 }
 
-int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file,
-                  const struct hl_geometry *geometry) {
+int hl_find_coverage(struct hl_coverage *coverage, const struct hl_elf_file *file,
+                     const struct hl_geometry *geometry) {
     struct hl_object object;
     struct hl_options options;
     struct hl_plan plan = {0};
-    *reach = (struct hl_reach){0};
+    *coverage = (struct hl_coverage){0};
     int result = hl_load_object(&object, file, "", 0, geometry);
     if (result != 0)
         return result;
     hl_default_options(&options);
     hl_set_image_options(&options);
     hl_plan_object(&plan, &object, &options, geometry);
-    reach->mapped_bytes = plan.text_covered_bytes;
+    coverage->mapped_bytes = plan.text_covered_bytes;
     if (strcmp(hl_elf_type(file), "dso") != 0)
-        reach->executed_bytes = count_executed(file, &object, geometry);
+        coverage->executed_bytes = count_executed(file, &object, geometry);
     for (unsigned i = 0; i < object.n_segments; i++)
         if (object.segment[i].flags & PF_X)
-            reach->text_bytes += object.segment[i].file_end - object.segment[i].start;
+            coverage->text_bytes += object.segment[i].file_end - object.segment[i].start;
     return 0;
 }

@@ -41,13 +41,14 @@ bool hl_fits_store(const struct hl_image *image, const struct hl_geometry *geome
 
 /* How much of FILE's text is on huge pages if its image is used: all bytes of the text, and those on huge pages by each way of
    starting. */
-struct hl_reach {
+struct hl_coverage {
     uint64_t text_bytes;
     uint64_t mapped_bytes;   /* without executing it */
     uint64_t executed_bytes; /* if the image is executed; 0 for a library */
 };
 
 /* 0, or an enum hl_reason if its headers are malformed. */
-int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file, const struct hl_geometry *geometry);
+int hl_find_coverage(struct hl_coverage *coverage, const struct hl_elf_file *file,
+                     const struct hl_geometry *geometry);
 
 #endif

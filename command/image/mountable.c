@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Finds the image that systemd mounts over a program's file (share/unit.c), so that /proc/self/exe, $ORIGIN and every program that
+/* Finds the image that systemd mounts over a program's file (keep/unit.c), so that /proc/self/exe, $ORIGIN and every program that
    looks for its own files find the usual paths.
 
    The kernel then maps the image like any program, and no code of hugeld's is in the process.  So everything is checked before: the
@@ -13,7 +13,7 @@
 #include "command/image/find.h"
 #include "elf/kernel.h"
 #include "command/image/layout.h"
-#include "command/image/rows.h"
+#include "command/image/loads.h"
 #include "elf/reason.h"
 
 #include <errno.h>
@@ -22,14 +22,9 @@
 #include <string.h>
 #include <unistd.h>
 
-static void read_geometry(struct hl_geometry *geometry) {
-    hl_set_geometry(geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-}
-
 /* Whether the image B has the headers of A, except for file offsets and the borders of read-only data. */
 static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
-    struct hl_geometry geometry;
-    read_geometry(&geometry);
+    struct hl_geometry geometry = hl_read_geometry();
     if (a->header.e_type != b->header.e_type || a->header.e_machine != b->header.e_machine ||
         a->header.e_entry != b->header.e_entry || a->header.e_flags != b->header.e_flags ||
         memcmp(a->header.e_ident, b->header.e_ident, EI_NIDENT) != 0 || a->phnum != b->phnum)
@@ -37,7 +32,7 @@ static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_f
     Elf64_Phdr *wanted = hl_xmalloc((a->phnum + 1) * sizeof *wanted);
     bool same = true;
     memcpy(wanted, a->phdr, a->phnum * sizeof *wanted);
-    hl_join_rows(wanted, a, &geometry);
+    hl_merge_loads(wanted, a, &geometry);
     for (size_t i = 0; i < a->phnum; i++) {
         const Elf64_Phdr *x = &wanted[i], *y = &b->phdr[i];
         same = same && x->p_type == y->p_type && x->p_flags == y->p_flags && x->p_vaddr == y->p_vaddr &&
@@ -63,8 +58,7 @@ static int compare_headers(const struct hl_elf_file *file, int image) {
 /* Whether IMAGE may be executed in FILE's place: 0, or the reason why not. */
 static int check_image(const struct hl_elf_file *file, const char *path, int image) {
     struct hl_object object;
-    struct hl_geometry geometry;
-    read_geometry(&geometry);
+    struct hl_geometry geometry = hl_read_geometry();
     int result = hl_load_object(&object, file, path, 0, &geometry);
     if (result == 0)
         result = hl_check_image(&object, image, &geometry);
@@ -84,9 +78,8 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
     hl_read_status(&status, &hl_system_roots);
     long image = hl_open_image_as(&status, &state, options);
     if (image < 0) {
-        struct hl_geometry geometry;
+        struct hl_geometry geometry = hl_read_geometry();
         uint64_t pages;
-        read_geometry(&geometry);
         return -(long)hl_consider_image((enum hl_reason) - image, file, options, &geometry, &pages);
     }
     int result = check_image(file, path, (int)image);
@@ -97,34 +90,19 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
     return image;
 }
 
-/* Whether executing the image itself brings text onto huge pages. */
-static bool is_of_use(const struct hl_elf_file *file) {
-    struct hl_geometry geometry;
-    struct hl_reach reach;
-    read_geometry(&geometry);
-    return hl_find_reach(&reach, file, &geometry) != 0 || reach.executed_bytes > 0;
-}
-
-/* Opens the image of FILE at PATH as *IMAGE.  NULL, or the reason why not, which the caller frees. */
-static char *open_image(int *image, const struct hl_elf_file *file, const char *path,
-                        const struct hl_options *options) {
-    long found = find_image(file, path, options);
-    *image = (int)found;
-    if (found < 0)
-        return hl_explain_reason((enum hl_reason) - found, path);
-    if (is_of_use(file))
-        return NULL;
-    close(*image);
-    return hl_xasprintf("no whole huge page lies inside the text where the "
-                        "kernel maps it by itself (start it with hugeld run, which puts it where one does)");
-}
-
 char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
                         char **image) {
-    int found;
-    char *reason = open_image(&found, file, path, options);
-    *image = reason == NULL ? hl_find_file_path(found) : NULL;
-    if (reason == NULL)
-        close(found);
-    return reason;
+    struct hl_geometry geometry = hl_read_geometry();
+    struct hl_coverage coverage;
+    long found = find_image(file, path, options);
+    *image = NULL;
+    if (found < 0)
+        return hl_explain_reason((enum hl_reason) - found, path);
+    bool is_of_use = hl_find_coverage(&coverage, file, &geometry) != 0 || coverage.executed_bytes > 0;
+    *image = is_of_use ? hl_find_file_path((int)found) : NULL;
+    close((int)found);
+    return is_of_use
+               ? NULL
+               : hl_xasprintf("no whole huge page lies inside the text where the kernel maps it by itself "
+                              "(start it with hugeld run, which puts it where one does)");
 }

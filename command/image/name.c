@@ -141,7 +141,6 @@ static bool is_present(const char *path, const char *key) {
 /* What the open IMAGE of the file at PATH is to a process that has libhugeld.so preloaded. */
 static enum hl_fit find_fit(const struct hl_elf_file *image, const char *path, struct hl_string patterns) {
     struct hl_object object = {.path = path, .soname = image->soname};
-    struct hl_geometry geometry;
     struct hl_elf_file file;
     if (image->header.e_type == ET_DYN && (image->soname != NULL || !image->has_interpreter))
         return may_select(patterns, &object) ? HL_FIT_LIBRARY : HL_FIT_NONE;
@@ -151,7 +150,7 @@ static enum hl_fit find_fit(const struct hl_elf_file *image, const char *path, s
     if (image->header.e_type == ET_EXEC)
         return HL_FIT_EXECUTABLE;
     /* Images of PIEs are laid out for multiples of 2 MiB, which their files may not be. */
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    struct hl_geometry geometry = hl_read_geometry();
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return HL_FIT_NONE;
     bool is_anywhere = hl_gets_any_address(&file, &geometry);

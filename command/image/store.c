@@ -39,63 +39,34 @@ static const struct {
     const char *name;
 } mark_names[] = {{HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
-/* False if PATH is NULL: then it reports why this user has no store. */
-static bool has_path(const char *path) {
-    if (path == NULL)
-        hl_warn("XDG_RUNTIME_DIR is not set, so there is no place for a store of your own; log in with "
-                "pam_systemd, or name "
-                "a folder on tmpfs with --store");
-    return path != NULL;
-}
-
 static bool is_system_store(const char *path) { return geteuid() == 0 && strcmp(path, HL_SYSTEM_STORE) == 0; }
 
 /* Reports why the folder at PATH could not be opened. */
 static void say_unusable(const char *path, int result) {
     struct stat status;
-    switch (-result) {
-    case EACCES:
-        hl_warn("%s: not used as a store: it must be owned and writable by you alone, and readable; remove "
-                "it, or name "
-                "another with --store",
-                path);
-        break;
-    case EOVERFLOW:
-        if (lstat(path, &status) == 0 && status.st_uid == geteuid())
-            hl_warn("%s: not used as a store: user %u stands for all that a user namespace does not map, so "
-                    "it can have no store of its own; run hugeld as another user",
-                    path, geteuid());
-        else
-            hl_warn("%s: not used as a store: it belongs to a user that this user namespace does not map; "
-                    "name another with --store",
-                    path);
-        break;
-    case EOPNOTSUPP:
-        if (is_system_store(path))
-            hl_warn(
-                "%s: another file system than tmpfs is mounted there, so pages cannot be huge; unmount it",
-                path);
-        else
-            hl_warn(
-                "%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
-                "let root mount "
-                "a store: hugeld enable FILE",
-                path);
-        break;
-    case ENOTDIR:
-    case ELOOP:
-        hl_warn(
-            "%s: a store is a folder, and no symbolic link to one; remove it, or name another with --store",
-            path);
-        break;
-    case ENOEXEC:
-        hl_warn("%s: it is mounted noexec, so no program can use its images; mount -o remount,exec its file "
-                "system, or name another store with --store",
-                path);
-        break;
-    default:
+    bool is_own = lstat(path, &status) == 0 && status.st_uid == geteuid(), is_system = is_system_store(path);
+    const char *why =
+        result == -EACCES ? "not used as a store: it must be owned and writable by you alone, and readable; "
+                            "remove it, or name another with --store"
+        : result == -EOVERFLOW && is_own
+            ? "not used as a store: its owner, this user, stands for all that the user namespace does not "
+              "map; run hugeld as another user"
+        : result == -EOVERFLOW ? "not used as a store: it belongs to a user that this user namespace does "
+                                 "not map; name another with --store"
+        : result == -EOPNOTSUPP && is_system
+            ? "another file system than tmpfs is mounted there, so pages cannot be huge; unmount it"
+        : result == -EOPNOTSUPP
+            ? "it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or let "
+              "root mount a store: hugeld enable FILE"
+        : result == -ENOTDIR || result == -ELOOP
+            ? "a store is a folder, and no symbolic link to one; remove it, or name another with --store"
+        : result == -ENOEXEC ? "it is mounted noexec, so no program can use its images; mount -o "
+                               "remount,exec its file system, or name another store with --store"
+                             : NULL;
+    if (why != NULL)
+        hl_warn("%s: %s", path, why);
+    else
         hl_warn("%s: the store cannot be opened: %s; name another with --store", path, strerror(-result));
-    }
 }
 
 /* Finds the device of the open folder, and whether it is for all users.  0; -ENOEXEC: no program can use its images; or another
@@ -124,7 +95,7 @@ static int open_folder(struct hl_store *store, const char *path) {
     if (store->folder < 0)
         return -error;
     store->path = hl_xasprintf("%s", path);
-    hl_set_geometry(&store->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    store->geometry = hl_read_geometry();
     return 0;
 }
 
@@ -166,11 +137,6 @@ static int open_mount_point(struct hl_store *store, const char *path) {
     return 0;
 }
 
-/* Whether the system's store is only the empty folder that a mount was on. */
-static bool is_bare(const struct hl_store *store) {
-    return is_system_store(store->path) && is_mount(store->folder) == 0;
-}
-
 bool hl_is_store_lost(const char *path) {
     char *mark = hl_xasprintf("%s/" MOUNTED_MARK, path);
     bool is_lost = strcmp(path, HL_SYSTEM_STORE) == 0 && access(mark, F_OK) == 0;
@@ -185,7 +151,8 @@ static int find_store(struct hl_store *store, const char *path) {
         return -ENOENT; /* the system's store was mounted at an ordinary folder, or will be */
     if (result != 0)
         return result;
-    result = is_bare(store) ? -ENOENT : examine_folder(store);
+    bool is_bare = is_system_store(path) && is_mount(store->folder) == 0; /* the empty mount point */
+    result = is_bare ? -ENOENT : examine_folder(store);
     if (result != 0)
         hl_close_store(store);
     return result;
@@ -210,17 +177,6 @@ static int mount_at(int folder, const char *type, unsigned long flags, const cha
                : -errno;
 }
 
-static int say_no_mount(const struct hl_store *store, int result) {
-    if (result == -EPERM)
-        hl_warn("%s: a store cannot be mounted here: %s; run it as root, outside of containers", store->path,
-                strerror(EPERM));
-    else if (result != 0)
-        hl_warn("%s: a tmpfs with huge pages cannot be mounted there: %s; boot a kernel with "
-                "CONFIG_TRANSPARENT_HUGEPAGE",
-                store->path, strerror(-result));
-    return result;
-}
-
 /* Mounts a tmpfs of SIZE with huge pages at the open STORE; without swap (Linux 6.4), since swapped text stalls. */
 static int mount_tmpfs(const struct hl_store *store, const char *size) {
     const char *mode = is_system_store(store->path) ? "0755" : "0700";
@@ -231,11 +187,22 @@ static int mount_tmpfs(const struct hl_store *store, const char *size) {
         result = mount_at(store->folder, "tmpfs", 0, data);
     free(noswap);
     free(data);
-    return say_no_mount(store, result);
+    if (result == -EPERM)
+        hl_warn("%s: a store cannot be mounted here: %s; run it as root, outside of containers", store->path,
+                strerror(EPERM));
+    else if (result != 0)
+        hl_warn("%s: a tmpfs with huge pages cannot be mounted there: %s; boot a kernel with "
+                "CONFIG_TRANSPARENT_HUGEPAGE",
+                store->path, strerror(-result));
+    return result;
 }
 
-/* Gives the mounted STORE the SIZE. */
+/* Gives the mounted STORE the SIZE, unless it has that, but for a page. */
 static int resize(const struct hl_store *store, const char *size) {
+    uint64_t wanted = hl_store_bytes(size), bytes, used;
+    hl_measure_store(store, &bytes, &used);
+    if ((bytes > wanted ? bytes - wanted : wanted - bytes) <= store->geometry.huge_page_bytes)
+        return 0;
     char *data = hl_xasprintf("size=%s", size);
     int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
@@ -271,39 +238,25 @@ uint64_t hl_store_bytes(const char *size) {
     return unit != NULL ? number << 10 * ((unit - units) / 2 + 1) : number;
 }
 
-/* Whether the mounted STORE has the SIZE, but for a page. */
-static bool has_size(const struct hl_store *store, const char *size) {
-    uint64_t wanted = hl_store_bytes(size), bytes, used;
-    hl_measure_store(store, &bytes, &used);
-    uint64_t difference = bytes > wanted ? bytes - wanted : wanted - bytes;
-    return difference <= store->geometry.huge_page_bytes;
-}
-
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
-static int lock_folder(struct hl_store *store, bool waits) {
-    int lock = hl_lock_path(store->folder, HL_LOCK_FILE, waits ? &hl_lock_clock : NULL);
+static int lock_folder(struct hl_store *store) {
+    int lock = hl_lock_path(store->folder, HL_LOCK_FILE, &hl_lock_clock);
     store->lock = lock < 0 ? -1 : lock;
-    return lock < 0 ? lock : 0;
-}
-
-static int say_no_lock(const struct hl_store *store, int result) {
-    if (result == -EACCES)
+    if (lock == -EACCES)
         hl_warn("%s: only its owner can change this store; run hugeld as its owner, or name another with "
                 "--store",
                 store->path);
-    else if (result == -EWOULDBLOCK)
+    else if (lock == -EWOULDBLOCK)
         hl_warn("%s: another process has been changing this store for ten seconds; try again later",
                 store->path);
-    else if (result != 0)
+    else if (lock < 0)
         hl_warn("%s: the store cannot be locked: %s; make it writable, or name another with --store",
-                store->path, strerror(-result));
-    return result;
+                store->path, strerror(-lock));
+    return lock < 0 ? lock : 0;
 }
 
-int hl_lock_store(struct hl_store *store, bool waits) {
-    int result = lock_folder(store, waits);
-    if (waits)
-        say_no_lock(store, result);
+int hl_lock_store(struct hl_store *store) {
+    int result = lock_folder(store);
     if (result == 0)
         hl_remove_leftovers(store);
     return result;
@@ -312,7 +265,7 @@ int hl_lock_store(struct hl_store *store, bool waits) {
 /* Opens and locks the folder at PATH; if MOUNTS and nothing is mounted there, mounts a tmpfs.  After an error, no lock file stays
    in a folder that IS_MADE just now.  -ESTALE: PATH leads to another folder by now. */
 static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool is_made,
-                         bool mounts, bool waits) {
+                         bool mounts) {
     int result = open_folder(store, path);
     if (result != 0)
         /* A tmpfs is mounted at an ordinary folder on a disk. */
@@ -321,9 +274,7 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
         say_unusable(path, result);
         return result;
     }
-    result = lock_folder(store, waits);
-    if (waits || result != -EWOULDBLOCK)
-        say_no_lock(store, result);
+    result = lock_folder(store);
     if (result == 0 && !hl_is_at(store->folder, AT_FDCWD, path))
         result = -ESTALE; /* another process has mounted a store over the folder meanwhile */
     if (result == 0 && mounts && is_mount(store->folder) == 0) {
@@ -331,7 +282,7 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
         if (result == 0)
             mkdirat(store->folder, MOUNTED_MARK, 0700);
         result = result == 0 ? -ESTALE : result;
-    } else if (result == 0 && mounts && size != NULL && !has_size(store, size)) {
+    } else if (result == 0 && mounts && size != NULL) {
         result = resize(store, size);
     }
     if (result != 0 && result != -ESTALE && is_made && store->lock >= 0)
@@ -341,11 +292,14 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
     return result;
 }
 
-int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits) {
+int hl_make_store(struct hl_store *store, const char *path, const char *size) {
     int result = -ESTALE;
     bool is_made = false;
-    if (!has_path(path))
+    if (path == NULL) {
+        hl_warn("XDG_RUNTIME_DIR is not set, so there is no folder for a store of your own; log in with "
+                "pam_systemd, or name a folder on tmpfs with --store");
         return -ENOENT;
+    }
     bool was_lost = hl_is_store_lost(path);
     while (result == -ESTALE) {
         is_made = mkdir(path, is_system_store(path) ? 0755 : 0700) == 0;
@@ -354,7 +308,7 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
             hl_warn("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
             return -error;
         }
-        result = open_and_lock(store, path, size, is_made, is_system_store(path), waits);
+        result = open_and_lock(store, path, size, is_made, is_system_store(path));
     }
     if (result != 0) {
         if (is_made)
@@ -371,7 +325,7 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
     return result;
 }
 
-uint64_t hl_store_room(const struct hl_store *store) {
+uint64_t hl_store_free_bytes(const struct hl_store *store) {
     struct statvfs fs;
     uint64_t records = store->geometry.huge_page_bytes; /* what was tried is always noted */
     if (store->folder < 0)
@@ -381,8 +335,8 @@ uint64_t hl_store_room(const struct hl_store *store) {
         return UINT64_MAX;
     /* On a file system that others use, too, half of the space is left to them. */
     uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
-    int64_t room = (int64_t)(hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize) - store->planned;
-    return room > 0 ? hl_subtract((uint64_t)room, records) : 0;
+    int64_t space = (int64_t)(hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize) - store->planned;
+    return space > 0 ? hl_subtract((uint64_t)space, records) : 0;
 }
 
 bool hl_leaves_margin(uint64_t bytes) {
@@ -396,7 +350,7 @@ bool hl_leaves_margin(uint64_t bytes) {
     return number[1].value >= total / 100 * HL_AVAILABLE_MIN + bytes / 1024;
 }
 
-uint64_t hl_memory_room(void) {
+uint64_t hl_free_memory_bytes(void) {
     struct hl_status status;
     struct hl_placement placement;
     hl_read_status(&status, &hl_system_roots);
@@ -487,8 +441,7 @@ int hl_make_new_folder(const struct hl_store *store, unsigned marks) {
 /* --- looking through it --- */
 
 const char *hl_item_state_name(enum hl_item_state state) {
-    static const char *const names[] = {"fresh",  "changed", "ctime",   "gone",
-                                        "broken", "pending", "unknown", "unknown"};
+    static const char *const names[] = {"fresh", "changed", "ctime", "gone", "broken", "unknown", "unknown"};
     return names[state];
 }
 
@@ -557,37 +510,28 @@ static bool read_marks(struct hl_store_item *item, int folder) {
     return read_all;
 }
 
-/* Whether the users of STORE can look into the open FOLDER. */
-static bool is_open_to_users(const struct hl_store *store, int folder) {
-    struct stat stat;
-    return !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
-}
-
+/* The state of the image in FOLDER. */
 static enum hl_item_state read_image(const struct hl_store *store, struct hl_local *local,
-                                     struct hl_store_item *item, int folder, bool is_pending) {
+                                     struct hl_store_item *item, int folder) {
     struct timespec time = {0};
-    if (!read_marks(item, folder))
-        return HL_ITEM_UNREADABLE;
-    bool is_complete = !is_pending && note_image(store, item, folder, &time);
+    struct stat stat;
+    bool is_open = !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
+    bool is_complete = note_image(store, item, folder, &time);
     enum hl_item_state state = compare_origin(local, item, &time);
-    if (state == HL_ITEM_REMOTE)
-        return state; /* regardless of other problems: no image can be made from it now */
-    if (is_pending)
-        return state == HL_ITEM_GONE ? state : HL_ITEM_PENDING;
-    return is_complete && is_open_to_users(store, folder) ? state : HL_ITEM_BROKEN;
+    if (state == HL_ITEM_REMOTE) /* regardless of other problems: no image can be made from it now */
+        return state;
+    return is_complete && is_open ? state : HL_ITEM_BROKEN;
 }
 
-/* A file in place is known by its path: every version of it counts. */
-static void read_file_in_place(struct hl_local *local, struct hl_store_item *item) {
+/* The state of a file in place, which is known by its path: every version of it counts. */
+static enum hl_item_state read_file_in_place(struct hl_local *local, struct hl_store_item *item) {
     struct stat stat;
-    int result = hl_stat_local(local, item->origin, true, &stat);
-    if (result != 0) {
-        item->state = judge_error(result);
-        return;
-    }
-    item->state = HL_ITEM_FRESH;
+    int result = local != NULL ? hl_stat_local(local, item->origin, true, &stat) : -EREMOTE;
+    if (result != 0)
+        return judge_error(result);
     item->inode = stat.st_ino;
     item->device = stat.st_dev;
+    return HL_ITEM_FRESH;
 }
 
 static void read_item(const struct hl_store *store, struct hl_local *local, struct hl_store_item *item,
@@ -599,17 +543,15 @@ static void read_item(const struct hl_store *store, struct hl_local *local, stru
     char *origin = folder >= 0 ? read_link(folder, HL_ORIGIN_LINK) : NULL;
     char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
     char *digest = folder >= 0 ? read_link(folder, HL_DIGEST_LINK) : NULL;
-    bool is_known = origin != NULL && image != NULL;
+    bool is_known = origin != NULL && image != NULL && read_marks(item, folder);
     item->origin = origin != NULL ? origin : hl_xasprintf("%s", "");
     item->image = hl_xasprintf("%s/%s/%s", store->path, key, image != NULL ? image : "");
     item->digest = digest != NULL ? digest : hl_xasprintf("%s", "");
-    item->state = HL_ITEM_UNREADABLE;
-    if (is_known)
-        item->state =
-            origin[0] != '/' ? HL_ITEM_BROKEN : read_image(store, local, item, folder, image[0] == '\0');
     item->is_in_place = is_known && image[0] == '\0' && (item->marks & HL_ADD_IN_PLACE) != 0;
-    if (item->is_in_place && item->state == HL_ITEM_PENDING)
-        read_file_in_place(local, item);
+    item->state = !is_known           ? HL_ITEM_UNREADABLE
+                  : origin[0] != '/'  ? HL_ITEM_BROKEN
+                  : item->is_in_place ? read_file_in_place(local, item)
+                                      : read_image(store, local, item, folder);
     free(image);
     if (folder >= 0)
         close(folder);
@@ -659,10 +601,6 @@ static bool read_store(const struct hl_store *store, struct hl_local *local, tak
     return error == 0;
 }
 
-bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n) {
-    return hl_read_items_of(store, NULL, items, n);
-}
-
 bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items,
                       size_t *n) {
     struct hl_local local = {0};
@@ -675,20 +613,9 @@ bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_
     return is_read;
 }
 
-bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n) {
-    return read_store(store, NULL, NULL, NULL, items, n);
-}
-
-bool hl_list_some(const struct hl_store *store, takes_origin *takes, const void *data,
-                  struct hl_store_item **items, size_t *n) {
+bool hl_list_store(const struct hl_store *store, takes_origin *takes, const void *data,
+                   struct hl_store_item **items, size_t *n) {
     return read_store(store, NULL, takes, data, items, n);
-}
-
-size_t hl_count_images(const struct hl_store_item *items, size_t n) {
-    size_t images = 0;
-    for (size_t i = 0; i < n; i++)
-        images += !items[i].is_in_place;
-    return images;
 }
 
 void hl_free_store_items(struct hl_store_item *items, size_t n) {

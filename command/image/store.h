@@ -66,13 +66,11 @@ uint64_t hl_find_store_owner(void);
 int hl_find_store(struct hl_store *store, const char *path);
 
 /* Opens the store in the same way, after making it if there is none, and locks it.  The system's store gets a mount of its own, of
-   the SIZE as mount(8) takes it, NULL: of the default size, or as it is.  WAITS: for ten seconds, while another process changes it;
-   otherwise the result is -EWOULDBLOCK then, without a message. */
-int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits);
+   the SIZE as mount(8) takes it, NULL: of the default size, or as it is. */
+int hl_make_store(struct hl_store *store, const char *path, const char *size);
 
-/* Locks the open STORE.  WAITS: for ten seconds, while another process changes it, and errors are reported; otherwise the result is
-   -EWOULDBLOCK then, and no error is reported.  0 or a negated errno. */
-int hl_lock_store(struct hl_store *store, bool waits);
+/* Locks the open STORE, and waits ten seconds for that while another process changes it.  0, or a negated errno, which was reported. */
+int hl_lock_store(struct hl_store *store);
 void hl_close_store(struct hl_store *store);
 
 /* Removes the leftovers of a killed process.  The store is locked, as for every change of it. */
@@ -86,11 +84,11 @@ void hl_remove_leftovers(const struct hl_store *store);
 bool hl_leaves_margin(uint64_t bytes);
 
 /* Bytes of memory that this process may take, by the machine's margin and its own limits. */
-uint64_t hl_memory_room(void);
+uint64_t hl_free_memory_bytes(void);
 
 /* Bytes that may still be added; UINT64_MAX if nothing limits it.  In a folder of a file system that others use, too, half of it is
    left to them. */
-uint64_t hl_store_room(const struct hl_store *store);
+uint64_t hl_store_free_bytes(const struct hl_store *store);
 
 /* Whether an image is still good for its original. */
 enum hl_item_state {
@@ -99,7 +97,6 @@ enum hl_item_state {
     HL_ITEM_TOUCHED,    /* the same file with another ctime (a hard link, chmod): the bytes may be the same */
     HL_ITEM_GONE,       /* the original is gone */
     HL_ITEM_BROKEN,     /* the image itself is missing, or another user could have written to it */
-    HL_ITEM_PENDING,    /* there is no image: it is in place, or was made by an older hugeld */
     HL_ITEM_UNREADABLE, /* the original or the folder of the image cannot be read now */
     HL_ITEM_REMOTE      /* its file system may not answer (lib/local.h), so the original was not looked at */
 };
@@ -124,26 +121,17 @@ struct hl_store_item {
                          known */
 };
 
-/* Reads the items of STORE, in the order of the originals' paths; hl_free_store_items frees them.  False: they could not be read,
-   or not all of them, which was reported. */
-bool hl_read_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
-
-/* hl_list_store of those whose originals TAKES accepts, called with DATA. */
-bool hl_list_some(const struct hl_store *store, bool (*takes)(const void *data, const char *origin),
-                  const void *data, struct hl_store_item **items, size_t *n);
-
-/* The items of the file at PATH alone. */
+/* Reads the items of STORE, of the file at PATH alone if that is not NULL, in the order of the originals' paths; hl_free_store_items
+   frees them.  False: they could not be read, or not all of them, which was reported. */
 bool hl_read_items_of(const struct hl_store *store, const char *path, struct hl_store_item **items,
                       size_t *n);
 
-/* hl_read_store without looking at any original: existing images are HL_ITEM_REMOTE, and the processes that map a file in place are
-   unknown. */
-bool hl_list_store(const struct hl_store *store, struct hl_store_item **items, size_t *n);
+/* hl_read_items_of without looking at any original: existing images are HL_ITEM_REMOTE, and the processes that map a file in place are
+   unknown.  TAKES, called with DATA, chooses the items by their originals; NULL: all. */
+bool hl_list_store(const struct hl_store *store, bool (*takes)(const void *data, const char *origin),
+                   const void *data, struct hl_store_item **items, size_t *n);
 
 void hl_free_store_items(struct hl_store_item *items, size_t n);
-
-/* How many of the items are images: the others are in place. */
-size_t hl_count_images(const struct hl_store_item *items, size_t n);
 
 /* Finds how much of the text of ITEM is on huge pages, and sets pages; of a file in place also huge_pages. */
 void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *item);

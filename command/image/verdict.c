@@ -47,13 +47,9 @@ const char *hl_way_name(enum hl_way way) { return way_names[way]; }
 
 char *hl_describe_now(const struct hl_verdict *verdict) {
     char *text = hl_xasprintf("%s", now_sentences[verdict->now]);
-    for (unsigned now = verdict->now; now-- > HL_NOW_SMALL + 1;) {
-        if (!(verdict->now_parts & 1u << now))
-            continue;
-        char *longer = hl_xasprintf("%s, and %s", text, now_sentences[now]);
-        free(text);
-        text = longer;
-    }
+    for (unsigned now = verdict->now; now-- > HL_NOW_SMALL + 1;)
+        if (verdict->now_parts & 1u << now)
+            hl_append(&text, ", and %s", now_sentences[now]);
     return text;
 }
 
@@ -102,13 +98,6 @@ static void consider_copy(struct judging *judging) {
     verdict->pages[HL_WAY_LDSO] = starts.pages_max;
 }
 
-/* Whether an image is of use at the object's address. */
-static bool fits_address(const struct judging *judging) {
-    const struct hl_geometry *geometry = &judging->file_plan.geometry;
-    return !hl_gets_any_address(judging->file, geometry) ||
-           (judging->is_known && judging->file_plan.object.load_bias % geometry->huge_page_bytes == 0);
-}
-
 static uint64_t count_huge_pages(const struct hl_geometry *geometry, uint64_t bytes) {
     return hl_round_up(bytes, geometry->huge_page_bytes) / geometry->huge_page_bytes;
 }
@@ -127,22 +116,25 @@ static void consider_image(struct judging *judging, bool *is_there) {
     file_plan.geometry = find_file_geometry(judging);
     struct hl_verdict *verdict = judging->verdict;
     struct hl_found_image found;
-    struct hl_reach reach;
+    struct hl_coverage coverage;
     hl_find_image(&found, &file_plan, judging->options, judging->is_known);
     bool can_be = found.path != NULL || found.needed_pages > 0;
     bool is_refused = found.path != NULL && found.reason != HL_MOVED && found.reason != HL_REASON_IMAGE_PLACE;
     verdict->image_reason = can_be && !is_refused ? HL_MOVED : found.reason;
     *is_there = found.path != NULL;
-    bool has_exec_stop = hl_check_exec_stop_machine() == 0;
-    if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &file_plan.geometry) == 0) {
-        verdict->covered[HL_WAY_IMAGE] =
-            (found.is_placed_anywhere && has_exec_stop) || fits_address(judging) ? reach.mapped_bytes : 0;
+    const struct hl_geometry *geometry = &judging->file_plan.geometry;
+    bool fits_address =
+        !hl_gets_any_address(judging->file, geometry) ||
+        (judging->is_known && judging->file_plan.object.load_bias % geometry->huge_page_bytes == 0);
+    bool is_placed = found.is_placed_anywhere && hl_check_exec_stop_machine() == 0;
+    if (can_be && !is_refused && hl_find_coverage(&coverage, judging->file, &file_plan.geometry) == 0) {
+        verdict->covered[HL_WAY_IMAGE] = is_placed || fits_address ? coverage.mapped_bytes : 0;
         verdict->pages[HL_WAY_IMAGE] =
             found.path != NULL ? count_huge_pages(&file_plan.geometry, found.bytes) : found.needed_pages;
         if (verdict->covered[HL_WAY_IMAGE] == 0)
             verdict->image_reason = HL_REASON_IMAGE_USELESS;
     }
-    hl_free_found_image(&found);
+    free(found.path);
 }
 
 /* Considers in place, if the file is kept so, or this user may do it. */
@@ -177,7 +169,8 @@ static void consider_size(const struct judging *judging, bool has_image) {
 
 /* --- the choice --- */
 
-enum hl_way hl_choose_way(const double covered[HL_WAYS]) {
+/* The mildest way such that no other covers clearly more. */
+static enum hl_way choose_way(const double covered[HL_WAYS]) {
     double most = 0;
     for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
         most = covered[way] > most ? covered[way] : most;
@@ -202,7 +195,7 @@ static void choose(struct hl_verdict *verdict, enum hl_way made) {
     verdict->is_made = made != HL_WAY_NOTHING && verdict->covered[made] > 0;
     verdict->best = verdict->is_made                         ? made
                     : hl_shared_way(verdict) == HL_WAY_PLACE ? HL_WAY_PLACE
-                                                             : hl_choose_way(covered);
+                                                             : choose_way(covered);
 }
 
 /* Why no text of FILE_PLAN's object moves. */
@@ -304,7 +297,8 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
     bool is_judged = larger != NULL && hl_open_elf(&library, AT_FDCWD, larger) == HL_ELF_FINE;
     if (is_judged) {
         hl_judge_file(verdict, larger, &library, false, options);
-        hl_set_program(verdict, executable);
+        if (access(executable, X_OK) == 0)
+            hl_replace_text(&verdict->program, executable);
         hl_close_elf(&library);
     }
     hl_free_texts(&libraries);
@@ -328,8 +322,7 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
     const struct hl_target *target = hl_follow_launchers(program, argv);
     struct hl_program *last = target->program;
     struct hl_verdict library;
-    struct hl_geometry geometry;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    struct hl_geometry geometry = hl_read_geometry();
     *verdict = (struct hl_verdict){0};
     if (!hl_read_program(last) || hl_is_privileged(last)) {
         enum hl_reason reason = hl_check_preload(last);
@@ -391,18 +384,17 @@ enum hl_reason hl_find_obstacle(const struct hl_process *process) {
 
 /* LOADED's file is the image itself; other ways for the original are not considered. */
 static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *loaded) {
-    struct hl_geometry geometry;
-    struct hl_reach reach = {0};
+    struct hl_geometry geometry = hl_read_geometry();
+    struct hl_coverage coverage = {0};
     bool is_main = loaded->object.is_main;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     *verdict = (struct hl_verdict){.path = hl_xasprintf("%s", loaded->object.path),
                                    .is_main = is_main,
                                    .is_library = !is_main,
                                    .best = HL_WAY_IMAGE,
                                    .is_made = true};
-    hl_find_reach(&reach, loaded->file, &geometry);
-    verdict->text_bytes = reach.text_bytes;
-    verdict->covered[HL_WAY_IMAGE] = is_main ? reach.executed_bytes : reach.mapped_bytes;
+    hl_find_coverage(&coverage, loaded->file, &geometry);
+    verdict->text_bytes = coverage.text_bytes;
+    verdict->covered[HL_WAY_IMAGE] = is_main ? coverage.executed_bytes : coverage.mapped_bytes;
     verdict->pages[HL_WAY_IMAGE] = count_huge_pages(&geometry, (uint64_t)loaded->file->stat.st_size);
     if (verdict->covered[HL_WAY_IMAGE] > 0)
         return;
@@ -421,12 +413,6 @@ bool hl_is_elsewhere(const struct hl_loaded *loaded) {
     return result != -EREMOTE && (result != 0 || found.st_dev != own->st_dev || found.st_ino != own->st_ino);
 }
 
-/* Whether PROCESS's executable is found by its path from here. */
-static bool is_program_here(const struct hl_process *process) {
-    return process->n_loaded > 0 && process->loaded[0].object.is_main &&
-           !hl_is_elsewhere(&process->loaded[0]);
-}
-
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_reason obstacle,
                      const struct hl_options *options) {
@@ -434,10 +420,11 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
         judge_image(verdict, loaded);
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
+    bool is_program_here =
+        process->n_loaded > 0 && process->loaded[0].object.is_main && !hl_is_elsewhere(&process->loaded[0]);
     free(verdict->program);
-    verdict->program = is_program_here(process) && process->executable != NULL
-                           ? hl_xasprintf("%s", process->executable)
-                           : NULL;
+    verdict->program =
+        is_program_here && process->executable != NULL ? hl_xasprintf("%s", process->executable) : NULL;
     verdict->now = hl_find_now(process, loaded, &verdict->now_parts);
     verdict->obstacle = obstacle;
     verdict->is_gone = loaded->file->stat.st_nlink == 0 || hl_is_elsewhere(loaded);
@@ -448,12 +435,6 @@ void hl_free_verdict(struct hl_verdict *verdict) {
     free(verdict->store);
     free(verdict->program);
     verdict->path = verdict->store = verdict->program = NULL;
-}
-
-void hl_set_program(struct hl_verdict *verdict, const char *executable) {
-    free(verdict->program);
-    verdict->program =
-        executable != NULL && access(executable, X_OK) == 0 ? hl_xasprintf("%s", executable) : NULL;
 }
 
 /* --- in words --- */
@@ -521,23 +502,17 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
         return run;
     char *add = hl_xasprintf("hugeld enable");
     hl_add_word(&add, verdict->path);
-    char *both = hl_xasprintf("%s%s%s", add, run != NULL ? ", then " : "", run != NULL ? run : "");
+    if (run != NULL)
+        hl_append(&add, ", then %s", run);
     free(run);
-    free(add);
-    return both;
-}
-
-char *hl_format_best(const struct hl_verdict *verdict) {
-    char *words = describe(verdict), *commands = hl_format_commands(verdict);
-    char *best =
-        hl_xasprintf("%s%s%s", words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
-    free(words);
-    free(commands);
-    return best;
+    return add;
 }
 
 char *hl_format_verdict(const struct hl_verdict *verdict) {
-    char *line = hl_format_best(verdict);
+    char *line = describe(verdict), *commands = hl_format_commands(verdict);
+    if (commands != NULL)
+        hl_append(&line, "; %s", commands);
+    free(commands);
     if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_PLACE || verdict->is_gone ||
         !verdict->is_main) /* in place, runs without hugeld are on huge pages, too */
         return line;
@@ -547,10 +522,9 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
     hl_add_word(&name, "--");
     hl_add_word(&name, verdict->path);
     bool is_next = verdict->best == HL_WAY_IMAGE && !verdict->is_made;
-    char *longer = hl_xasprintf("%s (%smeasure it: %s)", line, is_next ? "then " : "", name);
+    hl_append(&line, " (%smeasure it: %s)", is_next ? "then " : "", name);
     free(name);
-    free(line);
-    return longer;
+    return line;
 }
 
 json_t *hl_json_verdict(const struct hl_verdict *verdict) {

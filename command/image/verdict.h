@@ -72,9 +72,6 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
 bool hl_is_elsewhere(const struct hl_loaded *loaded);
 void hl_free_verdict(struct hl_verdict *verdict);
 
-/* Notes that the program to be started, where VERDICT is on a library, is EXECUTABLE, if that is there; it may be NULL. */
-void hl_set_program(struct hl_verdict *verdict, const char *executable);
-
 /* Where the text of LOADED is in PROCESS, after hl_find_loaded: of its parts' values, the last in enum hl_now.  *PARTS has the
    bit 1 << of each; it may be NULL. */
 enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts);
@@ -88,9 +85,6 @@ char *hl_describe_now(const struct hl_verdict *verdict);
 /* The way in which hugeld apply has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
-/* The mildest way such that no other covers clearly more; COVERED may be in any unit. */
-enum hl_way hl_choose_way(const double covered[HL_WAYS]);
-
 /* "in-place", "image", "preload", "ldso", "nothing"; static. */
 const char *hl_way_name(enum hl_way way);
 
@@ -98,10 +92,7 @@ const char *hl_way_name(enum hl_way way);
    frees it. */
 char *hl_format_commands(const struct hl_verdict *verdict);
 
-/* "an image, 98.1 % of its text on 6 huge pages for all processes", and these commands, after "; ".  The caller frees it. */
-char *hl_format_best(const struct hl_verdict *verdict);
-
-/* The same, and the gain if it is known, in one line.  The caller frees it. */
+/* "an image, 98.1 % of its text on 6 huge pages for all processes", these commands, and how to measure it.  The caller frees it. */
 char *hl_format_verdict(const struct hl_verdict *verdict);
 
 /* The same as JSON. */

@@ -24,7 +24,7 @@
 struct request {
     struct hl_attach_request plan;
     const char *name; /* of the command */
-    bool json, children;
+    bool children;
     size_t memory_mib;
     struct hl_pids pids;
     struct hl_attachment *attachment; /* one for each */
@@ -42,8 +42,7 @@ static int parse_process(void *request_, const char *text) {
 }
 
 #define FLAGS_OF_BOTH                                                                                        \
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},                                      \
-        {"children", 'c', NULL, "Their children, and theirs, too", HL_SWITCH(struct request, children)},     \
+    {"children", 'c', NULL, "Their children, and theirs, too", HL_SWITCH(struct request, children)},         \
         {"dry-run", 0, NULL, "Only show what would be done", HL_SWITCH(struct request, plan.dry_run)}, {     \
         NULL, 0, "PID...", NULL, HL_CALL(parse_process)                                                      \
     }
@@ -153,7 +152,7 @@ static void prepare_memory(struct request *request) {
     struct hl_attach_request *all = &request->plan;
     uint64_t limit = 0, bytes = hl_sum_own_images(all);
     int result = hl_check_own_images(all, &limit);
-    if (bytes > 0 && !request->json)
+    if (bytes > 0)
         hl_print("%zu cop%s of text %s %" PRIu64 " MiB of memory; up to %" PRIu64 " MiB may be taken",
                  all->n_own, all->n_own == 1 ? "y" : "ies", all->dry_run ? "would take" : "take", bytes >> 20,
                  limit >> 20);
@@ -194,15 +193,12 @@ static bool report(const struct request *request) {
     for (size_t i = 0; i < request->pids.n; i++) {
         const struct hl_attachment *attachment = &request->attachment[i];
         is_done = is_done && (attachment->reason == 0 || is_there_already(attachment));
-        if (request->json)
-            json_array_append_new(processes, make_json(attachment));
-        else
-            print_attachment(attachment);
+        json_array_append_new(processes, make_json(attachment));
+        print_attachment(attachment);
     }
-    if (request->json)
-        hl_print_json(json_pack("{s:I, s:O}", "copied_bytes", (json_int_t)hl_sum_own_images(&request->plan),
-                                "processes", processes));
-    json_decref(processes);
+    hl_print_answer(json_pack("{s:I, s:o}", "copied_bytes", (json_int_t)hl_sum_own_images(&request->plan),
+                              "processes", processes),
+                    !is_done);
     return is_done;
 }
 
@@ -214,7 +210,7 @@ static int run(const struct hl_command *command, struct request *request, int ar
         hl_warn("%s: give a PID, or several", request->name);
         return HL_EXIT_USAGE;
     }
-    hl_set_geometry(&all->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    all->geometry = hl_read_geometry();
     all->memory_bytes = (uint64_t)request->memory_mib << 20;
     hl_raise_file_limit(); /* a process may have mapped more than the soft one */
     if (request->children)

@@ -237,7 +237,7 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     plan->executable = hl_xasprintf("%s", program->executable);
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
-    hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    plan->geometry = hl_read_geometry();
     int result = linker != NULL ? hl_plan_linker(plan, &program->file, linker)
                                 : plan_file(plan, &program->file, options);
     if (result == 0) /* only after it is known that there is an image, since this is reported then */

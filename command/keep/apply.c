@@ -42,12 +42,11 @@ bool hl_begin_apply(struct hl_apply *apply) {
         hl_note_problem(apply, hl_xasprintf("%s", apply->lists.problems.text[i]));
     apply->any_disk |= apply->lists.settings.any_disk;
     bool wants = apply->lists.n > 0 && !apply->is_dry;
-    int result = wants
-                     ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size, true)
-                     : hl_find_store(&apply->store, apply->store_path);
+    int result = wants ? hl_make_store(&apply->store, apply->store_path, apply->lists.settings.store_size)
+                       : hl_find_store(&apply->store, apply->store_path);
     apply->has_store = result == 0;
     if (result == 0 && !wants && !apply->is_dry)
-        result = hl_lock_store(&apply->store, true);
+        result = hl_lock_store(&apply->store);
     bool cannot_mount = wants && result == -EPERM && geteuid() == 0; /* as in a container */
     if (result != 0 && !cannot_mount && (result != -ENOENT || wants)) {
         json_array_append_new(apply->problems, hl_json_text(hl_last_warning()));
@@ -60,7 +59,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
         apply->store.owner = hl_find_store_owner();
         apply->store.bytes_if_made = hl_store_bytes(apply->lists.settings.store_size);
         apply->store.for_all = geteuid() == 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
-        hl_set_geometry(&apply->store.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+        apply->store.geometry = hl_read_geometry();
     }
     apply->store.placer = &apply->placer;
     if (apply->has_store && apply->store.was_lost)
@@ -89,15 +88,14 @@ static void note(struct hl_apply *apply, const char *path, const struct hl_entry
 static const char *name_way(bool is_in_place) { return is_in_place ? "in-place" : "image"; }
 
 /* "in place, 84.9 % of its text, 9 huge pages" */
-static void say_made(const struct hl_apply *apply, const struct hl_add_outcome *outcome) {
+static void say_made(const struct hl_add_outcome *outcome) {
     unsigned share = hl_permille(outcome->text_huge_bytes, outcome->text_bytes);
     const char *rest = outcome->is_in_place ? outcome->sentence : outcome->not_in_place;
     const char *says = outcome->is_in_place ? "; the rest is not: " : "; not in place: ";
     hl_hide_progress();
-    if (!apply->json)
-        hl_print("%s: %s, %u.%u %% of its text, %" PRIu64 " huge page%s%s%s", outcome->path,
-                 outcome->is_in_place ? "in place" : "image", share / 10, share % 10, outcome->huge_pages,
-                 hl_plural(outcome->huge_pages), rest != NULL ? says : "", rest != NULL ? rest : "");
+    hl_print("%s: %s, %u.%u %% of its text, %" PRIu64 " huge page%s%s%s", outcome->path,
+             outcome->is_in_place ? "in place" : "image", share / 10, share % 10, outcome->huge_pages,
+             hl_plural(outcome->huge_pages), rest != NULL ? says : "", rest != NULL ? rest : "");
 }
 
 static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
@@ -265,14 +263,15 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
         apply->huge_pages += outcome.huge_pages;
         if (apply->is_dry && !outcome.is_in_place)
             apply->store.planned += (int64_t)(outcome.huge_pages * apply->store.geometry.huge_page_bytes);
-        say_made(apply, &outcome);
+        say_made(&outcome);
         note(apply, wanted->path, wanted->entry, "made", name_way(outcome.is_in_place), outcome.huge_pages,
              outcome.reason, record->sentence);
     } else {
         hl_hide_progress();
-        if (record->result == HL_RESULT_PENDING || (wanted->is_named && record->result != HL_RESULT_MADE))
-            hl_warn("%s: %s: %s", wanted->path,
-                    record->result == HL_RESULT_PENDING ? "pending" : "not on huge pages", record->sentence);
+        if (record->result == HL_RESULT_PENDING)
+            hl_note("%s: pending: %s", wanted->path, record->sentence);
+        else if (wanted->is_named && record->result != HL_RESULT_MADE)
+            hl_warn("%s: not on huge pages: %s", wanted->path, record->sentence);
         count_result(apply, wanted, record);
     }
     hl_free_add_outcome(&outcome);
@@ -293,10 +292,15 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     if (present.is_same && record->result == HL_RESULT_MADE)
         present.is_whole =
             record->is_in_place ? is_still_in_place(apply, wanted) : is_image_whole(apply, wanted);
-    if (hl_is_attempt_due(record, &present))
+    if (hl_is_attempt_due(record, &present)) {
         attempt(apply, wanted, record, &present, key.at);
-    else
-        count_result(apply, wanted, record);
+        return;
+    }
+    count_result(apply, wanted, record);
+    if (hl_output.is_verbose && record->result == HL_RESULT_MADE)
+        hl_print("%s: %s, as before", wanted->path, record->is_in_place ? "in place" : "image");
+    else if (hl_output.is_verbose)
+        hl_print("%s: still %s: %s", wanted->path, hl_result_name(record->result), record->sentence);
 }
 
 /* --- what no entry names --- */
@@ -321,9 +325,8 @@ static void say_removed(struct hl_apply *apply, const struct hl_store_item *item
     apply->removed++;
     hl_hide_progress();
     note(apply, item->origin, NULL, "removed", name_way(item->is_in_place), item->huge_pages, NULL, why);
-    if (!apply->json)
-        hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed",
-                 why);
+    hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed",
+             why);
 }
 
 static bool is_unnamed(const void *wanted, const char *origin) {
@@ -336,7 +339,7 @@ static void prune(struct hl_apply *apply) {
     size_t n = 0;
     bool prunes = apply->lists.is_whole && apply->only == NULL;
     if (!apply->has_store || apply->only != NULL ||
-        !hl_list_some(&apply->store, is_unnamed, &apply->wanted, &items, &n)) {
+        !hl_list_store(&apply->store, is_unnamed, &apply->wanted, &items, &n)) {
         hl_free_store_items(items, n);
         return;
     }
@@ -423,48 +426,39 @@ int hl_end_apply(struct hl_apply *apply) {
 
 static void print_applied(const struct hl_apply *apply, int code) {
     bool changed = apply->made + apply->in_place + apply->removed > 0;
-    if (apply->json) {
-        json_t *answer = json_pack("{s:b, s:b, s:O, s:O, s:I, s:I, s:o}", "changed", changed, "dry_run",
-                                   apply->is_dry, "files", apply->files, "problems", apply->problems,
-                                   "pending", (json_int_t)apply->pending, "huge_pages",
-                                   (json_int_t)apply->huge_pages, "store", hl_json_text(apply->store_path));
-        if (code == HL_EXIT_NO)
-            json_object_update_new(answer, hl_json_error());
-        hl_print_json(answer);
-    } else {
-        const struct {
-            unsigned n;
-            const char *what;
-        } counts[] = {{apply->made, "images made"},
-                      {apply->in_place, "put in place"},
-                      {apply->removed, "removed"},
-                      {apply->present, "as before"},
-                      {apply->nothing, "without any gain"},
-                      {apply->refused, "refused"},
-                      {apply->pending, "pending; hugeld list says why"}};
-        char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
-                                  apply->huge_pages, hl_plural(apply->huge_pages));
-        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-            if (counts[i].n > 0) {
-                char *longer = hl_xasprintf("%s, %u %s", line, counts[i].n, counts[i].what);
-                free(line);
-                line = longer;
-            }
-        hl_print("%s", line);
-        free(line);
-    }
+    const struct {
+        unsigned n;
+        const char *what;
+    } counts[] = {{apply->made, "images made"},
+                  {apply->in_place, "put in place"},
+                  {apply->removed, "removed"},
+                  {apply->present, "as before"},
+                  {apply->nothing, "without any gain"},
+                  {apply->refused, "refused"},
+                  {apply->pending, "pending; hugeld list says why"}};
+    char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
+                              apply->huge_pages, hl_plural(apply->huge_pages));
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
+        if (counts[i].n > 0)
+            hl_append(&line, ", %u %s", counts[i].n, counts[i].what);
+    hl_print("%s", line);
+    free(line);
+    hl_print_answer(json_pack("{s:b, s:b, s:O, s:O, s:I, s:I, s:o}", "changed", changed, "dry_run",
+                              apply->is_dry, "files", apply->files, "problems", apply->problems, "pending",
+                              (json_int_t)apply->pending, "huge_pages", (json_int_t)apply->huge_pages,
+                              "store", hl_json_text(apply->store_path)),
+                    code == HL_EXIT_NO);
 }
 
 /* --- the command --- */
 
 struct request {
-    bool dry_run, json, any_disk, boot;
+    bool dry_run, any_disk, boot;
     const char *list, *store, *metrics, *every;
 };
 
 static const struct hl_flag command_flags[] = {
     {"dry-run", 'n', NULL, "Say what would be done, and change nothing", HL_SWITCH(struct request, dry_run)},
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"metrics", 0, "FILE.prom", "Write gauges for Prometheus", HL_STRING(struct request, metrics)},
     {"every", 0, "TIME", "Do it again after that time: 300, 5m, 1h (for containers)",
      HL_STRING(struct request, every)},
@@ -526,7 +520,6 @@ static bool write_metrics(const struct hl_apply *apply, const char *path) {
 static int apply_once(const struct request *request) {
     char *configuration = hl_find_configuration(geteuid() == 0), *own = hl_default_store(), *metrics = NULL;
     struct hl_apply apply = {.is_dry = request->dry_run,
-                             .json = request->json,
                              .any_disk = request->any_disk,
                              .placer.is_at_boot = request->boot,
                              .list = request->list,

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 struct request {
-    bool disables, json;
+    bool disables;
     unsigned way;
     struct hl_list names;
     /* while it works */
@@ -37,12 +37,10 @@ static const struct hl_choice ways[] = {{"image", HL_ADD_IMAGE}, {"in-place", HL
 static const struct hl_flag enable_flags[] = {
     {"way", 0, "image|in-place", "This way, whatever this kernel and file system prefer",
      HL_CHOICE(struct request, way, ways)},
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM...\nUNIT.service [FILE...]", NULL, HL_LIST(struct request, names)},
 };
 
 static const struct hl_flag disable_flags[] = {
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {NULL, 0, "FILE|GLOB|FOLDER|PROGRAM|UNIT.service...", NULL, HL_LIST(struct request, names)},
 };
 
@@ -104,7 +102,7 @@ static bool follow_driver(const struct request *request, const char *name, char 
         reason = HL_REASON_TEXT_IN_LIBRARY;
     hl_close_program(&program);
     if (worker != NULL) {
-        hl_warn("%s: %s does its work", name, worker);
+        hl_note("%s: %s does its work", name, worker);
         free(*path);
         *path = worker;
     } else if (reason != HL_MOVED && !request->disables) {
@@ -179,8 +177,7 @@ static bool change_list(struct request *request, const char *added, const char *
 static int apply_entry(struct request *request, const char *text, const struct hl_wanted_files *gone,
                        json_t **files) {
     char *store = hl_default_store();
-    struct hl_apply apply = {
-        .json = request->json, .retries = true, .configuration = request->configuration, .store_path = store};
+    struct hl_apply apply = {.retries = true, .configuration = request->configuration, .store_path = store};
     bool is_begun = hl_begin_apply(&apply);
     for (size_t i = 0; i < apply.lists.n; i++)
         if (strcmp(apply.lists.entry[i].text, text) == 0)
@@ -210,6 +207,16 @@ static bool is_local(const char *source) {
     return source != NULL && hl_ends_in(source, "/enabled.d/" HL_LOCAL_LIST);
 }
 
+/* Whether any of FILES is on an image, which a program uses only if it is started on it. */
+static bool has_image(const json_t *files) {
+    bool has = false;
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        const char *way = json_string_value(json_object_get(json_array_get(files, i), "way"));
+        has |= way != NULL && strcmp(way, "image") == 0;
+    }
+    return has;
+}
+
 /* Enables the entry that LINE would be, whose first word is TEXT. */
 static void enable_line(struct request *request, const char *text, const char *line) {
     bool unmasked = false, added = false, back;
@@ -229,8 +236,11 @@ static void enable_line(struct request *request, const char *text, const char *l
     if (code == HL_EXIT_NO && unmasked)
         change_list(request, mask, NULL, &back);
     bool changed = (added || unmasked) && code != HL_EXIT_NO;
-    if (!request->json && code != HL_EXIT_NO)
-        hl_print("%s: %s", text, changed ? "enabled" : "unchanged, it is enabled already");
+    if (code != HL_EXIT_NO)
+        hl_print("%s: %s%s", text, changed ? "enabled" : "unchanged, it is enabled already",
+                 !changed || !has_image(files) ? ""
+                 : hl_is_unit(text)            ? "; restart it"
+                                               : "; start it by hugeld run");
     note_entry(request, text, changed, code, files != NULL ? files : json_array());
     free(source);
     free(before);
@@ -284,7 +294,7 @@ static void disable_word(struct request *request, const char *text) {
     for (size_t i = 0; i < lists.problems.n; i++)
         hl_warn("%s", lists.problems.text[i]);
     code = lists.is_whole ? code : HL_EXIT_NO;
-    if (!request->json && code != HL_EXIT_NO)
+    if (code != HL_EXIT_NO)
         hl_print("%s: %s%s", text,
                  masked    ? "disabled by a line that masks it, since it is listed in "
                  : removed ? "disabled"
@@ -438,12 +448,8 @@ static int change(int argc, char **argv, bool disables) {
     if (code == 0) {
         hl_enter_slice(argc, argv, commands[disables].name);
         code = lock_and_act(&request, commands[disables].name);
-        if (request.json) {
-            json_t *answer = json_pack("{s:b, s:O}", "changed", request.changed, "entries", request.entries);
-            if (code == HL_EXIT_NO)
-                json_object_update_new(answer, hl_json_error());
-            hl_print_json(answer);
-        }
+        hl_print_answer(json_pack("{s:b, s:O}", "changed", request.changed, "entries", request.entries),
+                        code == HL_EXIT_NO);
     }
     json_decref(request.entries);
     free(request.configuration);

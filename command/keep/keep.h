@@ -10,7 +10,7 @@
 
 struct hl_apply {
     /* Set by the caller. */
-    bool is_dry, json, any_disk;
+    bool is_dry, any_disk;
     bool is_quiet;             /* problems are noted and not said */
     bool retries;              /* also what was tried already and waits */
     const char *list;          /* only this list; NULL: those of CONFIGURATION */

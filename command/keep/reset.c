@@ -19,17 +19,12 @@
 #define MARK HL_SYSTEM_STORE "/.mounted"
 
 struct request {
-    bool detaches, json;
+    bool detaches;
 };
 
 /* Whether the process whose folder of /proc is the open FOLDER has this mount namespace, and is in no other chroot. */
 static bool has_our_mounts(int folder) {
     return hl_has_same(folder, "ns/mnt") == 1 && hl_has_same(folder, "root") == 1;
-}
-
-/* Whether REGION maps an image that was removed from its store, and perhaps the store with it. */
-static bool is_removed_image(const struct hl_region *region) {
-    return strstr(region->name, "/" HL_OLD_FOLDER "/") != NULL && hl_ends_in(region->name, HL_DELETED);
 }
 
 struct look {
@@ -51,9 +46,11 @@ static void note_mapping(void *look_, pid_t pid) {
     hl_read_process_map(&process);
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
-        maps = (region->flags & PF_X) && (hl_is_own_image(region) || is_removed_image(region)
-                                              ? has_our_mounts(process.folder)
-                                              : look->has_store && region->device == look->store);
+        bool is_removed = /* from its store, and perhaps the store with it */
+            strstr(region->name, "/" HL_OLD_FOLDER "/") != NULL && hl_ends_in(region->name, HL_DELETED);
+        maps = (region->flags & PF_X) &&
+               (hl_is_own_image(region) || is_removed ? has_our_mounts(process.folder)
+                                                      : look->has_store && region->device == look->store);
     }
     struct hl_leftovers left;
     hl_find_leftovers(&left, &process);
@@ -63,13 +60,13 @@ static void note_mapping(void *look_, pid_t pid) {
         look->pid[look->n++] = pid;
 }
 
-/* Says what hugeld detach has moved, unless SAYS is false. */
-static void detach(pid_t pid, bool says) {
+/* Says what hugeld detach has moved. */
+static void detach(pid_t pid) {
     char *number = hl_xasprintf("%d", pid);
     const char *const argv[] = {"hugeld", "detach", number, NULL};
     struct hl_answer answer;
     hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, false, NULL);
-    if (says)
+    if (hl_prints_text())
         printf("%s", answer.output); /* by hl_print */
     hl_free_answer(&answer);
     free(number);
@@ -88,8 +85,8 @@ static void find_mapping(const struct request *request, json_t *mapped) {
     for (size_t i = 0; i < look->n; i++) {
         json_array_append_new(mapped, json_integer(look->pid[i]));
         if (request->detaches)
-            detach(look->pid[i], !request->json);
-        else if (!request->json)
+            detach(look->pid[i]);
+        else
             hl_print(
                 "process %d still maps huge pages of hugeld; it keeps them until it ends, or: hugeld reset "
                 "--detach",
@@ -107,7 +104,7 @@ static bool remove_images(unsigned *removed) {
     int result = path != NULL ? hl_find_store(&store, path) : -ENOENT;
     bool fine = result == 0 || result == -ENOENT;
     if (result == 0) {
-        fine = hl_lock_store(&store, true) == 0 && hl_list_store(&store, &items, &n);
+        fine = hl_lock_store(&store) == 0 && hl_list_store(&store, NULL, NULL, &items, &n);
         for (size_t i = 0; i < n && fine; i++) {
             result = hl_remove_store_item(&store, items[i].key);
             *removed += result == 0;
@@ -140,7 +137,7 @@ static int remove_store_folder(bool was_unmounted) {
 }
 
 /* Unmounts the system's store, which is empty by now.  A process that still maps an image keeps that. */
-static bool unmount_store(bool says) {
+static bool unmount_store(void) {
     struct hl_store store;
     int result = hl_find_store(&store, HL_SYSTEM_STORE);
     bool was_there = result == 0, is_busy = false;
@@ -154,7 +151,7 @@ static bool unmount_store(bool says) {
         result = remove_store_folder(was_there);
     if (result != 0)
         hl_warn(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
-    else if (was_there && says)
+    else if (was_there)
         hl_print(HL_SYSTEM_STORE ": unmounted%s",
                  is_busy ? "; processes that run from its images keep these until they end" : "");
     return result == 0;
@@ -170,7 +167,7 @@ static int reset(const struct request *request) {
     find_mapping(request, mapped);
     bool fine = remove_images(&removed);
     if (is_root && fine) {
-        fine = unmount_store(!request->json);
+        fine = unmount_store();
         int result = hl_remove_tree(AT_FDCWD, HL_UNIT_LINKS, 1);
         if (result == -ENOTDIR && unlink(HL_UNIT_LINKS) == 0) /* a link, which is not followed */
             result = 0;
@@ -178,22 +175,15 @@ static int reset(const struct request *request) {
             hl_warn(HL_UNIT_LINKS ": it cannot be removed: %s", strerror(-result));
         fine &= result == 0 || result == -ENOENT;
     }
-    if (request->json) {
-        json_t *answer = json_pack("{s:I, s:O}", "removed", (json_int_t)removed, "processes", mapped);
-        if (!fine)
-            json_object_update_new(answer, hl_json_error());
-        hl_print_json(answer);
-    }
-    json_decref(mapped);
+    hl_print_answer(json_pack("{s:I, s:o}", "removed", (json_int_t)removed, "processes", mapped), !fine);
     return fine ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
 int hl_reset_machine(int argc, char **argv) {
-    static const struct hl_flag command_flags[] = {
-        {"detach", 0, NULL, "Move running processes back to their own files, too",
-         HL_SWITCH(struct request, detaches)},
-        {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
-        HL_NO_ARGUMENTS};
+    static const struct hl_flag command_flags[] = {{"detach", 0, NULL,
+                                                    "Move running processes back to their own files, too",
+                                                    HL_SWITCH(struct request, detaches)},
+                                                   HL_NO_ARGUMENTS};
     static const struct hl_command command = {
         "reset",
         "Gives back everything that hugeld holds.\v"

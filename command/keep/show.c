@@ -63,13 +63,6 @@ static const char *find_state(const struct shown *shown, const char *key) {
     return hl_item_state_name(item->state);
 }
 
-static struct hl_store_item *find_item(struct hl_store_item *items, size_t n, const char *path) {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(items[i].origin, path) == 0)
-            return &items[i];
-    return NULL;
-}
-
 static char *find_advice(const struct shown *shown, bool is_known) {
     const struct hl_use *use = shown->use;
     bool is_fine = strcmp(shown->state, "fresh") == 0;
@@ -130,7 +123,7 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     bool is_begun = hl_begin_apply(apply);
     if (apply->has_store) {
         hl_measure_store(&apply->store, &bytes, &used);
-        if (!hl_read_store(&apply->store, &items, &n_items))
+        if (!hl_read_items_of(&apply->store, NULL, &items, &n_items))
             hl_note_problem(apply, hl_xasprintf("%s: the store cannot be read", apply->store_path));
     } else if (is_begun && apply->store_path != NULL && hl_is_store_lost(apply->store_path)) {
         hl_note_problem(apply,
@@ -148,8 +141,9 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
         hl_set_image_key(&key, &wanted->state);
         shown[n] = (struct shown){.path = wanted->path,
                                   .entry = wanted->entry,
-                                  .record = hl_find_record(&apply->records, wanted->path),
-                                  .item = find_item(items, n_items, wanted->path)};
+                                  .record = hl_find_record(&apply->records, wanted->path)};
+        for (size_t j = 0; j < n_items && shown[n].item == NULL; j++)
+            shown[n].item = strcmp(items[j].origin, wanted->path) == 0 ? &items[j] : NULL;
         shown[n].state = find_state(&shown[n], key.at);
         n += wanted->is_named || shown[n].item != NULL || strcmp(shown[n].state, "pending") == 0;
     }
@@ -194,13 +188,16 @@ static void print_list(const json_t *list) {
     if (json_array_size(files) > 0)
         hl_print("WAY       STATE       TEXT   PAGES  RUN BY  HUGE  FILE");
     json_array_foreach(files, i, file) {
-        hl_print_fields(
-            file,
-            "{way:-8}  {state:-8} {text_share:7%}  {huge_pages:6}  {processes:6}  {effective:4}  {path}");
+        hl_print_row(file,
+                     "{way:-8}  {state:-8} {text_share:7%}  {huge_pages:6}  {processes:6}  {effective:4}  ");
         if (json_is_string(json_object_get(file, "sentence")))
             hl_print_fields(file, "    {sentence}");
         if (json_is_string(json_object_get(file, "advice")))
             hl_print_fields(file, "    {advice}");
+        if (hl_output.is_verbose && json_is_string(json_object_get(file, "source")))
+            hl_print_fields(file, "    {entry} in {source}");
+        if (hl_output.is_verbose && json_is_string(json_object_get(file, "image")))
+            hl_print_fields(file, "    {image}");
     }
     if (json_integer_value(json_object_get(list, "users_left_out")) > 0)
         hl_print_fields(list,
@@ -208,12 +205,11 @@ static void print_list(const json_t *list) {
 }
 
 struct request {
-    bool json, checks;
+    bool checks;
     const char *list, *store;
 };
 
 static const struct hl_flag command_flags[] = {
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"check", 'c', NULL, "Compare the bytes of each image with its file", HL_SWITCH(struct request, checks)},
     {"list", 0, "FILE", "This list, not those in enabled.d", HL_STRING(struct request, list)},
     {"store", 0, "FOLDER", "This store, not the machine's and your own", HL_STRING(struct request, store)},
@@ -253,18 +249,11 @@ int hl_list_enabled(int argc, char **argv) {
     for (size_t i = 0; i < json_array_size(stores); i++) {
         const json_t *list = json_array_get(stores, i), *problems = json_object_get(list, "problems");
         bool is_empty = json_array_size(json_object_get(list, "files")) + json_array_size(problems) == 0;
-        if (!request.json && !(is_empty && i == 0 && own != NULL))
+        if (!(is_empty && i == 0 && own != NULL))
             print_list(list);
         is_wrong |= json_array_size(problems) > 0;
         is_pending |= json_integer_value(json_object_get(list, "pending")) > 0;
     }
-    if (request.json) {
-        json_t *answer = json_pack("{s:o}", "stores", stores);
-        if (is_wrong)
-            json_object_update_new(answer, hl_json_error());
-        hl_print_json(answer);
-    } else {
-        json_decref(stores);
-    }
+    hl_print_answer(json_pack("{s:o}", "stores", stores), is_wrong);
     return is_wrong ? HL_EXIT_NO : is_pending ? HL_EXIT_PENDING : HL_EXIT_DONE;
 }

@@ -120,7 +120,7 @@ static void enter_machine(void) {
     int mounts = is_sandbox ? open("/proc/1/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
     if (mounts >= 0 && getcwd(here, sizeof here) != NULL && setns(mounts, CLONE_NEWNS) == 0 &&
         chdir(here) != 0)
-        hl_warn("%s: %s; names of files are looked up in /", here, strerror(errno));
+        hl_note("%s: %s; names of files are looked up in /", here, strerror(errno));
     if (mounts >= 0)
         close(mounts);
 }
@@ -228,7 +228,9 @@ bool hl_find_unit_files(const char *unit, const struct hl_texts *named, struct h
         return false;
     char *script, *start = named->n == 0 ? find_start(unit) : NULL;
     const struct hl_texts started = {start != NULL, &start}, *begins = named->n > 0 ? named : &started;
-    if (begins->n == 0)
+    if (begins->n == 0 && !hl_has_systemd())
+        hl_warn("%s: systemd does not run here; enable the service's program: hugeld enable FILE", unit);
+    else if (begins->n == 0)
         hl_warn("%s: systemd knows no ExecStart= of it; name the program behind it: hugeld enable %s FILE",
                 unit, unit);
     for (size_t i = 0; i < begins->n; i++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Lines for errors, memory, texts, paths, numbers and clocks. */
 #include "command/lib/basics.h"
+#include "elf/kernel.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,6 +17,8 @@
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
+
+struct hl_output hl_output;
 
 /* PREFIX and the text in one line, ended by a newline; malloc'ed. */
 static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
@@ -68,9 +71,24 @@ void hl_warn(const char *format, ...) {
     free(line);
 }
 
+void hl_note(const char *format, ...) {
+    size_t bytes;
+    va_list arguments;
+    if (hl_output.is_quiet)
+        return;
+    va_start(arguments, format);
+    char *line = make_line(&bytes, "hugeld: ", format, arguments);
+    va_end(arguments);
+    fflush(stdout);
+    write_quietly(line, bytes);
+    free(line);
+}
+
 void hl_print(const char *format, ...) {
     size_t bytes;
     va_list arguments;
+    if (!hl_prints_text())
+        return;
     va_start(arguments, format);
     char *line = make_line(&bytes, "", format, arguments);
     va_end(arguments);
@@ -105,6 +123,18 @@ static void *check_memory(void *at) {
 void *hl_xmalloc(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes : 1)); }
 
 void *hl_xrealloc(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
+
+void hl_append(char **text, const char *format, ...) {
+    char *more, *both;
+    va_list arguments;
+    va_start(arguments, format);
+    more = vasprintf(&more, format, arguments) >= 0 ? more : NULL;
+    va_end(arguments);
+    both = hl_xasprintf("%s%s", *text, (char *)check_memory(more));
+    free(more);
+    free(*text);
+    *text = both;
+}
 
 void hl_replace_text(char **text, const char *by) {
     free(*text);
@@ -195,6 +225,12 @@ bool hl_ends_in(const char *text, const char *end) {
     return length > bytes && strcmp(text + length - bytes, end) == 0;
 }
 
+struct hl_geometry hl_read_geometry(void) {
+    struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    return geometry;
+}
+
 unsigned hl_permille(uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : (unsigned)((long double)part * 1000 / (long double)whole);
 }
@@ -214,8 +250,6 @@ void hl_add_word(char **text, const char *word) {
             *to++ = '\\';
         *to++ = *word;
     }
-    char *longer = hl_xasprintf("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
+    hl_append(text, "%s%s", (*text)[0] != '\0' ? " " : "", quoted);
     free(quoted);
-    free(*text);
-    *text = longer;
 }

@@ -25,9 +25,20 @@ enum {
     HL_EXIT_NOT_FOUND = 127
 };
 
-/* One line "hugeld: ..." on stderr, in one write; hl_print: one line on stdout.  A newline is added, and control characters (names
-   from files and /proc may hold some) become '?'. */
+/* What the options ask for that all commands have (flags.c).  Nothing writes it but what reads options. */
+struct hl_output {
+    bool is_json, is_quiet, is_verbose, is_wide, is_help;
+};
+extern struct hl_output hl_output;
+
+/* Whether the answer is printed as text. */
+static inline bool hl_prints_text(void) { return !hl_output.is_json && !hl_output.is_quiet; }
+
+/* hl_warn: an error, one line "hugeld: ..." on stderr, in one write.  hl_note: the same for what is no error, unless -q was given.
+   hl_print: one line of the answer on stdout, if that is text.  A newline is added, and control characters (names from files and /proc
+   may hold some) become '?'. */
 void hl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void hl_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* What hl_warn has said last, without "hugeld: "; "" if nothing. */
@@ -37,6 +48,9 @@ const char *hl_last_warning(void);
 void *hl_xmalloc(size_t bytes);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Adds to the end of *TEXT, which is from malloc. */
+void hl_append(char **text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Replaces *TEXT, from malloc or NULL, by a copy of BY, or of "" if that is NULL. */
 void hl_replace_text(char **text, const char *by);
@@ -79,6 +93,9 @@ const char *hl_flags_text(uint32_t flags);
 
 /* Whether TEXT ends in END, and is longer. */
 bool hl_ends_in(const char *text, const char *end);
+
+/* The page sizes of this machine. */
+struct hl_geometry hl_read_geometry(void);
 
 /* "s" for the plural of a noun, unless N is 1. */
 static inline const char *hl_plural(uint64_t n) { return n == 1 ? "" : "s"; }

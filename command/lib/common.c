@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* Levenshtein's distance, of short words. */
@@ -184,28 +185,47 @@ void hl_print_fields(const json_t *from, const char *line) {
     free(text);
 }
 
-/* Whether --json was given, and nothing was answered yet. */
-static bool owes_json;
+/* The columns of the terminal that shows standard output; SIZE_MAX: there is none, or --wide was given. */
+static size_t find_columns(void) {
+    struct winsize window;
+    bool is_known =
+        !hl_output.is_wide && isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0;
+    return is_known && window.ws_col > 0 ? window.ws_col : SIZE_MAX;
+}
 
-void hl_expect_json(void) { owes_json = true; }
+void hl_print_row(const json_t *from, const char *line) {
+    char *start = hl_format_fields(from, line), *path = hl_format_fields(from, "{path}");
+    size_t used = strlen(start), all = used + strlen(path), columns = find_columns();
+    const char *tail = path;
+    if (all > columns && used < columns)
+        tail += all + 1 - columns;
+    while ((*tail & 0xc0) == 0x80) /* a byte inside of a character (UTF-8) */
+        tail++;
+    hl_print("%s%s%s", start, tail > path ? "…" : "", tail);
+    free(path);
+    free(start);
+}
 
-json_t *hl_json_error(void) {
+static bool has_answered;
+
+void hl_print_answer(json_t *answer, bool has_failed) {
     const char *warning = hl_last_warning();
-    return json_pack("{s:{s:o}}", "error", "message",
-                     hl_json_text(warning[0] != '\0' ? warning : "wrong use"));
+    if (hl_output.is_json) {
+        has_answered = true;
+        if (has_failed)
+            json_object_set_new(
+                answer, "error",
+                json_pack("{s:o}", "message", hl_json_text(warning[0] != '\0' ? warning : "wrong use")));
+        if (answer == NULL ||
+            json_dumpf(answer, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII) != 0)
+            hl_warn("the answer cannot be written as JSON; try without --json");
+        else
+            putchar('\n');
+    }
+    json_decref(answer);
 }
 
 void hl_answer_failure(int code) {
-    if (owes_json && code != HL_EXIT_DONE)
-        hl_print_json(hl_json_error());
-}
-
-void hl_print_json(json_t *value) {
-    owes_json = false;
-    if (value == NULL ||
-        json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII) != 0)
-        hl_warn("the answer cannot be written as JSON; try without --json");
-    else
-        putchar('\n');
-    json_decref(value);
+    if (!has_answered && code != HL_EXIT_DONE)
+        hl_print_answer(json_object(), true);
 }

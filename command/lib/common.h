@@ -26,17 +26,15 @@ size_t hl_hidden_bytes(const char *text);
 bool hl_has_hidden(const char *text);
 
 /* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?', and NULL null.  hl_json_hex: "0x...".  hl_json_share:
-   PART of WHOLE, 0 to 1.  hl_json_error: {"error": {"message": what hl_warn said last}}.  hl_print_json writes VALUE to stdout and drops
-   it. */
+   PART of WHOLE, 0 to 1. */
 json_t *hl_json_text(const char *text);
 json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
-json_t *hl_json_error(void);
-void hl_print_json(json_t *value);
 
-/* The command was called with --json.  So if it ends with another CODE than HL_EXIT_DONE, and without an answer, hl_answer_failure
-   prints hl_json_error(). */
-void hl_expect_json(void);
+/* With --json, writes ANSWER to stdout; if it HAS_FAILED, with {"error": {"message": what hl_warn said last}} in it.  Drops it in any
+   case. */
+void hl_print_answer(json_t *answer, bool has_failed);
+/* The same for a command that ends with CODE and may have no answer: an error alone, if it has failed. */
 void hl_answer_failure(int code);
 
 /* Opens the file or folder NAME in FOLDER (or AT_FDCWD), by which this user acts: no user but OWNER and root can write it.  A descriptor, or a
@@ -53,6 +51,9 @@ int hl_replace_file(int folder, const char *name, const char *text, size_t bytes
    other data than its JSON.  The caller frees hl_format_fields'. */
 char *hl_format_fields(const json_t *from, const char *line);
 void hl_print_fields(const json_t *from, const char *line);
+/* The same for a row of a table, whose last column is {path}: if that is too long for the terminal, its beginning is left out, unless
+   --wide was given. */
+void hl_print_row(const json_t *from, const char *line);
 
 /* For qsort(3) of doubles, ascending. */
 int hl_compare_doubles(const void *a, const void *b);

@@ -8,6 +8,7 @@
    Kernels that put a library on a boundary of huge pages leave one of them.  Whether a kernel does depends on its version, the file
    system and the file's size, so it is tried. */
 #include "command/lib/file-plan.h"
+#include "command/lib/basics.h"
 #include "elf/kernel.h"
 #include "elf/plan.h"
 #include "elf/pool.h"
@@ -44,7 +45,7 @@ void hl_plan_file(struct hl_file_plan *file_plan, const char *path, const struct
     /* Another machine's page sizes are not known; these are the common ones. */
     file_plan->geometry = (struct hl_geometry){4096, (uint64_t)2 << 20};
     if (hl_is_native(file)) {
-        hl_set_geometry(&file_plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+        file_plan->geometry = hl_read_geometry();
         hl_fit_geometry(&file_plan->geometry, options, &hl_system_roots);
     }
     plan_at(file_plan, options, load_bias);

@@ -1,21 +1,32 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Reads the options of the sub-commands with argp, by a table of each command. */
+/* Reads the options of the sub-commands with getopt_long(3), by a table of each command; argp_help(3) prints their help. */
 #include "command/lib/flags.h"
 #include "command/lib/common.h"
 
 #include <argp.h>
 #include <errno.h>
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* argp's key of the first row, if that has no letter; each next row's key is one more. */
+/* In the place of the letter of the first row, if that has none; each next row's number is one more. */
 #define FIRST_KEY 0x100
+
+/* The options that every command has. */
+static const struct hl_flag common_flags[] = {
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct hl_output, is_json)},
+    {"quiet", 'q', NULL, "Print errors only", HL_SWITCH(struct hl_output, is_quiet)},
+    {"verbose", 'v', NULL, "Print more", HL_SWITCH(struct hl_output, is_verbose)},
+    {"wide", 0, NULL, "Cut no row of a table at the terminal's width", HL_SWITCH(struct hl_output, is_wide)},
+    {"help", 'h', NULL, "Print this help", HL_SWITCH(struct hl_output, is_help)},
+};
+#define N_COMMON (sizeof common_flags / sizeof common_flags[0])
 
 struct reading {
     const struct hl_command *command;
-    void *request;
     const struct hl_flag *flag; /* that is being read */
+    void *at;                   /* the struct whose field it is */
 };
 
 /* --- values --- */
@@ -71,11 +82,8 @@ static int read_number(const struct reading *reading, void *at, const char *text
 /* "preload, ldso or image"; the caller frees it. */
 static char *list_choices(const struct hl_choice *choice) {
     char *text = hl_xasprintf("%s", choice->name);
-    while ((++choice)->name != NULL) {
-        char *longer = hl_xasprintf("%s%s%s", text, choice[1].name != NULL ? ", " : " or ", choice->name);
-        free(text);
-        text = longer;
-    }
+    while ((++choice)->name != NULL)
+        hl_append(&text, "%s%s", choice[1].name != NULL ? ", " : " or ", choice->name);
     return text;
 }
 
@@ -89,10 +97,10 @@ static int choose(const struct reading *reading, unsigned *value, const char *te
     return 0;
 }
 
-/* Stores TEXT, the value of the flag, in the request.  0, or EINVAL after one line. */
-static error_t store(struct reading *reading, struct argp_state *state, char *text) {
+/* Stores TEXT, the value of the flag, in its field.  0, or EINVAL after one line. */
+static int store(struct reading *reading, char *text) {
     const struct hl_flag *flag = reading->flag;
-    void *at = (char *)reading->request + flag->offset;
+    void *at = (char *)reading->at + flag->offset;
     switch (flag->kind) {
     case HL_FLAG_SWITCH:
         *(bool *)at = true;
@@ -113,14 +121,10 @@ static error_t store(struct reading *reading, struct argp_state *state, char *te
         return read_number(reading, at, text);
     case HL_FLAG_CHOICE:
         return choose(reading, at, text);
-    case HL_FLAG_PROGRAM:
-        *(char ***)at = state->argv + state->next - 1;
-        state->next = state->argc;
-        return 0;
     case HL_FLAG_CALL:
         return flag->call(at, text);
-    default: /* HL_FLAG_NONE: it takes no argument */
-        return ARGP_ERR_UNKNOWN;
+    default: /* of arguments alone */
+        return EINVAL;
     }
 }
 
@@ -142,104 +146,138 @@ static void describe_options(void) {
     }
 }
 
-_Noreturn static void print_help(struct argp_state *state, const struct hl_command *command) {
-    state->name = hl_xasprintf("hugeld %s", command->name);
-    argp_state_help(state, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK);
+/* A command line that is being read. */
+struct line {
+    const struct hl_command *command;
+    size_t n;                   /* the command's rows, without the last one */
+    const struct hl_flag *last; /* the row of the arguments */
+    struct hl_flag *flags; /* N rows of the command, and the common ones, each with a letter or a number */
+};
+
+/* The row with the letter or number KEY, or NULL. */
+static const struct hl_flag *find_flag(const struct line *line, int key) {
+    for (size_t i = 0; i < line->n + N_COMMON; i++)
+        if (line->flags[i].letter == key)
+            return &line->flags[i];
+    return NULL;
+}
+
+_Noreturn static void print_help(const struct line *line) {
+    const struct hl_command *command = line->command;
+    struct argp_option *options = hl_xmalloc((line->n + N_COMMON + 1) * sizeof *options);
+    for (size_t i = 0; i < line->n + N_COMMON; i++)
+        options[i] = (struct argp_option){.name = line->flags[i].name,
+                                          .key = line->flags[i].letter,
+                                          .arg = line->flags[i].argument,
+                                          .flags = line->flags[i].help == NULL ? OPTION_HIDDEN : 0,
+                                          .doc = line->flags[i].help,
+                                          .group = i < line->n ? 0 : -1};
+    const struct argp argp = {.options = options, .args_doc = line->last->argument, .doc = command->doc};
+    char *name = hl_xasprintf("hugeld %s", command->name);
+    argp_help(&argp, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK, name);
     if (command->takes_options)
         describe_options();
+    free(name);
+    free(options);
     exit(HL_EXIT_DONE);
 }
 
-static int key_of(const struct hl_flag *flags, size_t i) {
-    return flags[i].letter != 0 ? flags[i].letter : FIRST_KEY + (int)i;
-}
-
-/* The row of KEY, or the last one. */
-static const struct hl_flag *find_flag(const struct hl_flag *flags, int key) {
-    size_t i = 0;
-    while (flags[i].name != NULL && key_of(flags, i) != key)
-        i++;
-    return &flags[i];
-}
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct reading *reading = state->input;
-    const struct hl_flag *flag = reading->flag = find_flag(reading->command->flags, key);
-    if (key == ARGP_KEY_ARG && flag->help != NULL && state->arg_num >= (unsigned)flag->most) {
-        hl_warn("%s: %s is one too many; give %s", reading->command->name, argument, flag->help);
-        return EINVAL;
+/* Reports the option for which getopt_long returned KEY, ':' or '?'; WORD is the last one that it has read. */
+static void report_mistake(const struct line *line, int key, const char *word) {
+    const char *command = line->command->name, *near = NULL;
+    const struct hl_flag *flag = optopt != 0 ? find_flag(line, optopt) : NULL;
+    if (flag != NULL && key == ':') {
+        hl_warn("%s: --%s: give %s", command, flag->name, flag->argument);
+        return;
     }
-    if (flag->name != NULL || key == ARGP_KEY_ARG)
-        return store(reading, state, argument);
-    if (key == 'h')
-        print_help(state, reading->command);
-    if (key != ARGP_KEY_INIT)
-        return ARGP_ERR_UNKNOWN;
-    state->err_stream = NULL; /* getopt reports the error; argp would add "Try ..." */
-    return 0;
-}
-
-/* Whether the long options of ARGV are the command's; if not, one line says which was meant, as getopt's would not.  What follows the
-   first word that is no option may be a program's. */
-static bool has_known_options(const struct hl_command *command, char **argv, bool has_program) {
-    for (char **word = argv + 1; *word != NULL && strcmp(*word, "--") != 0; word++) {
-        size_t bytes = strcspn(*word, "=");
-        char *name = hl_xasprintf("%.*s", (int)bytes, *word);
-        bool is_known = strncmp(name, "--", 2) != 0 || strncmp("--help", name, bytes) == 0;
-        const char *near = NULL;
-        for (const struct hl_flag *flag = command->flags; flag->name != NULL && !is_known; flag++) {
-            is_known = strncmp(flag->name, name + 2, bytes - 2) == 0;
-            near = flag->help != NULL && hl_is_near(name + 2, flag->name) ? flag->name : near;
-        }
-        if (!is_known && near != NULL)
-            hl_warn("%s: %s: no such option; did you mean '--%s'?", command->name, name, near);
-        else if (!is_known)
-            hl_warn("%s: %s: no such option; 'hugeld %s --help' lists them", command->name, name,
-                    command->name);
-        free(name);
-        if (!is_known)
-            return false;
-        if (has_program && word[0][0] != '-')
-            return true;
+    if (flag != NULL) {
+        hl_warn("%s: --%s takes no value", command, flag->name);
+        return;
     }
-    return true;
+    char *name =
+        optopt != 0 ? hl_xasprintf("-%c", optopt) : hl_xasprintf("%.*s", (int)strcspn(word, "="), word);
+    for (size_t i = 0; i < line->n + N_COMMON && optopt == 0; i++)
+        if (line->flags[i].help != NULL && hl_is_near(name + 2, line->flags[i].name))
+            near = line->flags[i].name;
+    if (near != NULL)
+        hl_warn("%s: %s: no such option; did you mean '--%s'?", command, name, near);
+    else
+        hl_warn("%s: %s: no such option; 'hugeld %s --help' lists them", command, name, command);
+    free(name);
 }
 
-/* Whether ARGV has --json, and the command knows it. */
-static bool asks_for_json(const struct hl_command *command, char **argv) {
-    const struct hl_flag *flag = command->flags;
-    while (flag->name != NULL && strcmp(flag->name, "json") != 0)
-        flag++;
-    while (flag->name != NULL && *argv != NULL && strcmp(*argv, "--json") != 0 && strcmp(*argv, "-j") != 0)
-        argv++;
-    return flag->name != NULL && *argv != NULL;
+/* Reads the options of ARGV, and leaves optind at the first argument.  0, or EINVAL after one line. */
+static int read_options(const struct line *line, int argc, char **argv, void *request) {
+    size_t n = line->n + N_COMMON, bytes = 0;
+    struct option *options = hl_xmalloc((n + 1) * sizeof *options);
+    char *letters = hl_xmalloc(2 * n + 3);
+    if (line->last->kind == HL_FLAG_PROGRAM)
+        letters[bytes++] = '+'; /* what follows the first argument is the program's */
+    letters[bytes++] = ':';     /* for two kinds of mistakes */
+    for (size_t i = 0; i < n; i++) {
+        bool takes_value = line->flags[i].argument != NULL;
+        options[i] = (struct option){line->flags[i].name, takes_value ? required_argument : no_argument, NULL,
+                                     line->flags[i].letter};
+        if (line->flags[i].letter < FIRST_KEY)
+            letters[bytes++] = (char)line->flags[i].letter;
+        if (line->flags[i].letter < FIRST_KEY && takes_value)
+            letters[bytes++] = ':';
+    }
+    int result = 0;
+    opterr = optind = 0; /* 0 makes glibc begin anew */
+    for (int key; result == 0 && (key = getopt_long(argc, argv, letters, options, NULL)) != -1;) {
+        struct reading reading = {.command = line->command, .at = request};
+        reading.flag = key != ':' && key != '?' ? find_flag(line, key) : NULL;
+        if (reading.flag >= line->flags + line->n)
+            reading.at = &hl_output;
+        if (reading.flag == NULL)
+            report_mistake(line, key, argv[optind - 1]);
+        result = reading.flag != NULL ? store(&reading, optarg) : EINVAL;
+    }
+    free(letters);
+    free(options);
+    return result;
+}
+
+/* Reads the arguments behind the options.  0, or EINVAL after one line. */
+static int read_arguments(const struct line *line, char **argv, void *request) {
+    struct reading reading = {.command = line->command, .flag = line->last, .at = request};
+    int result = 0;
+    if (line->last->kind == HL_FLAG_PROGRAM) {
+        *(char ***)((char *)request + line->last->offset) = argv[0] != NULL ? argv : NULL;
+        return 0;
+    }
+    for (size_t i = 0; result == 0 && argv[i] != NULL; i++) {
+        bool is_surplus = line->last->help != NULL && (double)i >= line->last->most;
+        if (is_surplus)
+            hl_warn("%s: %s is one too many; give %s", line->command->name, argv[i], line->last->help);
+        result = is_surplus ? EINVAL : store(&reading, argv[i]);
+    }
+    return result;
 }
 
 int hl_read_flags(const struct hl_command *command, int argc, char **argv, void *request) {
-    const struct hl_flag *flags = command->flags, *last = find_flag(flags, ARGP_KEY_ARG);
-    size_t n = (size_t)(last - flags);
-    struct argp_option *options = hl_xmalloc((n + 2) * sizeof *options);
-    for (size_t i = 0; i < n; i++)
-        options[i] = (struct argp_option){.name = flags[i].name,
-                                          .key = key_of(flags, i),
-                                          .arg = flags[i].argument,
-                                          .flags = flags[i].help == NULL ? OPTION_HIDDEN : 0,
-                                          .doc = flags[i].help};
-    options[n] = (struct argp_option){.name = "help", .key = 'h', .doc = "Print this help", .group = -1};
-    const struct argp argp = {
-        .options = options, .parser = parse_argument, .args_doc = last->argument, .doc = command->doc};
-    struct reading reading = {command, request, NULL};
-    bool has_program = last->kind == HL_FLAG_PROGRAM;
-    unsigned order = has_program ? ARGP_IN_ORDER : 0; /* the rest is the program's */
-    char *own_name = argv[0], *name = hl_xasprintf("hugeld: see 'hugeld %s --help'", command->name);
-    argv[0] = name; /* getopt's messages begin with it */
-    if (asks_for_json(command, argv + 1))
-        hl_expect_json();
-    error_t result = has_known_options(command, argv, has_program)
-                         ? argp_parse(&argp, argc, argv, ARGP_NO_HELP | order, NULL, &reading)
-                         : EINVAL;
-    argv[0] = own_name;
-    free(name);
-    free(options);
+    struct line line = {.command = command, .last = command->flags};
+    for (; line.last->name != NULL; line.n++)
+        line.last++;
+    line.flags = hl_xmalloc((line.n + N_COMMON) * sizeof *line.flags);
+    memcpy(line.flags, command->flags, line.n * sizeof *line.flags);
+    memcpy(line.flags + line.n, common_flags, sizeof common_flags);
+    for (size_t i = 0; i < line.n + N_COMMON; i++)
+        if (line.flags[i].letter == 0)
+            line.flags[i].letter = FIRST_KEY + (int)i;
+    bool has_program = line.last->kind == HL_FLAG_PROGRAM;
+    /* A mistake before --json is reported as JSON, too. */
+    for (char **word = argv + 1; *word != NULL && strcmp(*word, "--") != 0; word++) {
+        if (has_program && word[0][0] != '-')
+            break;
+        hl_output.is_json |= strcmp(*word, "--json") == 0 || strcmp(*word, "-j") == 0;
+    }
+    int result = read_options(&line, argc, argv, request);
+    if (result == 0 && hl_output.is_help)
+        print_help(&line);
+    if (result == 0)
+        result = read_arguments(&line, argv + optind, request);
+    free(line.flags);
     return result == 0 ? 0 : HL_EXIT_USAGE;
 }

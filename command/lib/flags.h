@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Reads the options of the sub-commands.  A command has one table: the name of each option, its text in --help, the kind of its
-   value, and the field of the command's request for it. */
+   value, and the field of the command's request for it.  The options that all commands have are in flags.c. */
 #ifndef HL_FLAGS_H
 #define HL_FLAGS_H
 
@@ -80,7 +80,8 @@ struct hl_command {
     bool takes_options; /* --help ends with the rows of option.def */
 };
 
-/* Fills REQUEST in from ARGV.  0, or HL_EXIT_USAGE after one line on stderr.  --help ends the process. */
+/* Fills REQUEST in from ARGV, and hl_output from the options that all commands have.  0, or HL_EXIT_USAGE after one line on stderr.
+   --help ends the process. */
 int hl_read_flags(const struct hl_command *command, int argc, char **argv, void *request);
 
 #endif

@@ -50,16 +50,16 @@ static void sleep_ms(long ms) { nanosleep(&(struct timespec){0, ms * 1000000L}, 
 const struct hl_lock_clock hl_lock_clock = {hl_now_ms, sleep_ms};
 
 static int lock_file(int file, const struct hl_lock_clock *clock) {
-    double start = clock != NULL ? clock->now_ms() : 0;
+    double start = clock->now_ms();
     bool has_said = false;
     while (flock(file, LOCK_EX | LOCK_NB) != 0) {
         if (errno == EINTR)
             continue;
-        if (errno != EWOULDBLOCK || clock == NULL || clock->now_ms() >= start + WAIT_MS)
+        if (errno != EWOULDBLOCK || clock->now_ms() >= start + WAIT_MS)
             return -errno;
         pid_t holder = has_said ? 0 : find_holder(file);
         if (!has_said && clock->now_ms() > start + SAY_MS) {
-            hl_warn("waiting for process %d, which has the lock", holder);
+            hl_note("waiting for process %d, which has the lock", holder);
             has_said = true;
         }
         clock->sleep_ms(PAUSE_MS);

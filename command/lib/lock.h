@@ -16,8 +16,8 @@ extern const struct hl_lock_clock hl_lock_clock;
 bool hl_is_at(int file, int folder, const char *name);
 
 /* Opens the file NAME in FOLDER (or AT_FDCWD), where no other user can write, or makes it, so that no other user can open it, and
-   locks it (flock).  CLOCK: waits for ten seconds by it, if another process has the lock, and says which; NULL: does not wait.  A
-   descriptor; -EWOULDBLOCK: another process has it; or another negated errno, without a message. */
+   locks it (flock).  If another process has it, waits ten seconds by CLOCK for it, and says so.  A descriptor; -EWOULDBLOCK: another
+   process still has it; or another negated errno, without a message. */
 int hl_lock_path(int folder, const char *name, const struct hl_lock_clock *clock);
 
 #endif

@@ -62,3 +62,12 @@ uint64_t hl_find_mapped_device(int file, uint64_t device) {
         munmap(at, page);
     return shown;
 }
+
+void hl_map_cached(char *at, size_t n, uint64_t page_bytes, const unsigned char *cached) {
+    for (size_t i = 0, end; i < n; i = end + 1) {
+        for (end = i; end < n && (cached[end] & 1); end++)
+            ;
+        if (end > i)
+            madvise(at + i * page_bytes, (end - i) * page_bytes, MADV_POPULATE_READ);
+    }
+}

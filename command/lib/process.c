@@ -432,24 +432,16 @@ const char *hl_explain_denial(pid_t pid) {
 }
 
 void hl_say_unreadable(pid_t pid, int result) {
-    switch (-result) {
-    case ENOENT:
-    case ESRCH:
+    int error = -result;
+    if (error == ENOENT || error == ESRCH)
         hl_warn("%d: no such process, or it has ended; ps -e lists all", pid);
-        break;
-    case EACCES:
-    case EPERM:
+    else if (error == EACCES || error == EPERM)
         hl_warn("%d: %s", pid, hl_explain_denial(pid));
-        break;
-    case ENODATA:
+    else if (error == ENODATA)
         hl_warn("%d: the process has no memory: it is a kernel thread, or it (or its first thread) has "
                 "ended; name another",
                 pid);
-        break;
-    case EMFILE:
-        hl_warn("%d: the process cannot be read: %s; raise the limit (ulimit -n)", pid, strerror(-result));
-        break;
-    default:
-        hl_warn("%d: the process cannot be read: %s; try again", pid, strerror(-result));
-    }
+    else
+        hl_warn("%d: the process cannot be read: %s; %s", pid, strerror(error),
+                error == EMFILE ? "raise the limit (ulimit -n)" : "try again");
 }

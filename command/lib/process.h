@@ -192,6 +192,16 @@ const struct hl_region *hl_find_region(const struct hl_process *process, uint64_
 /* The device of the open FILE as maps shows it, which DEVICE, stat(2)'s, differs from on overlayfs and btrfs. */
 uint64_t hl_find_mapped_device(int file, uint64_t device);
 
+/* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst).  hl_page_frame: the number of the page's frame; 0: it is not
+   present, or this user may not know. */
+#define HL_PAGE_PRESENT (UINT64_C(1) << 63)
+static inline uint64_t hl_page_frame(uint64_t entry) {
+    return entry & HL_PAGE_PRESENT ? entry & ((UINT64_C(1) << 55) - 1) : 0;
+}
+
+/* Makes this process map those of the N pages at AT that are CACHED (mincore(2)), so that nothing is read from a disk. */
+void hl_map_cached(char *at, size_t n, uint64_t page_bytes, const unsigned char *cached);
+
 /* The beginning of the name of an image that was made for a process (inject/attach-image.c): it has no path, but maps shows its name as
    one. */
 #define HL_OWN_IMAGE "hugeld:"

@@ -17,7 +17,8 @@ void hl_show_progress(double after_ms, const char *format, ...) {
     va_list arguments;
     if (began_ms == 0)
         began_ms = now_ms;
-    if (now_ms - began_ms < after_ms || now_ms - shown_ms < LINE_MS || !isatty(STDERR_FILENO))
+    if (now_ms - began_ms < after_ms || now_ms - shown_ms < LINE_MS || hl_output.is_quiet ||
+        !isatty(STDERR_FILENO))
         return;
     is_shown = true;
     shown_ms = now_ms;

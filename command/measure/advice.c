@@ -64,9 +64,9 @@ static void add_object(struct objects *objects, const struct hl_verdict *verdict
     object.moved = verdict->text_bytes > 0
                        ? hot * (double)verdict->covered[object.way] / (double)verdict->text_bytes
                        : 0;
-    bool is_out_of_reach =
+    bool is_unreachable =
         objects->plain_reason != HL_MOVED && !verdict->is_main && object.way == HL_WAY_IMAGE;
-    if (object.way == HL_WAY_NOTHING || is_out_of_reach || object.moved < PART_MIN)
+    if (object.way == HL_WAY_NOTHING || is_unreachable || object.moved < PART_MIN)
         object.moved = 0;
     objects->object = hl_xrealloc(objects->object, (objects->n + 1) * sizeof object);
     objects->object[objects->n++] = object;

@@ -99,9 +99,7 @@ static char *compose_next(const struct hl_bench *bench, const struct hl_ratio *r
         hl_add_word(&next, "hugeld");
         hl_add_word(&next, "enable");
         json_array_foreach(bench->own_images, i, file) hl_add_word(&next, json_string_value(file));
-        char *longer = hl_xasprintf("%s &&", next);
-        free(next);
-        next = longer;
+        hl_append(&next, " &&");
     }
     for (char **word = words; *word != NULL; word++) {
         bool is_command = word == words + 1 && measures_again;
@@ -129,11 +127,6 @@ json_t *hl_json_ratio(const struct hl_ratio *ratio) {
     return json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low, "high", ratio->high);
 }
 
-/* Times have decimals; all other values are counts. */
-static json_t *make_json_value(unsigned metric, double value) {
-    return metric < HL_TIMES ? json_real(value) : json_integer((json_int_t)value);
-}
-
 /* Both values of METRIC that the answer shows, for SIDE: the times of which the ratio is made, else a median. */
 static double find_middle(const struct hl_bench *bench, const struct hl_ratio *ratios, unsigned metric,
                           unsigned side) {
@@ -150,8 +143,9 @@ static void add_json_runs(json_t *answer, const struct hl_bench *bench, const st
         for (unsigned metric = 0; metric < HL_METRICS; metric++) {
             const double *value = bench->value[side][metric];
             json_t *array = json_array();
-            for (size_t i = 0; i < bench->pairs; i++)
-                json_array_append_new(array, make_json_value(metric, value[i]));
+            for (size_t i = 0; i < bench->pairs; i++) /* all but times are counts */
+                json_array_append_new(array, metric < HL_TIMES ? json_real(value[i])
+                                                               : json_integer((json_int_t)value[i]));
             json_object_set_new(arrays, metrics[metric].key, array);
             json_object_set_new(middle, metrics[metric].key,
                                 json_real(find_middle(bench, ratios, metric, side)));
@@ -247,7 +241,7 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
             hl_print("%s", json_string_value(json_object_get(answer, last[i])));
 }
 
-int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) {
+int hl_tell_answer(const struct hl_bench *bench, const char *report) {
     struct hl_ratio ratios[HL_TIMES];
     int code = HL_EXIT_DONE;
     for (unsigned metric = 0; metric < HL_TIMES; metric++)
@@ -260,10 +254,7 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) 
         code = HL_EXIT_NO;
     if (!hl_write_report(report, answer))
         code = HL_EXIT_NO;
-    if (json)
-        hl_print_json(json_incref(answer));
-    else
-        print_answer(bench, ratios, &tlb, answer);
-    json_decref(answer);
+    print_answer(bench, ratios, &tlb, answer);
+    hl_print_answer(answer, false);
     return code;
 }

@@ -7,7 +7,7 @@
 #include "command/measure/statistics.h"
 
 /* Prints the results, as JSON or for people, and writes the report to the path REPORT if that is not NULL; the exit code. */
-int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
+int hl_tell_answer(const struct hl_bench *bench, const char *report);
 
 json_t *hl_json_ratio(const struct hl_ratio *ratio);
 

@@ -35,7 +35,7 @@
 struct request {
     struct hl_subject subject;
     size_t pairs; /* 0: not given */
-    bool json, ignore_failure, at_once;
+    bool ignore_failure, at_once;
     const char *report;
     pid_t pid;
     double seconds; /* 0: not given */
@@ -50,7 +50,6 @@ static const struct hl_flag command_flags[] = {
     {"at-once", 0, NULL, "Run both sides of a pair at the same time", HL_SWITCH(struct request, at_once)},
     HL_RUN_FLAGS(struct request, subject.run),
     {"ignore-failure", 'i', NULL, "Accept a non-zero exit status", HL_SWITCH(struct request, ignore_failure)},
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a report with a plot of all runs", HL_STRING(struct request, report)},
     {"pid", 0, "PID", "With --toggle: measure a running process", HL_PID(struct request, pid)},
     {"toggle", 0, NULL, "With --pid: attach and detach in turns", HL_SWITCH(struct request, toggles)},
@@ -148,7 +147,11 @@ static int check_pages(const struct hl_bench *bench, const json_t *maps, const s
         hl_sum_huge_bytes(maps, HL_MOVED, 'r') > hl_sum_huge_bytes(bench->maps[HL_PLAIN], HL_MOVED, 'r'))
         return 0;
     char *line = choose_line(trial);
-    const char *lack = bench->lack != NULL ? bench->lack : "";
+    const char *lack =
+        strstr(line, hl_reason_sentence(HL_REASON_IN_PLACE)) != NULL
+            ? "its plain runs are on huge pages, too; to measure it: hugeld disable, then bench"
+        : bench->lack != NULL ? bench->lack
+                              : "";
     hl_warn("nothing to measure, nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
     free(line);
     return HL_EXIT_NO;
@@ -234,12 +237,6 @@ static int warm_up(struct hl_bench *bench, struct hl_own_store *own, bool ignore
 
 /* --- measuring --- */
 
-/* Shows the progress after DONE pairs, which began at STARTED (ms). */
-static void show_progress(const struct hl_bench *bench, double started, size_t done) {
-    double rest = (hl_now_ms() - started) / (double)done * (double)(bench->pairs - done);
-    hl_show_progress(0, "pair %zu of %zu, %.0f s to go", done, bench->pairs, rest / 1e3);
-}
-
 static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
                         const struct hl_trial *trial) {
     for (unsigned metric = 0; metric < HL_METRICS; metric++)
@@ -284,8 +281,9 @@ static int measure_pairs(struct hl_bench *bench) {
     double started = hl_now_ms();
     for (size_t done = 0; code == 0 && done < bench->pairs;) {
         code = bench->at_once ? measure_at_once(bench, done) : measure_in_turns(bench, done);
-        if (code == 0)
-            show_progress(bench, started, ++done);
+        double each = (hl_now_ms() - started) / (double)++done;
+        hl_show_progress(0, "pair %zu of %zu, %.0f s to go", done, bench->pairs,
+                         each * (double)(bench->pairs - done) / 1e3);
     }
     hl_hide_progress();
     return code;
@@ -341,7 +339,7 @@ static int measure_program(struct request *request) {
     free(request->subject.run.options);
     request->subject.run.options = asked;
     if (code == 0)
-        code = hl_tell_answer(&bench, request->report, request->json);
+        code = hl_tell_answer(&bench, request->report);
     for (unsigned side = 0; side < HL_SIDES; side++) {
         json_decref(bench.maps[side]);
         json_decref(bench.counts[side]);
@@ -409,7 +407,7 @@ int hl_measure_program(int argc, char **argv) {
     if (request.toggles) {
         request.settings.pairs = request.pairs;
         request.settings.seconds = request.seconds > 0 ? request.seconds : 10;
-        code = hl_bench_toggle(request.pid, &request.settings, request.json);
+        code = hl_bench_toggle(request.pid, &request.settings);
         goto out;
     }
     if (request.pairs == 0)

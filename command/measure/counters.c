@@ -106,10 +106,10 @@ void hl_find_counters(struct hl_counters *counters) {
         const char *name = events[i].event;
         if ((events[i].vendor[0] != '\0' && strcmp(events[i].vendor, vendor) != 0) || !try_event(perf, name))
             continue;
-        char *longer = hl_xasprintf("%s%s%s", counters->events != NULL ? counters->events : "",
-                                    counters->events != NULL ? "," : "", name);
-        free(counters->events);
-        counters->events = longer;
+        if (counters->events == NULL)
+            counters->events = hl_xasprintf("%s", name);
+        else
+            hl_append(&counters->events, ",%s", name);
     }
     if (perf == NULL)
         counters->reason = hl_xasprintf("perf is not installed");

@@ -128,7 +128,7 @@ char *hl_make_own_images(struct hl_own_store *own, struct hl_subject *subject, c
     hl_read_program(&subject->program);
     if (hl_shares_only(&subject->run, &options, text) && find_files(subject, maps, &options, files))
         path = make_folder(own);
-    if (path != NULL && hl_make_store(&store, path, NULL, true) == 0) {
+    if (path != NULL && hl_make_store(&store, path, NULL) == 0) {
         reason = add_images(&store, files, made);
         hl_close_store(&store);
     }

@@ -47,10 +47,10 @@ static void print_left_out(const struct hl_survey *survey) {
 
 static void print_row(const json_t *program) {
     bool is_huge = json_is_true(json_object_get(json_object_get(program, "advice"), "already_huge"));
-    hl_print_fields(program, is_huge ? "{cpu_share:8%} {likely_hot_bytes:10KiB} {samples:7} {huge_samples:7} "
-                                       "{processes:5} (huge)   {path}"
-                                     : "{cpu_share:8%} {likely_hot_bytes:10KiB} {samples:7} {huge_samples:7} "
-                                       "{processes:5} {advice.way:-8} {path}");
+    hl_print_row(program, is_huge ? "{cpu_share:8%} {likely_hot_bytes:10KiB} {samples:7} {huge_samples:7} "
+                                    "{processes:5} (huge)   "
+                                  : "{cpu_share:8%} {likely_hot_bytes:10KiB} {samples:7} {huge_samples:7} "
+                                    "{processes:5} {advice.way:-8} ");
 }
 
 /* Says which of the two is large that make translations miss. */
@@ -117,7 +117,7 @@ void hl_print_survey(const struct hl_survey *survey, const json_t *answer) {
         hl_print("%s", note);
     hl_print("%8s %10s %s %s %s %-8s %s", "CPU", "TEXT", "SAMPLES", "ON HUGE", "PROCS", "WAY", "PROGRAM");
     for (size_t i = 0; i < survey->n_programs; i++)
-        if (is_shown(&survey->program[i])) {
+        if (hl_output.is_verbose || is_shown(&survey->program[i])) {
             print_row(json_array_get(programs, i));
             shown++;
         }

@@ -23,7 +23,7 @@
 #define SECONDS_DEFAULT 10
 
 struct request {
-    bool json, all_users;
+    bool all_users;
     double seconds;
     pid_t pid;
     const char *report;
@@ -36,7 +36,6 @@ static const struct hl_flag command_flags[] = {
     {"program", 0, "PATH", "Only processes of this executable; may be repeated",
      HL_LIST(struct request, names)},
     {"pid", 0, "PID", "Only this process, with ten times as many samples", HL_PID(struct request, pid)},
-    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
     {"report", 0, "FILE.html", "Write a report", HL_STRING(struct request, report)},
     HL_NO_ARGUMENTS,
 };
@@ -90,11 +89,8 @@ static int tell(const struct hl_survey *survey, const struct request *request) {
             code = HL_EXIT_DONE;
     if (!hl_write_report(request->report, answer))
         code = HL_EXIT_NO;
-    if (request->json)
-        hl_print_json(json_incref(answer));
-    else
-        hl_print_survey(survey, answer);
-    json_decref(answer);
+    hl_print_survey(survey, answer);
+    hl_print_answer(answer, false);
     return code;
 }
 

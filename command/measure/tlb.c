@@ -86,10 +86,9 @@ static bool map_huge(struct field *field) {
 
 /* NULL, or why not all of the memory is there. */
 static const char *map_memories(struct field field[HL_TLB_MEMORIES]) {
-    struct hl_geometry geometry;
+    struct hl_geometry geometry = hl_read_geometry();
     struct hl_placement placement;
     struct hl_status status;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (geometry.page_bytes != SMALL_PAGE || geometry.huge_page_bytes != HUGE_PAGE)

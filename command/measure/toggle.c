@@ -237,22 +237,21 @@ static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) 
     return values;
 }
 
-static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio) {
-    hl_print_json(json_pack(
-        "{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-        (json_int_t)toggle->pairs, "seconds", toggle->settings->seconds, "unit",
-        toggle->settings->metric != NULL ? "metric" : "instructions", "verdict", hl_name_ratio(ratio),
-        "attached", toggle->is_attached, "ratio", hl_json_ratio(ratio), "for_each_unit", "plain",
-        make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
+static json_t *make_answer(const struct toggle *toggle, const struct hl_ratio *ratio) {
+    return json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
+                     (json_int_t)toggle->pairs, "seconds", toggle->settings->seconds, "unit",
+                     toggle->settings->metric != NULL ? "metric" : "instructions", "verdict",
+                     hl_name_ratio(ratio), "attached", toggle->is_attached, "ratio", hl_json_ratio(ratio),
+                     "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN), "huge",
+                     make_json_values(toggle, HL_ON_HUGE));
 }
 
-static int tell(const struct toggle *toggle, bool json) {
+static int tell(const struct toggle *toggle) {
     struct hl_ratio ratio = compare(toggle);
     const char *verdict = hl_name_ratio(&ratio);
     bool cycles = toggle->counters.events != NULL;
-    if (json)
-        print_json(toggle, &ratio);
-    else if (ratio.known)
+    hl_print_answer(make_answer(toggle, &ratio), false);
+    if (ratio.known)
         hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
                  verdict, verdict[0] == 'n' ? " seen" : "", toggle->pairs,
                  cycles ? "an instruction" : "a unit of work", ratio.ratio,
@@ -273,7 +272,7 @@ static int check_process(pid_t pid, clockid_t *clock) {
     return result != 0 ? result : -clock_getcpuclockid(pid, clock);
 }
 
-int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json) {
+int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings) {
     struct toggle toggle = {.settings = settings, .pid = pid};
     struct sigaction action = {.sa_handler = note_interruption}, inherited;
     int error = check_process(pid, &toggle.clock);
@@ -285,7 +284,7 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
         hl_free_counters(&toggle.counters);
         return HL_EXIT_NO;
     }
-    hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    toggle.request.geometry = hl_read_geometry();
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (sigaction(ends[i], NULL, &inherited) == 0 && inherited.sa_handler == SIG_DFL)
@@ -294,7 +293,7 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool j
     bool done = measure_pairs(&toggle);
     bool restored =
         toggle.is_attached == toggle.was_attached || kill(pid, 0) != 0 || set(&toggle, toggle.was_attached);
-    int code = done && restored ? tell(&toggle, json) : HL_EXIT_NO;
+    int code = done && restored ? tell(&toggle) : HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);
     hl_free_counters(&toggle.counters);

@@ -12,6 +12,6 @@ struct hl_toggle_settings {
     double seconds;     /* of a block */
     const char *metric; /* a command that prints the work done so far; NULL: instructions */
 };
-int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json);
+int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings);
 
 #endif

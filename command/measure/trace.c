@@ -73,9 +73,8 @@ static json_t *map_object(const struct hl_process *process, const struct hl_obje
    ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}.  NULL if it cannot be read. */
 static json_t *map_process(pid_t pid, struct hl_string patterns) {
     struct hl_process process;
-    struct hl_geometry geometry;
+    struct hl_geometry geometry = hl_read_geometry();
     json_t *map = NULL;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (hl_open_process(&process, pid) != 0)
         return NULL;
     if (hl_read_process(&process) == 0 && process.executable != NULL &&

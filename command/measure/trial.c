@@ -36,7 +36,7 @@ struct stamp {
 };
 
 /* One run, until it has been read. */
-struct effort {
+struct open_run {
     int stream[2];
     struct stamp *stamp;
 };
@@ -48,21 +48,18 @@ static double milliseconds_used(const struct timeval *time) {
 /* Takes libhugeld.so out of LD_PRELOAD, and leaves nothing to do for one from /etc/ld.so.preload. */
 static void make_plain(void) {
     const char *inherited = getenv("LD_PRELOAD");
-    char *list = hl_xasprintf("%s", inherited != NULL ? inherited : ""), *kept = hl_xasprintf("%s", "");
+    char *list = hl_xasprintf("%s", inherited != NULL ? inherited : ""), *others = hl_xasprintf("%s", "");
     for (char *rest = list, *name = strsep(&rest, ": "); name != NULL; name = strsep(&rest, ": ")) {
-        if (name[0] == '\0' || strcmp(hl_base_name(name), "libhugeld.so") == 0)
-            continue;
-        char *longer = hl_xasprintf("%s%s%s", kept, kept[0] != '\0' ? ":" : "", name);
-        free(kept);
-        kept = longer;
+        if (name[0] != '\0' && strcmp(hl_base_name(name), "libhugeld.so") != 0)
+            hl_append(&others, "%s%s", others[0] != '\0' ? ":" : "", name);
     }
-    if (kept[0] != '\0')
-        setenv("LD_PRELOAD", kept, 1);
+    if (others[0] != '\0')
+        setenv("LD_PRELOAD", others, 1);
     else
         unsetenv("LD_PRELOAD");
     setenv("LD_HUGEPAGES", "", 1);
     free(list);
-    free(kept);
+    free(others);
 }
 
 /* Opens the file anew, since two runs at once must not share a position. */
@@ -110,14 +107,6 @@ char *hl_find_starter(void) {
                                                     : NULL;
 }
 
-/* As the starter does at its --gate. */
-static void wait_at_gate(int gate) {
-    char byte = 0;
-    if (gate >= 0 && write(gate, &byte, 1) == 1)
-        while (read(gate, &byte, 1) < 0 && errno == EINTR)
-            ;
-}
-
 /* GO: the child waits until its other end is closed everywhere.  GATE: it says there that it is ready to be traced, and waits. */
 __attribute__((noreturn)) static void run_child(const struct hl_subject *subject, enum hl_side side,
                                                 const int *stream, int log, int go, int gate,
@@ -141,7 +130,7 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
     if (words == subject->argv)
-        wait_at_gate(gate);
+        hl_wait_at_gate(gate);
     getrusage(RUSAGE_SELF, &stamp->before);
     stamp->start_ms = hl_now_ms();
     execv(path, words);
@@ -173,9 +162,7 @@ static void move_lines(struct hl_bytes *stream, char **said) {
             break;
         char *newline = memchr(line, '\n', (size_t)(end - line));
         from = newline != NULL ? newline + 1 : end;
-        char *longer = hl_xasprintf("%s%.*s", *said, (int)(from - line), line);
-        free(*said);
-        *said = longer;
+        hl_append(said, "%.*s", (int)(from - line), line);
     }
     stream->bytes = (size_t)(to - stream->at);
 }
@@ -191,36 +178,35 @@ static void fill_values(struct hl_trial *trial, const struct stamp *stamp) {
     trial->value[HL_PEAK_RSS] = (double)after->ru_maxrss;
 }
 
-/* 0, or a negated errno; close_effort in either case. */
-static int open_effort(struct effort *effort) {
-    effort->stream[0] = memfd_create("output", MFD_CLOEXEC);
-    effort->stream[1] = memfd_create("errors", MFD_CLOEXEC);
-    effort->stamp =
-        mmap(NULL, sizeof *effort->stamp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    bool is_open = effort->stream[0] >= 0 && effort->stream[1] >= 0 && effort->stamp != MAP_FAILED;
+/* 0, or a negated errno; close_run in either case. */
+static int open_run(struct open_run *run) {
+    run->stream[0] = memfd_create("output", MFD_CLOEXEC);
+    run->stream[1] = memfd_create("errors", MFD_CLOEXEC);
+    run->stamp = mmap(NULL, sizeof *run->stamp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool is_open = run->stream[0] >= 0 && run->stream[1] >= 0 && run->stamp != MAP_FAILED;
     return is_open ? 0 : -errno;
 }
 
-static void close_effort(struct effort *effort) {
-    if (effort->stamp != MAP_FAILED)
-        munmap(effort->stamp, sizeof *effort->stamp);
+static void close_run(struct open_run *run) {
+    if (run->stamp != MAP_FAILED)
+        munmap(run->stamp, sizeof *run->stamp);
     for (int i = 0; i < 2; i++)
-        if (effort->stream[i] >= 0)
-            close(effort->stream[i]);
+        if (run->stream[i] >= 0)
+            close(run->stream[i]);
 }
 
 /* GO and GATE as for run_child, which gets the first end of GATE. */
-static pid_t start_child(const struct hl_subject *subject, enum hl_side side, const struct effort *effort,
+static pid_t start_child(const struct hl_subject *subject, enum hl_side side, const struct open_run *run,
                          int log, int go, const int gate[2]) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
         if (gate[1] >= 0)
             close(gate[1]);
-        run_child(subject, side, effort->stream, log, go, gate[0], effort->stamp);
+        run_child(subject, side, run->stream, log, go, gate[0], run->stamp);
     }
     if (child < 0)
-        effort->stamp->error = errno;
+        run->stamp->error = errno;
     return child;
 }
 
@@ -231,13 +217,13 @@ static void wait_for_child(pid_t child, struct stamp *stamp) {
 }
 
 /* Reads the results of the run. */
-static void read_effort(const struct effort *effort, struct hl_trial *trial) {
-    trial->status = effort->stamp->status;
+static void read_run(const struct open_run *run, struct hl_trial *trial) {
+    trial->status = run->stamp->status;
     for (int i = 0; i < 2; i++) {
-        trial->stream[i] = read_stream(effort->stream[i]);
+        trial->stream[i] = read_stream(run->stream[i]);
         move_lines(&trial->stream[i], &trial->said);
     }
-    fill_values(trial, effort->stamp);
+    fill_values(trial, run->stamp);
 }
 
 static void clear_trial(struct hl_trial *trial) {
@@ -247,73 +233,73 @@ static void clear_trial(struct hl_trial *trial) {
 
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial) {
-    struct effort effort;
+    struct open_run run;
     char byte;
-    int gate[2] = {-1, -1}, result = open_effort(&effort);
+    int gate[2] = {-1, -1}, result = open_run(&run);
     clear_trial(trial);
     if (result == 0 && maps != NULL && socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, gate) != 0)
         result = -errno;
     if (result == 0) {
-        pid_t child = start_child(subject, side, &effort, log, -1, gate);
-        result = -effort.stamp->error;
+        pid_t child = start_child(subject, side, &run, log, -1, gate);
+        result = -run.stamp->error;
         if (gate[0] >= 0)
             close(gate[0]);
         if (child > 0 && maps != NULL) {
             while (read(gate[1], &byte, 1) < 0 && errno == EINTR)
                 ;
-            effort.stamp->status =
-                hl_trace_program(child, gate[1], subject->run.patterns, maps, &effort.stamp->after);
-            effort.stamp->end_ms = hl_now_ms();
+            run.stamp->status =
+                hl_trace_program(child, gate[1], subject->run.patterns, maps, &run.stamp->after);
+            run.stamp->end_ms = hl_now_ms();
         } else if (gate[1] >= 0) {
             close(gate[1]);
         }
         if (child > 0 && maps == NULL)
-            wait_for_child(child, effort.stamp);
+            wait_for_child(child, run.stamp);
         if (child > 0)
-            read_effort(&effort, trial);
+            read_run(&run, trial);
     }
-    close_effort(&effort);
+    close_run(&run);
     return result;
 }
 
 /* Starts RUNNER on its processor, and a process that waits for it there.  Its process ID, or -1. */
-static pid_t start_keeper(const struct hl_runner *runner, const struct effort *effort, const int go[2]) {
+static pid_t start_keeper(const struct hl_runner *runner, const struct open_run *run, const int go[2]) {
     cpu_set_t set;
     fflush(stdout);
     pid_t keeper = fork();
     if (keeper < 0)
-        effort->stamp->error = errno;
+        run->stamp->error = errno;
     if (keeper != 0)
         return keeper;
     CPU_ZERO(&set);
     CPU_SET((size_t)runner->processor, &set);
     if (sched_setaffinity(0, sizeof set, &set) != 0) {
-        effort->stamp->error = errno;
+        run->stamp->error = errno;
         _exit(HL_EXIT_NO);
     }
     close(go[1]);
     static const int no_gate[2] = {-1, -1};
-    pid_t child = start_child(runner->subject, runner->side, effort, -1, go[0], no_gate);
+    pid_t child = start_child(runner->subject, runner->side, run, -1, go[0], no_gate);
     if (child > 0)
-        wait_for_child(child, effort->stamp);
+        wait_for_child(child, run->stamp);
     _exit(HL_EXIT_DONE);
 }
 
 int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl_trial trial[HL_SIDES]) {
-    struct effort effort[HL_SIDES];
+    struct open_run run[HL_SIDES];
     int go[2], result = 0;
     pid_t keeper[HL_SIDES] = {-1, -1};
     bool has_go = pipe2(go, O_CLOEXEC) == 0;
     if (!has_go)
         result = -errno;
     for (int side = 0; side < HL_SIDES; side++) {
-        int error = open_effort(&effort[side]);
+        int error = open_run(&run[side]);
         result = result == 0 ? error : result;
         clear_trial(&trial[side]);
     }
     for (size_t turn = 0; turn < HL_SIDES && result == 0; turn++) {
         size_t i = turn ^ first;
-        keeper[i] = start_keeper(&runner[i], &effort[i], go);
+        keeper[i] = start_keeper(&runner[i], &run[i], go);
     }
     for (int i = 0; i < 2 && has_go; i++)
         close(go[i]);
@@ -321,12 +307,12 @@ int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl
         while (keeper[side] > 0 && waitpid(keeper[side], NULL, 0) < 0 && errno == EINTR)
             ;
         if (result == 0)
-            result = -effort[side].stamp->error;
+            result = -run[side].stamp->error;
     }
     for (int side = 0; side < HL_SIDES; side++) {
         if (result == 0)
-            read_effort(&effort[side], &trial[side]);
-        close_effort(&effort[side]);
+            read_run(&run[side], &trial[side]);
+        close_run(&run[side]);
     }
     return result;
 }

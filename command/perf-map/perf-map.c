@@ -28,6 +28,7 @@ struct request {
     struct hl_list asked;
     bool appends, children, demangles;
     const char *output;
+    json_t *maps; /* that were written */
 };
 
 static const struct hl_flag command_flags[] = {
@@ -50,18 +51,6 @@ int hl_open_inside(const struct hl_process *process, const char *path, uint64_t 
     int result = fd >= 0 ? (int)fd : -errno;
     if (root >= 0)
         close(root);
-    return result;
-}
-
-static int write_new_map(int folder, pid_t pid, const char *text, size_t bytes) {
-    struct hl_new_map map;
-    int result = hl_create_map(&map, folder, (uint64_t)pid);
-    if (result != 0)
-        return result;
-    result = hl_write_bytes(map.fd, text, bytes);
-    if (result == 0)
-        return hl_place_map(&map);
-    hl_drop_map(&map);
     return result;
 }
 
@@ -102,6 +91,7 @@ static int append_text(int fd, size_t old_bytes, const char *text, size_t bytes,
 static int store(int folder, const struct hl_task_status *status, const char *text, size_t bytes,
                  bool appends, bool *is_known) {
     char name[HL_MAP_NAME_BYTES];
+    struct hl_new_map map;
     struct stat old;
     hl_name_map(name, (uint64_t)status->inner_pid);
     int flags = appends ? O_RDWR | O_APPEND : O_RDONLY;
@@ -116,8 +106,13 @@ static int store(int folder, const struct hl_task_status *status, const char *te
                      : append_text(fd, (size_t)old.st_size, text, bytes, is_known);
     else if (result == 0 && fd >= 0 && S_ISREG(old.st_mode) && !is_own_map(fd))
         result = is_users ? -EBUSY : -EPERM;
-    else if (result == 0)
-        result = write_new_map(folder, status->inner_pid, text, bytes);
+    else if (result == 0 && (result = hl_create_map(&map, folder, (uint64_t)status->inner_pid)) == 0) {
+        result = hl_write_bytes(map.fd, text, bytes);
+        if (result == 0)
+            result = hl_place_map(&map);
+        else
+            hl_drop_map(&map);
+    }
     if (fd >= 0)
         close(fd);
     return result;
@@ -191,6 +186,11 @@ static bool write_map(const struct request *request, const struct hl_process *pr
         else if (path != NULL)
             hl_print("%d: %s: %" PRIu64 " functions%s", process->pid, path, text->lines,
                      is_known ? ", there already" : "");
+        if (is_fine)
+            json_array_append_new(request->maps,
+                                  json_pack("{s:i, s:o, s:I, s:b}", "pid", (int)process->pid, "path",
+                                            hl_json_text(path != NULL ? path : request->output), "functions",
+                                            (json_int_t)text->lines, "changed", !is_known));
     }
     free(path);
     hl_free_answer(&answer);
@@ -210,11 +210,10 @@ static void say_not_moved(const struct hl_process *process) {
 /* Whether the map of PID is written.  A child without moved text, or that has ended, costs no line. */
 static bool map_process(const struct request *request, pid_t pid, bool is_child) {
     struct hl_process process;
-    struct hl_geometry geometry;
+    struct hl_geometry geometry = hl_read_geometry();
     struct hl_map_text text;
     bool is_moved = false, is_written = false;
     int result = hl_open_process(&process, pid);
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (result == 0) {
         result = hl_read_process(&process);
         if (result == 0)
@@ -240,7 +239,10 @@ static bool map_process(const struct request *request, pid_t pid, bool is_child)
 static int check_request(const struct request *request, struct hl_pids *pids) {
     bool has_others =
         request->output != NULL && (request->appends || request->children || request->asked.n > 1);
+    bool is_stdout = request->output != NULL && strcmp(request->output, "-") == 0;
     const char *wrong = has_others ? "--output: give one PID, and neither --append nor --children"
+                        : is_stdout && hl_output.is_json
+                            ? "--output=- and --json would both write to standard output; name a file"
                         : request->asked.n == 0
                             ? "give PIDs; 'hugeld status --all' lists processes with huge pages"
                             : NULL;
@@ -265,7 +267,7 @@ int hl_map_functions(int argc, char **argv) {
         ".gnu_debuglink) "
         "and from .gnu_debugdata.  Exit status: 1 when there is nothing to name in one of them.",
         command_flags, false};
-    struct request request = {0};
+    struct request request = {.maps = json_array()};
     struct hl_pids pids = {0};
     int code = hl_read_flags(&command, argc, argv, &request);
     if (code == 0)
@@ -282,6 +284,9 @@ int hl_map_functions(int argc, char **argv) {
         code = any ? code : HL_EXIT_NO;
         free(family.pid);
     }
+    if (code != HL_EXIT_USAGE)
+        hl_print_answer(json_pack("{s:O}", "maps", request.maps), code == HL_EXIT_NO);
+    json_decref(request.maps);
     free(pids.pid);
     free(request.asked.word);
     return code;

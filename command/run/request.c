@@ -58,15 +58,11 @@ static char *find_missing_interpreter(const char *name) {
     return NULL;
 }
 
-/* Whether ERROR is that the program NAME lies on a file system that is mounted noexec. */
-static bool is_noexec(int error, const char *name) {
-    struct statvfs fs;
-    return error == EACCES && statvfs(name, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;
-}
-
 int hl_refuse_program(const char *name) {
     struct stat status;
+    struct statvfs fs;
     int error = errno;
+    bool is_noexec = error == EACCES && statvfs(name, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;
     char *interpreter = error == ENOENT ? find_missing_interpreter(name) : NULL;
     if (error == EACCES && strchr(name, '/') != NULL && stat(name, &status) == 0 && S_ISDIR(status.st_mode))
         error = EISDIR;
@@ -75,14 +71,24 @@ int hl_refuse_program(const char *name) {
         free(interpreter);
         return HL_EXIT_NOT_FOUND;
     }
-    const char *remedy = error == ENOENT          ? "check the name and PATH"
-                         : is_noexec(error, name) ? "mount its file system without noexec"
-                         : error == EACCES        ? "make it an executable file (chmod +x)"
-                         : error == EISDIR        ? "name a program"
-                         : error == ENOEXEC       ? "it is no program for this machine"
-                                                  : "check the file";
+    const char *remedy = error == ENOENT    ? "check the name and PATH"
+                         : is_noexec        ? "mount its file system without noexec"
+                         : error == EACCES  ? "make it an executable file (chmod +x)"
+                         : error == EISDIR  ? "name a program"
+                         : error == ENOEXEC ? "it is no program for this machine"
+                                            : "check the file";
     hl_warn("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);
     return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
+}
+
+void hl_wait_at_gate(int gate) {
+    char byte = 0;
+    if (gate < 0)
+        return;
+    if (write(gate, &byte, 1) == 1)
+        while (read(gate, &byte, 1) < 0 && errno == EINTR)
+            ;
+    close(gate);
 }
 
 void hl_keep_standard_numbers(void) {

@@ -53,14 +53,13 @@ static enum hl_reason find_reason_of_driver(struct hl_verdict *verdict, const st
 /* Why nothing of PROGRAM is on huge pages when REQUEST starts it as it is; or that its file is in place.  VERDICT is to be freed. */
 static enum hl_reason find_reason(struct hl_verdict *verdict, const struct request *request,
                                   struct hl_program *program, const struct hl_options *options) {
-    struct hl_geometry geometry;
+    struct hl_geometry geometry = hl_read_geometry();
     enum hl_reason reason = hl_judge_program(verdict, program, request->program, options);
     enum hl_reason of_driver = reason != HL_REASON_TEXT_IN_LIBRARY
                                    ? find_reason_of_driver(verdict, request, program, options)
                                    : HL_MOVED;
     if (of_driver != HL_MOVED)
         return of_driver;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (reason == HL_REASON_IN_PLACE && !hl_has_huge_text(&program->file, &geometry))
         reason = HL_REASON_PLACE_LOST;
     if (reason != HL_REASON_IN_PLACE && hl_selects_other_objects(hl_find_patterns(request->run.patterns)))
@@ -80,11 +79,12 @@ static int explain_start(const struct request *request, struct hl_program *progr
     bool is_in_place = reason == HL_REASON_IN_PLACE, is_refused = options.strict != 0 && !is_in_place;
     bool is_small =
         reason == HL_REASON_TOO_SMALL || reason == HL_REASON_SPARSE_TEXT || reason == HL_REASON_LAUNCHER;
-    if (!is_in_place || options.verbose >= 1)
-        hl_warn("%s: %s%s%s", request->program[0], is_refused ? "" : "started as it is: ", why,
-                is_refused ? "; " HL_STRICT_SENTENCE
-                : is_small ? "; for what it starts, use hugeld run --children"
-                           : "");
+    if (is_refused)
+        hl_warn("%s: %s; " HL_STRICT_SENTENCE, request->program[0], why);
+    else if (!is_in_place || options.verbose >= 1 || hl_output.is_verbose)
+        hl_note("%s: started as it is: %s%s", request->program[0], why,
+                is_small ? "; for what it starts, use hugeld run --children" : "");
+    hl_output.is_json &= is_refused; /* else the program's output is the only one */
     free(why);
     free(text);
     hl_free_verdict(&verdict);

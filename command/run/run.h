@@ -27,7 +27,7 @@ struct hl_run {
         {"options", 'o', "NAME=VALUE,...",                                                                   \
          "How, as in LD_HUGEPAGES_OPTIONS; may be repeated; the last one wins",                              \
          HL_OPTIONS(type, run.options)},                                                                     \
-        {"via", 'l', "WAY", "auto (at the exec stop if it has an image, else preload), preload or ldso",     \
+        {"via", 'l', "auto|preload|ldso", "auto: at the exec stop if it has an image, else preload",         \
          HL_CHOICE(type, run.via, hl_via_names)},                                                            \
         {"copy", 0, NULL, "Make private copies of objects that are not shared",                              \
          HL_SWITCH(type, run.copies)},                                                                       \
@@ -65,6 +65,9 @@ char *hl_find_library(void);
 
 /* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */
 int hl_refuse_program(const char *name);
+
+/* Writes a byte to GATE, waits until it can read one there, or its end, and closes it; -1: nothing. */
+void hl_wait_at_gate(int gate);
 
 /* Replaces closed standard descriptors by ones that cannot be read or written: else the next opened file would get a standard
    number, and receive messages.  An executed program finds them closed. */

@@ -50,7 +50,7 @@ struct start {
 };
 
 static bool wants_lines(const struct start *start) {
-    return start->options.verbose >= 1 || isatty(STDERR_FILENO);
+    return !hl_output.is_quiet && (start->options.verbose >= 1 || isatty(STDERR_FILENO));
 }
 
 static bool is_bare(const struct start *start) { return start->is_in_place || start->stop != NULL; }
@@ -68,7 +68,7 @@ static void start_exec_stop(struct start *start) {
     char *reason = hl_start_exec_stop(&start->stop, &start->program, &start->options, NULL);
     start->has_told = reason != NULL && wants_lines(start);
     if (start->has_told)
-        hl_warn("%s: not at the exec stop: %s", start->name, reason);
+        hl_note("%s: not at the exec stop: %s", start->name, reason);
     free(reason);
 }
 
@@ -87,13 +87,6 @@ static void choose_bare(struct start *start) {
 }
 
 /* --- with libhugeld.so --- */
-
-/* Why LIBRARY, as hl_find_library found it, can't be preloaded; HL_MOVED if it can. */
-static enum hl_reason check_library(const char *library) {
-    if (library == NULL)
-        return HL_REASON_NO_LIBRARY;
-    return strpbrk(library, " :") != NULL ? HL_REASON_LIBRARY_PATH : HL_MOVED;
-}
 
 /* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of program, and each
    dynamic linker takes its own ($LIB), so that 32-bit children print no error. */
@@ -116,8 +109,10 @@ static void choose_preload(struct start *start) {
     start->reason = hl_check_preload(&start->program);
     if (start->reason == HL_REASON_STATIC && start->request->run.children)
         start->reason = HL_MOVED; /* it passes the variables on */
-    if (start->reason == HL_MOVED)
-        start->reason = check_library(library);
+    if (start->reason == HL_MOVED && library == NULL)
+        start->reason = HL_REASON_NO_LIBRARY;
+    else if (start->reason == HL_MOVED && strpbrk(library, " :") != NULL)
+        start->reason = HL_REASON_LIBRARY_PATH;
     start->is_preloaded = start->reason == HL_MOVED;
     if (start->is_preloaded)
         set_preload(library);
@@ -146,21 +141,15 @@ static bool is_usable(const struct hl_elf_file *file, const struct hl_options *o
     return image >= 0;
 }
 
-/* A preloaded library takes some address space, which the program may lack in the end. */
-static bool has_address_space(void) {
-    struct rlimit all;
-    return getrlimit(RLIMIT_AS, &all) == 0 && all.rlim_cur == RLIM_INFINITY;
-}
-
 /* Whether a store knows FILE, and libhugeld.so could map its image, since it is always at the same address.  If a reason would be
    printed or strict=on applies, true also if the library cannot be preloaded. */
 static bool is_preloadable(const struct hl_elf_file *file, const struct hl_options *options) {
-    struct hl_geometry geometry;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    struct hl_geometry geometry = hl_read_geometry();
+    struct rlimit all; /* a preloaded library takes addresses, which the program may lack in the end */
+    bool is_limited = getrlimit(RLIMIT_AS, &all) != 0 || all.rlim_cur != RLIM_INFINITY;
     bool is_quiet = options->verbose == 0 && options->strict == 0;
     return !hl_gets_any_address(file, &geometry) && hl_is_in_store(file->fd, options) &&
-           (!is_quiet ||
-            (hl_check_file(file) == HL_MOVED && has_address_space() && is_usable(file, options)));
+           (!is_quiet || (hl_check_file(file) == HL_MOVED && !is_limited && is_usable(file, options)));
 }
 
 /* For a program that is not bare: whether libhugeld.so may find an image of the executable, which "ld.so PROGRAM" names, and it is
@@ -225,7 +214,7 @@ static void choose_linker(struct start *start) {
     if (reason != NULL) {
         choose_preload(start);
         if (start->reason == HL_MOVED)
-            hl_warn("%s: %s; libhugeld.so is preloaded instead", start->name, reason);
+            hl_note("%s: %s; libhugeld.so is preloaded instead", start->name, reason);
     } else if (objects == NULL || objects[0] == '\0') {
         setenv("LD_HUGEPAGES", "main", 1); /* without this the linker moves nothing */
     }
@@ -337,11 +326,11 @@ static int tell_of_children(const struct start *start) {
     if (reason == HL_MOVED)
         return 0;
     char *why = hl_explain_reason(reason, start->pie != NULL ? start->pie : start->program.path);
-    hl_warn("%s: %s%s%s", start->name,
-            is_refused                  ? ""
-            : start->reason == HL_MOVED ? "some of what it starts stays as it is: "
-                                        : "what it starts stays as it is: ",
-            why, is_refused ? "; " HL_STRICT_SENTENCE : "");
+    if (is_refused)
+        hl_warn("%s: %s; " HL_STRICT_SENTENCE, start->name, why);
+    else
+        hl_note("%s: %s stays as it is: %s", start->name,
+                start->reason == HL_MOVED ? "some of what it starts" : "what it starts", why);
     free(why);
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
@@ -354,8 +343,10 @@ static int tell(const struct start *start) {
     bool is_fine = start->reason == HL_MOVED && !start->is_as_it_is;
     if (start->reason != HL_MOVED && start->acts) {
         char *why = hl_explain_reason(start->reason, start->program.path);
-        hl_warn("%s: %s%s%s", start->name, start->is_strict ? "" : "started as it is: ", why,
-                start->is_strict ? "; " HL_STRICT_SENTENCE : "");
+        if (start->is_strict)
+            hl_warn("%s: %s; " HL_STRICT_SENTENCE, start->name, why);
+        else
+            hl_note("%s: started as it is: %s", start->name, why);
         free(why);
     } else if (start->is_as_it_is && (start->is_strict || (!start->has_told && wants_lines(start)))) {
         explain_in_child(start);
@@ -363,23 +354,13 @@ static int tell(const struct start *start) {
         is_fine = explain_in_child(start);
     } else if (start->request->run.via == HL_VIA_AUTO && start->stop != NULL && names_others &&
                !start->is_preloaded && verbose) {
-        hl_warn("%s: %s; %s", start->name, hl_reason_sentence(HL_REASON_NO_LIBRARY_IMAGE),
+        hl_note("%s: %s; %s", start->name, hl_reason_sentence(HL_REASON_NO_LIBRARY_IMAGE),
                 hl_reason_remedy(HL_REASON_NO_LIBRARY_IMAGE));
     }
     return start->is_strict && !is_fine ? HL_EXIT_NOT_FOUND : 0;
 }
 
 /* --- the program --- */
-
-static void wait_at_gate(int gate) {
-    char byte = 0;
-    if (gate < 0)
-        return;
-    if (write(gate, &byte, 1) == 1)
-        while (read(gate, &byte, 1) < 0 && errno == EINTR)
-            ;
-    close(gate);
-}
 
 /* Becomes the shell with the file at PATH, as glibc's execvp(3) does where the kernel cannot execute it, and musl's does not. */
 static void become_shell(char *path, char **argv) {
@@ -433,7 +414,7 @@ int hl_start_program(const struct hl_request *request) {
         choose(&start);
         code = tell(&start);
         if (code == 0)
-            wait_at_gate(request->gate);
+            hl_wait_at_gate(request->gate);
         if (code == 0)
             code = become_program(&start);
     } else {

@@ -35,6 +35,16 @@ def second(world, name="second"):
     return path
 
 
+def test_verbose(world):
+    """list names the list of each file and its image, apply also what stays as it is."""
+    world.lists("mine", APP)
+    done(world.hugeld("apply"))
+    assert f"{APP}: image, as before\n" in done(world.hugeld("apply", "-v")) and APP not in done(world.hugeld("apply"))
+    assert ".list" not in done(world.hugeld("list"))
+    more = done(world.hugeld("list", "-v"))
+    assert f"    {APP} in /etc/hugeld/enabled.d/mine.list\n" in more and re.search(rf"^    {SYSTEM}/0x.*/app$", more, re.M), more
+
+
 # --- desired state ---
 
 def test_entry_that_is_taken_out(world):

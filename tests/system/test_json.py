@@ -113,6 +113,17 @@ def test_survey(tmp_path):
         helpers.end_process(process)
 
 
+def test_image(builder, tmp_path):
+    compare("image", [hugeld_json("image", builder.executable("nopie"), tmp_path / "out")])
+
+
+def test_perf_map(builder, library, pause_library, pool, tmp_path):
+    pool(64)
+    app = builder.executable("nopie")
+    with helpers.paused([app], helpers.preload(library, pause_library), app.name) as process:
+        compare("perf-map", [hugeld_json("perf-map", f"--output={tmp_path}/map", process.pid)], {"error", "error.message"})
+
+
 def test_lists(builder, root, tmp_path):
     """In a mount namespace with a /run, /etc and /dev/shm of its own."""
     script = """

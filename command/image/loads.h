@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The program headers with which an executable's image is executed. */
-#ifndef HL_ROWS_H
-#define HL_ROWS_H
+#ifndef HL_LOADS_H
+#define HL_LOADS_H
 
 #include "command/lib/elf-file.h"
 
@@ -13,6 +13,6 @@ uint32_t hl_find_trap(unsigned machine);
    becomes PT_NULL, and none is empty.  The caller sets p_offset, which is no longer right.  Nothing changes in a library, which is
    never executed, if a read-only segment has zeros that are not in the file, and if the traps for the room between segments are
    unknown. */
-void hl_join_rows(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct hl_geometry *geometry);
+void hl_merge_loads(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
 #endif

@@ -11,13 +11,13 @@
    PT_LOADs that share a page (patchelf) get the borders that hl_read_segments gives them.  A PT_LOAD that text replaces as a whole
    becomes PT_NULL.  It may not be empty instead: the kernel maps a static PIE at address 0
    if its first PT_LOAD is empty. */
-#include "command/image/rows.h"
+#include "command/image/loads.h"
 #include "elf/image.h"
 #include "elf/plan.h"
 
 #include <string.h>
 
-struct row {
+struct load {
     uint64_t start, end; /* it is empty if they are the same */
     bool is_text;
 };
@@ -39,29 +39,30 @@ static bool has_zeros(const struct hl_object *object) {
     return false;
 }
 
-/* Extends ROW over the huge pages with text that it overlaps. */
-static void widen(struct row *row, const struct hl_plan *plan, const struct hl_segment *segment) {
+/* Extends LOAD over the huge pages with text that it overlaps. */
+static void widen(struct load *load, const struct hl_plan *plan, const struct hl_segment *segment) {
     for (unsigned i = 0; i < plan->n_spans; i++) {
         const struct hl_span *span = &plan->span[i];
         if (span->kind != HL_TEXT || hl_segment_overlap(segment, span->start, span->end) == 0)
             continue;
-        row->start = span->start < row->start ? span->start : row->start;
-        row->end = span->end > row->end ? span->end : row->end;
+        load->start = span->start < load->start ? span->start : load->start;
+        load->end = span->end > load->end ? span->end : load->end;
     }
 }
 
-/* Takes TEXT's range away from ROW. */
-static void cut(struct row *row, const struct row *text) {
-    if (text->start <= row->start && text->end > row->start)
-        row->start = text->end;
-    if (text->end >= row->end && text->start < row->end)
-        row->end = text->start;
-    if (row->end < row->start)
-        row->end = row->start;
+/* Takes TEXT's range away from LOAD. */
+static void cut(struct load *load, const struct load *text) {
+    if (text->start <= load->start && text->end > load->start)
+        load->start = text->end;
+    if (text->end >= load->end && text->start < load->end)
+        load->end = text->start;
+    if (load->end < load->start)
+        load->end = load->start;
 }
 
 /* Finds the new range of each segment of OBJECT. */
-static void find_rows(struct row *row, const struct hl_object *object, const struct hl_geometry *geometry) {
+static void find_loads(struct load *load, const struct hl_object *object,
+                       const struct hl_geometry *geometry) {
     struct hl_options options;
     struct hl_plan plan;
     hl_default_options(&options);
@@ -69,27 +70,29 @@ static void find_rows(struct row *row, const struct hl_object *object, const str
     hl_plan_object(&plan, object, &options, geometry);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
-        row[i] = (struct row){segment->start, segment->end, is_read_only(segment) && (segment->flags & PF_X)};
-        if (row[i].is_text)
-            widen(&row[i], &plan, segment);
+        load[i] =
+            (struct load){segment->start, segment->end, is_read_only(segment) && (segment->flags & PF_X)};
+        if (load[i].is_text)
+            widen(&load[i], &plan, segment);
     }
     for (unsigned i = 0; i < object->n_segments; i++)
-        for (unsigned j = 0; j < object->n_segments && row[i].is_text; j++) {
+        for (unsigned j = 0; j < object->n_segments && load[i].is_text; j++) {
             if (j == i || !is_read_only(&object->segment[j]))
                 continue;
-            if (row[j].is_text && j > i && row[j].start < row[i].end && row[j].end > row[i].end)
-                row[i].end = row[j].end; /* one huge page has the end of one and the beginning of the other */
-            cut(&row[j], &row[i]);
+            if (load[j].is_text && j > i && load[j].start < load[i].end && load[j].end > load[i].end)
+                load[i].end =
+                    load[j].end; /* one huge page has the end of one and the beginning of the other */
+            cut(&load[j], &load[i]);
         }
 }
 
-void hl_join_rows(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct hl_geometry *geometry) {
+void hl_merge_loads(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct hl_geometry *geometry) {
     struct hl_object object;
-    struct row row[HL_SEGMENTS_MAX] = {{0}};
+    struct load load[HL_SEGMENTS_MAX] = {{0}};
     if (strcmp(hl_elf_type(file), "dso") == 0 || hl_find_trap(file->header.e_machine) == 0 ||
         hl_load_object(&object, file, "", 0, geometry) != 0 || has_zeros(&object))
         return;
-    find_rows(row, &object, geometry);
+    find_loads(load, &object, geometry);
     unsigned number = object.n_segments;
     for (size_t i = file->phnum; i-- > 0;) {
         Elf64_Phdr *ph = &phdr[i];
@@ -98,7 +101,7 @@ void hl_join_rows(Elf64_Phdr *phdr, const struct hl_elf_file *file, const struct
         bool is_dropped = number < object.n_segments && ph->p_vaddr >= object.segment[number].start;
         number -= !is_dropped;
         const struct hl_segment *segment = &object.segment[number];
-        const struct row *of = &row[number];
+        const struct load *of = &load[number];
         if (is_dropped || of->start == of->end) {
             memset(ph, 0, sizeof *ph); /* PT_NULL */
             continue;
