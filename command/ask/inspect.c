@@ -7,9 +7,9 @@
 
    If an image would be mapped (image/find.c), the plan is that for an image. */
 #include "command/command.h"
+#include "command/ask/parts.h"
 #include "command/lib/common.h"
 #include "command/lib/flags.h"
-#include "command/ask/draw.h"
 #include "command/image/driver.h"
 #include "command/image/find.h"
 #include "command/lib/file-plan.h"
@@ -266,31 +266,10 @@ static void print_plan(const struct inspection *inspection, const json_t *answer
                             : "  a private copy takes {pool_pages} page{pool_pages:s} of the pool");
 }
 
-/* Draws the plan.  Each span has the mark and the name of the backend that the options want for it; whether data was written is only
-   known in a process. */
-static void draw_plan(const struct inspection *inspection) {
-    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "image"};
-    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE};
-    struct hl_drawing drawing = {.huge_page_bytes = inspection->plan.geometry.huge_page_bytes};
-    for (unsigned i = 0; i < inspection->plan.plan.n_spans; i++) {
-        const struct hl_span *span = &inspection->plan.plan.span[i];
-        bool is_copy = span->kind == HL_TEXT || span->kind == HL_RODATA,
-             is_written = span->kind == HL_DATA && inspection->options.data == HL_DATA_AUTO;
-        unsigned backend = is_copy ? inspection->options.backend : HL_BACKEND_THP;
-        char *words = hl_xasprintf("%s, %s", hl_kind_name(span->kind),
-                                   is_written ? "thp, if most of it is written by then" : names[backend]);
-        hl_add_stretch(&drawing, span->start, span->end, marks[backend], hl_span_bytes(span), words);
-        free(words);
-    }
-    hl_add_small_stretches(&drawing, inspection->part, inspection->n_parts);
-    hl_finish_drawing(&drawing);
-}
-
-/* Prints the map, the moved parts, and the parts of each segment that stay, and why. */
-static void print_parts(const struct inspection *inspection, const json_t *plan) {
+/* Prints the moved parts, and the parts of each segment that stay, and why. */
+static void print_parts(const json_t *plan) {
     size_t i, j;
     json_t *span, *segment, *small;
-    draw_plan(inspection);
     json_array_foreach(json_object_get(plan, "spans"), i, span)
         hl_print_fields(span, "    {start:x}-{end:x} {flags} {kind:-6} {pages:6} page{pages:s}");
     json_array_foreach(json_object_get(plan, "segments"), i, segment) {
@@ -325,7 +304,7 @@ static void print_answer(const struct inspection *inspection, const json_t *answ
     if (is_planned && (inspection->verdict.best != HL_WAY_NOTHING || hl_count_pages(&plan->plan) > 0))
         print_plan(inspection, answer);
     if (is_planned)
-        print_parts(inspection, json_object_get(answer, "plan"));
+        print_parts(json_object_get(answer, "plan"));
     if (plan->reason != 0 && plan->object.n_segments == 0)
         hl_print_fields(answer, "    stays: {plan.sentence}{plan.remedy:()}");
 }

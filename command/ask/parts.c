@@ -82,18 +82,24 @@ static void explain_part(struct hl_part *part, const struct alternatives *all) {
     part->sentence = part->reason == HL_MOVED ? "outside whole huge pages" : hl_reason_sentence(part->reason);
 }
 
+/* Lowers *LIMIT to CANDIDATE, if that is between AT and it. */
+static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
+    if (candidate > at && candidate < *limit)
+        *limit = candidate;
+}
+
 static void lower_to_spans(uint64_t *limit, const struct hl_plan *plan, uint64_t at) {
     for (unsigned i = 0; i < plan->n_spans; i++) {
-        hl_lower_to(limit, plan->span[i].start, at);
-        hl_lower_to(limit, plan->span[i].end, at);
+        lower_to(limit, plan->span[i].start, at);
+        lower_to(limit, plan->span[i].end, at);
     }
 }
 
 /* The next address after AT, in SEGMENT, where another part may begin. */
 static uint64_t find_change(const struct alternatives *all, const struct hl_segment *segment, uint64_t at) {
     uint64_t limit = segment->end;
-    hl_lower_to(&limit, all->object->relro_start, at);
-    hl_lower_to(&limit, all->object->relro_end, at);
+    lower_to(&limit, all->object->relro_start, at);
+    lower_to(&limit, all->object->relro_end, at);
     lower_to_spans(&limit, all->plan, at);
     for (size_t i = 0; i < N_SETTINGS; i++)
         lower_to_spans(&limit, &all->with[i], at);

@@ -6,12 +6,6 @@
 #include "command/lib/file-plan.h"
 #include "elf/reason.h"
 
-/* Lowers *LIMIT to CANDIDATE, if that is between AT and it. */
-static inline void hl_lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
-    if (candidate > at && candidate < *limit)
-        *limit = candidate;
-}
-
 /* A part of a segment that is planned as one: to be moved, or to stay for one reason. */
 struct hl_part {
     uint64_t start, end;

@@ -15,7 +15,7 @@
 #include "command/lib/common.h"
 #include "command/lib/flags.h"
 #include "command/lib/remedy.h"
-#include "command/ask/draw.h"
+#include "command/ask/parts.h"
 #include "elf/context.h"
 #include "elf/kernel.h"
 #include "elf/maps.h"
@@ -456,54 +456,54 @@ static json_t *make_process(const struct snapshot *snapshot) {
 
 /* --- in text --- */
 
-static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
-                       const struct range *range) {
-    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE, HL_MARK_FILE};
-    struct hl_range part = clip(range, object, drawing->huge_page_bytes);
-    uint64_t at = part.start, bytes = part.end - part.start;
-    bool is_untouched = is_rest_untouched(range->region);
-    char *words = hl_xasprintf("%s, %s", hl_kind_name(range->kind), backend_names[range->backend]);
-    char *rest = hl_xasprintf("%s%s", words,
-                              !range->is_known
-                                  ? ", and small pages; where cannot be known (Linux 6.7 and later say it)"
-                              : is_untouched ? ""
-                                             : ": on small pages now, or not touched yet");
-    if (!range->is_known)
-        hl_add_stretch(drawing, part.start, part.end, HL_MARK_PARTS,
-                       range->huge_bytes < bytes ? range->huge_bytes : bytes, rest);
-    for (size_t i = 0; range->is_known && i <= range->n_runs; i++) {
-        const struct hl_range run = i < range->n_runs ? range->run[i] : (struct hl_range){part.end, part.end};
-        hl_add_stretch(drawing, at, run.start, is_untouched ? HL_MARK_UNTOUCHED : HL_MARK_SMALL, 0, rest);
-        hl_add_stretch(drawing, run.start, run.end, marks[range->backend], run.end - run.start, words);
-        at = run.end;
+/* The bytes of PART that are huge; *IS_MOVED: it lies in memory with huge pages. */
+static uint64_t count_huge(const struct tally *tally, const struct hl_part *part, uint64_t page,
+                           bool *is_moved) {
+    uint64_t bytes = 0;
+    *is_moved = false;
+    for (size_t i = 0; i < tally->n_ranges; i++) {
+        const struct range *range = &tally->range[i];
+        struct hl_range own = clip(range, &tally->loaded->object, page);
+        uint64_t both = hl_overlap(own.start, own.end, part->start, part->end);
+        *is_moved = *is_moved || both > 0;
+        for (size_t j = 0; range->is_known && j < range->n_runs; j++)
+            bytes += hl_overlap(range->run[j].start, range->run[j].end, part->start, part->end);
+        if (!range->is_known) /* where they are cannot be known before Linux 6.7 */
+            bytes += range->huge_bytes < both ? range->huge_bytes : both;
     }
-    free(rest);
-    free(words);
+    return bytes;
 }
 
-/* The small parts and their reasons are those of the plan with the options that the process was started with.  Writable data that is
-   in the plan stays by default unless it was written to at startup; text has other reasons. */
-static void draw_tally(const struct snapshot *snapshot, const struct tally *tally) {
+/* What is on small pages, a line for each reason: those of the plan with the options that the process was started with.  Writable
+   data that is in the plan stays by default unless it was written to at startup; text has other reasons. */
+static void print_small(const struct snapshot *snapshot, const struct tally *tally) {
     const struct hl_object *object = &tally->loaded->object;
-    const struct hl_options *options = &snapshot->options;
     struct hl_geometry geometry = snapshot->geometry;
     struct hl_plan plan;
-    struct hl_part *parts;
-    hl_fit_geometry(&geometry, options, &hl_system_roots);
-    struct hl_drawing drawing = {.huge_page_bytes = geometry.huge_page_bytes,
-                                 .why_not_moved = tally->why_small};
-    hl_plan_object(&plan, object, options, &geometry);
-    for (size_t i = 0; i < tally->n_ranges; i++)
-        draw_range(&drawing, object, &tally->range[i]);
-    size_t n_parts = hl_list_parts(&parts, object, &plan, options, &geometry);
-    for (size_t i = 0; i < n_parts && options->data == HL_DATA_AUTO; i++) {
-        const struct hl_segment *segment = &object->segment[parts[i].segment];
-        if (parts[i].sentence == NULL && (segment->flags & PF_W) && parts[i].start < segment->file_end)
-            parts[i].sentence = hl_reason_sentence(HL_REASON_DATA_AUTO);
+    struct hl_part *part;
+    json_t *bytes = json_object(), *sum;
+    const char *why;
+    hl_fit_geometry(&geometry, &snapshot->options, &hl_system_roots);
+    hl_plan_object(&plan, object, &snapshot->options, &geometry);
+    size_t n = hl_list_parts(&part, object, &plan, &snapshot->options, &geometry);
+    for (size_t i = 0; i < n; i++) {
+        const struct hl_segment *segment = &object->segment[part[i].segment];
+        bool is_moved, is_data = segment->flags & PF_W && part[i].start < segment->file_end;
+        uint64_t small = part[i].end - part[i].start;
+        small = hl_subtract(small, count_huge(tally, &part[i], geometry.huge_page_bytes, &is_moved));
+        why = is_moved                                            ? "not huge now, or not touched yet"
+              : part[i].sentence != NULL                          ? part[i].sentence
+              : is_data && snapshot->options.data == HL_DATA_AUTO ? hl_reason_sentence(HL_REASON_DATA_AUTO)
+                                                                  : tally->why_small;
+        if (small > 0)
+            json_object_set_new(
+                bytes, why,
+                json_integer(json_integer_value(json_object_get(bytes, why)) + (json_int_t)small));
     }
-    hl_add_small_stretches(&drawing, parts, n_parts);
-    hl_finish_drawing(&drawing);
-    free(parts);
+    json_object_foreach(bytes, why, sum)
+        hl_print("    %lld KiB on small pages: %s", (json_integer_value(sum) + 1023) / 1024, why);
+    json_decref(bytes);
+    free(part);
 }
 
 /* "node 0: 4096 KiB, node 1: 2048 KiB", or "" if no node is known.  The caller frees it. */
@@ -524,7 +524,7 @@ static void print_object(const struct snapshot *snapshot, const struct tally *ta
     free(now);
     if (tally->text_untouched_bytes > 0)
         hl_print_fields(object, "    {text_untouched_bytes:KiB} of the text are not touched yet");
-    draw_tally(snapshot, tally);
+    print_small(snapshot, tally);
     if (tally->n_ranges == 0)
         return;
     hl_print_fields(object, "    Private_Hugetlb {private_hugetlb_bytes:KiB}, Shared_Hugetlb "

@@ -440,6 +440,10 @@ def test_status(builder, library, pause_library, pool, thp, backend):
     assert sum(n["bytes"] for n in main["nodes"]) == 6 * helpers.HUGE
     assert told["own"]["hugetlb_bytes"] == told["own"]["thp_bytes"] == 0
     assert "100.0 %" in words.stdout and words.returncode == 0
+    segments = hugeld_json("inspect", app)["files"][0]["plan"]["segments"]
+    small = sum(int(s["end"], 16) - int(s["start"], 16) - s["covered_bytes"] for s in segments) / 1024
+    reasons = re.findall(r"^    (\d+) KiB on small pages: ", words.stdout.partition("  /")[2].partition("\n  /")[0], re.M)
+    assert reasons and 0 <= sum(map(int, reasons)) - small < len(reasons)  # each line rounds up
 
 
 @pytest.mark.parametrize("patterns,options,words", [
