@@ -209,7 +209,7 @@ def test_what_cannot_be_enabled(world, what):
     name = {"small": "/bin/true", "user's": APP, "nothing": "/run/none", "unit": "none.service"}[what]
     if what == "user's":
         world.path(APP).chmod(0o777)
-    words = {"small": "", "user's": "users other than root", "nothing": "No such file", "unit": "ExecStart="}[what]
+    words = {"small": "", "user's": "users other than root", "nothing": "No such file", "unit": "systemd does not run here; enable the service's program"}[what]
     refused(world.run(HUGELD, "enable", name), name, words)
     assert listed(world) == [] and world.left() == []
 
