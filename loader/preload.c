@@ -121,11 +121,9 @@ static void begin_at(const char *const *envp) {
     void *stack_end = is_idle ? NULL : hl_make_room(&start.context);
     if (is_idle)
         move_objects(&start);
-    else if (stack_end == NULL)
-        start.status = drop_objects(&start);
-    else if (!start.context.others_ran)
+    else if (stack_end != NULL && !start.context.others_ran)
         hl_switch_stack(move_objects, &start, stack_end);
-    else if (!hl_call_on_stack(move_objects, &start, stack_end))
+    else if (stack_end == NULL || !hl_call_on_stack(move_objects, &start, stack_end))
         start.status = drop_objects(&start);
     hl_end(&start.context);
     if (start.status != 0)

@@ -159,7 +159,7 @@ static bool read_work(const struct toggle *toggle, double *units, double *ms) {
 
 /* The same, as soon as the number has changed: it may be one of some time ago, but then it has just been brought up to date. */
 static bool read_work_at_step(const struct toggle *toggle, double *units, double *ms) {
-    double begun = hl_now_ms(), first;
+    double begun = hl_now_ms(), first = 0;
     bool fine = read_work(toggle, &first, ms);
     *units = first;
     while (fine && *units == first && hl_now_ms() - begun < STEP_MS) {

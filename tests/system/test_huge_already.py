@@ -2,7 +2,6 @@
 """Text that the page cache has on huge pages already is left alone by backend=auto, and by nothing else: a copy would take memory
 and time without a gain."""
 
-import ctypes
 import os
 import re
 

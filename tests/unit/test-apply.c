@@ -28,7 +28,8 @@ static void t_fail_for_a_week(enum hl_result result, bool is_partial) {
     struct hl_present present = t_first;
     double last = 0, delay = 0;
     size_t attempts = 0;
-    for (present.uptime = 60; present.uptime <= 7 * T_DAY; present.uptime += 60) {
+    for (unsigned minute = 1; minute <= 7 * 24 * 60; minute++) {
+        present.uptime = 60.0 * minute;
         if (!hl_is_attempt_due(&record, &present))
             continue;
         assert_float_equal(present.uptime - last, attempts == 0 ? 60 : delay, 1e-9);

@@ -120,7 +120,7 @@ static void test_window(void **state) {
     (void)state;
     struct hl_survey survey;
     for (unsigned i = 0; i <= 60; i++) {
-        struct t_sample sample = t_sample_in("/a", 4096 * i, T_PAGE);
+        struct t_sample sample = t_sample_in("/a", UINT64_C(4096) * i, T_PAGE);
         sample.ms = 5 * i;
         t_add(sample, 1);
     }
