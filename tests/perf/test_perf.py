@@ -2,7 +2,6 @@
 """perf (event cpu-clock:u) names the functions of moved text, and its call chains are complete: of a known program, so that nothing
 hangs on how perf draws its samples.  Which names a map has, and all its lines, are the subject of tests/perf-maps."""
 
-
 import pytest
 
 import helpers
