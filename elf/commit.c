@@ -284,8 +284,6 @@ static bool is_untouched(const struct commit *c, unsigned i, int claimed) {
 static bool is_changed(const struct commit *c, const struct step *step) {
     struct hl_maps now;
     uint64_t end = step->at + step->bytes;
-    if (!is_read_only(c, step))
-        return false;
     if (check_pages(c, step->at, step->bytes) == HL_REASON_TEXT_MODIFIED)
         return true;
     if (hl_read_maps(&now, step->at, end, c->context->probed.status.filters == 0) != 0)
@@ -327,17 +325,27 @@ static bool map_again(const struct commit *c, unsigned i) {
     return is_back;
 }
 
-static void return_old(struct commit *c) {
-    const struct hl_move *move = c->work->move;
+/* Whether the place of STEP has the old pages still: read-only ones are moved without unmapping that, and are a file's. */
+static bool has_old_pages(const struct commit *c, const struct step *step) {
+    return !c->work->move[step->span].tried && is_read_only(c, step);
+}
+
+/* Brings back what is aside.  0, or HL_REASON_LOST: the kernel refuses to. */
+static int return_old(struct commit *c) {
+    struct hl_move *move = c->work->move;
+    int result = 0;
     for (size_t i = c->n_steps; i-- > 0;) {
         struct step *step = &c->step[i];
         if (step->aside == 0 || move[step->span].placed || move[step->span].reason == HL_REASON_LOST)
             continue;
-        if (!move[step->span].tried && is_changed(c, step))
+        if (has_old_pages(c, step) && is_changed(c, step))
             continue;
         if (!hl_is_error(hl_return_mapping(step->aside, step->bytes, step->at)))
             step->aside = 0;
+        else if (!has_old_pages(c, step))
+            result = move[step->span].reason = HL_REASON_LOST;
     }
+    return result;
 }
 
 /* RESULT is the reason.  Returns it, or LOST, or 0 if a span stays in place; then the others have the reason. */
@@ -353,7 +361,8 @@ static int roll_back(struct commit *c, int result) {
             result = move[i].reason = HL_REASON_LOST;
         any = any || move[i].placed;
     }
-    return_old(c);
+    if (return_old(c) != 0)
+        result = HL_REASON_LOST;
     if (!any || result == HL_REASON_LOST)
         return result;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)

@@ -301,12 +301,11 @@ static int explain_mapping(long result, int image) {
 static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
                     int prot, int image, uint64_t offset, int file) {
     const struct hl_maps *was = hl_is_certain(context, &work->object) ? NULL : &work->maps;
-    long at = -ENOMEM;
-    for (int i = 0; hl_is_error(at) && i < 2; i++)
-        at = hl_mmap(part->start, hl_span_bytes(part), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, image,
-                     offset);
+    long at = hl_mmap(part->start, hl_span_bytes(part), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, image,
+                      offset);
     if (!hl_is_error(at))
         return 0;
+    /* It is not tried again: another thread may have mapped something where it has left a hole. */
     int result = hl_map_again(&work->object, file, was, part, false, prot);
     return result != 0 ? result : explain_mapping(at, image);
 }

@@ -63,7 +63,7 @@
 #define MARK 4711
 #define HUGE_BYTES ((word)2 << 20)
 #define SECONDS 60
-#define FAULTS_MAX 8
+#define FAULTS_MAX 16
 #define RANGES_MAX 16
 #define CALLS_MAX 8192
 #define THREADS_MAX 64

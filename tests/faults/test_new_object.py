@@ -83,3 +83,15 @@ def test_another_thread_was_faster(one):
     with one.inject() as inject:
         for fault in last_moves(one):
             check_lost(one, inject.run(fault._replace(how="steal")))
+
+
+@pytest.mark.check_all
+def test_no_way_back(sweep):
+    """What is aside does not come back, however often that is tried: the program ends with a line, and does not run on over a hole."""
+    one = sweep("start-hugetlb")
+    moves = [call for call in one.good.calls if call[0] == "mremap"]
+    faults = [Fault(*moves[-1], moves.count(moves[-1]) + i, "fail", "ENOMEM") for i in range(1 + 3 * TRIES)]
+    with one.inject() as inject:
+        outcome = inject.run(*faults)
+    assert outcome.status == 127 and not outcome.looks, outcome
+    assert "stays: a failed system call unmapped it" in outcome.err
