@@ -106,7 +106,7 @@ static bool are_all_unmodified(const struct hl_context *context, const struct hl
    not, each span is asked for alone. */
 static bool may_be_special(const struct hl_context *context, const struct hl_work *work) {
     const struct hl_plan *plan = &work->plan;
-    bool may_be = context->others_ran || (context->probed.status.has_locked && !context->has_started);
+    bool may_be = context->others_ran || (context->probed.status.has_locked && !context->is_after_startup);
     return may_be && plan->n_spans > 0 &&
            hl_check_flags(plan->span[0].start, plan->span[plan->n_spans - 1].end) != 0;
 }
@@ -169,7 +169,7 @@ bool hl_is_just_executed(const struct hl_context *context, const struct hl_objec
     bool is_one_piece = true;
     for (unsigned i = 1; i < object->n_segments; i++)
         is_one_piece = is_one_piece && object->segment[i - 1].end_page == object->segment[i].first_page;
-    return object->is_main && context->is_executed && !context->others_ran && !context->has_started &&
+    return object->is_main && context->is_executed && !context->others_ran && !context->is_after_startup &&
            is_one_piece;
 }
 
@@ -183,7 +183,7 @@ int hl_look_at_object(const struct hl_context *context, struct hl_work *work) {
     return result;
 }
 
-bool hl_is_certain(const struct hl_context *context, const struct hl_object *object) {
+bool hl_needs_no_maps(const struct hl_context *context, const struct hl_object *object) {
     return hl_holds_its_place(object) || hl_is_just_executed(context, object);
 }
 
@@ -198,8 +198,8 @@ int hl_check_pages(const struct hl_context *context, const struct hl_work *work)
 }
 
 int hl_check_object(struct hl_context *context, struct hl_work *work) {
-    bool is_certain = hl_is_certain(context, &work->object) && work->maps.n == 0;
-    int result = is_certain ? 0 : hl_look_at_object(context, work);
+    bool needs_no_maps = hl_needs_no_maps(context, &work->object) && work->maps.n == 0;
+    int result = needs_no_maps ? 0 : hl_look_at_object(context, work);
     if (result == 0 && context->probed.pagemap < 0)
         context->probed.pagemap = hl_open_pagemap();
     bool are_unmodified = result == 0 && are_all_unmodified(context, work);
@@ -208,7 +208,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
         const struct hl_span *span = &work->plan.span[i];
         if (!is_waiting(work, i))
             continue;
-        if (!is_certain)
+        if (!needs_no_maps)
             result = check_mappings(&work->maps, &work->object, span, false);
         if (result == 0 && !are_unmodified && !hl_is_writable(span))
             result = check_source(context, &work->object, span);
@@ -216,7 +216,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
             result = hl_check_flags(span->start, span->end);
         if (result == 0)
             result = choose_protection(&work->move[i], span);
-        if (hl_is_writable(span)) { /* it stays alone */
+        if (hl_is_writable(span)) { /* only this span stays */
             work->move[i].reason = (enum hl_reason)result;
             result = 0;
         }

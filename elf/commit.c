@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 5, commit: the new memory of an object comes into place, all spans or none.
+/* Commit: the new memory of an object comes into place, all spans or none.
 
    Others may share this memory: threads, children of vfork, processes made by clone(CLONE_VM).  They execute the text that moves
    and call mmap meanwhile, so there is no moment without text, and no hole in which another mapping could land:
@@ -19,17 +19,18 @@
    is there.  A debugger's breakpoint is in the old place, which is looked at between the two.  On the way back text that
    others have changed in its place since (breakpoint, protection, seal) stays as they left it.
 
-   The second step is the same for all objects.  The first one, the way back, has another form where the dynamic linker or
-   the kernel has just mapped the object and its file is open: nobody changes what is there, so the file itself is what
-   is kept, and is mapped again (map-again.c).  That cannot serve for others, because a file does not tell what they have changed
-   meanwhile, data are not in it, and it may be gone or unreadable.  Nor can mappings aside serve for all: they have to be read first,
-   which a filter may forbid where an object is new, and take four calls for each mapping beside the ballast's fourteen.
+   The second step is the same for all objects.  The first one, the way back, has another form where the dynamic linker or the
+   kernel has just mapped the object and its file is open: only a tracer or a uprobe could change what is there, so the file
+   itself is what is kept, and is mapped again (map-again.c).  That cannot serve for others, because a file does not tell what
+   they have changed meanwhile, data are not in it, and it may be gone or unreadable.  Nor can mappings aside serve for all:
+   they have to be read first, which a filter may forbid where an object is new, and take four calls for each mapping beside
+   the ballast's sixteen.
 
-   What is aside comes back by mremap(MREMAP_FIXED), one mapping after the other: a call over several unmaps its destination and
-   then fails (6.1 and 6.12), or stops half-way (6.18).  They can come back over small or transparent huge pages, but nothing cuts a hugetlb mapping at
-   4 KiB.  So hugetlb spans with several old mappings are placed last, and one that is in place stays there if another such
-   span fails after it, which happens only where the kernel has no memory for page tables.  If nothing shares the memory, it is
-   unmapped first, and comes back as well.
+   What is aside comes back by mremap(MREMAP_FIXED), one mapping after the other: a call over several unmaps its destination
+   and then fails (6.1 and 6.12), or stops half-way (6.18).  They can come back over small or transparent huge pages, but
+   nothing cuts a hugetlb mapping at 4 KiB.  So hugetlb spans with several old mappings are placed last, and one that is in
+   place stays there if another such span fails after it, which happens only where the kernel has no memory for page tables.
+   If nothing shares the memory, it is unmapped first, and comes back as well.
 
    Writable data move only where nothing shares the memory (skip_data in move.c).  They leave a hole for the time, which is not seen
    then: with MREMAP_DONTUNMAP their pages would be the file's again, and the kernel would lose count of
@@ -41,8 +42,8 @@
 
    At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are held during the first step.
 
-   From the first step to the last this thread runs nothing but this file, with every signal blocked: it calls nothing outside the
-   core, whose own object is never moved.  Another thread that forks between the steps gives its child the mappings
+   From the first step to the last this thread runs nothing but the core, whose own object is never moved; signals are blocked if
+   other code has run before, which may have set handlers.  Another thread that forks between the steps gives its child the mappings
    that are aside, too. */
 #include "commit.h"
 #include "check.h"
@@ -406,7 +407,7 @@ static bool can_be_mapped_again(const struct hl_context *context, const struct h
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (!work->object.is_new && is_prepared(work, i) && hl_is_writable(&work->plan.span[i]))
             return false;
-    return hl_is_certain(context, &work->object) && work->object.file >= 0;
+    return hl_needs_no_maps(context, &work->object) && work->object.file >= 0;
 }
 
 /* An executable that has just begun was prepared without a look at its mappings. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 5, commit: the new memory comes into place. */
+/* Commit: the new memory comes into place. */
 #ifndef HL_COMMIT_H
 #define HL_COMMIT_H
 
 #include "context.h"
 
-/* Step 5, commit: all prepared spans of an object come into place, or none and everything is as it was
+/* Commit: all prepared spans of an object come into place, or none and everything is as it was
    before.  0, or the reason; HL_REASON_LOST: it must not be used, and the rest of it must not be unmapped. */
 int hl_commit_object(struct hl_context *context, struct hl_work *work);
 

@@ -30,8 +30,9 @@ struct hl_move {
     struct hl_area area; /* the new memory, and maybe address space around it */
     uint64_t memory;     /* its scratch address, span-sized and filled; 0: there is none, or it is in place */
     int memfd;           /* if mremap can't bring it: the MFD_HUGETLB to map; else -1 */
-    bool tried;          /* commit: the new memory is in place, or the call that brings it there failed */
-    bool placed;         /* commit: the new memory is in place */
+    bool
+        tried; /* commit: the call that brings the new memory into place was made, and may have changed that */
+    bool placed; /* commit: the new memory is in place */
 };
 
 /* A selected object and all decisions about it. */
@@ -69,25 +70,26 @@ struct hl_config {
 struct hl_probed {
     struct hl_descriptor_id standard_error; /* at the start */
     struct hl_kernel kernel;
-    bool knows_hugetlb;    /* KERNEL's hugetlb fields were probed; false again when objects come later: */
-    bool knows_execution;  /* the process may have restricted itself; the same for executable_memory */
-    bool knows_keeping;    /* the same for may_keep_mapping */
-    bool knows_sharing;    /* the same for is_shared */
+    /* hl_forget_process clears the next seven for objects that come later: the process may have restricted itself. */
+    bool knows_hugetlb;    /* KERNEL's hugetlb fields were probed */
+    bool knows_execution;  /* executable_memory was probed */
+    bool knows_keeping;    /* MAY_KEEP_MAPPING was probed */
+    bool knows_sharing;    /* IS_SHARED was found out */
+    bool knows_placement;  /* PLACEMENT was read */
+    bool has_no_store;     /* stores were looked for, and there are none */
+    bool status_holds;     /* STATUS was read, and nothing of the program has run since */
     bool may_keep_mapping; /* commit can move text aside */
-    bool knows_placement;
-    bool has_no_store; /* stores were looked for, and there are none; the same */
-    struct hl_status status;
-    bool status_holds; /* nothing of the program has run since it was read; */
-    int status_result; /* then hl_read_process_status returned this */
-    bool filters_are_known;
-    uint64_t filters; /* of system calls, when the status was read first */
     bool is_shared; /* others may use this memory: threads, and processes made by vfork or clone(CLONE_VM) */
     struct hl_placement placement;
-    long pagemap; /* descriptor, or a negated errno; hl_end closes it */
+    struct hl_status status;
+    int status_result; /* of hl_read_process_status, while STATUS_HOLDS */
+    bool filters_are_known;
+    uint64_t filters; /* of system calls, when the status was read first */
+    long pagemap;     /* descriptor, or a negated errno; hl_end closes it */
 };
 
-/* The status, the store, the file, its image, pagemap and the loader's. */
-#define HL_CLOSE_MAX 6
+/* The status, two stores, the file, its image, pagemap and the loader's; what finds no room is closed at once. */
+#define HL_CLOSE_MAX 7
 
 /* The settings, the facts, and the work in progress. */
 struct hl_context {
@@ -105,8 +107,8 @@ struct hl_context {
     unsigned n_small;    /* objects without a whole huge page that a wildcard selected at startup */
     bool
         is_busy; /* the linker's: work is in progress, or was in the parent when another thread forked this process */
-    bool is_executed; /* the kernel has mapped the executable from /proc/self/exe */
-    bool has_started; /* everything needed at startup is mapped: later objects are loaded by dlopen */
+    bool is_executed;      /* the kernel has mapped the executable from /proc/self/exe */
+    bool is_after_startup; /* everything needed at startup is mapped: later objects are loaded by dlopen */
     bool
         others_ran; /* other code than the dynamic linker's may have run since that loaded the present objects */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
@@ -114,7 +116,7 @@ struct hl_context {
 
 /* Whether strict=on ends the program for a failure now: only at startup. */
 static inline bool hl_is_strict(const struct hl_context *context) {
-    return context->config->options.strict && !context->has_started;
+    return context->config->options.strict && !context->is_after_startup;
 }
 
 /* Whether SPAN is writable data. */

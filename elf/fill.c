@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare: copies the contents of a span into its new memory.
+/* Prepare: copies the contents of a span into its new memory.
 
    Two things kill a program here if a bare load or store meets them: a huge page that was promised and is not
    there, and a page of the file that cannot be read (past the end of a truncated file, a bad block, a dead

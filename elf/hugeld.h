@@ -4,7 +4,7 @@
    The core is freestanding: it includes compiler headers, <elf.h>, kernel UAPI headers and itself, calls no
    library, touches no TLS and allocates nothing from the program's heap.
 
-   Results, everywhere: 0 is done, a positive value is an enum hl_reason (a decision, not an error), a
+   Results, unless a header says otherwise: 0 is done, a positive value is an enum hl_reason (a decision, not an error), a
    negative one a negated errno.  Addresses are uint64_t, so that the command can plan another machine's
    ELF64 file with the same code.  Ranges are [start, end). */
 #ifndef HL_HUGELD_H
@@ -59,7 +59,8 @@ struct hl_names {
     bool is_main;
 };
 
-/* The executable or one DSO.  The strings belong to the object's maker and live as long as it does. */
+/* The executable or one DSO.  The strings belong to the object's maker and live as long as it does.  hl_add_object copies the fields
+   before load_bias from its caller. */
 struct hl_object {
     const char *path;   /* its name in the dynamic linker; the executable's is the file it runs */
     const char *soname; /* DT_SONAME, or NULL */
@@ -68,8 +69,8 @@ struct hl_object {
     bool text_relocations;
     bool is_new;    /* the dynamic linker has just mapped it from FILE: no thread sees it or runs it yet */
     bool has_holes; /* and nothing of its own is between its segments (a program that has an address) */
-    int file;       /* a descriptor of its file, as long as the object is new (hl_find_file); else negative */
-    bool is_image;  /* FILE is its image in a store, and the image is mapped */
+    int file; /* a descriptor of its file: a new object's, or the executable's (hl_find_file); else negative */
+    bool is_image;           /* FILE is its image in a store, and the image is mapped */
     enum hl_reason no_image; /* why FILE is none, after the dynamic linker has looked; HL_MOVED: it has not */
     uint64_t load_bias;
     uint64_t dynamic;                /* the address of its dynamic section; 0: it has none */

@@ -16,7 +16,7 @@
    - Nothing wrote to the mapping there (pagemap), and nothing was set for it that a new mapping would not have
      (hl_check_object, check_way below).
    - The file can be mapped a second time, which is the way back: a call may fail after it has unmapped the old pages.
-     Then the same call is made again, then the file is mapped (map-again.c), and where that fails too the text is lost.
+     Then the file is mapped (map-again.c), and where that fails too the text is lost.
 
    A write of another thread or a debugger to a span between the look at pagemap and the call is lost: a breakpoint
    that is set in these microseconds is not hit, as is one that was set on the file by a uprobe.  Nothing else can be,
@@ -300,7 +300,7 @@ static int explain_mapping(long result, int image) {
    were; or HL_REASON_LOST. */
 static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
                     int prot, int image, uint64_t offset, int file) {
-    const struct hl_maps *was = hl_is_certain(context, &work->object) ? NULL : &work->maps;
+    const struct hl_maps *was = hl_needs_no_maps(context, &work->object) ? NULL : &work->maps;
     long at = hl_mmap(part->start, hl_span_bytes(part), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, image,
                       offset);
     if (!hl_is_error(at))

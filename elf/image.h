@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare, where an image of the object's file is in a store: its read-only spans come from that. */
+/* Prepare, where an image of the object's file is in a store: its read-only spans come from that. */
 #ifndef HL_IMAGE_H
 #define HL_IMAGE_H
 

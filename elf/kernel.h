@@ -13,7 +13,7 @@ struct hl_roots {
 extern const struct hl_roots hl_system_roots;
 
 struct hl_kernel {
-    bool hugetlb; /* private hugetlb mappings of geometry.huge_page_bytes exist (whatever is in the pool) */
+    bool hugetlb;           /* hugetlb mappings of geometry.huge_page_bytes exist (whatever is in the pool) */
     bool hugetlb_denied;    /* they do, and a security module refuses them (AppArmor, which takes them for a
                                file) */
     bool hugetlb_mremap;    /* mremap(2) moves them onto other mappings (Linux 5.16) */

@@ -33,7 +33,7 @@ long hl_read_memory(void *to, uint64_t from, size_t bytes);
 long hl_repeat_memory(void *to, size_t bytes, const void *from, size_t unit);
 
 /* Spare mappings against vm.max_map_count: when that is nearly reached, the way back from half-moved
-   mappings would fail as well.  Taken before the first step, dropped before the way back. */
+   mappings would fail as well.  Held during the first step. */
 struct hl_ballast {
     struct hl_area area;
     uint64_t page_bytes;

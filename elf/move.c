@@ -40,7 +40,7 @@ static const char *find_variable(const char *const *envp, const char *name) {
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
 /* LD_HUGEPAGES, or NULL: empty means the same as unset. */
-static const char *find_objects(const char *const *envp) {
+static const char *find_patterns(const char *const *envp) {
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
     return objects != NULL && objects[0] != '\0' ? objects : NULL;
 }
@@ -84,7 +84,8 @@ void hl_forget_process(struct hl_context *context) {
 static void clear_context(struct hl_context *context, const struct hl_config *config) {
     context->config = config;
     context->probed.standard_error = (struct hl_descriptor_id){0, 0};
-    context->probed.filters_are_known = context->has_started = context->others_ran = context->is_busy = false;
+    context->probed.filters_are_known = context->is_after_startup = context->others_ran = context->is_busy =
+        false;
     context->is_executed = false;
     context->matched = context->n_small = 0;
     clear_process(context);
@@ -100,7 +101,7 @@ static void read_config(struct hl_context *context, struct hl_config *config, co
         const struct hl_complaints complaints = {tell_mistake, context};
         hl_parse_options(options, text, &complaints);
     }
-    const char *objects = find_objects(envp);
+    const char *objects = find_patterns(envp);
     if (objects == NULL)
         objects = config->loader == HL_PRELOADER ? "main" : "";
     options->objects = (struct hl_string){objects, hl_strlen(objects)};
@@ -142,7 +143,7 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
     struct hl_options options;
     if (measure_extent(phdr, phnum) >= LEAST_HUGE_PAGE)
         return false;
-    const char *objects = find_objects(envp), *text = find_variable(envp, options_name);
+    const char *objects = find_patterns(envp), *text = find_variable(envp, options_name);
     if (objects != NULL && hl_selects_other_objects((struct hl_string){objects, hl_strlen(objects)}))
         return false;
     if (text == NULL)
@@ -154,7 +155,7 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
 
 bool hl_needs_path(const char *const *envp) {
     struct hl_options options;
-    const char *objects = find_objects(envp), *text = find_variable(envp, options_name);
+    const char *objects = find_patterns(envp), *text = find_variable(envp, options_name);
     if (objects != NULL && hl_may_name_executable((struct hl_string){objects, hl_strlen(objects)}))
         return true;
     hl_default_options(&options);
@@ -224,7 +225,8 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
 
 static int read_status(struct hl_context *context) {
     bool was_known = context->probed.filters_are_known && context->probed.filters != HL_FILTERS_UNKNOWN;
-    if (context->probed.filters_are_known || context->has_started || context->config->loader == HL_LINKER)
+    if (context->probed.filters_are_known || context->is_after_startup ||
+        context->config->loader == HL_LINKER)
         hl_read_status(&context->probed.status, &hl_system_roots);
     else /* this is it, and hl_end comes soon */
         hl_close_later(context, hl_read_first_status(&context->probed.status, &hl_system_roots));
@@ -317,7 +319,7 @@ static bool has_data(const struct hl_work *work) {
 /* Whether OBJECT comes later and may be locked, as all that comes is after mlockall(2): commit would unlock its edges.  smaps tells, but
    it may take 200 ms. */
 static bool may_be_locked(const struct hl_context *context, const struct hl_object *object) {
-    return context->has_started && context->probed.status.has_locked && !hl_holds_its_place(object);
+    return context->is_after_startup && context->probed.status.has_locked && !hl_holds_its_place(object);
 }
 
 /* The image first, because it costs nothing.  If only an image is wanted and there is none, only data could move. */

@@ -20,7 +20,7 @@ static uint64_t read_file_huge_bytes(const struct hl_context *context, const str
     struct hl_smaps smaps;
     uint64_t bytes = 0;
     int64_t scanned = hl_measure_huge(hl_pagemap_to_scan(context), span->start, span->end);
-    if (scanned >= 0 || context->has_started)
+    if (scanned >= 0 || context->is_after_startup)
         return scanned >= 0 ? (uint64_t)scanned : 0;
     hl_open_smaps(&smaps);
     while (hl_next_smaps(&smaps) && smaps.mapping.start < span->end)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 2, plan: segments become spans of whole huge pages.  Pure: no system calls, no allocation.
+/* Plan: segments become spans of whole huge pages.  Pure: no system calls, no allocation.
 
    A stock binary is linked at 4 KiB, so text (T) begins and ends inside a huge page, and its neighbour on
    both sides is read-only data (r):

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 2, plan: segments become spans. */
+/* Plan: segments become spans. */
 #ifndef HL_PLAN_H
 #define HL_PLAN_H
 
 #include "options.h"
 
-/* Step 2, plan.  Pure: no system calls, no allocation.  OBJECT comes from hl_read_segments; PLAN is
+/* Plan.  Pure: no system calls, no allocation.  OBJECT comes from hl_read_segments; PLAN is
    overwritten. 0 when at least one span is planned, else the reason why the object as a whole stays. */
 int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const struct hl_options *options,
                    const struct hl_geometry *geometry);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 3, the pool check.  The kernel keeps one pool of huge pages per node and counts reservations for
+/* The pool check.  The kernel keeps one pool of huge pages per node and counts reservations for
    the whole machine only.  Two processes can hold promises for the same page, a cgroup or the policy of a
    mapping can refuse it: these numbers spare work that cannot succeed, and prepare proves the rest. */
 #include "pool.h"

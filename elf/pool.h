@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 3, the pool check: how many huge pages this process could get.  A hint that saves work, never the
+/* The pool check: how many huge pages this process could get.  A hint that saves work, never the
    proof. */
 #ifndef HL_POOL_H
 #define HL_POOL_H

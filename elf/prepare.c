@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare: new memory at a scratch address, filled, with its final protection.  The program has not
+/* Prepare: new memory at a scratch address, filled, with its final protection.  The program has not
    been touched yet; any failure frees the scratch and nothing happened.
 
    Read-only hugetlb spans are mapped MAP_NORESERVE.  A private mapping that owns a reservation can later take a page away from a
@@ -203,7 +203,7 @@ static int prove_first_page(const struct hl_context *context, const struct hl_mo
         if (hl_is_error(result))
             return HL_REASON_NO_MEMORY;
     }
-    if (context->has_started &&
+    if (context->is_after_startup &&
         hl_check_huge(hl_pagemap_to_scan(context), move->memory, move->memory + bytes) < 0)
         return hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
     return prove_thp(context, move, bytes);
@@ -236,8 +236,8 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         hl_has_guard_page((int)context->probed.pagemap, span->start, span->end,
                           context->config->geometry.page_bytes))
         result = HL_REASON_GUARDED;
-    bool is_proved =
-        !context->has_started && hl_span_bytes(span) == context->config->geometry.huge_page_bytes;
+    bool is_proved = /* by prove_first_page: it is the only one */
+        !context->is_after_startup && hl_span_bytes(span) == context->config->geometry.huge_page_bytes;
     if (result == 0 && move->backend == HL_THP && !is_proved)
         result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)
@@ -245,8 +245,10 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
     /* A child that another thread forks meanwhile has the descriptor, and may have fewer rights than this process one day. */
     if (move->memfd >= 0 && context->probed.status.filters == 0)
         hl_seal_memfd(move->memfd);
-    if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
-        return span->flags & PF_X ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MEMORY;
+    /* A memfd's pages are executed in another mapping, and may be written to in none then. */
+    int prot = move->memfd < 0 ? move->prot : PROT_READ;
+    if (hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), prot)))
+        return prot & PROT_EXEC ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MEMORY;
     if (span->flags & PF_X)
         flush_text(move->memory, hl_span_bytes(span));
     return 0;

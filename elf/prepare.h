@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare: the new memory. */
+/* Prepare: the new memory. */
 #ifndef HL_PREPARE_H
 #define HL_PREPARE_H
 
 #include "context.h"
 
-/* Step 4, prepare: new memory, filled and with its final protection, for the spans of one KIND of one object,
+/* Prepare: new memory, filled and with its final protection, for the spans of one KIND of one object,
    all or none.  0, or the reason, which then stands in each of these spans' moves; nothing is left behind. */
 int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_kind kind);
 

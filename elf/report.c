@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 6, report: lines for people, each written with one write(2) to standard error.
+/* Report: lines for people, each written with one write(2) to standard error.
 
        hugeld: cc1plus: text 10 pages hugetlb, rodata 5 pages hugetlb    verbose=2: each object
        hugeld: bash: text stays: no whole huge page lies inside          verbose=2
@@ -412,7 +412,7 @@ void hl_report_strict(const struct hl_context *context, const struct hl_work *wo
 
 /* Begins a line that is always printed, if the file of standard error is known. */
 static void begin_urgent(struct hl_context *context, struct hl_line *line, const struct hl_work *work) {
-    if (!context->has_started)
+    if (!context->is_after_startup)
         hl_note_stderr(context);
     begin_line(line, work->object.path);
 }

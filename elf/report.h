@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 6, report: the lines, and where they are written. */
+/* Report: the lines, and where they are written. */
 #ifndef HL_REPORT_H
 #define HL_REPORT_H
 
 #include "context.h"
 
-/* Step 3, the pool check: NEEDED pages of one KIND, and how many are AVAILABLE; from verbose=3. */
+/* The pool check: NEEDED pages of one KIND, and how many are AVAILABLE; from verbose=3. */
 void hl_report_pool(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
                     uint64_t needed, uint64_t available);
 
-/* Step 6, report: the lines that verbose= asks for. */
+/* Report: the lines that verbose= asks for. */
 void hl_report_object(const struct hl_context *context, const struct hl_work *work);
 
 /* Whether lines that belong to verbose=VERBOSE are printed. */

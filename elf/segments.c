@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 1, read: program headers become checked segments.
+/* Read: program headers become checked segments.
 
    All headers pass here before the later steps, so this is where hostile numbers end: sums that overflow,
    segments out of order or in each other's pages, a file size above the memory size.  The later steps then add

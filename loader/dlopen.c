@@ -192,7 +192,7 @@ static int start_watching(struct hl_context *context, long *memory) {
         hl_note_stderr(&watch.context);
     if (watch.context.probed.status.has_threads) /* another thread could be running r_brk */
         return HL_REASON_THREADS;
-    watch.context.has_started =
+    watch.context.is_after_startup =
         true; /* from now on objects come later: a program is not ended in the middle */
     note_last(find_namespace(debug));
     result = keep_strings();

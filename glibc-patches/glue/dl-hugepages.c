@@ -534,7 +534,7 @@ _dl_hugepages_end_startup (const struct link_map *main_map)
   int status = hl_end_startup (context);
   if (status != 0)
     _exit (status);
-  context->has_started = true;
+  context->is_after_startup = true;
 }
 
 /* Nothing is aligned where a huge page is larger than what glibc itself
