@@ -25,6 +25,13 @@ static bool add_options(char **joined, const char *text) {
     return is_right;
 }
 
+/* What -o says of it holds, so this comes before that. */
+static void raise_verbosity(char **joined) {
+    char *both = hl_join_options("verbose=1", *joined);
+    free(*joined);
+    *joined = both;
+}
+
 static bool choose_via(unsigned *via, const char *name) {
     for (const struct hl_choice *choice = hl_via_names; choice->name != NULL; choice++)
         if (strcmp(choice->name, name) == 0) {
@@ -66,7 +73,7 @@ static bool read_request(struct hl_request *request, int argc, char **argv) {
         else if (c == 'q')
             hl_output.is_quiet = true;
         else if (c == 'v')
-            is_right = add_options(&request->run.options, "verbose=1");
+            raise_verbosity(&request->run.options);
         else
             is_right = c == 'w'; /* for tables */
     }

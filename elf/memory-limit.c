@@ -294,8 +294,10 @@ static int check_rlimit(int resource) {
     return limit.rlim_cur == RLIM64_INFINITY ? 0 : HL_REASON_MEMORY_LIMIT;
 }
 
+int hl_check_address_limit(void) { return check_rlimit(RLIMIT_AS); }
+
 int hl_check_resource_limits(void) {
-    int result = check_rlimit(RLIMIT_AS);
+    int result = hl_check_address_limit();
     return result != 0 ? result : check_rlimit(RLIMIT_DATA);
 }
 

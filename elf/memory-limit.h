@@ -31,6 +31,9 @@ int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placemen
    takes its size, which another thread could miss.  0; HL_REASON_MEMORY_LIMIT: one of them is finite; or HL_REASON_MEMORY_UNKNOWN. */
 int hl_check_resource_limits(void);
 
+/* The same of RLIMIT_AS alone, of which a copy that fills gaps takes more for good. */
+int hl_check_address_limit(void);
+
 /* Bytes that this process can still charge: the least of MemAvailable, of the free or reclaimable memory
    on the usable nodes if these are not all (the kernel kills when the nodes of a policy are full), with
    vm.overcommit_memory=2 of the rest of CommitLimit, and, for its memory cgroup and every ancestor, of its

@@ -51,13 +51,17 @@ static const struct hl_kernel *find_hugetlb(struct hl_context *context) {
 }
 
 /* Whether anonymous memory that was written may become executable.  UNUSED: a page of such memory that nothing needs, which tells
-   by one call, since the policies that forbid it look at what a mapping is and was; or 0. */
+   by one call, since the policies that forbid it look at what a mapping is and was; or 0.  At vm.max_map_count, where that page
+   cannot be cut off, the memory itself has to tell. */
 static bool may_execute_written(struct hl_context *context, uint64_t unused) {
     uint64_t page = context->config->geometry.page_bytes;
-    if (!context->probed.knows_execution)
-        context->probed.kernel.executable_memory =
-            unused != 0 ? !hl_is_error(hl_mprotect(unused, page, PROT_READ | PROT_EXEC))
-                        : hl_may_execute_written(page);
+    if (context->probed.knows_execution)
+        return context->probed.kernel.executable_memory;
+    long result = unused != 0 ? hl_mprotect(unused, page, PROT_READ | PROT_EXEC) : 0;
+    if (result == -ENOMEM)
+        return true;
+    context->probed.kernel.executable_memory =
+        unused != 0 ? !hl_is_error(result) : hl_may_execute_written(page);
     context->probed.knows_execution = true;
     return context->probed.kernel.executable_memory;
 }
@@ -247,8 +251,11 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         hl_seal_memfd(move->memfd);
     /* A memfd's pages are executed in another mapping, and may be written to in none then. */
     int prot = move->memfd < 0 ? move->prot : PROT_READ;
-    if (hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), prot)))
-        return prot & PROT_EXEC ? HL_REASON_EXEC_DENIED : HL_REASON_NO_MEMORY;
+    long protected = hl_mprotect(move->memory, hl_span_bytes(span), prot);
+    if (hl_is_error(protected))
+        return protected == -ENOMEM ? HL_REASON_MAP_COUNT
+               : prot & PROT_EXEC   ? HL_REASON_EXEC_DENIED
+                                    : HL_REASON_NO_MEMORY;
     if (span->flags & PF_X)
         flush_text(move->memory, hl_span_bytes(span));
     return 0;
@@ -419,6 +426,19 @@ static bool depends_on_thp(enum hl_reason hugetlb, enum hl_reason thp) {
     return leads_to_thp && !is_limit;
 }
 
+/* Whether a span of KIND fills a gap of the object's: these addresses count against RLIMIT_AS afterwards, too. */
+static bool fills_gaps(const struct hl_work *work, enum hl_kind kind) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        uint64_t mapped = 0;
+        for (unsigned j = 0; j < work->object.n_segments; j++)
+            mapped += hl_segment_overlap(&work->object.segment[j], span->start, span->end);
+        if (is_of_kind(work, i, kind) && mapped < hl_span_bytes(span))
+            return true;
+    }
+    return false;
+}
+
 /* Tries hugetlb and thp as far as they are WANTED. */
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
@@ -431,6 +451,8 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
         return work->no_image;
     if (!may_commit(context, work, kind))
         return HL_REASON_NO_MREMAP;
+    if (wanted == HL_BACKEND_AUTO && fills_gaps(work, kind) && hl_check_address_limit() != 0)
+        return HL_REASON_MEMORY_LIMIT;
     if (wanted == HL_BACKEND_AUTO && kind == HL_TEXT && context->probed.status.is_traced)
         result = HL_REASON_DEBUGGER;
     else if (wanted != HL_BACKEND_THP)

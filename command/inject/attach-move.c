@@ -35,7 +35,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -79,7 +78,7 @@ struct passage {
         struct cmsghdr header;
     } control;
 };
-_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES / 2, "the thread has room for it");
+_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES, "the thread has room for it");
 
 /* Fills PASSAGE with addresses for its place AT. */
 static void set_passage(struct passage *passage, uint64_t at) {
@@ -264,32 +263,6 @@ static int prepare_piece(const struct mover *m, unsigned i) {
     return result == HL_REASON_ATTACH_CALL ? HL_REASON_SOURCE_UNREADABLE : result;
 }
 
-/* Linux maps no file by huge entries into a process that has disabled them, but entries that are there stay.  So it allows them while
-   the page tables are filled; if we are killed meanwhile, the thread disables them again.  *AGAIN: by this call, if they were. */
-static int allow_huge_entries(const struct mover *m, struct hl_call *again) {
-    long setting, done;
-    int result = hl_call(m->tracee, &setting, SYS_prctl, PR_GET_THP_DISABLE, 0, 0, 0, 0, 0);
-    if (result != 0 || setting == 0)
-        return result;
-    *again = (struct hl_call){SYS_prctl, {PR_SET_THP_DISABLE, 1, (uint64_t)setting & ~UINT64_C(1)}};
-    result = hl_call_if_killed(m->tracee, again);
-    return result == 0 ? hl_call(m->tracee, &done, SYS_prctl, PR_SET_THP_DISABLE, 0, 0, 0, 0, 0) : result;
-}
-
-static int prepare_pieces(const struct mover *m) {
-    struct hl_call again = {0};
-    long done;
-    int result = m->attachment->disables_thp ? allow_huge_entries(m, &again) : 0, disabled = -EAGAIN;
-    for (unsigned i = 0; i < m->attachment->n_pieces && result == 0; i++)
-        result = prepare_piece(m, i);
-    for (unsigned tries = 0; tries < HL_TRIES && disabled != 0 && again.number != 0; tries++)
-        disabled = hl_call(m->tracee, &done, again.number, again.argument[0], again.argument[1],
-                           again.argument[2], 0, 0, 0);
-    if (again.number != 0 && disabled == 0)
-        disabled = hl_call_if_killed(m->tracee, NULL);
-    return result == 0 && again.number != 0 ? disabled : result;
-}
-
 /* By smaps on kernels whose pagemap does not tell. */
 static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
     struct hl_process again = {.folder = -1};
@@ -426,8 +399,8 @@ static void move_text(struct mover *m) {
     int result = pass_file(m, attachment->file);
     if (result == 0)
         result = reserve_room(m);
-    if (result == 0)
-        result = prepare_pieces(m);
+    for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
+        result = prepare_piece(m, i);
     if (result == 0 && m->tracee->stage == HL_TRACEE_GONE)
         result = m->tracee->let_go != 0 ? m->tracee->let_go : -ESRCH;
     if (result == 0)

@@ -67,8 +67,8 @@
 /* The first thread's share of [stack] while a frame lies at its end. */
 #define GAP_BYTES 65536
 
-/* Larger text is not searched for instructions. */
-#define SEARCHED_BYTES ((size_t)256 << 20)
+/* The end and the beginning of larger text are searched for instructions: a libc comes last in a static program, Go's runtime first. */
+#define SEARCHED_BYTES ((size_t)16 << 20)
 
 /* --- the mark of a frame --- */
 
@@ -130,21 +130,25 @@ static bool are_there(const struct hl_gadgets *gadgets, const struct hl_process 
     return can_return && hl_has_code(process, gadgets->call, &hl_call_code);
 }
 
-/* Sets *FOUND if REGION has both.  0, or the error of reading it. */
-static int search_region(struct hl_gadgets *found, const struct hl_process *process,
-                         const struct hl_region *region) {
-    size_t bytes = region->end - region->start;
-    if (bytes > SEARCHED_BYTES)
-        return -EFBIG;
+/* Sets *FOUND if the BYTES at START have both.  0, or the error of reading them. */
+static int search(struct hl_gadgets *found, const struct hl_process *process, uint64_t start, size_t bytes) {
     char *text = hl_xmalloc(bytes);
     const char *call, *back;
     const struct hl_code *code;
-    int result = hl_read_thread(process->pid, region->start, text, bytes);
+    int result = hl_read_thread(process->pid, start, text, bytes);
     if (result == 0 && hl_find_codes(text, bytes, &call, &back, &code))
-        *found = (struct hl_gadgets){region->start + (uint64_t)(call - text),
-                                     region->start + (uint64_t)(back - text)};
+        *found = (struct hl_gadgets){start + (uint64_t)(call - text), start + (uint64_t)(back - text)};
     free(text);
     return result;
+}
+
+static int search_region(struct hl_gadgets *found, const struct hl_process *process,
+                         const struct hl_region *region) {
+    size_t bytes = region->end - region->start;
+    if (bytes <= SEARCHED_BYTES)
+        return search(found, process, region->start, bytes);
+    int result = search(found, process, region->end - SEARCHED_BYTES, SEARCHED_BYTES);
+    return result != 0 || found->call != 0 ? result : search(found, process, region->start, SEARCHED_BYTES);
 }
 
 /* Both come from one object.  Objects that the kernel and the dynamic linker loaded at startup, the linker
@@ -562,23 +566,6 @@ static int call_in_tracee(struct hl_tracee *tracee, long *result, long number, c
         hl_release_tracee(tracee);
     }
     return error;
-}
-
-/* The calls under way return to a frame in the other half of the data, which makes that call and returns to the first one. */
-int hl_call_if_killed(struct hl_tracee *tracee, const struct hl_call *call) {
-    struct user_regs_struct registers;
-    struct hl_frame frame;
-    const uint64_t at = tracee->data + HL_TRACEE_DATA_BYTES / 2;
-    _Static_assert(sizeof frame <= HL_TRACEE_DATA_BYTES / 2, "the other half is the arguments'");
-    tracee->stack = tracee->high - hl_get_frame_bytes(tracee);
-    if (call == NULL)
-        return 0;
-    hl_set_call(tracee, &registers, call->number, call->argument);
-    hl_begin_frame(&frame, tracee->gadgets.back, &registers, blockable(tracee->mask));
-    int result = hl_write_tracee(tracee, at, &frame, sizeof frame);
-    if (result == 0)
-        tracee->stack = at;
-    return result;
 }
 
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,

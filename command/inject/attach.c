@@ -186,6 +186,15 @@ static void write_log(const struct hl_attachment *attachment) {
     free(why);
 }
 
+/* What cannot be undone again is said before. */
+static void warn_one_way(const struct hl_attachment *attachment) {
+    if (attachment->request->is_detach && attachment->reason == 0 &&
+        hl_find_obstacle(&attachment->process) == HL_REASON_ATTACH_THP_DISABLED)
+        hl_warn("%d %s: one way only: it has disabled transparent huge pages (PR_SET_THP_DISABLE), so it "
+                "cannot be attached again before it is started anew",
+                attachment->process.pid, attachment->process.name);
+}
+
 /* Prints the results.  Whether all of it is there. */
 static bool report(const struct request *request) {
     json_t *processes = json_array();
@@ -219,6 +228,7 @@ static int run(const struct hl_command *command, struct request *request, int ar
     for (size_t i = 0; i < request->pids.n; i++) {
         hl_show_progress(1000, "%zu of %zu processes planned", i, request->pids.n);
         hl_plan_attachment(&request->attachment[i], all, request->pids.pid[i]);
+        warn_one_way(&request->attachment[i]);
     }
     prepare_memory(request);
     for (size_t i = 0; i < request->pids.n && !all->dry_run; i++) {

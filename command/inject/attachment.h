@@ -33,7 +33,6 @@ struct hl_attachment {
     struct hl_process process;
     int maps; /* /proc/PID/maps of the process's memory at the beginning; below 0: it had none, or that cannot be read */
     int reason;          /* why the text stays: an enum hl_reason, or a negated errno; 0: it can move */
-    bool disables_thp;   /* PR_SET_THP_DISABLE */
     uint64_t locked_kib; /* locked memory, read before its regions */
     const struct hl_loaded *loaded; /* the executable; NULL: it was not found */
     struct hl_file_state state;     /* of its file, as it was planned */

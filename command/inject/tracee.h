@@ -170,10 +170,6 @@ int hl_read_thread(pid_t tid, uint64_t at, void *to, size_t bytes);
 /* Writes a tracee's memory; only after hl_arm_tracee. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
 
-/* Makes CALL the last one that the thread makes for us if we are killed; NULL: none.  0, or a negated
-   errno. */
-int hl_call_if_killed(struct hl_tracee *tracee, const struct hl_call *call);
-
 /* Puts everything back and lets the thread run.  A thread that does not stop stays traced until the calling thread ends. */
 void hl_release_tracee(struct hl_tracee *tracee);
 

@@ -56,10 +56,6 @@ class Target:
         texts = [path.read_text() for path in pathlib.Path(f"/proc/{self.pid}/task").glob("*/status")]
         return sorted(re.search(r"^SigBlk:\s*(\w+)", text, re.M)[1] for text in texts)
 
-    def status(self, name):
-        """The field NAME of its status."""
-        return re.search(rf"^{name}:\s*(.*)", pathlib.Path(f"/proc/{self.pid}/status").read_text(), re.M)[1]
-
     def finish(self, timeout=helpers.PATIENCE):
         """Wakes it and returns (exit status, its output since)."""
         self.process.stdin.close()

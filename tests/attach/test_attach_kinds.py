@@ -55,15 +55,6 @@ def test_waits(targets, plain_output, mode):
         assert target.finish() == plain_output
 
 
-def test_thp_disabled(targets, plain_output):
-    """A process that has disabled transparent huge pages, as MariaDB and redis do, has them for its text alone."""
-    with attaching.running(targets["exec"], "small") as target:
-        attaching.wait_in_call(target.pid)
-        check_there_and_back(target)
-        assert target.huge_bytes() >= 2 * helpers.HUGE and target.status("THP_enabled") == "0"
-        assert target.finish() == plain_output
-
-
 def test_signal_ignored(targets, plain_output):
     """A stop is awaited by SIGCHLD, which attach may have inherited as ignored."""
     with attaching.running(targets["exec"], "futex") as target:

@@ -33,7 +33,7 @@ def refused(target, reason, *prefix, command="attach", words=()):
 
 
 @pytest.mark.parametrize("mode, reason", [
-    ("locked", "attach-locked"), ("locked_later", "attach-locked"), ("advised", "attach-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "attach-dispatch"),
+    ("locked", "attach-locked"), ("locked_later", "attach-locked"), ("advised", "attach-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "attach-dispatch"), ("small", "attach-thp-disabled"),
     ("pipe_write", "attach-unfit"), ("select_constant", "attach-unfit"), ("socket_lowat", "attach-unfit"), ("io_getevents", "attach-unfit"),
     ("io_uring", "attach-unfit"), ("terminal", "attach-unfit"), ("supervised", "attach-unfit")])
 def test_modes(targets, plain_output, mode, reason):

@@ -71,8 +71,6 @@ def sweep(target_file, steps, command, mode, plain, later=0, stride=STRIDE):
             killed = code == 99
             assert killed or code == 0, said
             check_left(target, before, descriptors, masks)
-            if mode == "small":
-                assert target.status("THP_enabled") == "0", nth
             # With these leftovers, it can still be attached to, which closes them, and ends.
             assert attaching.ask("attach", target.pid).returncode == 0, nth
             assert target.huge_bytes() >= 2 * helpers.HUGE
@@ -90,7 +88,7 @@ def test_killed(targets, steps, plain_output, command):
     assert sweep(targets["exec"], steps, command, "futex", plain_output) > 50
 
 
-MODES = ["epoll", "nanosleep", "doze", "vectors", "coroutine", "signals", "small"]
+MODES = ["epoll", "nanosleep", "doze", "vectors", "coroutine", "signals"]
 
 
 @pytest.mark.check_all
@@ -109,18 +107,6 @@ def test_killed_sample(targets, steps, plain_output, nth):
         _, code, said = step(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
         assert code == 99, said
         check_left(target, before, descriptors, masks)
-        assert target.finish() == plain_output
-
-
-def test_killed_while_thp_is_enabled(targets, steps, plain_output):
-    """The thread disables it again."""
-    with attaching.running(targets["exec"], "small") as target:
-        attaching.wait_in_call(target.pid)
-        for nth in range(45, 90):
-            step(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
-            helpers.wait_until(lambda: all(helpers.state_of(target.pid) != s for s in "Tt"), what="running on")
-            helpers.wait_until(lambda: target.status("THP_enabled") == "0", what="THP disabled again")
-            attaching.ask("detach", target.pid)
         assert target.finish() == plain_output
 
 

@@ -30,7 +30,7 @@ RUN = {
     "hugeld bench -- PROGRAM ARGS": (f"hugeld bench -n 6 -- {PROGRAM} || [ $? = 1 ]", ""),
     # The pool belongs to other test runs too: it is set to its present size.
     "sysctl vm.nr_hugepages=128": ("sysctl vm.nr_hugepages=$(cat /proc/sys/vm/nr_hugepages)", "vm.nr_hugepages = "),
-    "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", "pages: text"),
+    "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", r"text +\d+ pages?"),
     "echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf":
         ("echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf && cat /etc/sysctl.d/hugepages.conf", "=128"),
 }  # fmt: skip

@@ -83,7 +83,7 @@ HAZARDS = {
     "no populate": Hazard(rules="no-populate", either="interpreter"),
     "no mremap": Hazard(rules="deny=mremap", stays="preload copy interpreter", either="command"),
     "no ptrace": Hazard(rules="kill=ptrace"),
-    "no transparent huge pages": Hazard(rules="no-thp", stays="stop unit"),
+    "no transparent huge pages": Hazard(rules="no-thp", stays="stop unit attach"),
     "a status of 8 KiB": Hazard(rules="groups=2000 deny=acct"),
     "set-user-ID": Hazard(AS_NOBODY, change=lambda app: app.chmod(0o4755), stays=WITHOUT_RIGHTS),
     "set-group-ID": Hazard(AS_NOBODY, change=lambda app: app.chmod(0o2755), stays=WITHOUT_RIGHTS),

@@ -55,6 +55,14 @@ def test_resource_limits(builder, prove, thp, limit):
     prove(["/usr/bin/prlimit", f"{limit}={1 << 40}:", app], {app.name: ALL}, options=NO_POOL, name=app.name, backend="thp")
 
 
+def test_gaps_under_a_limit_of_addresses(builder, prove, pool, thp):
+    """A copy that fills gaps between segments takes these addresses for good."""
+    pool(64)
+    app = builder.executable("aligned", WORDS)
+    proof = prove(["/usr/bin/prlimit", f"--as={1 << 40}:", app], {}, options="data=off,verbose=1", name=app.name, same=same_but_stderr)
+    assert f"{app.name}: text stays: {LIMIT}" in proof.moved[2]
+
+
 def test_limit(builder, prove, thp, wide_limit):
     """With any limit the text stays, as the pool cannot serve it, and so does data, which is for thp alone."""
     app = builder.executable("nopie", WORDS)
