@@ -69,8 +69,8 @@ def make_way(name, program, kind, *before):
     return way, sorted({copy for copy in copies if copy.stat().st_size >= LARGE}, key=os.path.getsize, reverse=True)
 
 
-def group_layouts(plan):
-    for program in (*interpreters(), *compilers(), *model()):
+def measure_programs(plan, programs):
+    for program in programs:
         if plan.quick and program.name not in ("duckdb", "cc1plus"):
             continue
         plain, files = make_way("plain", program, "plain")
@@ -94,3 +94,11 @@ def group_layouts(plan):
             yield paired_experiment(f"layouts-{program.name}-{state}", f"{program.name}, its plain file {words}, a run of {seconds:.1f} s",
                                     "ms", ways, found, memory={name: memory for name, (memory, _) in watched.items()},
                                     huge={name: huge for name, (_, huge) in watched.items()})
+
+
+def group_layouts(plan):
+    yield from measure_programs(plan, (*interpreters(), *compilers()))
+
+
+def group_model(plan):
+    yield from measure_programs(plan, model())

@@ -28,7 +28,7 @@ PROGRAM = CHROOT / "usr/sbin/mysqld"
 TESTS = {"oltp_point_select": ("point selects", 6000), "oltp_read_only": ("read-only transactions", 220)}  # of a turn: a third of a second
 TABLES, ROWS, CLIENTS = 4, 100000, 8
 PORT = 33061
-ROUNDS = 12
+ROUNDS = 8
 
 
 def inside(*words):

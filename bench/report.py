@@ -150,6 +150,7 @@ def table(found):
 
 # --- by the state of memory ---
 
+STATE_GROUPS = ("layouts", "model", "mysql")
 STATES = {"found": "as after a boot", "large": "just read in order", "contiguous": "in contiguous pages"}
 LARGE_PROGRAMS = {"mysql": "MySQL, point selects", "layouts-duckdb": "DuckDB, small queries", "layouts-polars": "Polars, small queries",
                   "layouts-verilator": "a Verilator model", "layouts-clang": "clang, one file", "layouts-rustc": "rustc, one file",
@@ -158,7 +159,7 @@ LARGE_PROGRAMS = {"mysql": "MySQL, point selects", "layouts-duckdb": "DuckDB, sm
 
 def by_state(groups):
     """{program: {state of its plain file: the experiment}} of those that `hugeld run` starts."""
-    found = {e["id"]: e for group in ("layouts", "mysql") for e in groups.get(group, [])}
+    found = {e["id"]: e for group in STATE_GROUPS for e in groups.get(group, [])}
     names = {title: {state: f"{name}-{state}" for state in STATES} for name, title in LARGE_PROGRAMS.items()}
     names[LARGE_PROGRAMS["mysql"]] = {"found": "mysql-point-select"}
     rows = {title: {state: found[name] for state, name in row.items() if name in found} for title, row in names.items()}
@@ -195,7 +196,7 @@ def readme_states(groups, runs):
     for state, words in STATES.items():
         saved = [percent_saved(result_in(row[state], "run", "cpu_result")) for row in rows.values() if state in row]
         ranges += [f"{' to '.join(map(str, sorted({min(saved), max(saved)})))} % {words}"] if saved else []
-    machines = " and ".join(sorted({short_name(runs[name]["cpu"]) for name in ("layouts", "mysql") if name in runs}))
+    machines = " and ".join(sorted({short_name(runs[name]["cpu"]) for name in STATE_GROUPS if name in runs}))
     sentence = (f"By `hugeld run` large programs ({', '.join(title.split(',')[0] for title in rows)}) need less processor time, "
                 f"by where their own file lies in memory: {', '.join(ranges)} ({machines}).")
     return [*textwrap.wrap(sentence, 80, break_on_hyphens=False), ""]

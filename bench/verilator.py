@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""verilator.py [CORES]: builds a Verilator model of so many (480) picorv32 cores into the cache, for the group layouts.  Each core runs
+"""verilator.py [CORES]: builds a Verilator model of so many (480) picorv32 cores into the cache, for the group model.  Each core runs
 a loop in a memory of its own; they are flattened, so that none shares its text with another: 480 have 9.5 MiB, and take 45
 minutes of one processor to build.  Needs `tools/install-packages bench-verilator`."""
 
