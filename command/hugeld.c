@@ -14,22 +14,19 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* *JOINED becomes FIRST and then SECOND, one of which it is. */
+static void join(char **joined, const char *first, const char *second) {
+    char *both = hl_join_options(first, second);
+    free(*joined);
+    *joined = both;
+}
+
 /* False: there is a mistake in TEXT. */
 static bool add_options(char **joined, const char *text) {
     struct hl_options options;
     hl_default_options(&options);
-    bool is_right = hl_parse_options(&options, text, NULL) == 0;
-    char *both = hl_join_options(*joined, text);
-    free(*joined);
-    *joined = both;
-    return is_right;
-}
-
-/* What -o says of it holds, so this comes before that. */
-static void raise_verbosity(char **joined) {
-    char *both = hl_join_options("verbose=1", *joined);
-    free(*joined);
-    *joined = both;
+    join(joined, *joined, text);
+    return hl_parse_options(&options, text, NULL) == 0;
 }
 
 static bool choose_via(unsigned *via, const char *name) {
@@ -73,7 +70,7 @@ static bool read_request(struct hl_request *request, int argc, char **argv) {
         else if (c == 'q')
             hl_output.is_quiet = true;
         else if (c == 'v')
-            raise_verbosity(&request->run.options);
+            join(&request->run.options, "verbose=1", request->run.options); /* what -o says of it holds */
         else
             is_right = c == 'w'; /* for tables */
     }

@@ -372,7 +372,7 @@ static int roll_back(struct commit *c, int result) {
     return 0;
 }
 
-/* The contract: everything is as it was.  (What is mapped again from a file may be cut otherwise.) */
+/* The contract: everything is as it was.  Not for what is mapped again from its file: that may be cut otherwise. */
 static void compare_with_before(const struct commit *c) {
     struct hl_maps now;
     const struct hl_object *object = &c->work->object;
@@ -419,7 +419,7 @@ static bool are_as_mapped(const struct hl_work *work) {
     return true;
 }
 
-/* Looks at the object once more: it was prepared for what it was then.  Nobody knows a new one yet. */
+/* Looks at the object once more: it was prepared for what it was then.  No thread knows a new one yet. */
 static int look_again(const struct commit *c) {
     struct hl_context *context = c->context;
     struct hl_work *work = c->work;

@@ -35,9 +35,9 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
 bool hl_is_anything_to_do(const struct hl_context *context);
 
 /* Checks, prepares and commits everything added; afterwards each object is either on huge pages or exactly as it was.  Called with
-   every signal blocked if other code has run before, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0; 127 when the program must end, after a line,
-   because strict=on demands that or its text is gone; or HL_LOST: a new object's text or data is gone, and the dynamic linker
-   must give it up and unmap nothing of it, since some of its place may be another thread's by now. */
+   every signal blocked if other code has run before, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0; 127 when the
+   program must end, after a line, because strict=on demands that or its text is gone; or HL_LOST: a new object's text or data is
+   gone, and the dynamic linker must give it up and unmap nothing of it, since some of its place may be another thread's by now. */
 #define HL_LOST (-1)
 int hl_move_objects(struct hl_context *context);
 

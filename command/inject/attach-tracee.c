@@ -614,8 +614,6 @@ static int interrupt_call(struct hl_tracee *tracee) {
 }
 
 static void restore(struct hl_tracee *tracee) {
-    if (tracee->stack < tracee->high - hl_get_frame_bytes(tracee)) /* its last call is not made yet */
-        return;
     if ((tracee->stage == HL_TRACEE_IN_CALL && interrupt_call(tracee) != 0) || hl_put_back(tracee) != 0)
         return;
     if (tracee->keeps_journal) /* the frame stays beside it, as after a kill */

@@ -245,7 +245,7 @@ static void test_waiting(void **state) {
     assert_true(t_ms >= 10000 && t_ms < 10050);
 }
 
-/* The holder removes the file before it lets go: a lock of that file would keep nobody out. */
+/* The holder removes the file before it lets go: a lock of that file would keep no process out. */
 static void test_removed_meanwhile(void **state) {
     struct t_tree *tree = *state;
     int lock = t_wait(tree, 100, true);

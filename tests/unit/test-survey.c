@@ -347,7 +347,7 @@ static int t_end(void **state) {
     return 0;
 }
 
-/* Whoever may not sample everything samples the threads of the wanted processes, to which other tests may belong (valgrind). */
+/* A user who may not sample everything samples the threads of the wanted processes, to which other tests may belong (valgrind). */
 static void test_of_threads(void **state) {
     struct hl_survey survey;
     (void)state;
