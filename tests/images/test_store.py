@@ -500,7 +500,7 @@ def await_new(world, store=SYSTEM):
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
     copy = pathlib.Path(shutil.copy(path, world.path("/run/programs/new")))
-    pause = ["-e", f"inject={call}:delay_enter=4000000:when=1"]
+    pause = ["-e", f"inject={call}:delay_enter=12000000:when=1"]
     world.lists("some", APP)
     adding = helpers.start(world.command("/run/bin/hugeld", "apply", strace=pause))
     try:
