@@ -116,7 +116,7 @@ static int stay_here(void) {
     HL_CALL(__NR_sched_getaffinity, 0, sizeof of_group, &of_group, 0, 0, 0);
     CPU_SET((size_t)processor, &one);
     HL_CALL(__NR_sched_setaffinity, 0, sizeof one, &one, 0, 0, 0);
-    return CPU_COUNT(&own) > 1 && CPU_EQUAL(&own, &of_group) ? processor : -1;
+    return CPU_EQUAL(&own, &of_group) ? processor : -1;
 }
 
 /* The helper needs none of its copies of the descriptors but standard error: if they were all that RLIMIT_NOFILE allows, it
