@@ -97,7 +97,7 @@ static uint64_t get_stack(const struct user_regs_struct *registers) { return reg
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
 
-#define BACK_OFFSET offsetof(struct hl_frame, information) /* which nothing reads: x30 has the return address */
+#define BACK_OFFSET offsetof(struct hl_frame, information) /* unread: the address is in x30 */
 #define CPUS_OFFSET offsetof(struct hl_frame, information)
 #define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.pc)
 
