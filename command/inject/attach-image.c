@@ -49,21 +49,21 @@ static int read_piece(const struct hl_attachment *attachment, const struct hl_pi
     return 0;
 }
 
-/* Writes one piece, through a mapping with room for huge pages. */
+/* Writes one piece, through a mapping with space for huge pages. */
 static int write_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece,
                        int out) {
     uint64_t bytes = piece->end - piece->start, unit = attachment->request->geometry.huge_page_bytes;
-    char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
+    char *space = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED)
         return -errno;
-    char *at = (char *)hl_round_up((uint64_t)room, unit);
+    char *at = (char *)hl_round_up((uint64_t)space, unit);
     int result = HL_REASON_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
         madvise(at, bytes, MADV_HUGEPAGE);
         if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0)
             result = read_piece(attachment, piece, at);
     }
-    munmap(room, bytes + unit);
+    munmap(space, bytes + unit);
     return result;
 }
 

@@ -2,10 +2,10 @@
 /* Replaces the text of a running process, by system calls in one stopped thread of it.
 
        socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd(2)
-       mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
-       mmap, madvise          and in it each piece of the file, with its page tables filled
-       mremap                 from there onto the old text: one call takes away the one and brings the other.  The room
-                              stays mapped (MREMAP_DONTUNMAP), so that nothing else can come to lie in it
+       mmap                   addresses for all pieces that agree with theirs modulo a huge page,
+       mmap, madvise          and there each piece of the file, with its page tables filled
+       mremap                 from there onto the old text: one call takes away the one and brings the other.  They
+                              stay mapped (MREMAP_DONTUNMAP), so that nothing else can be mapped there
        munmap, close
 
    All other threads run on, in the text that is replaced.  A thread that faults during mremap(2) waits for its lock, so each call
@@ -50,16 +50,16 @@
 #define PAGES_AT_ONCE 4
 /* How long an answer of the helper may take. */
 #define HELPER_MS 1000
-/* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the room. */
+/* Mappings that the process may get meanwhile in addition to ours: two for each piece, and the reserved range. */
 #define SPARE_MAPPINGS 64
 
 struct mover {
     struct hl_attachment *attachment;
     struct hl_tracee *tracee;
-    uint64_t room, room_bytes;
-    uint64_t scratch[HL_PIECES_MAX]; /* of each piece */
-    bool has_moved;                  /* some text is in place */
-    int file;                        /* the process's descriptor of attachment->file, or -1 */
+    uint64_t reserved, reserved_bytes; /* the addresses in which the pieces are mapped first */
+    uint64_t scratch[HL_PIECES_MAX];   /* of each piece */
+    bool has_moved;                    /* some text is in place */
+    int file;                          /* the process's descriptor of attachment->file, or -1 */
     pid_t helper;
     int control[2]; /* our end of its socket, and its own */
     char helper_stack[32768] __attribute__((aligned(16)));
@@ -68,7 +68,7 @@ struct mover {
 /* --- the descriptor --- */
 
 /* The arguments of recvmsg(2), in the process's memory. */
-struct passage {
+struct carrier {
     int pair[2];
     char byte;
     struct iovec vector;
@@ -78,16 +78,16 @@ struct passage {
         struct cmsghdr header;
     } control;
 };
-_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES, "the thread has room for it");
+_Static_assert(sizeof(struct carrier) <= HL_TRACEE_DATA_BYTES, "it fits into the memory for arguments");
 
-/* Fills PASSAGE with addresses for its place AT. */
-static void set_passage(struct passage *passage, uint64_t at) {
-    memset(passage, 0, sizeof *passage);
-    passage->vector = (struct iovec){(void *)(at + offsetof(struct passage, byte)), 1};
-    passage->message.msg_iov = (void *)(at + offsetof(struct passage, vector));
-    passage->message.msg_iovlen = 1;
-    passage->message.msg_control = (void *)(at + offsetof(struct passage, control));
-    passage->message.msg_controllen = sizeof passage->control;
+/* Fills CARRIER with addresses for its place AT. */
+static void set_carrier(struct carrier *carrier, uint64_t at) {
+    memset(carrier, 0, sizeof *carrier);
+    carrier->vector = (struct iovec){(void *)(at + offsetof(struct carrier, byte)), 1};
+    carrier->message.msg_iov = (void *)(at + offsetof(struct carrier, vector));
+    carrier->message.msg_iovlen = 1;
+    carrier->message.msg_control = (void *)(at + offsetof(struct carrier, control));
+    carrier->message.msg_controllen = sizeof carrier->control;
 }
 
 /* Whether SOCKET is one end of a pair that the process made, and not a file that another of its threads has put in its place. */
@@ -106,12 +106,12 @@ static bool is_end_of_pair(int socket, pid_t pid) {
 
 /* Sends FILE through SOCKET. */
 static int send_file(int socket, int file) {
-    struct passage passage;
-    set_passage(&passage, (uint64_t)&passage);
-    struct cmsghdr *header = CMSG_FIRSTHDR(&passage.message);
+    struct carrier carrier;
+    set_carrier(&carrier, (uint64_t)&carrier);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&carrier.message);
     *header = (struct cmsghdr){CMSG_LEN(sizeof file), SOL_SOCKET, SCM_RIGHTS};
     memcpy(CMSG_DATA(header), &file, sizeof file);
-    return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
+    return sendmsg(socket, &carrier.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
 }
 
 /* What the helper is asked for: to look at the socket NUMBER, and to send FILE through it unless that is below 0. */
@@ -183,22 +183,22 @@ static bool use_socket(const struct mover *m, int number, pid_t maker, int file)
 }
 
 static int receive_file(struct mover *m, int socket) {
-    struct passage passage;
+    struct carrier carrier;
     uint64_t at = m->tracee->data;
     long received;
-    set_passage(&passage, at);
-    int result = hl_write_tracee(m->tracee, at, &passage, sizeof passage);
+    set_carrier(&carrier, at);
+    int result = hl_write_tracee(m->tracee, at, &carrier, sizeof carrier);
     if (result == 0)
         result = hl_call(m->tracee, &received, SYS_recvmsg, (uint64_t)socket,
-                         at + offsetof(struct passage, message), MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
+                         at + offsetof(struct carrier, message), MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
     if (result == 0)
-        result = hl_read_thread(m->tracee->pid, at, &passage, sizeof passage);
+        result = hl_read_thread(m->tracee->pid, at, &carrier, sizeof carrier);
     if (result != 0)
         return result;
-    if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
-        passage.control.header.cmsg_type != SCM_RIGHTS)
+    if (carrier.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
+        carrier.control.header.cmsg_type != SCM_RIGHTS)
         return HL_REASON_ATTACH_DESCRIPTOR; /* a policy, or a limit, has left out the descriptor */
-    memcpy(&m->file, CMSG_DATA(&passage.control.header), sizeof m->file);
+    memcpy(&m->file, CMSG_DATA(&carrier.control.header), sizeof m->file);
     return 0;
 }
 
@@ -230,21 +230,21 @@ static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece
 
 /* mlockall(MCL_FUTURE) shows in a mapping made now: the new text would be locked into memory, and count as such.  Where
    RLIMIT_MEMLOCK forbids that, mmap fails with EAGAIN. */
-static int reserve_room(struct mover *m) {
+static int reserve_range(struct mover *m) {
     uint64_t unit = m->attachment->request->geometry.huge_page_bytes, page = (uint64_t)sysconf(_SC_PAGESIZE);
     uint64_t locked_kib = hl_read_locked(&m->attachment->process), bytes = unit + 2 * page;
-    long room;
+    long at_reserved;
     for (unsigned i = 0; i < m->attachment->n_pieces; i++)
         bytes += hl_round_up(piece_bytes(&m->attachment->piece[i]), unit) + unit;
-    int result = hl_call(m->tracee, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE,
+    int result = hl_call(m->tracee, &at_reserved, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE,
                          (uint64_t)m->file, HL_LEFT_OFFSET);
     if (result == HL_REASON_ATTACH_CALL)
-        return room == -EAGAIN ? HL_REASON_ATTACH_LOCKED : HL_REASON_NO_MEMORY;
+        return at_reserved == -EAGAIN ? HL_REASON_ATTACH_LOCKED : HL_REASON_NO_MEMORY;
     if (result != 0)
         return result;
-    m->room = (uint64_t)room;
-    m->room_bytes = bytes;
-    uint64_t at = hl_round_up(m->room + page, unit); /* the first page and the last one stay reserved */
+    m->reserved = (uint64_t)at_reserved;
+    m->reserved_bytes = bytes;
+    uint64_t at = hl_round_up(m->reserved + page, unit); /* the first page and the last one stay reserved */
     for (unsigned i = 0; i < m->attachment->n_pieces; i++) {
         const struct hl_piece_of_text *piece = &m->attachment->piece[i];
         m->scratch[i] = at + piece->start % unit;
@@ -309,7 +309,7 @@ static int check_again(const struct mover *m) {
         range[n] = (struct hl_address_range){m->attachment->piece[n].start, m->attachment->piece[n].end};
     for (unsigned i = 0; i < m->attachment->n_gaps; i++)
         range[n++] = m->attachment->gap[i];
-    range[n++] = (struct hl_address_range){m->room, m->room + m->room_bytes};
+    range[n++] = (struct hl_address_range){m->reserved, m->reserved + m->reserved_bytes};
     int result = hl_read_some_mappings(&now, &m->attachment->process, range, n);
     if (result == 0)
         result = check_scratch(m, &now);
@@ -342,11 +342,11 @@ static int move_piece(struct mover *m, unsigned i) {
     return 0;
 }
 
-/* Gives back the room and the descriptor. */
+/* Gives back the reserved range and the descriptor. */
 static void finish(const struct mover *m) {
     if (m->tracee->stage == HL_TRACEE_GONE)
         return;
-    hl_unmap_in_tracee(m->tracee, m->room, m->room + m->room_bytes);
+    hl_unmap_in_tracee(m->tracee, m->reserved, m->reserved + m->reserved_bytes);
     hl_close_in_tracee(m->tracee, m->file);
 }
 
@@ -360,8 +360,8 @@ static void close_leftovers(struct mover *m) {
     if (hl_has_leftovers(&m->attachment->left) && hl_read_mappings(&now, &m->attachment->process) == 0)
         hl_find_leftovers(&left, &now);
     hl_close_process(&now);
-    for (unsigned i = 0; i < left.n_rooms; i++)
-        hl_unmap_in_tracee(m->tracee, left.room[i].start, left.room[i].end);
+    for (unsigned i = 0; i < left.n_ranges; i++)
+        hl_unmap_in_tracee(m->tracee, left.range[i].start, left.range[i].end);
     for (unsigned i = 0; i < left.n_files; i++)
         hl_close_in_tracee(m->tracee, left.file[i]);
     for (unsigned i = 0; i < 2; i++)
@@ -376,7 +376,7 @@ static void undo(struct mover *m) {
     const struct hl_piece_of_text *piece = m->attachment->piece;
     const struct hl_loaded *loaded = m->attachment->loaded;
     m->file = -1;
-    m->room = m->room_bytes = 0;
+    m->reserved = m->reserved_bytes = 0;
     if (m->attachment->request->is_detach || !m->has_moved || m->tracee->stage == HL_TRACEE_GONE ||
         pass_file(m, loaded->file->fd) != 0)
         return;
@@ -398,7 +398,7 @@ static void move_text(struct mover *m) {
         return;
     int result = pass_file(m, attachment->file);
     if (result == 0)
-        result = reserve_room(m);
+        result = reserve_range(m);
     for (unsigned i = 0; i < attachment->n_pieces && result == 0; i++)
         result = prepare_piece(m, i);
     if (result == 0 && m->tracee->stage == HL_TRACEE_GONE)

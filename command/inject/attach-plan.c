@@ -24,8 +24,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* At most 1/ROOM_SHARE of the address space that a limit leaves is reserved. */
-#define ROOM_SHARE 10
+/* At most 1/RESERVED_SHARE of the address space that a limit leaves is reserved. */
+#define RESERVED_SHARE 10
 /* Files that the process can open meanwhile, including ours, which are up to three (an image and a pair of sockets). */
 #define SPARE_FILES 64
 /* The kernel counts some 50 MiB of small pages in a millisecond or two. */
@@ -176,13 +176,13 @@ static int plan_pieces(struct hl_attachment *attachment, unsigned edges) {
 
 /* Whether the limit of the process's address space leaves enough beside the addresses that are reserved meanwhile. */
 static int check_address_space(const struct hl_attachment *attachment) {
-    uint64_t limit = hl_read_limit(&attachment->process, "Max address space"), used = 0, room = 0;
+    uint64_t limit = hl_read_limit(&attachment->process, "Max address space"), used = 0, needed = 0;
     for (size_t i = 0; i < attachment->process.n_regions; i++)
         used += attachment->process.region[i].end - attachment->process.region[i].start;
     for (unsigned i = 0; i < attachment->n_pieces; i++)
-        room += attachment->piece[i].end - attachment->piece[i].start +
-                2 * attachment->request->geometry.huge_page_bytes;
-    bool is_enough = limit == UINT64_MAX || (limit > used && (limit - used) / ROOM_SHARE >= room);
+        needed += attachment->piece[i].end - attachment->piece[i].start +
+                  2 * attachment->request->geometry.huge_page_bytes;
+    bool is_enough = limit == UINT64_MAX || (limit > used && (limit - used) / RESERVED_SHARE >= needed);
     return is_enough ? 0 : HL_REASON_NO_MEMORY;
 }
 
@@ -246,9 +246,9 @@ static int check_flags_elsewhere(const struct hl_attachment *attachment, const s
 
 /* Whether REGION lies in reserved addresses of an earlier call, which was killed. */
 static bool is_left(const struct hl_attachment *attachment, const struct hl_region *region) {
-    for (unsigned i = 0; i < attachment->left.n_rooms; i++)
-        if (hl_overlap(region->start, region->end, attachment->left.room[i].start,
-                       attachment->left.room[i].end) > 0)
+    for (unsigned i = 0; i < attachment->left.n_ranges; i++)
+        if (hl_overlap(region->start, region->end, attachment->left.range[i].start,
+                       attachment->left.range[i].end) > 0)
             return true;
     return false;
 }

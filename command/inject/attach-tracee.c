@@ -374,7 +374,7 @@ static bool is_untouched(const struct hl_process *process, uint64_t start, uint6
 }
 
 /* Where [stack], the region I, begins when it has grown by BYTES that were never used, with a gap above them; 0: it may not grow. */
-static uint64_t find_room_below(const struct hl_process *process, size_t i, uint64_t bytes) {
+static uint64_t find_space_below(const struct hl_process *process, size_t i, uint64_t bytes) {
     const struct hl_region *stack = &process->region[i];
     uint64_t low = stack->start - GAP_BYTES - bytes;
     struct hl_address_range range = {low, stack->end};
@@ -386,8 +386,8 @@ static uint64_t find_room_below(const struct hl_process *process, size_t i, uint
 }
 
 /* The low end of BYTES, which are whole pages, for the frame; 0: there are none.  *LEFT as of is_as_left. */
-static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes,
-                          struct journal *left) {
+static uint64_t find_space(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes,
+                           struct journal *left) {
     size_t i = find_stack(process);
     const struct hl_region *stack = &process->region[i];
     *left = (struct journal){.pair = {-1, -1}};
@@ -397,7 +397,7 @@ static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_proces
         is_untouched(process, stack->start + bytes, stack->start + bytes + GAP_BYTES) &&
         is_as_left(tracee, stack->start, bytes, left))
         return stack->start;
-    return find_room_below(process, i, bytes);
+    return find_space_below(process, i, bytes);
 }
 
 /* MASK without the signals that a thread raises itself: the kernel ends a process that gets one and has it blocked. */
@@ -416,7 +416,7 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
     size_t frame_bytes = hl_get_frame_bytes(tracee), bytes = HL_TRACEE_DATA_BYTES + frame_bytes;
     size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
     struct journal journal;
-    tracee->low = find_room(tracee, process, taken, &journal);
+    tracee->low = find_space(tracee, process, taken, &journal);
     if (tracee->low == 0)
         return HL_REASON_ATTACH_STACK;
     tracee->high = tracee->low + taken;

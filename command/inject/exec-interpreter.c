@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Maps the patched dynamic linker, at the exec stop, in the place of the one that the program names:
 
-       mmap                 room for all of it, where the kernel chooses
+       mmap                 addresses for all of it, where the kernel chooses
        mmap, MAP_FIXED      its segments, as execve(2) maps them
        first instruction    in the frame that begins the program; with it AT_BASE on the stack, then in /proc/PID/auxv (PR_SET_MM_MAP)
        munmap               the other linker

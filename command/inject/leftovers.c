@@ -22,16 +22,16 @@
 /* A process may have a million descriptors; ours got the lowest free numbers. */
 #define LOOKED_AT_MAX 20000
 
-/* --- rooms --- */
+/* --- reserved addresses --- */
 
-/* Whether REGION is a reserved part of the room that begins at ROOM. */
-static bool is_reserved(const struct hl_region *region, uint64_t room) {
+/* Whether REGION is a reserved part of the range that begins at FIRST. */
+static bool is_reserved(const struct hl_region *region, uint64_t first) {
     return region->flags == 0 && !region->shared && region->inode != 0 &&
-           region->offset == HL_LEFT_OFFSET + (region->start - room);
+           region->offset == HL_LEFT_OFFSET + (region->start - first);
 }
 
-/* The end of the room that begins with REGION I of PROCESS.  It ends with a reserved part; between these, parts of the same file are
-   mapped, and nothing else can be: all addresses of a room are in use from its beginning. */
+/* The end of the range that begins with REGION I of PROCESS.  It ends with a reserved part; between these, parts of the same file are
+   mapped, and nothing else can be: all addresses of a range are in use from its beginning. */
 static uint64_t find_end(const struct hl_process *process, size_t i) {
     const struct hl_region *first = &process->region[i];
     uint64_t end = first->end;
@@ -46,11 +46,11 @@ static uint64_t find_end(const struct hl_process *process, size_t i) {
     return end;
 }
 
-static void find_rooms(struct hl_leftovers *left, const struct hl_process *process) {
-    for (size_t i = 0; i < process->n_regions && left->n_rooms < HL_LEFT_MAX; i++) {
+static void find_ranges(struct hl_leftovers *left, const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions && left->n_ranges < HL_LEFT_MAX; i++) {
         uint64_t start = process->region[i].start;
         if (is_reserved(&process->region[i], start))
-            left->room[left->n_rooms++] = (struct hl_address_range){start, find_end(process, i)};
+            left->range[left->n_ranges++] = (struct hl_address_range){start, find_end(process, i)};
     }
 }
 
@@ -95,16 +95,16 @@ static void find_files(struct hl_leftovers *left, const struct hl_process *proce
 }
 
 void hl_find_leftovers(struct hl_leftovers *left, const struct hl_process *process) {
-    left->n_rooms = left->n_files = 0;
+    left->n_ranges = left->n_files = 0;
     left->has_journal = hl_has_journal(process);
-    find_rooms(left, process);
+    find_ranges(left, process);
     find_files(left, process);
 }
 
 char *hl_describe_leftovers(const struct hl_leftovers *left) {
     uint64_t bytes = 0;
-    for (unsigned i = 0; i < left->n_rooms; i++)
-        bytes += left->room[i].end - left->room[i].start;
+    for (unsigned i = 0; i < left->n_ranges; i++)
+        bytes += left->range[i].end - left->range[i].start;
     return hl_xasprintf("%u descriptor%s and %" PRIu64 " KiB of addresses", left->n_files,
                         hl_plural(left->n_files), bytes / 1024);
 }

@@ -12,14 +12,14 @@
 #define HL_LEFT_MAX 64
 
 struct hl_leftovers {
-    unsigned n_rooms, n_files;
-    struct hl_address_range room[HL_LEFT_MAX]; /* reserved addresses, with mappings of an image in them */
+    unsigned n_ranges, n_files;
+    struct hl_address_range range[HL_LEFT_MAX]; /* reserved addresses, with mappings of an image in them */
     int file[HL_LEFT_MAX]; /* numbers of descriptors of an image or of the program's file */
     bool has_journal;      /* beside the frame, perhaps with two sockets */
 };
 
 static inline bool hl_has_leftovers(const struct hl_leftovers *left) {
-    return left->n_rooms > 0 || left->n_files > 0 || left->has_journal;
+    return left->n_ranges > 0 || left->n_files > 0 || left->has_journal;
 }
 
 /* Finds them in PROCESS, which has its regions, with the fields of maps at least. */

@@ -51,7 +51,7 @@ pid_t hl_find_tracer(pid_t pid, pid_t tid);
 #define HL_STAT_FIELDS 52
 int hl_read_stat_fields(const struct hl_process *process, uint64_t field[HL_STAT_FIELDS]);
 
-/* The room of a thread that makes calls, at hl_tracee.data. */
+/* The memory for arguments of a thread that makes calls, at hl_tracee.data. */
 #define HL_TRACEE_DATA_BYTES 1024
 
 /* Where a thread's calls begin, and the code that restores it if we die in the middle of one. */
