@@ -279,8 +279,10 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
     return file_plan.plan.text_bytes;
 }
 
-bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options) {
+/* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
+   its text is more than FILE's.  False: there is none, or it is in place already, and there is nothing to free. */
+static bool judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                                 const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_texts libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
@@ -336,7 +338,7 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
         hl_gets_any_address(&last->file, &geometry))
         return HL_REASON_NO_COPY;
     bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
-    if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {
+    if (is_small && judge_larger_library(&library, last->executable, &last->file, options)) {
         hl_free_verdict(verdict);
         *verdict = library;
         return HL_REASON_TEXT_IN_LIBRARY;
@@ -402,7 +404,9 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
     verdict->reason = HL_REASON_IMAGE_USELESS;
 }
 
-bool hl_is_elsewhere(const struct hl_loaded *loaded) {
+/* Whether the path of LOADED leads to another file from here, as a path of another mount namespace may, or to none; no image's
+   does.  If a file system on the way may not answer, it is not asked, and the result is false. */
+static bool is_elsewhere(const struct hl_loaded *loaded) {
     const struct stat *own = &loaded->file->stat;
     struct hl_local local = {0};
     struct stat found;
@@ -421,13 +425,13 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
     bool is_program_here =
-        process->n_loaded > 0 && process->loaded[0].object.is_main && !hl_is_elsewhere(&process->loaded[0]);
+        process->n_loaded > 0 && process->loaded[0].object.is_main && !is_elsewhere(&process->loaded[0]);
     free(verdict->program);
     verdict->program =
         is_program_here && process->executable != NULL ? hl_xasprintf("%s", process->executable) : NULL;
     verdict->now = hl_find_now(process, loaded, &verdict->now_parts);
     verdict->obstacle = obstacle;
-    verdict->is_gone = loaded->file->stat.st_nlink == 0 || hl_is_elsewhere(loaded);
+    verdict->is_gone = loaded->file->stat.st_nlink == 0 || is_elsewhere(loaded);
 }
 
 void hl_free_verdict(struct hl_verdict *verdict) {
@@ -493,7 +497,9 @@ static char *format_run(const struct hl_verdict *verdict) {
     return text;
 }
 
-char *hl_format_commands(const struct hl_verdict *verdict) {
+/* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
+   frees it. */
+static char *format_commands(const struct hl_verdict *verdict) {
     bool is_added = (verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
     if (verdict->best == HL_WAY_NOTHING || verdict->is_gone)
         return NULL;
@@ -509,7 +515,7 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
 }
 
 char *hl_format_verdict(const struct hl_verdict *verdict) {
-    char *line = describe(verdict), *commands = hl_format_commands(verdict);
+    char *line = describe(verdict), *commands = format_commands(verdict);
     if (commands != NULL)
         hl_append(&line, "; %s", commands);
     free(commands);
@@ -528,7 +534,7 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
 }
 
 json_t *hl_json_verdict(const struct hl_verdict *verdict) {
-    char *commands = hl_format_commands(verdict), *words = describe(verdict);
+    char *commands = format_commands(verdict), *words = describe(verdict);
     json_t *json =
         json_pack("{s:s, s:o, s:I, s:b, s:o, s:s, s:s}", "way", hl_way_name(verdict->best), "text_share",
                   hl_json_share(verdict->covered[verdict->best], verdict->text_bytes), "pages",
