@@ -149,7 +149,7 @@ enum hl_way {
 /* Whether a store has an image of the open FILE. */
 bool hl_is_in_store(int file, const struct hl_options *options);
 
-/* The way that exists already for the open FILE, and that `run` therefore takes: HL_WAY_PLACE if its pages are kept in place;
+/* The way that exists already for the open FILE, and that `run` therefore takes: HL_WAY_PLACE if it is in place;
    HL_WAY_IMAGE if a store knows it, which decides whether to go on, not whether to trust the image; else HL_WAY_NOTHING. */
 enum hl_way hl_find_made(int file, const struct hl_options *options);
 
@@ -167,8 +167,8 @@ enum hl_fit {
 unsigned hl_find_fits(struct hl_string patterns, const struct hl_options *options, unsigned wanted,
                       char **pie);
 
-/* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
-bool hl_is_kept_in_place(int file, const struct hl_options *options);
+/* Whether the system's store, or the one that OPTIONS name, says that the open FILE is in place. */
+bool hl_is_in_place(int file, const struct hl_options *options);
 
 /* Removes the folder NAME of FOLDER and everything in it, also folders down to DEPTH below it.  0, or a negated errno. */
 int hl_remove_tree(int folder, const char *name, unsigned depth);

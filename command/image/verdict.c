@@ -157,28 +157,7 @@ static void consider_place(struct judging *judging, bool is_kept) {
     free(path);
 }
 
-/* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
-static void consider_size(const struct judging *judging, bool has_image) {
-    struct hl_verdict *verdict = judging->verdict;
-    if (!verdict->is_library || verdict->text_bytes >= find_file_geometry(judging).huge_page_bytes)
-        return;
-    if (!has_image)
-        verdict->covered[HL_WAY_IMAGE] = 0;
-    verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
-}
-
 /* --- the choice --- */
-
-/* The mildest way such that no other covers clearly more. */
-static enum hl_way choose_way(const double covered[HL_WAYS]) {
-    double most = 0;
-    for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
-        most = covered[way] > most ? covered[way] : most;
-    for (unsigned way = HL_WAY_PLACE; most > 0 && way < HL_WAYS; way++)
-        if (covered[way] * CLEARLY_MORE >= most)
-            return (enum hl_way)way;
-    return HL_WAY_NOTHING;
-}
 
 enum hl_way hl_shared_way(const struct hl_verdict *verdict) {
     if (verdict->is_made)
@@ -188,14 +167,19 @@ enum hl_way hl_shared_way(const struct hl_verdict *verdict) {
     return verdict->covered[HL_WAY_IMAGE] > 0 ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
+/* What is MADE stays.  Else in place, where it reaches enough, or the mildest of the other ways such that no other of them covers
+   clearly more. */
 static void choose(struct hl_verdict *verdict, enum hl_way made) {
-    double covered[HL_WAYS] = {0};
-    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
-        covered[way] = (double)verdict->covered[way];
+    double most = 0;
     verdict->is_made = made != HL_WAY_NOTHING && verdict->covered[made] > 0;
-    verdict->best = verdict->is_made                         ? made
-                    : hl_shared_way(verdict) == HL_WAY_PLACE ? HL_WAY_PLACE
-                                                             : choose_way(covered);
+    verdict->best = verdict->is_made ? made : HL_WAY_NOTHING;
+    if (!verdict->is_made && hl_shared_way(verdict) == HL_WAY_PLACE)
+        verdict->best = HL_WAY_PLACE;
+    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
+        most = (double)verdict->covered[way] > most ? (double)verdict->covered[way] : most;
+    for (unsigned way = HL_WAY_IMAGE; verdict->best == HL_WAY_NOTHING && most > 0 && way < HL_WAYS; way++)
+        if ((double)verdict->covered[way] * CLEARLY_MORE >= most)
+            verdict->best = (enum hl_way)way;
 }
 
 /* Why no text of FILE_PLAN's object moves. */
@@ -259,7 +243,12 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
         consider_place(&judging, made == HL_WAY_PLACE);
-        consider_size(&judging, is_image_there);
+    }
+    /* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
+    if (verdict->is_library && verdict->text_bytes < find_file_geometry(&judging).huge_page_bytes) {
+        verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
+        if (!is_image_there)
+            verdict->covered[HL_WAY_IMAGE] = 0;
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
