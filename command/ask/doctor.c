@@ -29,10 +29,6 @@
 #if defined __x86_64__
 #include <cpuid.h>
 #endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 /* Mappings that linkers, interpreters and databases need beside ours: the kernel's own default. */
 #define MAP_COUNT_USUAL 65530
 /* Pages that a large program's text takes (design: 128 MiB is the largest measured). */

@@ -19,9 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 #define COLLAPSE_TRIES 20
 
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {

@@ -39,10 +39,6 @@
 #define PIECES_MAX 0.7
 #define PIECES_MIN 0.1
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 enum hl_tlb_answer hl_judge_tlb(const struct hl_tlb *tlb) {
     double packed = tlb->ns[HL_TLB_PACKED], small = tlb->ns[HL_TLB_SMALL], huge = tlb->ns[HL_TLB_HUGE];
     double effect = small - packed, gone = (small - huge) / effect;
