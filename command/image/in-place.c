@@ -50,9 +50,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 /* Each further process that maps the file makes a collapse stall all of them this much longer (6.18, 4 KiB folios). */
 #define MICROSECONDS_PER_MAPPER 170
 #define PAUSE_BUDGET_MICROSECONDS 2000
@@ -310,9 +307,9 @@ struct count {
     unsigned mappers[];
 };
 
-/* Counts the mappings of each chunk in the maps of all processes.  False: they cannot be known, or not in time: any user can have
+/* Counts the mappings of each chunk in the maps of all processes.  0; or else they cannot be known, or not in time: any user can have
    processes with any number of mappings. */
-static bool count_in_maps(void *count_) {
+static int count_in_maps(void *count_) {
     struct count *count = count_;
     const struct hl_place *place = count->place;
     struct hl_region line;
@@ -336,7 +333,7 @@ static bool count_in_maps(void *count_) {
             fclose(maps);
     }
     free(text);
-    return is_whole;
+    return is_whole ? 0 : 1;
 }
 
 /* Finds whether others map the file, and how many mappings each chunk has where that can be joined nevertheless.  False: it cannot be known. */
@@ -359,7 +356,7 @@ static bool count_mappers(struct work *work) {
     if (is_known) {
         count->place = place;
         count->own = &own;
-        is_known = hl_call_in_child(count_in_maps, count, COUNT_MS_MAX);
+        is_known = hl_call_in_child(count_in_maps, count, COUNT_MS_MAX) == 0;
     }
     for (size_t i = 0; i < place->n_chunks; i++)
         found |= (place->chunk[i].mappers = count->mappers[i]) > 0;
