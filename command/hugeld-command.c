@@ -52,7 +52,7 @@ static const char help[] =
     "  list                          show what is enabled, and who is on it\n"
     "  disable PROGRAM|FILE|UNIT...  undo enable\n"
     "  apply                         do what the lists of enabled files say\n"
-    "  reset                         give back everything that hugeld holds\n"
+    "  reset                         give back all huge pages of hugeld\n"
     "  image FILE OUT                write a copy of a file for huge pages\n"
     "  attach PID...                 move running processes, as an experiment\n"
     "  detach PID...                 move them back\n"

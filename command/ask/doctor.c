@@ -242,7 +242,7 @@ static void find_abilities(struct request *request, const struct machine *machin
                                 : "boot a kernel with CONFIG_HUGETLBFS, or use backend=thp"},
         {"hugetlb_mremap", kernel->hugetlb_mremap, can_map ? WARN : BAD,
          "huge pages can be moved onto the program",
-         can_map ? "huge pages cannot be moved; a memfd stands in"
+         can_map ? "huge pages cannot be moved; a memfd is used instead"
                  : "huge pages can neither be moved nor come from a memfd",
          "boot Linux 5.16 or newer"},
         {"hugetlb_memfd", machine->has_memfd, WARN, "a memfd can hold huge pages",
@@ -428,7 +428,7 @@ int hl_examine_machine(int argc, char **argv) {
     static const struct hl_command command = {
         "doctor",
         "Tests this machine for huge pages, and prints a command for each problem.\v"
-        "Exit status: 0 when hugetlb or thp would be taken now, else 1.",
+        "Exit status: 0 when private copies would get huge pages now, else 1.",
         command_flags, false};
     struct request request = {0};
     struct machine machine = {0};

@@ -192,11 +192,11 @@ static bool is_unchanged(struct job *job) {
 
 /* --- space --- */
 
-static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed,
-                          uint64_t there, const char *remedy) {
+static bool fail_for_space(struct job *job, const char *reason, const char *of_what, uint64_t needed,
+                           uint64_t there, const char *remedy) {
     return fail_for_now(job, reason,
-                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64
-                                     " MiB; %s",
+                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has only %" PRIu64
+                                     " MiB left; %s",
                                      needed >> 20, of_what, there >> 20, remedy));
 }
 
@@ -217,18 +217,18 @@ static bool check_store(struct job *job) {
 }
 
 /* Before anything is written, since processes are killed if the memory is missing. */
-static bool check_room(struct job *job) {
+static bool check_space(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
     uint64_t needed;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     if (needed > hl_store_free_bytes(store))
-        return fail_for_room(job, "store-full", "the store", needed, hl_store_free_bytes(store), remedy);
+        return fail_for_space(job, "store-full", "the store", needed, hl_store_free_bytes(store), remedy);
     int64_t there = (int64_t)hl_free_memory_bytes() - store->planned;
     if (there < 0 || needed > (uint64_t)there)
-        return fail_for_room(job, "memory", "the machine or a memory limit", needed,
-                             there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
+        return fail_for_space(job, "memory", "the machine or a memory limit", needed,
+                              there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
     return leaves_margin(job, needed);
 }
 
@@ -562,7 +562,7 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
     else if (!covers)
         refuse(&job, HL_REASON_IMAGE_USELESS);
     else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && check_store(&job) && await_age(&job) &&
-             is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_room(&job))
+             is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_space(&job))
         make_image(&job);
     if (result == 0)
         hl_free_image(&job.image);

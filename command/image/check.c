@@ -113,7 +113,7 @@ static int check_digest(const struct hl_store_item *item, int image, char **prob
     char digest[HL_DIGEST_TEXT];
     int result = hl_digest_image(digest, image);
     if (result == 0 && strcmp(digest, item->digest) != 0)
-        *problem = hl_xasprintf("it is damaged: its bytes are not those that it was made with");
+        *problem = hl_xasprintf("it is damaged: its bytes have changed since it was made");
     return result;
 }
 
@@ -132,7 +132,7 @@ static char *check_image(const struct hl_store *store, const struct hl_store_ite
     if (result == 0 && problem == NULL)
         result = hl_prove_huge(&store->geometry, image, false, &pages, &small);
     else if (result == HL_REASON_IMAGE_MISMATCH)
-        problem = hl_xasprintf("its bytes are not those that the file has now");
+        problem = hl_xasprintf("it differs from the file");
     if (problem == NULL && small > 0)
         problem = hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
     else if (problem == NULL && result != 0)

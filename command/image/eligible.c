@@ -88,7 +88,7 @@ static bool is_pinned(int file) {
 char *hl_explain_unsteady(int file, bool any_disk) {
     if (!sets_ctime(file))
         return hl_xasprintf(
-            "its file system does not tell every change of a file (only ext4, xfs, btrfs and f2fs do); use "
+            "its file system does not record every change of a file (only ext4, xfs, btrfs and f2fs do); use "
             "hugeld attach, which compares all bytes");
     if (any_disk || is_pinned(file))
         return NULL;

@@ -240,9 +240,9 @@ static bool check_out(const struct request *request, const struct hl_elf_file *f
             return true;
         hl_warn("%s: %s", request->out, strerror(errno));
     } else if (!S_ISREG(stat.st_mode)) {
-        hl_warn("%s: is there already and is no regular file; name another", request->out);
+        hl_warn("%s: it exists and is no regular file; name another file to write", request->out);
     } else if (stat.st_dev == file->stat.st_dev && stat.st_ino == file->stat.st_ino) {
-        hl_warn("%s: is the original; name another file", request->out);
+        hl_warn("%s: it is the file to read; name another file to write", request->out);
     } else {
         return true;
     }

@@ -447,8 +447,9 @@ static const struct {
          "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
     [FILE_SYSTEM] = {NULL,
                      "its file system keeps files on small pages; make an image: hugeld enable --way=image"},
-    [MEMORY] = {"memory",
-                "the machine or a memory limit has no room for it; free memory, or raise the limit"},
+    [MEMORY] =
+        {"memory",
+         "the machine or a memory limit has too little memory left for it; free memory, or raise the limit"},
     [UNKNOWN] = {"unknown", "which processes map the file cannot be read, or takes too long; run hugeld as "
                             "root with all capabilities"},
     [BUSY] = {"pressure", "programs have waited for memory or disks in more than 5 % of the last ten seconds "
@@ -563,7 +564,7 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     if (sentence != NULL)
         return sentence;
     if (begin_work(&work, place, file->fd) != 0)
-        return hl_xasprintf("there is no room for a mapping; raise RLIMIT_AS");
+        return hl_xasprintf("its pages cannot be mapped for lack of address space; raise RLIMIT_AS");
     work.joins = can_join(&work);
     if (bytes > hl_free_memory_bytes())
         obstacle = MEMORY;

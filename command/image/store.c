@@ -594,7 +594,8 @@ static bool read_store(const struct hl_store *store, struct hl_local *local, tak
     if (*n > 0)
         qsort(*items, *n, sizeof **items, compare_items);
     if (error != 0)
-        hl_warn("%s: the store cannot be read: %s", store->path, strerror(error));
+        hl_warn("%s: the store cannot be read: %s; make it anew: hugeld reset, hugeld apply", store->path,
+                strerror(error));
     return error == 0;
 }
 

@@ -128,8 +128,8 @@ static int remove_item(struct hl_apply *apply, const struct hl_store_item *item)
     }
     int result = hl_remove_store_item(&apply->store, item->key);
     if (result != 0 && result != -ENOENT)
-        hl_note_problem(apply,
-                        hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
+        hl_note_problem(apply, hl_xasprintf("%s: its image cannot be removed: %s; make the store writable",
+                                            item->origin, strerror(-result)));
     return result == -ENOENT ? 0 : result;
 }
 
@@ -325,8 +325,7 @@ static void say_removed(struct hl_apply *apply, const struct hl_store_item *item
     apply->removed++;
     hl_hide_progress();
     note(apply, item->origin, NULL, "removed", name_way(item->is_in_place), item->huge_pages, NULL, why);
-    hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed",
-             why);
+    hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer in place" : "image removed", why);
 }
 
 static bool is_unnamed(const void *wanted, const char *origin) {
@@ -391,7 +390,7 @@ void hl_find_listed(struct hl_apply *apply) {
         if (apply->only != NULL && apply->only != entry)
             continue;
         if (problem == NULL && entry->is_unit && !hl_knows_unit(entry->text))
-            problem = "systemd knows no such unit";
+            problem = "there is no such unit; systemctl list-unit-files names all";
         if (problem != NULL)
             hl_note_problem(apply,
                             hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, problem));
@@ -413,7 +412,7 @@ int hl_end_apply(struct hl_apply *apply) {
             hl_note_problem(
                 apply,
                 hl_xasprintf(
-                    "%s: what was tried cannot be noted: %s; enlarge the store: store_size in hugeld.conf",
+                    "%s: the results cannot be recorded: %s; enlarge the store: store_size in hugeld.conf",
                     apply->store_path, strerror(-result)));
     }
     if (apply->store.path != NULL)
@@ -527,7 +526,7 @@ static int apply_once(const struct request *request) {
                              .store_path = request->store != NULL ? request->store : own};
     int code = HL_EXIT_NO;
     if (configuration == NULL && request->list == NULL) {
-        hl_warn("apply: HOME is not set, so there are no lists of yours; name one with --list");
+        hl_warn("apply: there is no folder for your lists; set HOME, or name a list with --list");
     } else {
         bool is_begun = hl_begin_apply(&apply), is_default = request->list == NULL && request->store == NULL;
         if (is_begun)
@@ -564,8 +563,8 @@ static int apply_again(const struct request *request, double seconds) {
 int hl_apply(int argc, char **argv) {
     static const struct hl_command command = {
         "apply",
-        "Puts what is enabled on huge pages, renews what has changed, and removes what is enabled no "
-        "longer.\v"
+        "Puts what is enabled on huge pages, renews what has changed, and removes what is no "
+        "longer enabled.\v"
         "Root's lists are in /etc/hugeld/enabled.d.  hugeld.timer runs it.  Exit status: 0 done or "
         "unchanged, 1 some of it failed, 3 some of it is pending; 'hugeld list' says why.",
         command_flags, false};

@@ -120,7 +120,7 @@ static void enter_machine(void) {
     int mounts = is_sandbox ? open("/proc/1/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
     if (mounts >= 0 && getcwd(here, sizeof here) != NULL && setns(mounts, CLONE_NEWNS) == 0 &&
         chdir(here) != 0)
-        hl_note("%s: %s; names of files are looked up in /", here, strerror(errno));
+        hl_note("%s: the folder cannot be entered: %s; write files as absolute paths", here, strerror(errno));
     if (mounts >= 0)
         close(mounts);
 }

@@ -220,7 +220,7 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
         hl_print("%-30s %14.0f  %14.0f  %7.3f", event, a, b, a > 0 ? b / a : 0);
     }
     if (bench->counters.reason != NULL)
-        hl_print("TLB misses and walks: not counted: %s", bench->counters.reason);
+        hl_print("TLB misses and walks were not counted: %s", bench->counters.reason);
     if (!bench->comparable)
         hl_print("its output differs from run to run, so it was not compared");
     uint64_t plain_bytes = count_plain_bytes(bench->maps[HL_PLAIN]);

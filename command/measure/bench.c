@@ -149,7 +149,7 @@ static int check_pages(const struct hl_bench *bench, const json_t *maps, const s
             ? "its plain runs are on huge pages, too; to measure it: hugeld disable, then bench"
         : bench->lack != NULL ? bench->lack
                               : "";
-    hl_warn("nothing to measure, nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
+    hl_warn("bench: nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
     free(line);
     return HL_EXIT_NO;
 }

@@ -129,7 +129,7 @@ int hl_survey_programs(int argc, char **argv) {
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) == 0) {
         if (request.pid != 0 && (request.all_users || request.names.n > 0))
-            hl_warn("survey: --pid looks at one process; leave --all-users and --program away");
+            hl_warn("survey: --pid watches one process; leave out --all-users and --program");
         else if ((code = hl_check_report(request.report)) == 0)
             code = survey_processes(&request);
     }

@@ -80,7 +80,7 @@ struct hl_survey {
     unsigned hz;
     bool of_threads; /* samples are only of the threads at the beginning, and of those that they started */
     struct hl_sampler_counts sampled;
-    uint64_t samples_ended, samples_refused; /* of processes that had ended, or may not be looked at */
+    uint64_t samples_ended, samples_refused; /* of processes that had ended, or may not be read */
     bool undecided;                          /* too many samples were lost */
     struct hl_tlb tlb;
     unsigned watched, ended, refused, others;

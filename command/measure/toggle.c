@@ -74,7 +74,7 @@ static bool set(struct toggle *toggle, bool attach) {
     if (reason < 0)
         hl_say_unreadable(toggle->pid, reason);
     else
-        hl_warn("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
+        hl_warn("%d: its text %s: %s", toggle->pid, attach ? "stays" : "cannot be moved back",
                 hl_reason_sentence((enum hl_reason)reason));
     return false;
 }
