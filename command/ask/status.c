@@ -574,7 +574,7 @@ static void print_process(const struct snapshot *snapshot, const json_t *answer)
                     "files {own.file_bytes:KiB}, shared memory {own.shmem_bytes:KiB}");
 }
 
-/* Reports the opened process of PICTURE, and closes it.  --all silently skips a process that can't be read. */
+/* Reports the opened process, and closes it.  --all silently skips a process that can't be read. */
 static void report_process(struct request *request, struct snapshot *snapshot) {
     pid_t pid = snapshot->process.pid;
     int result = take_snapshot(snapshot, &request->geometry);

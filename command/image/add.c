@@ -379,7 +379,7 @@ static void make_image(struct job *job) {
 
 /* --- in place --- */
 
-/* Whether the store has a record that the file is kept in place; with REMOVES_OLD, records of earlier versions of the file are
+/* Whether the store has a record that the file is in place; with REMOVES_OLD, records of earlier versions of the file are
    removed. */
 static bool is_recorded(const struct job *job, bool removes_old) {
     const struct hl_add_outcome *outcome = job->outcome;
@@ -399,7 +399,7 @@ static bool is_recorded(const struct job *job, bool removes_old) {
     return found;
 }
 
-/* Records in the store that the file is kept in place, instead of an image that it may have there. */
+/* Records in the store that the file is in place, instead of an image that it may have there. */
 static bool record(struct job *job) {
     if ((job->flags & HL_ADD_DRY) || job->store->folder < 0 || is_recorded(job, true)) {
         job->outcome->result = HL_SHARE_MADE;
@@ -415,18 +415,18 @@ static bool record(struct job *job) {
     return done;
 }
 
-/* Makes the chunks of PLACE huge, and records the file as kept in place.  False: this kernel or file system cannot, so it gets an
+/* Makes CHUNKS huge, and records the file as in place.  False: this kernel or file system cannot, so it gets an
    image.  What only the moment forbids is tried again later: the way does not depend on the moment. */
-static bool put_in_place(struct job *job, struct hl_place *place) {
+static bool put_in_place(struct job *job, struct hl_chunks *chunks) {
     struct hl_add_outcome *outcome = job->outcome;
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0;
-    bool was_huge = hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
-    job->store->placer->only_looks = (job->flags & HL_ADD_DRY) != 0;
-    char *why = hl_make_huge_in_place(job->store->placer, place, job->file, outcome->path);
-    uint64_t huge_bytes = hl_huge_text_bytes(place);
-    if (huge_bytes == 0 || !(forced || hl_is_place_enough(huge_bytes, place->text_bytes))) {
-        if (place->obstacle != NULL)
-            return !fail_for_now(job, place->obstacle, why);
+    bool was_huge = hl_huge_text_bytes(chunks) == chunks->n_chunks * chunks->chunk_bytes;
+    job->store->collapser->only_looks = (job->flags & HL_ADD_DRY) != 0;
+    char *why = hl_make_huge_in_place(job->store->collapser, chunks, job->file, outcome->path);
+    uint64_t huge_bytes = hl_huge_text_bytes(chunks);
+    if (huge_bytes == 0 || !(forced || hl_covers_enough(huge_bytes, chunks->text_bytes))) {
+        if (chunks->obstacle != NULL)
+            return !fail_for_now(job, chunks->obstacle, why);
         if (forced)
             fail(job, HL_SHARE_FAILED, why);
         else
@@ -436,9 +436,9 @@ static bool put_in_place(struct job *job, struct hl_place *place) {
     bool was_recorded = is_recorded(job, false);
     if (record(job)) {
         outcome->is_in_place = true;
-        outcome->text_bytes = place->text_bytes;
+        outcome->text_bytes = chunks->text_bytes;
         outcome->text_huge_bytes = huge_bytes;
-        outcome->huge_pages = huge_bytes / place->chunk_bytes;
+        outcome->huge_pages = huge_bytes / chunks->chunk_bytes;
         outcome->sentence = why;
         if (was_recorded && was_huge)
             outcome->result = HL_SHARE_PRESENT;
@@ -450,14 +450,14 @@ static bool put_in_place(struct job *job, struct hl_place *place) {
 
 /* Tries the mildest way.  True: the file is in place, or must be in place or nowhere; the result is in OUTCOME. */
 static bool add_in_place(struct job *job) {
-    struct hl_place place;
+    struct hl_chunks chunks;
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0, done = forced;
     if (job->flags & HL_ADD_IMAGE)
         return false;
-    if (job->store->placer == NULL)
+    if (job->store->collapser == NULL)
         return forced &&
                !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
-    int result = hl_look_in_place(&place, job->file, &job->store->geometry);
+    int result = hl_examine_chunks(&chunks, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
             refuse(job, (enum hl_reason)result);
@@ -465,12 +465,12 @@ static bool add_in_place(struct job *job) {
             fail(job, HL_SHARE_FAILED,
                  hl_xasprintf("its pages cannot be looked at: %s; run it as root", strerror(-result)));
         if (result == -EPERM)
-            hl_free_place(&place);
+            hl_free_chunks(&chunks);
         return forced;
     }
-    if (forced || hl_is_place_enough(place.n_chunks * place.chunk_bytes, place.text_bytes))
-        done = put_in_place(job, &place);
-    hl_free_place(&place);
+    if (forced || hl_covers_enough(chunks.n_chunks * chunks.chunk_bytes, chunks.text_bytes))
+        done = put_in_place(job, &chunks);
+    hl_free_chunks(&chunks);
     return done;
 }
 

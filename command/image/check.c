@@ -179,18 +179,18 @@ void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *i
     bool is_there = item->state == HL_ITEM_FRESH || item->state == HL_ITEM_TOUCHED;
     if (!is_there || hl_open_elf_soon(&file, item->origin) != HL_ELF_FINE)
         return;
-    struct hl_place place;
-    int result = item->is_in_place ? hl_look_in_place(&place, &file, &store->geometry) : 0;
+    struct hl_chunks chunks;
+    int result = item->is_in_place ? hl_examine_chunks(&chunks, &file, &store->geometry) : 0;
     if (item->is_in_place) {
         item->not_in_place = result > 0 ? (enum hl_reason)result : HL_MOVED;
         if (result == 0) {
-            item->pages = place.n_chunks;
-            item->text_bytes = place.text_bytes;
-            item->text_huge_bytes = hl_huge_text_bytes(&place);
-            item->huge_pages = item->text_huge_bytes / place.chunk_bytes;
+            item->pages = chunks.n_chunks;
+            item->text_bytes = chunks.text_bytes;
+            item->text_huge_bytes = hl_huge_text_bytes(&chunks);
+            item->huge_pages = item->text_huge_bytes / chunks.chunk_bytes;
         }
         if (result == 0 || result == -EPERM)
-            hl_free_place(&place);
+            hl_free_chunks(&chunks);
     } else if (hl_find_coverage(&coverage, &file, &store->geometry) == 0) {
         item->pages = item->huge_pages;
         item->text_bytes = coverage.text_bytes;

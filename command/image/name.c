@@ -101,7 +101,7 @@ bool hl_is_in_store(int file, const struct hl_options *options) {
 enum hl_way hl_find_made(int file, const struct hl_options *options) {
     unsigned found = look_into_stores(file, options);
     if (options->backend == HL_BACKEND_AUTO && found & HAS_IN_PLACE && hl_is_in_place(file, options))
-        return HL_WAY_PLACE;
+        return HL_WAY_IN_PLACE;
     return found & HAS_IMAGE ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 

@@ -137,21 +137,21 @@ static void consider_image(struct judging *judging, bool *is_there) {
     free(found.path);
 }
 
-/* Considers in place, if the file is kept so, or this user may do it. */
-static void consider_place(struct judging *judging, bool is_kept) {
+/* Considers in place, if the file is so already, or this user may do it. */
+static void consider_in_place(struct judging *judging, bool is_made) {
     struct hl_verdict *verdict = judging->verdict;
-    struct hl_place place;
+    struct hl_chunks chunks;
     struct hl_geometry geometry = find_file_geometry(judging);
     char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
-    int result =
-        hl_is_native(judging->file) ? hl_look_in_place(&place, judging->file, &geometry) : HL_REASON_FOREIGN;
+    int result = hl_is_native(judging->file) ? hl_examine_chunks(&chunks, judging->file, &geometry)
+                                             : HL_REASON_FOREIGN;
     if (result == 0 || result == -EPERM) {
-        uint64_t bytes = place.n_chunks * place.chunk_bytes;
-        if (!is_kept)
+        uint64_t bytes = chunks.n_chunks * chunks.chunk_bytes;
+        if (!is_made)
             refusal = path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
-        verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
-        verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
-        hl_free_place(&place);
+        verdict->covered[HL_WAY_IN_PLACE] = refusal == NULL ? bytes : 0;
+        verdict->pages[HL_WAY_IN_PLACE] = refusal == NULL ? chunks.n_chunks : 0;
+        hl_free_chunks(&chunks);
     }
     free(refusal);
     free(path);
@@ -162,8 +162,8 @@ static void consider_place(struct judging *judging, bool is_kept) {
 enum hl_way hl_shared_way(const struct hl_verdict *verdict) {
     if (verdict->is_made)
         return verdict->best;
-    if (hl_is_place_enough(verdict->covered[HL_WAY_PLACE], verdict->text_bytes))
-        return HL_WAY_PLACE;
+    if (hl_covers_enough(verdict->covered[HL_WAY_IN_PLACE], verdict->text_bytes))
+        return HL_WAY_IN_PLACE;
     return verdict->covered[HL_WAY_IMAGE] > 0 ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
@@ -173,8 +173,8 @@ static void choose(struct hl_verdict *verdict, enum hl_way made) {
     double most = 0;
     verdict->is_made = made != HL_WAY_NOTHING && verdict->covered[made] > 0;
     verdict->best = verdict->is_made ? made : HL_WAY_NOTHING;
-    if (!verdict->is_made && hl_shared_way(verdict) == HL_WAY_PLACE)
-        verdict->best = HL_WAY_PLACE;
+    if (!verdict->is_made && hl_shared_way(verdict) == HL_WAY_IN_PLACE)
+        verdict->best = HL_WAY_IN_PLACE;
     for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
         most = (double)verdict->covered[way] > most ? (double)verdict->covered[way] : most;
     for (unsigned way = HL_WAY_IMAGE; verdict->best == HL_WAY_NOTHING && most > 0 && way < HL_WAYS; way++)
@@ -197,7 +197,7 @@ static enum hl_reason find_reason_of_plan(const struct hl_file_plan *file_plan) 
 static enum hl_reason find_reason(const struct hl_verdict *verdict, const struct hl_file_plan *file_plan) {
     enum hl_reason image = verdict->image_reason;
     switch (verdict->best) {
-    case HL_WAY_PLACE:
+    case HL_WAY_IN_PLACE:
         return verdict->is_made ? HL_REASON_IN_PLACE : HL_REASON_NOT_IN_PLACE;
     case HL_WAY_IMAGE:
         return verdict->is_made ? HL_REASON_NOT_STARTED : HL_REASON_NO_IMAGE;
@@ -242,7 +242,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
         if (verdict->plain_reason == HL_MOVED && hl_is_native(file))
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
-        consider_place(&judging, made == HL_WAY_PLACE);
+        consider_in_place(&judging, made == HL_WAY_IN_PLACE);
     }
     /* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
     if (verdict->is_library && verdict->text_bytes < find_file_geometry(&judging).huge_page_bytes) {
@@ -293,8 +293,8 @@ static bool judge_larger_library(struct hl_verdict *verdict, const char *executa
         hl_close_elf(&library);
     }
     hl_free_texts(&libraries);
-    bool is_worth_it =
-        is_judged && verdict->best != HL_WAY_NOTHING && !(verdict->best == HL_WAY_PLACE && verdict->is_made);
+    bool is_worth_it = is_judged && verdict->best != HL_WAY_NOTHING &&
+                       !(verdict->best == HL_WAY_IN_PLACE && verdict->is_made);
     if (is_judged && !is_worth_it)
         hl_free_verdict(verdict);
     return is_worth_it;
@@ -323,7 +323,7 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
         return HL_REASON_LAUNCHER;
     hl_judge_file(verdict, last->executable, &last->file, true, options);
     /* A program that "ld.so PROGRAM" runs has no exec stop: the library maps its image, if that fits its address. */
-    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program) &&
+    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_IN_PLACE && hl_is_linker_called(program) &&
         hl_gets_any_address(&last->file, &geometry))
         return HL_REASON_NO_COPY;
     bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
@@ -440,7 +440,7 @@ static char *describe(const struct hl_verdict *verdict) {
                                                " in each process", " in each process"};
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
-    bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
+    bool is_shared = verdict->best == HL_WAY_IN_PLACE || verdict->best == HL_WAY_IMAGE;
     char *own = hl_default_store();
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     free(own);
@@ -464,7 +464,7 @@ static void add_store(char **text, const char *before, const struct hl_verdict *
 /* "hugeld run --copy -- /bin/x"; NULL: it runs on huge pages by itself. */
 static char *format_run(const struct hl_verdict *verdict) {
     bool is_image = verdict->best == HL_WAY_IMAGE;
-    if (verdict->best == HL_WAY_PLACE)
+    if (verdict->best == HL_WAY_IN_PLACE)
         return NULL;
     char *text = hl_xasprintf("hugeld run");
     if (verdict->best == HL_WAY_LDSO)
@@ -489,7 +489,7 @@ static char *format_run(const struct hl_verdict *verdict) {
 /* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
    frees it. */
 static char *format_commands(const struct hl_verdict *verdict) {
-    bool is_added = (verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
+    bool is_added = (verdict->best == HL_WAY_IN_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
     if (verdict->best == HL_WAY_NOTHING || verdict->is_gone)
         return NULL;
     char *run = format_run(verdict);
@@ -508,7 +508,7 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
     if (commands != NULL)
         hl_append(&line, "; %s", commands);
     free(commands);
-    if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_PLACE || verdict->is_gone ||
+    if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_IN_PLACE || verdict->is_gone ||
         !verdict->is_main) /* in place, runs without hugeld are on huge pages, too */
         return line;
     char *name = hl_xasprintf("hugeld bench");

@@ -33,7 +33,7 @@ struct hl_verdict {
                                   chance, on average */
     uint64_t pages[HL_WAYS]; /* huge pages needed; for a private copy in each process, at most */
     enum hl_way best;
-    bool is_made;                /* BEST is in place, and is kept so, or an image, and a store has it */
+    bool is_made;                /* BEST is in place, and the file is so, or an image, and a store has it */
     bool has_image;              /* a store has an image of the file, whether or not it is best */
     bool is_gone;                /* the file that a process has loaded is not found by its path from here */
     enum hl_reason plain_reason; /* why nothing can be preloaded; or HL_MOVED */
@@ -74,7 +74,7 @@ enum hl_reason hl_find_obstacle(const struct hl_process *process);
 /* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
 char *hl_describe_now(const struct hl_verdict *verdict);
 
-/* The way in which hugeld apply has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+/* The way in which hugeld apply has made the file huge, or else would: HL_WAY_IN_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
 /* "in-place", "image", "preload", "ldso", "nothing"; static. */

@@ -61,7 +61,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
         apply->store.for_all = geteuid() == 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
         apply->store.geometry = hl_read_geometry();
     }
-    apply->store.placer = &apply->placer;
+    apply->store.collapser = &apply->collapser;
     if (apply->has_store && apply->store.was_lost)
         hl_note_problem(
             apply,
@@ -133,7 +133,7 @@ static int remove_item(struct hl_apply *apply, const struct hl_store_item *item)
     return result == -ENOENT ? 0 : result;
 }
 
-/* Removes the items of PATH that are of no use any more, before a new one is made, since there may not be room for both.  One whose
+/* Removes the items of PATH that are of no use any more, before a new one is made, since the store may not take both.  One whose
    file only has another ctime may become the new one.  ALL: also that. */
 static void remove_old_items(struct hl_apply *apply, const char *path, const char *key, bool all) {
     struct hl_store_item *items;
@@ -195,22 +195,22 @@ static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wante
 
 static bool is_still_in_place(const struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_elf_file file;
-    struct hl_place place;
+    struct hl_chunks place;
     bool is = false;
     if (hl_open_elf_soon(&file, wanted->path) != HL_ELF_FINE)
         return false;
-    if (hl_look_in_place(&place, &file, &apply->store.geometry) == 0) {
-        is = hl_is_place_enough(hl_huge_text_bytes(&place), place.text_bytes) ||
+    if (hl_examine_chunks(&place, &file, &apply->store.geometry) == 0) {
+        is = hl_covers_enough(hl_huge_text_bytes(&place), place.text_bytes) ||
              (wanted->entry->way == HL_ADD_IN_PLACE && hl_huge_text_bytes(&place) > 0);
-        hl_free_place(&place);
+        hl_free_chunks(&place);
     }
     hl_close_elf(&file);
     return is;
 }
 
 /* Notes in RECORD what came out of the attempt, and when it may be repeated. */
-static void keep_outcome(struct hl_record *record, const struct hl_present *present,
-                         const struct hl_add_outcome *outcome, const char *key, unsigned asked) {
+static void record_outcome(struct hl_record *record, const struct hl_present *present,
+                           const struct hl_add_outcome *outcome, const char *key, unsigned asked) {
     bool is_made = outcome->result == HL_SHARE_MADE || outcome->result == HL_SHARE_PRESENT;
     enum hl_result result = is_made                               ? HL_RESULT_MADE
                             : outcome->result == HL_SHARE_NOTHING ? HL_RESULT_NOTHING
@@ -254,7 +254,7 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
         outcome = (struct hl_add_outcome){.result = HL_SHARE_PRESENT, .is_in_place = planned->is_in_place};
     else
         hl_add_path(&outcome, &apply->store, wanted->path, flags);
-    keep_outcome(record, present, &outcome, key, wanted->entry->way);
+    record_outcome(record, present, &outcome, key, wanted->entry->way);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
     remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
@@ -520,7 +520,7 @@ static int apply_once(const struct request *request) {
     char *configuration = hl_find_configuration(geteuid() == 0), *own = hl_default_store(), *metrics = NULL;
     struct hl_apply apply = {.is_dry = request->dry_run,
                              .any_disk = request->any_disk,
-                             .placer.is_at_boot = request->boot,
+                             .collapser.is_at_boot = request->boot,
                              .list = request->list,
                              .configuration = configuration,
                              .store_path = request->store != NULL ? request->store : own};

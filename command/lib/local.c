@@ -242,15 +242,15 @@ static struct dirent *read_globbed(void *folder) { return hl_read_folder(globbin
 
 static void close_globbed(void *folder) { closedir(folder); }
 
-static int look_at(const char *path, struct stat *status, bool follows) {
+static int stat_local(const char *path, struct stat *status, bool follows) {
     int error = -hl_stat_local(globbing, path, follows, status);
     errno = error;
     return error != 0 ? -1 : 0;
 }
 
-static int stat_globbed(const char *path, struct stat *status) { return look_at(path, status, true); }
+static int stat_globbed(const char *path, struct stat *status) { return stat_local(path, status, true); }
 
-static int lstat_globbed(const char *path, struct stat *status) { return look_at(path, status, false); }
+static int lstat_globbed(const char *path, struct stat *status) { return stat_local(path, status, false); }
 
 int hl_glob_local(struct hl_local *local, const char *pattern, glob_t *found) {
     *found = (glob_t){.gl_opendir = open_globbed,

@@ -222,8 +222,8 @@ static int try_untraced(struct hl_bench *bench, enum hl_side side) {
 
 /* --- measuring --- */
 
-static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
-                        const struct hl_trial *trial) {
+static void record_values(struct hl_bench *bench, enum hl_side side, size_t pair,
+                          const struct hl_trial *trial) {
     for (unsigned metric = 0; metric < HL_METRICS; metric++)
         bench->value[side][metric][pair] = trial->value[metric];
 }
@@ -236,7 +236,7 @@ static int measure_in_turns(struct hl_bench *bench, size_t pair) {
         struct hl_trial trial;
         code = try_side(bench, side, NULL, &trial);
         if (code == 0)
-            keep_values(bench, side, pair, &trial);
+            record_values(bench, side, pair, &trial);
         hl_free_trial(&trial);
     }
     return code;
@@ -255,7 +255,7 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
         if (code == 0)
             code = check_trial(bench, (enum hl_side)side, NULL, &trials[side]);
         if (code == 0)
-            keep_values(bench, (enum hl_side)side, pair, &trials[side]);
+            record_values(bench, (enum hl_side)side, pair, &trials[side]);
         hl_free_trial(&trials[side]);
     }
     return code;

@@ -246,7 +246,7 @@ static json_t *make_answer(const struct toggle *toggle, const struct hl_ratio *r
                      make_json_values(toggle, HL_ON_HUGE));
 }
 
-static int tell(const struct toggle *toggle) {
+static int show_answer(const struct toggle *toggle) {
     struct hl_ratio ratio = compare(toggle);
     const char *verdict = hl_name_ratio(&ratio);
     bool cycles = toggle->counters.events != NULL;
@@ -293,7 +293,7 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings) {
     bool done = measure_pairs(&toggle);
     bool restored =
         toggle.is_attached == toggle.was_attached || kill(pid, 0) != 0 || set(&toggle, toggle.was_attached);
-    int code = done && restored ? tell(&toggle) : HL_EXIT_NO;
+    int code = done && restored ? show_answer(&toggle) : HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);
     hl_free_counters(&toggle.counters);
