@@ -273,13 +273,13 @@ static void print_parts(const json_t *plan) {
     json_array_foreach(json_object_get(plan, "spans"), i, span)
         hl_print_fields(span, "    {start:x}-{end:x} {flags} {kind:-6} {pages:6} page{pages:s}");
     json_array_foreach(json_object_get(plan, "segments"), i, segment) {
-        char *place = hl_format_fields(segment, "{flags} {start}-{end}");
+        char *segment_text = hl_format_fields(segment, "{flags} {start}-{end}");
         json_array_foreach(json_object_get(segment, "small"), j, small) {
             char *why = hl_format_fields(small, "{bytes:KiB}: {sentence}{remedy:()}");
-            hl_print("    segment %zu %s stays: %s", i, place, why);
+            hl_print("    segment %zu %s stays: %s", i, segment_text, why);
             free(why);
         }
-        free(place);
+        free(segment_text);
     }
 }
 

@@ -195,14 +195,14 @@ static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wante
 
 static bool is_still_in_place(const struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_elf_file file;
-    struct hl_chunks place;
+    struct hl_chunks chunks;
     bool is = false;
     if (hl_open_elf_soon(&file, wanted->path) != HL_ELF_FINE)
         return false;
-    if (hl_examine_chunks(&place, &file, &apply->store.geometry) == 0) {
-        is = hl_covers_enough(hl_huge_text_bytes(&place), place.text_bytes) ||
-             (wanted->entry->way == HL_ADD_IN_PLACE && hl_huge_text_bytes(&place) > 0);
-        hl_free_chunks(&place);
+    if (hl_examine_chunks(&chunks, &file, &apply->store.geometry) == 0) {
+        is = hl_covers_enough(hl_huge_text_bytes(&chunks), chunks.text_bytes) ||
+             (wanted->entry->way == HL_ADD_IN_PLACE && hl_huge_text_bytes(&chunks) > 0);
+        hl_free_chunks(&chunks);
     }
     hl_close_elf(&file);
     return is;

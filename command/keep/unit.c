@@ -333,9 +333,9 @@ static int generate(const char *folder) {
         const struct hl_entry *entry = &lists.entry[i];
         if (!entry->is_unit || !is_printable(entry))
             continue;
-        char *place = hl_xasprintf("%s/%s.d", folder, entry->text),
-             *path = hl_xasprintf("%s/hugeld.conf", place);
-        FILE *out = mkdir(place, 0755) == 0 || errno == EEXIST ? fopen(path, "we") : NULL;
+        char *drop_ins = hl_xasprintf("%s/%s.d", folder, entry->text),
+             *path = hl_xasprintf("%s/hugeld.conf", drop_ins);
+        FILE *out = mkdir(drop_ins, 0755) == 0 || errno == EEXIST ? fopen(path, "we") : NULL;
         if (out != NULL)
             print_drop_in(out, entry, self);
         if (out == NULL || fclose(out) != 0) {
@@ -343,7 +343,7 @@ static int generate(const char *folder) {
             code = HL_EXIT_NO;
         }
         free(path);
-        free(place);
+        free(drop_ins);
     }
     hl_free_lists(&lists);
     free(configuration);

@@ -107,7 +107,7 @@ struct hl_sample_source {
     const struct hl_sampler_counts *(*count)(struct hl_sampler *sampler);
     void (*close)(struct hl_sampler *sampler);
     void (*resolve)(struct hl_resolver *resolver, const struct hl_sample *sample,
-                    struct hl_sample_place *place);
+                    struct hl_resolved_sample *resolved);
 };
 
 /* Watches the processes of FILTER for SECONDS, by the samples of SOURCE.  0, or the exit code after one line. */
