@@ -146,18 +146,14 @@ static int64_t find_age(const struct job *job) {
            ((int64_t)now.tv_nsec - (int64_t)job->state.ctime_nanoseconds);
 }
 
-/* How old a state must be, for a later change to have another ctime. */
-static int64_t find_age_needed(const struct job *job) {
-    struct timespec tick;
-    clock_getres(CLOCK_REALTIME_COARSE, &tick);
-    int64_t needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
-    return job->state.ctime_nanoseconds == 0 ? needed + SECONDS_NEEDED * INT64_C(1000000000) : needed;
-}
-
-/* Waits until a change of the file would show in its state. */
+/* Waits until the state is so old that a later change of the file has another ctime. */
 static bool await_age(struct job *job) {
     static const char in_the_future[] = "its ctime is in the future; fix the clock, then touch it";
-    int64_t age = find_age(job), needed = find_age_needed(job);
+    struct timespec tick;
+    clock_getres(CLOCK_REALTIME_COARSE, &tick);
+    int64_t age = find_age(job), needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
+    if (job->state.ctime_nanoseconds == 0)
+        needed += SECONDS_NEEDED * INT64_C(1000000000);
     if (age < -needed)
         return fail_for_now(job, "changing", hl_xasprintf("%s", in_the_future));
     bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
@@ -200,17 +196,6 @@ static bool fail_for_space(struct job *job, const char *reason, const char *of_w
                                      needed >> 20, of_what, there >> 20, remedy));
 }
 
-/* The image cannot be dropped or swapped, so it would take memory that other programs need next. */
-static bool leaves_margin(struct job *job, uint64_t needed) {
-    int64_t bytes = (int64_t)needed + job->store->planned;
-    return hl_leaves_margin(bytes > 0 ? (uint64_t)bytes : 0) ||
-           fail_for_now(job, "memory",
-                        hl_xasprintf("its image takes %" PRIu64
-                                     " MiB, and less than %d %% of the memory would stay "
-                                     "available; free memory",
-                                     needed >> 20, HL_AVAILABLE_MIN));
-}
-
 static bool check_store(struct job *job) {
     return has_store(job) ||
            fail_for_now(job, "no-store", hl_xasprintf("there is no store in this container"));
@@ -229,7 +214,14 @@ static bool check_space(struct job *job) {
     if (there < 0 || needed > (uint64_t)there)
         return fail_for_space(job, "memory", "the machine or a memory limit", needed,
                               there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
-    return leaves_margin(job, needed);
+    /* The image cannot be dropped or swapped, so it would take memory that other programs need next. */
+    int64_t bytes = (int64_t)needed + store->planned;
+    return hl_leaves_margin(bytes > 0 ? (uint64_t)bytes : 0) ||
+           fail_for_now(job, "memory",
+                        hl_xasprintf("its image takes %" PRIu64
+                                     " MiB, and less than %d %% of the memory would stay "
+                                     "available; free memory",
+                                     needed >> 20, HL_AVAILABLE_MIN));
 }
 
 /* --- writing --- */

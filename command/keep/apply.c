@@ -113,12 +113,6 @@ static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
 
 /* --- one file --- */
 
-static double find_uptime(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now); /* no one sets this clock */
-    return (double)now.tv_sec;
-}
-
 /* Removes the item KEY of PATH.  0, or a negated errno, which was noted. */
 static int remove_item(struct hl_apply *apply, const struct hl_store_item *item) {
     uint64_t bytes = item->is_in_place ? 0 : item->huge_pages * apply->store.geometry.huge_page_bytes;
@@ -279,9 +273,11 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
 
 static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line key;
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now); /* no one sets this clock */
     hl_set_image_key(&key, &wanted->state);
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
-    struct hl_present present = {.uptime = find_uptime(),
+    struct hl_present present = {.uptime = (double)now.tv_sec,
                                  .is_same =
                                      strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
                                  .is_named = wanted->is_named,

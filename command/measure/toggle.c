@@ -237,20 +237,17 @@ static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) 
     return values;
 }
 
-static json_t *make_answer(const struct toggle *toggle, const struct hl_ratio *ratio) {
-    return json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-                     (json_int_t)toggle->pairs, "seconds", toggle->settings->seconds, "unit",
-                     toggle->settings->metric != NULL ? "metric" : "instructions", "verdict",
-                     hl_name_ratio(ratio), "attached", toggle->is_attached, "ratio", hl_json_ratio(ratio),
-                     "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN), "huge",
-                     make_json_values(toggle, HL_ON_HUGE));
-}
-
 static int show_answer(const struct toggle *toggle) {
     struct hl_ratio ratio = compare(toggle);
     const char *verdict = hl_name_ratio(&ratio);
     bool cycles = toggle->counters.events != NULL;
-    hl_print_answer(make_answer(toggle, &ratio), false);
+    hl_print_answer(json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid,
+                              "pairs", (json_int_t)toggle->pairs, "seconds", toggle->settings->seconds,
+                              "unit", cycles ? "instructions" : "metric", "verdict", verdict, "attached",
+                              toggle->is_attached, "ratio", hl_json_ratio(&ratio), "for_each_unit", "plain",
+                              make_json_values(toggle, HL_PLAIN), "huge",
+                              make_json_values(toggle, HL_ON_HUGE)),
+                    false);
     if (ratio.known)
         hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
                  verdict, verdict[0] == 'n' ? " seen" : "", toggle->pairs,
