@@ -108,25 +108,18 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     return *small > 0 ? result : 0;
 }
 
-/* Whether the open IMAGE is still as it was made; if not, *PROBLEM says so.  0, or a negated errno. */
-static int check_digest(const struct hl_store_item *item, int image, char **problem) {
-    char digest[HL_DIGEST_TEXT];
-    int result = hl_digest_image(digest, image);
-    if (result == 0 && strcmp(digest, item->digest) != 0)
-        *problem = hl_xasprintf("it is damaged: its bytes have changed since it was made");
-    return result;
-}
-
 /* Checks the image of ITEM, which is read in full as FILE is: it should be as EXPECTED.  NULL, or the problem. */
 static char *check_image(const struct hl_store *store, const struct hl_store_item *item,
                          const struct hl_image *expected, const struct hl_elf_file *file) {
-    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL;
+    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL, digest[HL_DIGEST_TEXT];
     uint64_t pages = 0, small = 0;
     int image = openat(store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
     if (image < 0)
         return hl_xasprintf("it cannot be opened: %s", strerror(errno));
-    int result = check_digest(item, image, &problem);
+    int result = hl_digest_image(digest, image);
+    if (result == 0 && strcmp(digest, item->digest) != 0)
+        problem = hl_xasprintf("it is damaged: its bytes have changed since it was made");
     if (result == 0 && problem == NULL)
         result = hl_compare_written(expected, file, image);
     if (result == 0 && problem == NULL)
