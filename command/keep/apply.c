@@ -424,8 +424,8 @@ static void print_applied(const struct hl_apply *apply, int code) {
     const struct {
         unsigned n;
         const char *what;
-    } counts[] = {{apply->made, "images made"},
-                  {apply->in_place, "put in place"},
+    } counts[] = {{apply->made, "as an image"},
+                  {apply->in_place, "in place"},
                   {apply->removed, "removed"},
                   {apply->present, "as before"},
                   {apply->nothing, "without any gain"},
@@ -433,9 +433,13 @@ static void print_applied(const struct hl_apply *apply, int code) {
                   {apply->pending, "pending; hugeld list says why"}};
     char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
                               apply->huge_pages, hl_plural(apply->huge_pages));
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (counts[i].n > 0)
-            hl_append(&line, ", %u %s", counts[i].n, counts[i].what);
+    const char *before = "; files: ";
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        if (counts[i].n == 0)
+            continue;
+        hl_append(&line, "%s%u %s", before, counts[i].n, counts[i].what);
+        before = ", ";
+    }
     hl_print("%s", line);
     free(line);
     hl_print_answer(json_pack("{s:b, s:b, s:O, s:O, s:I, s:I, s:o}", "changed", changed, "dry_run",
