@@ -130,7 +130,7 @@ $B/tests/test-tlb: $(patsubst %,$B/command/%.o,measure/tlb lib/basics lib/common
 $B/tests/test-read: $(patsubst %,$B/command/%.o,lib/reason)
 $B/tests/test-sample: $(patsubst %,$B/command/%.o,measure/sample-read)
 $B/tests/test-process: $(patsubst %,$B/command/%.o,lib/basics lib/local lib/elf-file lib/process lib/objects lib/status)
-$B/tests/test-local: $(patsubst %,$B/command/%.o,lib/local lib/basics lib/elf-file lib/program lib/process lib/objects lib/status image/eligible)
+$B/tests/test-local: $(patsubst %,$B/command/%.o,lib/local lib/basics lib/elf-file lib/program lib/process lib/objects lib/status lib/subprocess image/eligible)
 $B/tests/test-local: override LDFLAGS += -Wl,--wrap=fdopendir
 # These need most of it.
 $B/tests/test-bench $B/tests/test-survey: $(filter-out %/hugeld-command.o,$(command))

@@ -209,39 +209,17 @@ def time_run(way, **options):
     return (time.monotonic() - start) * 1e3
 
 
-def pages_moved(way, **options):
+def pages_moved(way):
     """The sums of verbose=2 for WAY: "43 hugetlb, 2 thp", of the program and its children."""
     if "LD_PRELOAD" not in way.variables or "HUGETLB_ELFMAP" in way.variables:
         return ""
     said = ",".join(filter(None, [way.variables.get("LD_HUGEPAGES_OPTIONS"), "verbose=2"]))
-    result = subprocess.run(way.argv, env={**way.env, "LD_HUGEPAGES_OPTIONS": said}, capture_output=True, **options)
+    result = subprocess.run(way.argv, env={**way.env, "LD_HUGEPAGES_OPTIONS": said}, capture_output=True)
     sums = {}
     for pages, backend in re.findall(r" (\d+) pages? (hugetlb|thp|file|image)\b(?! \()", result.stderr.decode(errors="replace")):
         sums[backend] = sums.get(backend, 0) + int(pages)
     already = "the page cache has it on huge pages already" in result.stderr.decode(errors="replace")
     return ", ".join([f"{n} {backend}" for backend, n in sums.items()] + ["left: page cache has it"] * already) or "nothing"
-
-
-def page_cache_bytes(pid):
-    """Bytes that PID and its children have mapped from huge pages of the page cache."""
-    total = 0
-    with contextlib.suppress(OSError):
-        for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith(("FilePmdMapped:", "ShmemPmdMapped:")):
-                total += int(line.split()[1]) * 1024
-        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            total += page_cache_bytes(child)
-    return total
-
-
-def plain_pages(way, **options):
-    """Whether the plain run is on huge pages already, as kernels since 6.18 manage by themselves."""
-    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
-    most = 0
-    while process.poll() is None:
-        most = max(most, page_cache_bytes(process.pid))
-        time.sleep(0.01)
-    return f"PMD-mapped: {most >> 20} MiB of files" if most else ""
 
 
 ROLLUP = {"Pss": None, "Private_Hugetlb": "hugetlb", "Shared_Hugetlb": "hugetlb", "AnonHugePages": "anonymous",
@@ -259,6 +237,17 @@ def read_rollup(pid):
         for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             sums.update(read_rollup(child))
     return sums
+
+
+def plain_pages(way):
+    """Whether the plain run is on huge pages already, as kernels since 6.18 manage by themselves."""
+    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    most = 0
+    while process.poll() is None:
+        now = read_rollup(process.pid)
+        most = max(most, now["FilePmdMapped"] + now["ShmemPmdMapped"])
+        time.sleep(0.01)
+    return f"PMD-mapped: {most >> 10} MiB of files" if most else ""
 
 
 def watch(way):

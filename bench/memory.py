@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Memory: the time of a call over much text and of a walk over large arrays; how much memory processes take; and their delays when
-it is scarce."""
+"""Memory: the time of a call over much text and of a walk over large arrays; and delays when memory is scarce."""
 
 import contextlib
 import os
@@ -44,39 +43,6 @@ def group_arrays(plan):
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", [linked, what], "RW"))
         yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 6, prints=what != "start"))
-
-
-# --- how much of it ---
-
-
-def memory_kib(pid):
-    """The memory that PID takes of the machine: its share of shared pages, and its huge pages."""
-    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    fields = {line.split(":")[0]: int(line.split()[1]) for line in rollup[1:]}
-    return fields["Pss"] + fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
-
-
-def group_memory(plan):
-    """Memory of one process and of ten of the same program with 32 MiB of text, all touched."""
-    program = calls(32)
-    ways = [Variant("plain", [program, "0", "wait"]), hugeld("hugetlb", [program, "0", "wait"], "backend=hugetlb"),
-            hugeld("thp", [program, "0", "wait"], "backend=thp")]
-    for n in (1, 10):
-        values = {}
-        for way in ways:
-            running = [subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-                       for _ in range(n)]
-            try:
-                for process in running:
-                    process.stdout.readline()
-                values[way.name] = [sum(memory_kib(p.pid) for p in running) / 1024]
-            finally:
-                for process in running:
-                    process.stdin.close()
-                    process.wait(timeout=60)
-                    process.stdout.close()
-        yield experiment(f"memory-{n}", f"Memory of {n} process{'es' if n > 1 else ''} with 32 MiB of text, all touched", "MiB",
-                         ways, values, note="One reading each: what smaps counts, shared pages by their share.")
 
 
 # --- memory pressure ---

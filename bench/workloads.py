@@ -12,7 +12,7 @@ import pagecache
 from helpers import ROOT
 from installed import find_cc1plus, find_node
 from measure import OUT, Variant, compile_c, find_libhugetlbfs, hugeld, libhugetlbfs, plain_files
-from stores import make_images, origins
+from stores import image_key, make_images, origins
 
 TMPFS = OUT / "tmpfs"
 STORE = OUT / "store"
@@ -23,9 +23,8 @@ class Plan:
 
     def __init__(self, quick):
         self.quick = quick
-        self.tiny, self.many, self.short, self.long = (201, 21, 7, 3) if quick else (2001, 41, 31, 7)
-        self.sizes = [2, 32, 128] if quick else [2, 8, 32, 128, 512]
-        self.texts = [(size, "disk") for size in self.sizes] + ([] if quick else [(128, "tmpfs")])
+        self.tiny, self.short, self.long = (201, 7, 3) if quick else (2001, 31, 7)
+        self.texts = [(size, "disk") for size in ((2, 32, 128) if quick else (2, 8, 32, 128, 512))] + ([] if quick else [(128, "tmpfs")])
 
 
 def pairs_for(plan, seconds):
@@ -61,12 +60,11 @@ def copy_of(file, kind):
 # --- generated programs ---
 
 
-def calls(size, place="disk", aligned=False, pie=True, source="harness/calls.c"):
-    """SOURCE with SIZE MiB of text, linked as any (or as no PIE), or at 2 MiB."""
-    source = ROOT / source
-    name = f"{source.stem}-{size}" + ("-2m" if aligned else "" if pie else "-nopie")
+def calls(size, place="disk", aligned=False, pie=True):
+    """calls.c with SIZE MiB of text, linked as any (or as no PIE), or at 2 MiB."""
+    name = f"calls-{size}" + ("-2m" if aligned else "" if pie else "-nopie")
     program = OUT / name
-    sources = [source, ROOT / "harness/text.S"]
+    sources = [ROOT / "harness/calls.c", ROOT / "harness/text.S"]
     if not program.exists() or program.stat().st_mtime < max(s.stat().st_mtime for s in sources):
         compile_c(program, "-pthread", f"-DTEXT_MIB={size}", *(alternatives.ALIGNED if aligned else [] if pie else ["-no-pie"]),
                   *sources)
@@ -76,14 +74,13 @@ def calls(size, place="disk", aligned=False, pie=True, source="harness/calls.c")
     return TMPFS / name if place == "tmpfs" else program
 
 
-def calls_ways(size, place, words, thp=True):
+def calls_ways(size, place, words):
     """Every way to run the program of SIZE with WORDS."""
     stock, aligned = [calls(size, place), *words], [calls(size, place, True), *words]
     ways = [Variant("plain", stock), hugeld("hugetlb", stock, "backend=hugetlb"),
-            hugeld("edges=small", stock, "backend=hugetlb,edges=small")]
-    ways += [hugeld("thp", stock, "backend=thp")] if thp else []
-    ways += [Variant("linked", aligned), hugeld("linked-auto", aligned, base="linked"),
-             hugeld("linked-hugetlb", aligned, "backend=hugetlb", base="linked")]
+            hugeld("edges=small", stock, "backend=hugetlb,edges=small"), hugeld("thp", stock, "backend=thp"),
+            Variant("linked", aligned), hugeld("linked-auto", aligned, base="linked"),
+            hugeld("linked-hugetlb", aligned, "backend=hugetlb", base="linked")]
     if find_libhugetlbfs():
         ways.append(libhugetlbfs("linked-libhugetlbfs", aligned, base="linked"))
     return ways
@@ -127,10 +124,8 @@ def share(*files):
 
 
 def image_of(file):
-    """The path of FILE's image, under the key that elf/store.c gives it."""
-    state = os.stat(file)
-    seconds, nanoseconds = divmod(state.st_ctime_ns, 10**9)
-    return (STORE / f"{state.st_dev:#x}-{state.st_ino:#x}-{state.st_size:#x}-{seconds:#x}.{nanoseconds:#x}/.image").resolve(True)
+    """The path of FILE's image."""
+    return (STORE / image_key(file) / ".image").resolve(True)
 
 
 def mapped(name, argv, objects=None, base="plain"):

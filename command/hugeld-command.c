@@ -52,7 +52,7 @@ static const char help[] =
     "  list                          show what is enabled, and who is on it\n"
     "  disable PROGRAM|FILE|UNIT...  undo enable\n"
     "  apply                         do what the lists of enabled files say\n"
-    "  reset                         give back everything that hugeld holds\n"
+    "  reset                         give back all huge pages of hugeld\n"
     "  image FILE OUT                write a copy of a file for huge pages\n"
     "  attach PID...                 move running processes, as an experiment\n"
     "  detach PID...                 move them back\n"
@@ -69,22 +69,15 @@ static const char help[] =
     "use, 3 something is pending; run: the program's, 126 it cannot be run, 127 it\n"
     "was not found.";
 
-/* The command that resembles NAME, or NULL. */
-static const char *find_near(const char *name) {
-    size_t best = 0;
-    for (size_t i = 1; i < sizeof commands / sizeof commands[0]; i++)
-        if (hl_count_edits(name, commands[i].name) < hl_count_edits(name, commands[best].name))
-            best = i;
-    return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
-}
-
 static const struct command *find_command(const char *name) {
+    const struct command *near = &commands[0];
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
-    const char *near = find_near(name);
-    if (near != NULL)
-        hl_warn("%s: no such command; did you mean '%s'?", name, near);
+        if (hl_count_edits(name, commands[i].name) < hl_count_edits(name, near->name))
+            near = &commands[i];
+    if (strcmp(near->name, name) == 0)
+        return near;
+    if (hl_is_near(name, near->name))
+        hl_warn("%s: no such command; did you mean '%s'?", name, near->name);
     else
         hl_warn("%s: no such command; 'hugeld --help' lists them", name);
     return NULL;

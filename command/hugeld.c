@@ -90,13 +90,13 @@ static void print_error(const char *message) {
 }
 
 /* The environment as it is now; its strings stay as they are if the environment changes. */
-static char **keep_environment(void) {
+static char **copy_environment(void) {
     size_t n = 0;
     while (environ[n] != NULL)
         n++;
-    char **kept = hl_xmalloc((n + 1) * sizeof *kept);
-    memcpy(kept, environ, n * sizeof *kept);
-    return kept;
+    char **copy = hl_xmalloc((n + 1) * sizeof *copy);
+    memcpy(copy, environ, n * sizeof *copy);
+    return copy;
 }
 
 /* The arguments of main, and its result. */
@@ -108,7 +108,7 @@ struct start {
 
 static void start(void *data) {
     struct start *start = data;
-    struct hl_request request = {.words = start->argv, .variables = keep_environment(), .gate = -1};
+    struct hl_request request = {.words = start->argv, .variables = copy_environment(), .gate = -1};
     if (read_request(&request, start->argc, start->argv)) {
         hl_keep_standard_numbers();
         start->code = hl_start_program(&request);

@@ -70,9 +70,8 @@ def mounted(folder):
 
 
 def is_image(path):
-    """Whether PATH is an image in a store, or a node's replica of one."""
-    folder = os.path.dirname(path)
-    return any(os.path.islink(os.path.join(place, ".origin")) for place in (folder, os.path.dirname(folder)))
+    """Whether PATH is an image in a store."""
+    return os.path.islink(os.path.join(os.path.dirname(path), ".origin"))
 
 
 def quote_entry(path):

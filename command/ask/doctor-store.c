@@ -3,6 +3,7 @@
    system are read from mountinfo, and image/store.c checks whether an image is still good. */
 #include "command/ask/doctor-store.h"
 #include "command/image/store.h"
+#include "command/lib/local.h"
 #include "command/lib/process.h"
 
 #include <errno.h>
@@ -20,15 +21,11 @@
    the open FOLDER is on. */
 static void read_mount(struct hl_store_state *state, int folder) {
     struct statx status;
-    FILE *text = fopen("/proc/self/mountinfo", "re");
-    char *line = NULL;
-    size_t size = 0;
-    bool known =
+    bool is_known =
         statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) == 0 && (status.stx_mask & STATX_MNT_ID) != 0;
-    while (known && text != NULL && state->type == NULL && getline(&line, &size, text) >= 0) {
-        char *rest = strstr(line, " - ");
-        if (strtoull(line, NULL, 10) != status.stx_mnt_id || rest == NULL)
-            continue;
+    char *line = is_known ? hl_find_mount("/proc/self/mountinfo", status.stx_mnt_id) : NULL;
+    char *rest = line != NULL ? strstr(line, " - ") : NULL;
+    if (rest != NULL) {
         rest += strlen(" - ");
         rest[strcspn(rest, "\n")] = '\0';
         state->type = hl_xasprintf("%s", strsep(&rest, " "));
@@ -40,8 +37,6 @@ static void read_mount(struct hl_store_state *state, int folder) {
         }
     }
     free(line);
-    if (text != NULL)
-        fclose(text);
     if (state->type == NULL)
         state->type = hl_xasprintf("a file system of unknown type");
     if (state->huge == NULL && strcmp(state->type, "tmpfs") == 0)

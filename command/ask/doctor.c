@@ -29,9 +29,6 @@
 #if defined __x86_64__
 #include <cpuid.h>
 #endif
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 
 /* Mappings that linkers, interpreters and databases need beside ours: the kernel's own default. */
 #define MAP_COUNT_USUAL 65530
@@ -43,6 +40,7 @@ enum state { OK, WARN, BAD };
 static const char *const state_names[] = {"ok", "warn", "bad"};
 
 struct machine {
+    json_t *answer;
     struct utsname system;
     struct hl_geometry geometry;
     struct hl_kernel kernel;
@@ -54,12 +52,7 @@ struct machine {
     struct hl_pool pool;
     uint64_t available[HL_NUMA_INTERLEAVE + 1]; /* for each numa= */
     int pool_reason, thp_reason;
-    uint64_t available_pages;
     bool can_hugetlb, can_thp;
-};
-
-struct request {
-    json_t *answer;
 };
 
 static const struct hl_flag command_flags[] = {
@@ -93,32 +86,26 @@ static void examine(struct machine *machine) {
             hl_read_pool(&machine->pool, &hl_system_roots, &machine->geometry, &machine->placement);
         machine->available[numa] = machine->pool_reason == 0 ? hl_pool_available(&machine->pool, 0) : 0;
     }
-    machine->available_pages = machine->available[HL_NUMA_ANY];
     machine->thp_reason = hl_check_thp_policy(&hl_system_roots, &machine->geometry, &machine->status);
     struct hl_machine memory;
     hl_read_machine(&memory, &hl_system_roots);
     if (machine->thp_reason == 0)
         machine->thp_reason = hl_check_memory_limit(&hl_system_roots, &machine->placement, &memory, 0);
-    machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
+    machine->can_hugetlb = machine->available[HL_NUMA_ANY] > 0 && kernel->hugetlb &&
                            ((kernel->hugetlb_mremap && kernel->executable_memory) || machine->has_memfd);
     machine->can_thp = machine->thp_reason == 0 && kernel->executable_memory;
 }
 
 /* Prints a finding, or adds it to the answer, and takes SENTENCE over.  REMEDY is NULL if nothing has to be fixed. */
-static void add_finding(struct request *request, const char *name, enum state state, char *sentence,
+static void add_finding(struct machine *machine, const char *name, enum state state, char *sentence,
                         const char *remedy) {
     hl_print("%-4s  %-18s %s", state_names[state], name, sentence);
     if (remedy != NULL)
         hl_print("      %-18s fix: %s", "", remedy);
-    json_array_append_new(json_object_get(request->answer, "findings"),
+    json_array_append_new(json_object_get(machine->answer, "findings"),
                           json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
                                     "sentence", hl_json_text(sentence), "remedy", hl_json_text(remedy)));
     free(sentence);
-}
-
-/* Adds a detail to the answer, and takes VALUE over. */
-static void add_detail(struct request *request, const char *name, json_t *value) {
-    json_object_set_new(request->answer, name, value);
 }
 
 static json_t *make_json_pool(const struct machine *machine) {
@@ -138,41 +125,44 @@ static json_t *make_json_pool(const struct machine *machine) {
         (json_int_t)pool->reserved_pages, "surplus_pages", (json_int_t)pool->surplus_pages,
         "overcommit_pages", (json_int_t)pool->overcommit_pages, "usable_free_pages",
         (json_int_t)hl_pool_usable_free(pool), "growth_pages", (json_int_t)hl_pool_growth(pool),
-        "available_pages", (json_int_t)machine->available_pages, "available", "any",
+        "available_pages", (json_int_t)machine->available[HL_NUMA_ANY], "available", "any",
         (json_int_t)machine->available[HL_NUMA_ANY], "local", (json_int_t)machine->available[HL_NUMA_LOCAL],
         "interleave", (json_int_t)machine->available[HL_NUMA_INTERLEAVE], "nodes", nodes);
 }
 
-static void find_kernel(struct request *request, const struct machine *machine) {
+static void find_kernel(struct machine *machine) {
     const struct utsname *system = &machine->system;
-    add_finding(request, "kernel", OK,
+    add_finding(machine, "kernel", OK,
                 hl_xasprintf("%s %s on %s", system->sysname, system->release, system->machine), NULL);
-    add_detail(request, "kernel", json_string(system->release));
-    add_detail(request, "page_bytes", json_integer((json_int_t)machine->geometry.page_bytes));
-    add_detail(request, "huge_page_bytes", json_integer((json_int_t)machine->geometry.huge_page_bytes));
-    add_detail(request, "numa",
-               json_pack("{s:i, s:b}", "local_node", (int)machine->placement.local_node, "binds",
-                         machine->placement.binds));
+    json_object_set_new(machine->answer, "kernel", json_string(system->release));
+    json_object_set_new(machine->answer, "page_bytes",
+                        json_integer((json_int_t)machine->geometry.page_bytes));
+    json_object_set_new(machine->answer, "huge_page_bytes",
+                        json_integer((json_int_t)machine->geometry.huge_page_bytes));
+    json_object_set_new(machine->answer, "numa",
+                        json_pack("{s:i, s:b}", "local_node", (int)machine->placement.local_node, "binds",
+                                  machine->placement.binds));
 }
 
-static void find_pool(struct request *request, const struct machine *machine) {
+static void find_pool(struct machine *machine) {
     const struct hl_pool *pool = &machine->pool;
-    add_detail(request, "pool", make_json_pool(machine));
+    json_object_set_new(machine->answer, "pool", make_json_pool(machine));
     if (machine->pool_reason != 0) {
-        add_finding(request, "pool", BAD,
+        add_finding(machine, "pool", BAD,
                     hl_xasprintf("%s", hl_reason_sentence((enum hl_reason)machine->pool_reason)),
                     hl_reason_remedy((enum hl_reason)machine->pool_reason));
         return;
     }
     char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
-    add_finding(request, "pool", machine->available_pages > 0 ? OK : WARN,
-                hl_xasprintf("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
-                             " reserved; %" PRIu64 " available for this process%s",
-                             pool->total_pages, machine->geometry.huge_page_bytes / 1024, pool->free_pages,
-                             pool->reserved_pages, machine->available_pages,
-                             machine->available_pages > 0 ? "" : "; only private copies take them (--copy)"),
-                machine->available_pages > 0 ? NULL : remedy);
-    add_finding(request, "overcommit", OK,
+    add_finding(
+        machine, "pool", machine->available[HL_NUMA_ANY] > 0 ? OK : WARN,
+        hl_xasprintf("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
+                     " reserved; %" PRIu64 " available for this process%s",
+                     pool->total_pages, machine->geometry.huge_page_bytes / 1024, pool->free_pages,
+                     pool->reserved_pages, machine->available[HL_NUMA_ANY],
+                     machine->available[HL_NUMA_ANY] > 0 ? "" : "; only private copies take them (--copy)"),
+        machine->available[HL_NUMA_ANY] > 0 ? NULL : remedy);
+    add_finding(machine, "overcommit", OK,
                 hl_xasprintf("the pool may grow by %" PRIu64
                              " pages when it is empty (vm.nr_overcommit_hugepages)",
                              pool->overcommit_pages),
@@ -180,7 +170,7 @@ static void find_pool(struct request *request, const struct machine *machine) {
     free(remedy);
 }
 
-static void find_nodes(struct request *request, const struct machine *machine) {
+static void find_nodes(struct machine *machine) {
     const struct hl_pool *pool = &machine->pool;
     for (unsigned i = 0; i < pool->n_nodes; i++) {
         const struct hl_pool_node *node = &pool->node[i];
@@ -192,7 +182,7 @@ static void find_nodes(struct request *request, const struct machine *machine) {
         static const char *const why[] = {"", "; not in the cpuset of this process",
                                           "; not in the memory policy of this process", ""};
         bool lacks = node->use == HL_NODE_USABLE && node->free_pages == 0 && pool->free_pages > 0;
-        add_finding(request, name, lacks ? WARN : OK,
+        add_finding(machine, name, lacks ? WARN : OK,
                     hl_xasprintf("%" PRIu64 " huge pages, %" PRIu64 " free, %" PRIu64 " surplus%s",
                                  node->total_pages, node->free_pages, node->surplus_pages, why[node->use]),
                     lacks ? remedy : NULL);
@@ -201,24 +191,25 @@ static void find_nodes(struct request *request, const struct machine *machine) {
     }
 }
 
-static void find_thp(struct request *request, const struct machine *machine) {
+static void find_thp(struct machine *machine) {
     enum hl_reason reason = (enum hl_reason)machine->thp_reason;
     bool is_fine = machine->thp_reason == 0;
-    add_detail(request, "thp_reason", is_fine ? json_null() : json_string(hl_reason_name(reason)));
-    add_finding(request, "thp", is_fine ? OK : WARN,
+    json_object_set_new(machine->answer, "thp_reason",
+                        is_fine ? json_null() : json_string(hl_reason_name(reason)));
+    add_finding(machine, "thp", is_fine ? OK : WARN,
                 hl_xasprintf("%s", is_fine ? "transparent huge pages are used where the pool is too small"
                                            : hl_reason_sentence(reason)),
                 is_fine ? NULL : hl_reason_remedy(reason));
 }
 
-static void find_memory(struct request *request, const struct machine *machine) {
+static void find_memory(struct machine *machine) {
     uint64_t bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
-    add_detail(request, "memory_headroom_bytes",
-               bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
+    json_object_set_new(machine->answer, "memory_headroom_bytes",
+                        bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes));
     const char *remedy = bytes == UINT64_MAX            ? "mount /proc and /sys/fs/cgroup"
                          : bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory"
                                                         : NULL;
-    add_finding(request, "memory", remedy != NULL ? WARN : OK,
+    add_finding(machine, "memory", remedy != NULL ? WARN : OK,
                 bytes == UINT64_MAX
                     ? hl_xasprintf("neither MemAvailable nor a memory limit can be read")
                     : hl_xasprintf("%" PRIu64
@@ -228,7 +219,7 @@ static void find_memory(struct request *request, const struct machine *machine) 
 }
 
 /* Adds a finding for each ability of the kernel. */
-static void find_abilities(struct request *request, const struct machine *machine) {
+static void find_abilities(struct machine *machine) {
     const struct hl_kernel *kernel = &machine->kernel;
     const bool has_filter = machine->status.filters != 0;
     json_t *answer = json_object();
@@ -246,7 +237,7 @@ static void find_abilities(struct request *request, const struct machine *machin
                                 : "boot a kernel with CONFIG_HUGETLBFS, or use backend=thp"},
         {"hugetlb_mremap", kernel->hugetlb_mremap, can_map ? WARN : BAD,
          "huge pages can be moved onto the program",
-         can_map ? "huge pages cannot be moved; a memfd stands in"
+         can_map ? "huge pages cannot be moved; a memfd is used instead"
                  : "huge pages can neither be moved nor come from a memfd",
          "boot Linux 5.16 or newer"},
         {"hugetlb_memfd", machine->has_memfd, WARN, "a memfd can hold huge pages",
@@ -265,12 +256,12 @@ static void find_abilities(struct request *request, const struct machine *machin
          "no MADV_COLLAPSE: transparent huge pages need unfragmented memory", "boot Linux 6.1 or newer"},
     };
     for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++) {
-        add_finding(request, abilities[i].name, abilities[i].there ? OK : abilities[i].state,
+        add_finding(machine, abilities[i].name, abilities[i].there ? OK : abilities[i].state,
                     hl_xasprintf("%s", abilities[i].there ? abilities[i].yes : abilities[i].no),
                     abilities[i].there ? NULL : abilities[i].remedy);
         json_object_set_new(answer, abilities[i].name, json_boolean(abilities[i].there));
     }
-    add_detail(request, "abilities", answer);
+    json_object_set_new(machine->answer, "abilities", answer);
 }
 
 enum answer { UNKNOWN, NO, YES };
@@ -308,7 +299,7 @@ static enum answer try_breakpoint(const struct hl_geometry *geometry) {
     return answer;
 }
 
-static void find_breakpoints(struct request *request, const struct machine *machine) {
+static void find_breakpoints(struct machine *machine) {
     const enum answer answer = try_breakpoint(&machine->geometry);
     static const char *const sentences[] = {
         [UNKNOWN] = "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
@@ -317,24 +308,24 @@ static void find_breakpoints(struct request *request, const struct machine *mach
                "starts gets transparent huge pages",
         [YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
     };
-    add_finding(request, "breakpoints", answer == NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
+    add_finding(machine, "breakpoints", answer == NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
                 answer == NO ? "run programs that you debug with backend=thp, or boot Linux 6.18 or newer"
                              : NULL);
-    add_detail(request, "breakpoints", answer == UNKNOWN ? json_null() : json_boolean(answer == YES));
+    json_object_set_new(machine->answer, "breakpoints",
+                        answer == UNKNOWN ? json_null() : json_boolean(answer == YES));
 }
 
 /* Only a warning: the host may have another administrator. */
-static void find_tlb(struct request *request, const struct machine *machine) {
+static void find_tlb(struct machine *machine) {
     struct hl_tlb tlb;
-    (void)machine;
     hl_check_tlb(&tlb);
     bool is_limited = hl_note_on_tlb(&tlb) != NULL;
     add_finding(
-        request, "tlb", is_limited ? WARN : OK, hl_describe_tlb(&tlb),
+        machine, "tlb", is_limited ? WARN : OK, hl_describe_tlb(&tlb),
         is_limited
             ? "on the host, back the guest's memory with hugetlbfs or transparent huge pages (man hugeld)"
             : NULL);
-    add_detail(request, "tlb", hl_json_tlb(&tlb));
+    json_object_set_new(machine->answer, "tlb", hl_json_tlb(&tlb));
 }
 
 /* Whether this is a virtual machine: its hypervisor says so (CPUID, leaf 1, ECX bit 31). */
@@ -349,8 +340,7 @@ static bool is_guest(void) {
 
 /* Some Intel processors stop if one page is in the instruction TLB in two sizes (CVE-2018-12207).  So KVM maps the memory that its
    guests execute by small pages, even if the host backs it with huge pages (Linux, admin-guide/hw-vuln/multihit.rst). */
-static void find_multihit(struct request *request, const struct machine *machine) {
-    (void)machine;
+static void find_multihit(struct machine *machine) {
     char text[128];
     long bytes = hl_read_file("/sys/devices/system/cpu/vulnerabilities/itlb_multihit", text, sizeof text - 1);
     text[bytes > 0 ? bytes : 0] = '\0';
@@ -359,13 +349,13 @@ static void find_multihit(struct request *request, const struct machine *machine
         return;
     if (is_guest())
         add_finding(
-            request, "itlb_multihit", WARN,
+            machine, "itlb_multihit", WARN,
             hl_xasprintf("the processor has the flaw iTLB multihit, so the host may split the huge pages "
                          "that this guest executes; 'tlb' above shows the measurement"),
             "on the host, if all guests are trusted: echo N > /sys/module/kvm/parameters/nx_huge_pages");
     else
         add_finding(
-            request, "itlb_multihit", OK,
+            machine, "itlb_multihit", OK,
             hl_xasprintf(
                 "the processor has the flaw iTLB multihit: programs of this machine keep huge pages; KVM %s",
                 is_split ? "splits those that guests execute (kvm.nx_huge_pages)"
@@ -373,12 +363,12 @@ static void find_multihit(struct request *request, const struct machine *machine
             NULL);
 }
 
-static void find_map_count(struct request *request, const struct machine *machine) {
+static void find_map_count(struct machine *machine) {
     uint64_t most = 0;
     bool is_known = hl_read_number("/proc/sys/vm/max_map_count", &most), is_low = most < MAP_COUNT_USUAL;
-    (void)machine;
-    add_detail(request, "max_map_count", is_known ? json_integer((json_int_t)most) : json_null());
-    add_finding(request, "max_map_count", is_low ? WARN : OK,
+    json_object_set_new(machine->answer, "max_map_count",
+                        is_known ? json_integer((json_int_t)most) : json_null());
+    add_finding(machine, "max_map_count", is_low ? WARN : OK,
                 is_known ? hl_xasprintf("a process may have %" PRIu64 " mappings", most)
                          : hl_xasprintf("vm.max_map_count cannot be read"),
                 !is_known ? "mount /proc"
@@ -387,7 +377,7 @@ static void find_map_count(struct request *request, const struct machine *machin
 }
 
 /* The stores that a process started from here looks into. */
-static void find_stores(struct request *request, const struct machine *machine) {
+static void find_stores(struct machine *machine) {
     struct hl_store_state state[HL_STORES_MAX];
     struct hl_options options;
     const char *text = getenv("LD_HUGEPAGES_OPTIONS");
@@ -397,51 +387,46 @@ static void find_stores(struct request *request, const struct machine *machine) 
     unsigned n = hl_examine_stores(state, &options, &machine->geometry);
     for (unsigned i = 0; i < n; i++) {
         char *remedy, *sentence = hl_describe_store(&state[i], &machine->geometry, &remedy);
-        add_finding(request, "store", remedy == NULL ? OK : WARN, sentence, remedy);
+        add_finding(machine, "store", remedy == NULL ? OK : WARN, sentence, remedy);
         free(remedy);
         json_array_append_new(stores, hl_json_store(&state[i]));
         hl_free_store_state(&state[i]);
     }
-    add_detail(request, "stores", stores);
+    json_object_set_new(machine->answer, "stores", stores);
 }
 
-static void find_library(struct request *request, const struct machine *machine) {
+static void find_library(struct machine *machine) {
     char *library = hl_find_library();
-    (void)machine;
-    add_detail(request, "libhugeld", hl_json_text(library));
+    json_object_set_new(machine->answer, "libhugeld", hl_json_text(library));
     bool is_there = library != NULL;
-    add_finding(request, "libhugeld", is_there ? OK : BAD,
+    add_finding(machine, "libhugeld", is_there ? OK : BAD,
                 is_there ? library : hl_xasprintf("libhugeld.so was not found, so it moves no program"),
                 is_there ? NULL : "install the hugeld package again, or run make in its source");
 }
 
-static void find_usable(struct request *request, const struct machine *machine) {
-    hl_print("private copies now: hugetlb %s, transparent huge pages %s", machine->can_hugetlb ? "yes" : "no",
-             machine->can_thp ? "yes" : "no");
-    add_detail(request, "usable",
-               json_pack("{s:b, s:b}", "hugetlb", machine->can_hugetlb, "thp", machine->can_thp));
-}
-
 /* Each prints its findings, or adds them to the answer with their details. */
-static void (*const checks[])(struct request *, const struct machine *) = {
-    find_kernel, find_pool,     find_nodes,     find_thp,    find_memory,  find_abilities, find_breakpoints,
-    find_tlb,    find_multihit, find_map_count, find_stores, find_library, find_usable,
+static void (*const checks[])(struct machine *) = {
+    find_kernel,      find_pool, find_nodes,    find_thp,       find_memory, find_abilities,
+    find_breakpoints, find_tlb,  find_multihit, find_map_count, find_stores, find_library,
 };
 
 int hl_examine_machine(int argc, char **argv) {
     static const struct hl_command command = {
         "doctor",
         "Tests this machine for huge pages, and prints a command for each problem.\v"
-        "Exit status: 0 when hugetlb or thp would be taken now, else 1.",
+        "Exit status: 0 when private copies would get huge pages now, else 1.",
         command_flags, false};
-    struct request request = {0};
     struct machine machine = {0};
-    if (hl_read_flags(&command, argc, argv, &request) != 0)
+    if (hl_read_flags(&command, argc, argv, &machine) != 0)
         return HL_EXIT_USAGE;
-    request.answer = json_pack("{s:[]}", "findings");
+    machine.answer = json_pack("{s:[]}", "findings");
     examine(&machine);
     for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++)
-        checks[i](&request, &machine);
-    hl_print_answer(request.answer, false);
+        checks[i](&machine);
+    hl_print("private copies now: hugetlb %s, transparent huge pages %s", machine.can_hugetlb ? "yes" : "no",
+             machine.can_thp ? "yes" : "no");
+    json_object_set_new(machine.answer, "usable",
+                        json_pack("{s:b, s:b}", "hugetlb", machine.can_hugetlb, "thp", machine.can_thp));
+    hl_print_answer(machine.answer, false);
     return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
 }

@@ -273,13 +273,13 @@ static void print_parts(const json_t *plan) {
     json_array_foreach(json_object_get(plan, "spans"), i, span)
         hl_print_fields(span, "    {start:x}-{end:x} {flags} {kind:-6} {pages:6} page{pages:s}");
     json_array_foreach(json_object_get(plan, "segments"), i, segment) {
-        char *place = hl_format_fields(segment, "{flags} {start}-{end}");
+        char *segment_text = hl_format_fields(segment, "{flags} {start}-{end}");
         json_array_foreach(json_object_get(segment, "small"), j, small) {
             char *why = hl_format_fields(small, "{bytes:KiB}: {sentence}{remedy:()}");
-            hl_print("    segment %zu %s stays: %s", i, place, why);
+            hl_print("    segment %zu %s stays: %s", i, segment_text, why);
             free(why);
         }
-        free(place);
+        free(segment_text);
     }
 }
 
@@ -292,9 +292,9 @@ static void print_answer(const struct inspection *inspection, const json_t *answ
     if (is_static(plan->file))
         hl_print("  static: the dynamic linker never runs, so there can be no private copy");
     if (!json_is_null(json_object_get(answer, "rewrites")))
-        hl_print_fields(
-            answer, "  it rewrites its own text, {rewrites.what} (section {rewrites.section}): text takes "
-                    "thp, and stays with backend=hugetlb and under a memory limit");
+        hl_print_fields(answer,
+                        "  it rewrites its own text, {rewrites.what} (section {rewrites.section}): it gets "
+                        "transparent huge pages, and none with backend=hugetlb or under a memory limit");
     if (plan->object.n_segments > 0 && hl_is_native(plan->file))
         print_verdict(&inspection->verdict);
     if (image_line != NULL)

@@ -305,7 +305,7 @@ static enum hl_reason find_small_reason(const struct snapshot *snapshot, const s
         return reasons[verdict->now];
     if (verdict->obstacle != HL_MOVED)
         return verdict->obstacle;
-    if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, &snapshot->options))
+    if (tally->text_huge_bytes == 0 && hl_is_in_place(tally->loaded->file->fd, &snapshot->options))
         return hl_has_huge_text(tally->loaded->file, &snapshot->geometry) ? HL_REASON_OUTSIDE_PLACE
                                                                           : HL_REASON_PLACE_LOST;
     if (!preloaded && !has_patched_linker(process))
@@ -574,7 +574,7 @@ static void print_process(const struct snapshot *snapshot, const json_t *answer)
                     "files {own.file_bytes:KiB}, shared memory {own.shmem_bytes:KiB}");
 }
 
-/* Reports the opened process of PICTURE, and closes it.  --all silently skips a process that can't be read. */
+/* Reports the opened process, and closes it.  --all silently skips a process that can't be read. */
 static void report_process(struct request *request, struct snapshot *snapshot) {
     pid_t pid = snapshot->process.pid;
     int result = take_snapshot(snapshot, &request->geometry);

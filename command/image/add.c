@@ -146,18 +146,14 @@ static int64_t find_age(const struct job *job) {
            ((int64_t)now.tv_nsec - (int64_t)job->state.ctime_nanoseconds);
 }
 
-/* How old a state must be, for a later change to have another ctime. */
-static int64_t find_age_needed(const struct job *job) {
-    struct timespec tick;
-    clock_getres(CLOCK_REALTIME_COARSE, &tick);
-    int64_t needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
-    return job->state.ctime_nanoseconds == 0 ? needed + SECONDS_NEEDED * INT64_C(1000000000) : needed;
-}
-
-/* Waits until a change of the file would show in its state. */
+/* Waits until the state is so old that a later change of the file has another ctime. */
 static bool await_age(struct job *job) {
     static const char in_the_future[] = "its ctime is in the future; fix the clock, then touch it";
-    int64_t age = find_age(job), needed = find_age_needed(job);
+    struct timespec tick;
+    clock_getres(CLOCK_REALTIME_COARSE, &tick);
+    int64_t age = find_age(job), needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
+    if (job->state.ctime_nanoseconds == 0)
+        needed += SECONDS_NEEDED * INT64_C(1000000000);
     if (age < -needed)
         return fail_for_now(job, "changing", hl_xasprintf("%s", in_the_future));
     bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
@@ -192,23 +188,12 @@ static bool is_unchanged(struct job *job) {
 
 /* --- space --- */
 
-static bool fail_for_room(struct job *job, const char *reason, const char *of_what, uint64_t needed,
-                          uint64_t there, const char *remedy) {
+static bool fail_for_space(struct job *job, const char *reason, const char *of_what, uint64_t needed,
+                           uint64_t there, const char *remedy) {
     return fail_for_now(job, reason,
-                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64
-                                     " MiB; %s",
+                        hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has only %" PRIu64
+                                     " MiB left; %s",
                                      needed >> 20, of_what, there >> 20, remedy));
-}
-
-/* The image cannot be dropped or swapped, so it would take memory that other programs need next. */
-static bool leaves_margin(struct job *job, uint64_t needed) {
-    int64_t bytes = (int64_t)needed + job->store->planned;
-    return hl_leaves_margin(bytes > 0 ? (uint64_t)bytes : 0) ||
-           fail_for_now(job, "memory",
-                        hl_xasprintf("its image takes %" PRIu64
-                                     " MiB, and less than %d %% of the memory would stay "
-                                     "available; free memory",
-                                     needed >> 20, HL_AVAILABLE_MIN));
 }
 
 static bool check_store(struct job *job) {
@@ -217,19 +202,26 @@ static bool check_store(struct job *job) {
 }
 
 /* Before anything is written, since processes are killed if the memory is missing. */
-static bool check_room(struct job *job) {
+static bool check_space(struct job *job) {
     const struct hl_store *store = job->store;
     const char *remedy = "disable other files, or enlarge it: store_size in hugeld.conf";
     uint64_t needed;
     if (!hl_fits_store(&job->image, &store->geometry, &needed))
         return refuse(job, HL_REASON_TOO_SPARSE);
     if (needed > hl_store_free_bytes(store))
-        return fail_for_room(job, "store-full", "the store", needed, hl_store_free_bytes(store), remedy);
+        return fail_for_space(job, "store-full", "the store", needed, hl_store_free_bytes(store), remedy);
     int64_t there = (int64_t)hl_free_memory_bytes() - store->planned;
     if (there < 0 || needed > (uint64_t)there)
-        return fail_for_room(job, "memory", "the machine or a memory limit", needed,
-                             there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
-    return leaves_margin(job, needed);
+        return fail_for_space(job, "memory", "the machine or a memory limit", needed,
+                              there > 0 ? (uint64_t)there : 0, "free memory, or raise the limit");
+    /* The image cannot be dropped or swapped, so it would take memory that other programs need next. */
+    int64_t bytes = (int64_t)needed + store->planned;
+    return hl_leaves_margin(bytes > 0 ? (uint64_t)bytes : 0) ||
+           fail_for_now(job, "memory",
+                        hl_xasprintf("its image takes %" PRIu64
+                                     " MiB, and less than %d %% of the memory would stay "
+                                     "available; free memory",
+                                     needed >> 20, HL_AVAILABLE_MIN));
 }
 
 /* --- writing --- */
@@ -379,7 +371,7 @@ static void make_image(struct job *job) {
 
 /* --- in place --- */
 
-/* Whether the store has a record that the file is kept in place; with REMOVES_OLD, records of earlier versions of the file are
+/* Whether the store has a record that the file is in place; with REMOVES_OLD, records of earlier versions of the file are
    removed. */
 static bool is_recorded(const struct job *job, bool removes_old) {
     const struct hl_add_outcome *outcome = job->outcome;
@@ -399,7 +391,7 @@ static bool is_recorded(const struct job *job, bool removes_old) {
     return found;
 }
 
-/* Records in the store that the file is kept in place, instead of an image that it may have there. */
+/* Records in the store that the file is in place, instead of an image that it may have there. */
 static bool record(struct job *job) {
     if ((job->flags & HL_ADD_DRY) || job->store->folder < 0 || is_recorded(job, true)) {
         job->outcome->result = HL_SHARE_MADE;
@@ -415,18 +407,18 @@ static bool record(struct job *job) {
     return done;
 }
 
-/* Makes the chunks of PLACE huge, and records the file as kept in place.  False: this kernel or file system cannot, so it gets an
+/* Makes CHUNKS huge, and records the file as in place.  False: this kernel or file system cannot, so it gets an
    image.  What only the moment forbids is tried again later: the way does not depend on the moment. */
-static bool put_in_place(struct job *job, struct hl_place *place) {
+static bool put_in_place(struct job *job, struct hl_chunks *chunks) {
     struct hl_add_outcome *outcome = job->outcome;
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0;
-    bool was_huge = hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
-    job->store->placer->only_looks = (job->flags & HL_ADD_DRY) != 0;
-    char *why = hl_make_huge_in_place(job->store->placer, place, job->file, outcome->path);
-    uint64_t huge_bytes = hl_huge_text_bytes(place);
-    if (huge_bytes == 0 || !(forced || hl_is_place_enough(huge_bytes, place->text_bytes))) {
-        if (place->obstacle != NULL)
-            return !fail_for_now(job, place->obstacle, why);
+    bool was_huge = hl_huge_text_bytes(chunks) == chunks->n_chunks * chunks->chunk_bytes;
+    job->store->collapser->only_looks = (job->flags & HL_ADD_DRY) != 0;
+    char *why = hl_make_huge_in_place(job->store->collapser, chunks, job->file, outcome->path);
+    uint64_t huge_bytes = hl_huge_text_bytes(chunks);
+    if (huge_bytes == 0 || !(forced || hl_covers_enough(huge_bytes, chunks->text_bytes))) {
+        if (chunks->obstacle != NULL)
+            return !fail_for_now(job, chunks->obstacle, why);
         if (forced)
             fail(job, HL_SHARE_FAILED, why);
         else
@@ -436,9 +428,9 @@ static bool put_in_place(struct job *job, struct hl_place *place) {
     bool was_recorded = is_recorded(job, false);
     if (record(job)) {
         outcome->is_in_place = true;
-        outcome->text_bytes = place->text_bytes;
+        outcome->text_bytes = chunks->text_bytes;
         outcome->text_huge_bytes = huge_bytes;
-        outcome->huge_pages = huge_bytes / place->chunk_bytes;
+        outcome->huge_pages = huge_bytes / chunks->chunk_bytes;
         outcome->sentence = why;
         if (was_recorded && was_huge)
             outcome->result = HL_SHARE_PRESENT;
@@ -450,14 +442,14 @@ static bool put_in_place(struct job *job, struct hl_place *place) {
 
 /* Tries the mildest way.  True: the file is in place, or must be in place or nowhere; the result is in OUTCOME. */
 static bool add_in_place(struct job *job) {
-    struct hl_place place;
+    struct hl_chunks chunks;
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0, done = forced;
     if (job->flags & HL_ADD_IMAGE)
         return false;
-    if (job->store->placer == NULL)
+    if (job->store->collapser == NULL)
         return forced &&
                !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
-    int result = hl_look_in_place(&place, job->file, &job->store->geometry);
+    int result = hl_examine_chunks(&chunks, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
             refuse(job, (enum hl_reason)result);
@@ -465,12 +457,12 @@ static bool add_in_place(struct job *job) {
             fail(job, HL_SHARE_FAILED,
                  hl_xasprintf("its pages cannot be looked at: %s; run it as root", strerror(-result)));
         if (result == -EPERM)
-            hl_free_place(&place);
+            hl_free_chunks(&chunks);
         return forced;
     }
-    if (forced || hl_is_place_enough(place.n_chunks * place.chunk_bytes, place.text_bytes))
-        done = put_in_place(job, &place);
-    hl_free_place(&place);
+    if (forced || hl_covers_enough(chunks.n_chunks * chunks.chunk_bytes, chunks.text_bytes))
+        done = put_in_place(job, &chunks);
+    hl_free_chunks(&chunks);
     return done;
 }
 
@@ -562,7 +554,7 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
     else if (!covers)
         refuse(&job, HL_REASON_IMAGE_USELESS);
     else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && check_store(&job) && await_age(&job) &&
-             is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_room(&job))
+             is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_space(&job))
         make_image(&job);
     if (result == 0)
         hl_free_image(&job.image);

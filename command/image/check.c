@@ -19,9 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 #define COLLAPSE_TRIES 20
 
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {
@@ -111,31 +108,24 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     return *small > 0 ? result : 0;
 }
 
-/* Whether the open IMAGE is still as it was made; if not, *PROBLEM says so.  0, or a negated errno. */
-static int check_digest(const struct hl_store_item *item, int image, char **problem) {
-    char digest[HL_DIGEST_TEXT];
-    int result = hl_digest_image(digest, image);
-    if (result == 0 && strcmp(digest, item->digest) != 0)
-        *problem = hl_xasprintf("it is damaged: its bytes are not those that it was made with");
-    return result;
-}
-
 /* Checks the image of ITEM, which is read in full as FILE is: it should be as EXPECTED.  NULL, or the problem. */
 static char *check_image(const struct hl_store *store, const struct hl_store_item *item,
                          const struct hl_image *expected, const struct hl_elf_file *file) {
-    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL;
+    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, item->key), *problem = NULL, digest[HL_DIGEST_TEXT];
     uint64_t pages = 0, small = 0;
     int image = openat(store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
     if (image < 0)
         return hl_xasprintf("it cannot be opened: %s", strerror(errno));
-    int result = check_digest(item, image, &problem);
+    int result = hl_digest_image(digest, image);
+    if (result == 0 && strcmp(digest, item->digest) != 0)
+        problem = hl_xasprintf("it is damaged: its bytes have changed since it was made");
     if (result == 0 && problem == NULL)
         result = hl_compare_written(expected, file, image);
     if (result == 0 && problem == NULL)
         result = hl_prove_huge(&store->geometry, image, false, &pages, &small);
     else if (result == HL_REASON_IMAGE_MISMATCH)
-        problem = hl_xasprintf("its bytes are not those that the file has now");
+        problem = hl_xasprintf("it differs from the file");
     if (problem == NULL && small > 0)
         problem = hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
     else if (problem == NULL && result != 0)
@@ -182,18 +172,18 @@ void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *i
     bool is_there = item->state == HL_ITEM_FRESH || item->state == HL_ITEM_TOUCHED;
     if (!is_there || hl_open_elf_soon(&file, item->origin) != HL_ELF_FINE)
         return;
-    struct hl_place place;
-    int result = item->is_in_place ? hl_look_in_place(&place, &file, &store->geometry) : 0;
+    struct hl_chunks chunks;
+    int result = item->is_in_place ? hl_examine_chunks(&chunks, &file, &store->geometry) : 0;
     if (item->is_in_place) {
         item->not_in_place = result > 0 ? (enum hl_reason)result : HL_MOVED;
         if (result == 0) {
-            item->pages = place.n_chunks;
-            item->text_bytes = place.text_bytes;
-            item->text_huge_bytes = hl_huge_text_bytes(&place);
-            item->huge_pages = item->text_huge_bytes / place.chunk_bytes;
+            item->pages = chunks.n_chunks;
+            item->text_bytes = chunks.text_bytes;
+            item->text_huge_bytes = hl_huge_text_bytes(&chunks);
+            item->huge_pages = item->text_huge_bytes / chunks.chunk_bytes;
         }
         if (result == 0 || result == -EPERM)
-            hl_free_place(&place);
+            hl_free_chunks(&chunks);
     } else if (hl_find_coverage(&coverage, &file, &store->geometry) == 0) {
         item->pages = item->huge_pages;
         item->text_bytes = coverage.text_bytes;

@@ -12,6 +12,7 @@
 #include "command/lib/common.h"
 #include "command/lib/local.h"
 #include "command/lib/process.h"
+#include "command/lib/subprocess.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +21,6 @@
 #include <linux/capability.h>
 #include <linux/limits.h>
 #include <linux/magic.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +28,11 @@
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
-#include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #define NOBODY 65534
+#define READ_MS 30e3
 #define READABLE (S_IRGRP | S_IROTH)
 #define ENTERABLE (S_IXGRP | S_IXOTH)
 
@@ -88,7 +88,7 @@ static bool is_pinned(int file) {
 char *hl_explain_unsteady(int file, bool any_disk) {
     if (!sets_ctime(file))
         return hl_xasprintf(
-            "its file system does not tell every change of a file (only ext4, xfs, btrfs and f2fs do); use "
+            "its file system does not record every change of a file (only ext4, xfs, btrfs and f2fs do); use "
             "hugeld attach, which compares all bytes");
     if (any_disk || is_pinned(file))
         return NULL;
@@ -110,36 +110,24 @@ static bool become_nobody(void) {
            setresuid((uid_t)-1, NOBODY, (uid_t)-1) == 0 && syscall(SYS_capset, &header, none) == 0;
 }
 
-/* The exit status of the child that tries to read: 0, or */
+struct reading {
+    const char *path;
+    const struct stat *wanted;
+};
+
+/* Whether a user without groups and capabilities can open a file, in a child: 0, or */
 enum { CANNOT_READ = 1, CANNOT_TRY };
 
 /* Only root can change the path by now, so no user can put a FUSE there. */
-static int try_reading(const char *path, const struct stat *wanted) {
+static int try_reading(void *reading_) {
+    const struct reading *reading = reading_;
     struct stat now;
-    int file = become_nobody() ? open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC) : -1;
+    int file = become_nobody() ? open(reading->path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC) : -1;
     if (file < 0 && hl_is_passing_error(errno))
         return CANNOT_TRY;
-    bool is_wanted =
-        file >= 0 && fstat(file, &now) == 0 && now.st_dev == wanted->st_dev && now.st_ino == wanted->st_ino;
+    bool is_wanted = file >= 0 && fstat(file, &now) == 0 && now.st_dev == reading->wanted->st_dev &&
+                     now.st_ino == reading->wanted->st_ino;
     return is_wanted ? 0 : CANNOT_READ;
-}
-
-/* Whether a user without groups and capabilities can open the file of WANTED at PATH.  *ERROR is not 0 if that cannot be
-   determined. */
-static bool can_anybody_read(const char *path, const struct stat *wanted, int *error) {
-    void (*inherited)(int) =
-        signal(SIGCHLD, SIG_DFL); /* if it is inherited as ignored, the exit status is lost */
-    int status = -1;
-    pid_t child = fork();
-    if (child == 0)
-        _exit(try_reading(path, wanted));
-    *error = child < 0 ? errno : 0;
-    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    signal(SIGCHLD, inherited);
-    if (child > 0 && (!WIFEXITED(status) || WEXITSTATUS(status) == CANNOT_TRY))
-        *error = EAGAIN; /* killed, for example for lack of memory */
-    return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 /* Whether the open FILE, an O_PATH descriptor, has an access control list, or may have one. */
@@ -200,8 +188,15 @@ char *hl_explain_exposed(int file, const char *path, bool readable, int *error) 
     char *walked = hl_xasprintf("%s", path);
     const char *problem =
         fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted, readable, &unknown);
-    if (problem == NULL && readable && !can_anybody_read(path, &wanted, &unknown))
-        problem = unknown == 0 ? "cannot be read by all users" : "cannot be examined now";
+    int result = problem == NULL && readable
+                     ? hl_call_in_child(try_reading, &(struct reading){path, &wanted}, READ_MS)
+                     : 0;
+    if (result == CANNOT_READ)
+        problem = "cannot be read by all users";
+    else if (result != 0) { /* killed, for example for lack of memory */
+        problem = "cannot be examined now";
+        unknown = EAGAIN;
+    }
     char *sentence =
         problem == NULL ? NULL : hl_xasprintf("%s %s", walked[0] != '\0' ? walked : "/", problem);
     free(walked);

@@ -30,11 +30,16 @@
    1.2 with 256 KiB (6.18). */
 #define CHUNK_BYTES ((size_t)1 << 20)
 
+enum { BLOCKS = 4 };
 struct writer {
     const struct hl_image *image;
     int from, out;
     bool compares; /* OUT has been written, and is compared with the bytes that would be written */
     char *chunk;   /* CHUNK_BYTES, and twice as many to compare with */
+    struct block {
+        const void *from;
+        uint64_t bytes, to;
+    } header[BLOCKS]; /* the headers, which are written over the pieces */
 };
 
 /* --- bytes --- */
@@ -74,32 +79,14 @@ static void make_traps(char *to, size_t bytes, uint32_t trap, uint64_t offset) {
         memcpy(to + done, to, bytes - done < done ? bytes - done : done);
 }
 
-/* The headers, which are written over the pieces. */
-struct block {
-    const void *from;
-    uint64_t bytes, to;
-};
-enum { BLOCKS = 4 };
-
-static void list_headers(const struct hl_image *image, struct block block[BLOCKS]) {
-    const struct block all[BLOCKS] = {
-        {&image->header, sizeof image->header, 0},
-        {&image->header, sizeof image->header, image->loaded_header},
-        {image->phdr, image->phnum * sizeof *image->phdr, image->header.e_phoff},
-        {image->shdr, image->shnum * sizeof *image->shdr, image->header.e_shoff},
-    };
-    memcpy(block, all, sizeof all);
-}
-
 /* Puts the headers' bytes in [to, to + bytes) into the chunk for that range. */
 static void lay_headers_over(const struct writer *w, uint64_t to, uint64_t bytes) {
-    struct block block[BLOCKS];
-    list_headers(w->image, block);
     for (unsigned i = 0; i < BLOCKS; i++) {
-        uint64_t start = block[i].to > to ? block[i].to : to, end = block[i].to + block[i].bytes;
+        const struct block *block = &w->header[i];
+        uint64_t start = block->to > to ? block->to : to, end = block->to + block->bytes;
         end = end < to + bytes ? end : to + bytes;
         if (start < end)
-            memcpy(w->chunk + (start - to), (const char *)block[i].from + (start - block[i].to), end - start);
+            memcpy(w->chunk + (start - to), (const char *)block->from + (start - block->to), end - start);
     }
 }
 
@@ -120,40 +107,38 @@ static int write_piece(const struct writer *w, const struct hl_piece *piece) {
     return result;
 }
 
-static int write_headers(const struct writer *w) {
-    struct block block[BLOCKS];
-    int result = 0;
-    list_headers(w->image, block);
+/* Calls write_bytes for everything that IMAGE, of FILE, holds. */
+static int visit_image(const struct hl_image *image, const struct hl_elf_file *file, int out, bool compares) {
+    const struct writer w = {
+        image,
+        file->fd,
+        out,
+        compares,
+        aligned_alloc(4096, 2 * CHUNK_BYTES),
+        {{&image->header, sizeof image->header, 0},
+         {&image->header, sizeof image->header, image->loaded_header},
+         {image->phdr, image->phnum * sizeof *image->phdr, image->header.e_phoff},
+         {image->shdr, image->shnum * sizeof *image->shdr, image->header.e_shoff}},
+    };
+    int result = w.chunk != NULL ? 0 : -ENOMEM;
+    for (size_t i = 0; i < image->n_pieces && result == 0; i++)
+        result = write_piece(&w, &image->piece[i]);
     for (unsigned i = 0; i < BLOCKS && result == 0; i++)
-        result = write_bytes(w, block[i].from, block[i].bytes, block[i].to);
-    return result;
-}
-
-/* Calls write_bytes for everything that the image holds. */
-static int visit_image(struct writer *w) {
-    int result = 0;
-    w->chunk = aligned_alloc(4096, 2 * CHUNK_BYTES);
-    if (w->chunk == NULL)
-        return -ENOMEM;
-    for (size_t i = 0; i < w->image->n_pieces && result == 0; i++)
-        result = write_piece(w, &w->image->piece[i]);
-    if (result == 0)
-        result = write_headers(w);
-    free(w->chunk);
+        result = write_bytes(&w, w.header[i].from, w.header[i].bytes, w.header[i].to);
+    free(w.chunk);
     return result;
 }
 
 int hl_write_image(const struct hl_image *image, const struct hl_elf_file *file, int out) {
-    struct writer w = {.image = image, .from = file->fd, .out = out};
-    return ftruncate(out, (off_t)image->bytes) != 0 ? -errno : visit_image(&w);
+    return ftruncate(out, (off_t)image->bytes) != 0 ? -errno : visit_image(image, file, out, false);
 }
 
 int hl_compare_written(const struct hl_image *image, const struct hl_elf_file *file, int out) {
-    struct writer w = {.image = image, .from = file->fd, .out = out, .compares = true};
     struct stat stat;
     if (fstat(out, &stat) != 0)
         return -errno;
-    return (uint64_t)stat.st_size == image->bytes ? visit_image(&w) : HL_REASON_IMAGE_MISMATCH;
+    return (uint64_t)stat.st_size == image->bytes ? visit_image(image, file, out, true)
+                                                  : HL_REASON_IMAGE_MISMATCH;
 }
 
 /* Finds accidents and no forgery: a user who can write to an image can write its digest, too.  So no cryptographic digest is needed
@@ -240,9 +225,9 @@ static bool check_out(const struct request *request, const struct hl_elf_file *f
             return true;
         hl_warn("%s: %s", request->out, strerror(errno));
     } else if (!S_ISREG(stat.st_mode)) {
-        hl_warn("%s: is there already and is no regular file; name another", request->out);
+        hl_warn("%s: it exists and is no regular file; name another file to write", request->out);
     } else if (stat.st_dev == file->stat.st_dev && stat.st_ino == file->stat.st_ino) {
-        hl_warn("%s: is the original; name another file", request->out);
+        hl_warn("%s: it is the file to read; name another file to write", request->out);
     } else {
         return true;
     }

@@ -50,9 +50,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 /* Each further process that maps the file makes a collapse stall all of them this much longer (6.18, 4 KiB folios). */
 #define MICROSECONDS_PER_MAPPER 170
 #define PAUSE_BUDGET_MICROSECONDS 2000
@@ -75,7 +72,7 @@
 
 /* One file being looked at or made huge. */
 struct work {
-    struct hl_place *place;
+    struct hl_chunks *chunks;
     int file;
     char *reserved, *window; /* reserved addresses, and an aligned huge page of them */
     int pagemap;
@@ -88,20 +85,20 @@ struct work {
     double next_count;    /* the processes that map the file are known until then */
 };
 
-void hl_free_place(struct hl_place *place) {
-    free(place->chunk);
-    memset(place, 0, sizeof *place);
+void hl_free_chunks(struct hl_chunks *chunks) {
+    free(chunks->chunk);
+    memset(chunks, 0, sizeof *chunks);
 }
 
-uint64_t hl_huge_text_bytes(const struct hl_place *place) {
+uint64_t hl_huge_text_bytes(const struct hl_chunks *chunks) {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < place->n_chunks; i++)
-        bytes += place->chunk[i].is_huge ? place->chunk_bytes : 0;
+    for (size_t i = 0; i < chunks->n_chunks; i++)
+        bytes += chunks->chunk[i].is_huge ? chunks->chunk_bytes : 0;
     return bytes;
 }
 
-bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes) {
-    return place_bytes > 0 && place_bytes >= text_bytes / 4 * 3;
+bool hl_covers_enough(uint64_t covered_bytes, uint64_t text_bytes) {
+    return covered_bytes > 0 && covered_bytes >= text_bytes / 4 * 3;
 }
 
 /* --- chunks --- */
@@ -110,30 +107,30 @@ static bool is_executable(const struct hl_segment *segment) {
     return (segment->flags & (PF_X | PF_W)) == PF_X && segment->file_end > segment->start;
 }
 
-static void add_chunks(struct hl_place *place, const struct hl_segment *segment, uint64_t bias,
+static void add_chunks(struct hl_chunks *chunks, const struct hl_segment *segment, uint64_t bias,
                        uint64_t page) {
-    uint64_t huge = place->chunk_bytes, first = segment->first_page + bias,
+    uint64_t huge = chunks->chunk_bytes, first = segment->first_page + bias,
              end = hl_round_up(segment->file_end + bias, page);
     if (!is_executable(segment) || (first - segment->offset) % huge != 0)
         return;
     for (uint64_t at = hl_round_up(first, huge); at + huge <= end; at += huge) {
-        place->chunk = hl_xrealloc(place->chunk, (place->n_chunks + 1) * sizeof *place->chunk);
-        place->chunk[place->n_chunks++] = (struct hl_chunk){.offset = segment->offset + (at - first)};
+        chunks->chunk = hl_xrealloc(chunks->chunk, (chunks->n_chunks + 1) * sizeof *chunks->chunk);
+        chunks->chunk[chunks->n_chunks++] = (struct hl_chunk){.offset = segment->offset + (at - first)};
     }
 }
 
-static int find_chunks(struct hl_place *place, const struct hl_elf_file *file,
+static int find_chunks(struct hl_chunks *chunks, const struct hl_elf_file *file,
                        const struct hl_geometry *geometry) {
     struct hl_object object;
     uint64_t bias = 0, largest = 0;
-    *place = (struct hl_place){.chunk_bytes = geometry->huge_page_bytes};
+    *chunks = (struct hl_chunks){.chunk_bytes = geometry->huge_page_bytes};
     int result = hl_load_object(&object, file, "", 0, geometry);
     if (result != 0)
         return result;
     for (unsigned i = 0; i < object.n_segments; i++) {
         const struct hl_segment *segment = &object.segment[i];
         uint64_t bytes = is_executable(segment) ? segment->file_end - segment->first_page : 0;
-        place->text_bytes += bytes > 0 ? segment->file_end - segment->start : 0;
+        chunks->text_bytes += bytes > 0 ? segment->file_end - segment->start : 0;
         largest = bytes > largest ? bytes : largest;
     }
     if (largest < geometry->huge_page_bytes)
@@ -141,15 +138,15 @@ static int find_chunks(struct hl_place *place, const struct hl_elf_file *file,
     if (hl_gets_any_address(file, geometry) && !hl_try_load_bias(&bias, file, &object, geometry))
         return HL_REASON_FILE_PLACE;
     for (unsigned i = 0; i < object.n_segments; i++)
-        add_chunks(place, &object.segment[i], bias, geometry->page_bytes);
-    return place->n_chunks > 0 ? 0 : HL_REASON_FILE_PLACE;
+        add_chunks(chunks, &object.segment[i], bias, geometry->page_bytes);
+    return chunks->n_chunks > 0 ? 0 : HL_REASON_FILE_PLACE;
 }
 
 /* --- looking --- */
 
-static int begin_work(struct work *work, struct hl_place *place, int file) {
-    uint64_t huge = place->chunk_bytes;
-    *work = (struct work){.place = place, .file = file, .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
+static int begin_work(struct work *work, struct hl_chunks *chunks, int file) {
+    uint64_t huge = chunks->chunk_bytes;
+    *work = (struct work){.chunks = chunks, .file = file, .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
     work->pages = huge / work->page_bytes;
     work->reserved = mmap(NULL, 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (work->reserved == MAP_FAILED)
@@ -161,7 +158,7 @@ static int begin_work(struct work *work, struct hl_place *place, int file) {
 }
 
 static void end_work(struct work *work) {
-    munmap(work->reserved, 2 * work->place->chunk_bytes);
+    munmap(work->reserved, 2 * work->chunks->chunk_bytes);
     free(work->state);
     if (work->pagemap >= 0)
         close(work->pagemap);
@@ -170,20 +167,20 @@ static void end_work(struct work *work) {
 /* Maps CHUNK into the window, in the place of anything older.  With PROT from the start: a service may be forbidden to change
    it. */
 static bool map_chunk(const struct work *work, const struct hl_chunk *chunk, int prot) {
-    return mmap(work->window, work->place->chunk_bytes, prot, MAP_PRIVATE | MAP_FIXED, work->file,
+    return mmap(work->window, work->chunks->chunk_bytes, prot, MAP_PRIVATE | MAP_FIXED, work->file,
                 (off_t)chunk->offset) == work->window;
 }
 
 /* Takes this process's own mapping of the file away. */
 static bool drop_window(const struct work *work) {
-    return mmap(work->window, work->place->chunk_bytes, PROT_NONE,
+    return mmap(work->window, work->chunks->chunk_bytes, PROT_NONE,
                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == work->window;
 }
 
 /* Counts the cached pages of the mapped chunk; the lowest bit of each byte of work->state is a page's. */
 static size_t count_cached(const struct work *work) {
     size_t n = 0;
-    if (mincore(work->window, work->place->chunk_bytes, work->state) != 0)
+    if (mincore(work->window, work->chunks->chunk_bytes, work->state) != 0)
         memset(work->state, 0, work->pages);
     for (size_t i = 0; i < work->pages; i++)
         n += work->state[i] & 1;
@@ -192,13 +189,13 @@ static size_t count_cached(const struct work *work) {
 
 /* Whether one entry maps all of the window. */
 static bool is_mapped_huge(const struct work *work) {
-    uint64_t start = (uint64_t)work->window, end = start + work->place->chunk_bytes;
+    uint64_t start = (uint64_t)work->window, end = start + work->chunks->chunk_bytes;
     int result = work->pagemap >= 0 ? hl_check_huge(work->pagemap, start, end) : -1;
-    return result >= 0 ? result == 0 : hl_read_huge_bytes(start, end) == (int64_t)work->place->chunk_bytes;
+    return result >= 0 ? result == 0 : hl_read_huge_bytes(start, end) == (int64_t)work->chunks->chunk_bytes;
 }
 
 /* Finds whether CHUNK is huge, by touching one page of it. */
-static bool look_at(const struct work *work, struct hl_chunk *chunk) {
+static bool examine_chunk(const struct work *work, struct hl_chunk *chunk) {
     chunk->is_huge = map_chunk(work, chunk, PROT_READ) && count_cached(work) == work->pages &&
                      madvise(work->window, work->page_bytes, MADV_POPULATE_READ) == 0 && is_mapped_huge(work);
     return chunk->is_huge;
@@ -206,7 +203,7 @@ static bool look_at(const struct work *work, struct hl_chunk *chunk) {
 
 /* Whether the kernel has a huge page to give.  The next mapping in the window gives it back. */
 static bool has_huge_page(const struct work *work) {
-    uint64_t bytes = work->place->chunk_bytes;
+    uint64_t bytes = work->chunks->chunk_bytes;
     if (mmap(work->window, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
             work->window ||
         madvise(work->window, bytes, MADV_HUGEPAGE) != 0)
@@ -224,31 +221,31 @@ static bool is_real_root(void) {
 }
 
 /* Finds the chunks of FILE, and if LOOKS which of them are huge. */
-static int look(struct hl_place *place, const struct hl_elf_file *file, const struct hl_geometry *geometry,
+static int look(struct hl_chunks *chunks, const struct hl_elf_file *file, const struct hl_geometry *geometry,
                 bool looks) {
     struct work work;
-    int result = find_chunks(place, file, geometry);
-    if (result == 0 && looks && (result = begin_work(&work, place, file->fd)) == 0) {
-        for (size_t i = 0; i < place->n_chunks; i++)
-            look_at(&work, &place->chunk[i]);
+    int result = find_chunks(chunks, file, geometry);
+    if (result == 0 && looks && (result = begin_work(&work, chunks, file->fd)) == 0) {
+        for (size_t i = 0; i < chunks->n_chunks; i++)
+            examine_chunk(&work, &chunks->chunk[i]);
         end_work(&work);
     }
     if (result != 0)
-        hl_free_place(place);
+        hl_free_chunks(chunks);
     return result;
 }
 
-int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,
-                     const struct hl_geometry *geometry) {
+int hl_examine_chunks(struct hl_chunks *chunks, const struct hl_elf_file *file,
+                      const struct hl_geometry *geometry) {
     bool told = file->stat.st_uid == geteuid() || is_real_root(); /* the truth, by mincore(2) */
-    int result = look(place, file, geometry, told);
+    int result = look(chunks, file, geometry, told);
     return result == 0 && !told ? -EPERM : result;
 }
 
 bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *geometry) {
-    struct hl_place place;
-    bool has = look(&place, file, geometry, true) == 0 && hl_huge_text_bytes(&place) > 0;
-    hl_free_place(&place);
+    struct hl_chunks chunks;
+    bool has = look(&chunks, file, geometry, true) == 0 && hl_huge_text_bytes(&chunks) > 0;
+    hl_free_chunks(&chunks);
     return has;
 }
 
@@ -305,16 +302,16 @@ static int is_mapped_by_others(const struct work *work, const struct hl_chunk *c
 
 /* A count in a child's memory that this process shares: a process can keep its own memory map locked, and whoever reads that waits. */
 struct count {
-    const struct hl_place *place;
+    const struct hl_chunks *chunks;
     const struct hl_region *own;
     unsigned mappers[];
 };
 
-/* Counts the mappings of each chunk in the maps of all processes.  False: they cannot be known, or not in time: any user can have
+/* Counts the mappings of each chunk in the maps of all processes.  0; or else they cannot be known, or not in time: any user can have
    processes with any number of mappings. */
-static bool count_in_maps(void *count_) {
+static int count_in_maps(void *count_) {
     struct count *count = count_;
-    const struct hl_place *place = count->place;
+    const struct hl_chunks *chunks = count->chunks;
     struct hl_region line;
     char *text = NULL;
     size_t size = 0;
@@ -328,41 +325,41 @@ static bool count_in_maps(void *count_) {
         is_whole &= maps != NULL || errno == ENOENT || errno == ESRCH;
         free(path);
         while (maps != NULL && hl_next_region(&line, maps, &text, &size))
-            for (size_t i = 0; i < place->n_chunks && may_be_same(&line, count->own); i++)
+            for (size_t i = 0; i < chunks->n_chunks && may_be_same(&line, count->own); i++)
                 count->mappers[i] +=
-                    hl_overlap(line.offset, line.offset + (line.end - line.start), place->chunk[i].offset,
-                               place->chunk[i].offset + place->chunk_bytes) > 0;
+                    hl_overlap(line.offset, line.offset + (line.end - line.start), chunks->chunk[i].offset,
+                               chunks->chunk[i].offset + chunks->chunk_bytes) > 0;
         if (maps != NULL)
             fclose(maps);
     }
     free(text);
-    return is_whole;
+    return is_whole ? 0 : 1;
 }
 
 /* Finds whether others map the file, and how many mappings each chunk has where that can be joined nevertheless.  False: it cannot be known. */
 static bool count_mappers(struct work *work) {
-    struct hl_place *place = work->place;
+    struct hl_chunks *chunks = work->chunks;
     struct hl_region own;
     char *own_line = NULL;
     int mapped = 0;
-    for (size_t i = 0; i < place->n_chunks && mapped == 0; i++)
-        mapped = is_mapped_by_others(work, &place->chunk[i]);
-    place->is_mapped = mapped != 0;
+    for (size_t i = 0; i < chunks->n_chunks && mapped == 0; i++)
+        mapped = is_mapped_by_others(work, &chunks->chunk[i]);
+    chunks->is_mapped = mapped != 0;
     if (mapped <= 0 || !work->joins)
         return mapped >= 0;
-    size_t bytes = sizeof(struct count) + place->n_chunks * sizeof(unsigned);
+    size_t bytes = sizeof(struct count) + chunks->n_chunks * sizeof(unsigned);
     struct count *count = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (count == MAP_FAILED)
         return false;
-    bool found = false, is_known = map_chunk(work, &place->chunk[0], PROT_READ) &&
+    bool found = false, is_known = map_chunk(work, &chunks->chunk[0], PROT_READ) &&
                                    hl_find_own_region(&own, work->window, &own_line);
     if (is_known) {
-        count->place = place;
+        count->chunks = chunks;
         count->own = &own;
-        is_known = hl_call_in_child(count_in_maps, count, COUNT_MS_MAX);
+        is_known = hl_call_in_child(count_in_maps, count, COUNT_MS_MAX) == 0;
     }
-    for (size_t i = 0; i < place->n_chunks; i++)
-        found |= (place->chunk[i].mappers = count->mappers[i]) > 0;
+    for (size_t i = 0; i < chunks->n_chunks; i++)
+        found |= (chunks->chunk[i].mappers = count->mappers[i]) > 0;
     munmap(count, bytes);
     free(own_line);
     return is_known && found; /* some process maps it */
@@ -412,12 +409,12 @@ static bool is_busy(bool with_io) {
 /* Whether the kernel joins pages of the file.  It is tried with less than a huge page, in which nothing can be joined, but the kernel
    checks the mapping first.  Older kernels want it to be executable. */
 static bool can_join(const struct work *work) {
-    return map_chunk(work, &work->place->chunk[0], PROT_READ | PROT_EXEC) &&
+    return map_chunk(work, &work->chunks->chunk[0], PROT_READ | PROT_EXEC) &&
            madvise(work->window, work->page_bytes, MADV_COLLAPSE) == 0;
 }
 
 /* Joins the pages of CHUNK, if it can, when the processes that the last one stalled have had their rest. */
-static void collapse(struct hl_placer *placer, struct work *work, const struct hl_chunk *chunk) {
+static void collapse(struct hl_collapser *collapser, struct work *work, const struct hl_chunk *chunk) {
     int result = -EAGAIN;
     if (!map_chunk(work, chunk, PROT_READ | PROT_EXEC))
         return;
@@ -426,10 +423,10 @@ static void collapse(struct hl_placer *placer, struct work *work, const struct h
         if (left > 0)
             nanosleep(&(struct timespec){(time_t)(left / 1e3), (long)(fmod(left, 1e3) * 1e6)}, NULL);
         double began = hl_now_ms();
-        result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
+        result = madvise(work->window, work->chunks->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
         double now = hl_now_ms();
         if (chunk->mappers > 0)
-            placer->pause_us = (now - began) * 1e3 / chunk->mappers;
+            collapser->pause_us = (now - began) * 1e3 / chunk->mappers;
         work->rested = chunk->mappers > 0 ? now + fmin(REST_MAX_MS, REST * (now - began)) : now;
     }
 }
@@ -450,8 +447,9 @@ static const struct {
          "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
     [FILE_SYSTEM] = {NULL,
                      "its file system keeps files on small pages; make an image: hugeld enable --way=image"},
-    [MEMORY] = {"memory",
-                "the machine or a memory limit has no room for it; free memory, or raise the limit"},
+    [MEMORY] =
+        {"memory",
+         "the machine or a memory limit has too little memory left for it; free memory, or raise the limit"},
     [UNKNOWN] = {"unknown", "which processes map the file cannot be read, or takes too long; run hugeld as "
                             "root with all capabilities"},
     [BUSY] = {"pressure", "programs have waited for memory or disks in more than 5 % of the last ten seconds "
@@ -469,9 +467,9 @@ static bool may_read_huge(int file) {
 }
 
 /* NONE if the kernel can join the pages of CHUNK and not too many processes would wait for it. */
-static enum obstacle check_joined(const struct hl_placer *placer, const struct work *work,
+static enum obstacle check_joined(const struct hl_collapser *collapser, const struct work *work,
                                   const struct hl_chunk *chunk) {
-    double each = placer->pause_us > 0 ? placer->pause_us : MICROSECONDS_PER_MAPPER;
+    double each = collapser->pause_us > 0 ? collapser->pause_us : MICROSECONDS_PER_MAPPER;
     if (!work->joins)
         return IN_USE;
     return chunk->mappers * each > PAUSE_BUDGET_MICROSECONDS ? TOO_MANY : NONE;
@@ -480,7 +478,7 @@ static enum obstacle check_joined(const struct hl_placer *placer, const struct w
 /* Drops the cached pages of CHUNK and reads it again, in folios as large as the kernel makes them.  It is cached afterwards, huge or
    not, if it can be read. */
 static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) {
-    off_t bytes = (off_t)work->place->chunk_bytes;
+    off_t bytes = (off_t)work->chunks->chunk_bytes;
     enum obstacle obstacle = NO_PAGE;
     for (unsigned try = 0; try < TRIES_TO_READ && obstacle != NONE && map_chunk(work, chunk, PROT_READ);
          try++) {
@@ -490,26 +488,26 @@ static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) 
         madvise(work->window, (size_t)bytes, MADV_HUGEPAGE);
         if (madvise(work->window, (size_t)bytes, MADV_POPULATE_READ) != 0)
             readahead(work->file, (off_t)chunk->offset, (size_t)bytes);
-        obstacle = look_at(work, chunk) ? NONE : is_dropped ? NO_PAGE : IN_USE;
+        obstacle = examine_chunk(work, chunk) ? NONE : is_dropped ? NO_PAGE : IN_USE;
     }
     return obstacle;
 }
 
 /* What keeps CHUNK from being huge; with only_looks nothing is changed, and the answer is the expected result. */
-static enum obstacle make_huge(struct hl_placer *placer, struct work *work, struct hl_chunk *chunk) {
-    enum obstacle obstacle = check_joined(placer, work, chunk);
-    if (obstacle == NONE && !placer->only_looks) {
-        collapse(placer, work, chunk);
-        obstacle = look_at(work, chunk) ? NONE : NO_PAGE;
+static enum obstacle make_huge(struct hl_collapser *collapser, struct work *work, struct hl_chunk *chunk) {
+    enum obstacle obstacle = check_joined(collapser, work, chunk);
+    if (obstacle == NONE && !collapser->only_looks) {
+        collapse(collapser, work, chunk);
+        obstacle = examine_chunk(work, chunk) ? NONE : NO_PAGE;
     }
     if (obstacle == NONE)
         return obstacle;
     bool can_read = may_read_huge(work->file);
     if (!can_read && !work->joins)
         return FILE_SYSTEM;
-    if (work->place->is_mapped || !can_read)
+    if (work->chunks->is_mapped || !can_read)
         return obstacle;
-    if (placer->only_looks)
+    if (collapser->only_looks)
         return NONE;
     obstacle = read_anew(work, chunk);
     /* If there was a huge page, this file cannot have any: ext4 with encryption or a journal of data. */
@@ -554,36 +552,36 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) 
     return sentence;
 }
 
-char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
-                            const char *path) {
+char *hl_make_huge_in_place(struct hl_collapser *collapser, struct hl_chunks *chunks,
+                            const struct hl_elf_file *file, const char *path) {
     struct work work;
     enum obstacle obstacle = NONE;
-    uint64_t bytes = place->n_chunks * place->chunk_bytes;
-    place->obstacle = NULL;
-    if (hl_huge_text_bytes(place) == bytes)
+    uint64_t bytes = chunks->n_chunks * chunks->chunk_bytes;
+    chunks->obstacle = NULL;
+    if (hl_huge_text_bytes(chunks) == bytes)
         return NULL;
     char *sentence = hl_explain_not_in_place(file, path);
     if (sentence != NULL)
         return sentence;
-    if (begin_work(&work, place, file->fd) != 0)
-        return hl_xasprintf("there is no room for a mapping; raise RLIMIT_AS");
+    if (begin_work(&work, chunks, file->fd) != 0)
+        return hl_xasprintf("its pages cannot be mapped for lack of address space; raise RLIMIT_AS");
     work.joins = can_join(&work);
     if (bytes > hl_free_memory_bytes())
         obstacle = MEMORY;
-    for (size_t i = 0; i < place->n_chunks && obstacle < FILE_SYSTEM; i++) {
-        if (look_at(&work, &place->chunk[i])) /* already huge, or read ahead with the chunk before */
+    for (size_t i = 0; i < chunks->n_chunks && obstacle < FILE_SYSTEM; i++) {
+        if (examine_chunk(&work, &chunks->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
         /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
-        bool is_known = count_again(&work), waits = place->is_mapped ? work.joins : !placer->is_at_boot;
+        bool is_known = count_again(&work), waits = chunks->is_mapped ? work.joins : !collapser->is_at_boot;
         enum obstacle found = !is_known                  ? UNKNOWN
                               : waits && is_busy(i == 0) ? BUSY
-                                                         : make_huge(placer, &work, &place->chunk[i]);
-        place->chunk[i].is_huge |= placer->only_looks && found == NONE;
+                                                         : make_huge(collapser, &work, &chunks->chunk[i]);
+        chunks->chunk[i].is_huge |= collapser->only_looks && found == NONE;
         obstacle = obstacle == NONE || found >= FILE_SYSTEM ? found : obstacle;
     }
     end_work(&work);
     if (obstacle == NONE)
         return NULL;
-    place->obstacle = obstacles[obstacle].word;
+    chunks->obstacle = obstacles[obstacle].word;
     return hl_xasprintf("%s", obstacles[obstacle].sentence);
 }

@@ -16,25 +16,24 @@
 #include "command/image/loads.h"
 #include "elf/reason.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Whether the image B has the headers of A, except for file offsets and the borders of read-only data. */
-static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
-    struct hl_geometry geometry = hl_read_geometry();
-    if (a->header.e_type != b->header.e_type || a->header.e_machine != b->header.e_machine ||
-        a->header.e_entry != b->header.e_entry || a->header.e_flags != b->header.e_flags ||
-        memcmp(a->header.e_ident, b->header.e_ident, EI_NIDENT) != 0 || a->phnum != b->phnum)
+/* Whether the image LAID_OUT has the headers of FILE, except for file offsets and the borders of read-only data. */
+static bool have_same_headers(const struct hl_elf_file *file, const struct hl_elf_file *laid_out,
+                              const struct hl_geometry *geometry) {
+    const Elf64_Ehdr *a = &file->header, *b = &laid_out->header;
+    if (a->e_type != b->e_type || a->e_machine != b->e_machine || a->e_entry != b->e_entry ||
+        a->e_flags != b->e_flags || memcmp(a->e_ident, b->e_ident, EI_NIDENT) != 0 ||
+        file->phnum != laid_out->phnum)
         return false;
-    Elf64_Phdr *wanted = hl_xmalloc((a->phnum + 1) * sizeof *wanted);
+    Elf64_Phdr *wanted = hl_xmalloc((file->phnum + 1) * sizeof *wanted);
     bool same = true;
-    memcpy(wanted, a->phdr, a->phnum * sizeof *wanted);
-    hl_merge_loads(wanted, a, &geometry);
-    for (size_t i = 0; i < a->phnum; i++) {
-        const Elf64_Phdr *x = &wanted[i], *y = &b->phdr[i];
+    memcpy(wanted, file->phdr, file->phnum * sizeof *wanted);
+    hl_merge_loads(wanted, file, geometry);
+    for (size_t i = 0; i < file->phnum; i++) {
+        const Elf64_Phdr *x = &wanted[i], *y = &laid_out->phdr[i];
         same = same && x->p_type == y->p_type && x->p_flags == y->p_flags && x->p_vaddr == y->p_vaddr &&
                x->p_paddr == y->p_paddr && x->p_filesz == y->p_filesz && x->p_memsz == y->p_memsz &&
                (x->p_type == PT_LOAD || x->p_align == y->p_align);
@@ -43,64 +42,42 @@ static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_f
     return same;
 }
 
-static int compare_headers(const struct hl_elf_file *file, int image) {
-    struct hl_elf_file laid_out;
-    char *path = hl_xasprintf("/proc/self/fd/%d", image);
-    int result = HL_REASON_IMAGE_MISMATCH;
-    if (hl_open_elf(&laid_out, AT_FDCWD, path) == HL_ELF_FINE) {
-        result = have_same_headers(file, &laid_out) ? 0 : HL_REASON_IMAGE_MISMATCH;
-        hl_close_elf(&laid_out);
-    }
-    free(path);
-    return result;
-}
-
-/* Whether IMAGE may be executed in FILE's place: 0, or the reason why not. */
-static int check_image(const struct hl_elf_file *file, const char *path, int image) {
-    struct hl_object object;
-    struct hl_geometry geometry = hl_read_geometry();
-    int result = hl_load_object(&object, file, path, 0, &geometry);
-    if (result == 0)
-        result = hl_check_image(&object, image, &geometry);
-    if (result == 0)
-        result = compare_headers(file, image);
-    return result == 0 && hl_is_noexec(image) ? HL_REASON_STORE_NOEXEC : result;
-}
-
-/* Opens the image of the open FILE.  A descriptor, or the negated reason why there is none. */
-static long find_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options) {
-    struct hl_file_state state;
-    struct hl_status status;
-    if (hl_has_privileges(file)) /* the image would be executed without them */
-        return -HL_REASON_PRIVILEGED;
-    if (hl_read_file_state(&state, file->fd) != 0)
-        return -HL_REASON_SOURCE_UNREADABLE;
-    hl_read_status(&status, &hl_system_roots);
-    long image = hl_open_image_as(&status, &state, options);
-    if (image < 0) {
-        struct hl_geometry geometry = hl_read_geometry();
-        uint64_t pages;
-        return -(long)hl_consider_image((enum hl_reason) - image, file, options, &geometry, &pages);
-    }
-    int result = check_image(file, path, (int)image);
-    if (result != 0) {
-        close((int)image);
-        image = -result;
-    }
-    return image;
-}
-
 char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
                         char **image) {
     struct hl_geometry geometry = hl_read_geometry();
+    struct hl_file_state state;
+    struct hl_status status;
+    struct hl_object object;
+    struct hl_elf_file laid_out;
     struct hl_coverage coverage;
-    long found = find_image(file, path, options);
     *image = NULL;
-    if (found < 0)
-        return hl_explain_reason((enum hl_reason) - found, path);
+    if (hl_has_privileges(file)) /* the image would be executed without them */
+        return hl_explain_reason(HL_REASON_PRIVILEGED, path);
+    if (hl_read_file_state(&state, file->fd) != 0)
+        return hl_explain_reason(HL_REASON_SOURCE_UNREADABLE, path);
+    hl_read_status(&status, &hl_system_roots);
+    long found = hl_open_image_as(&status, &state, options);
+    if (found < 0) {
+        uint64_t pages;
+        enum hl_reason reason = hl_consider_image((enum hl_reason) - found, file, options, &geometry, &pages);
+        return hl_explain_reason(reason, path);
+    }
+    if (hl_read_elf(&laid_out, (int)found) != HL_ELF_FINE) {
+        close((int)found);
+        return hl_explain_reason(HL_REASON_IMAGE_MISMATCH, path);
+    }
+    int result = hl_load_object(&object, file, path, 0, &geometry);
+    if (result == 0)
+        result = hl_check_image(&object, laid_out.fd, &geometry);
+    if (result == 0 && !have_same_headers(file, &laid_out, &geometry))
+        result = HL_REASON_IMAGE_MISMATCH;
+    if (result == 0 && hl_is_noexec(laid_out.fd))
+        result = HL_REASON_STORE_NOEXEC;
     bool is_of_use = hl_find_coverage(&coverage, file, &geometry) != 0 || coverage.executed_bytes > 0;
-    *image = is_of_use ? hl_find_file_path((int)found) : NULL;
-    close((int)found);
+    *image = result == 0 && is_of_use ? hl_find_file_path(laid_out.fd) : NULL;
+    hl_close_elf(&laid_out);
+    if (result != 0)
+        return hl_explain_reason((enum hl_reason)result, path);
     return is_of_use
                ? NULL
                : hl_xasprintf("no whole huge page lies inside the text where the kernel maps it by itself "

@@ -30,14 +30,19 @@ uint64_t hl_find_store_owner(void) {
     return hl_find_trusted_user(&status);
 }
 
-static bool has_place(const char *path, uint64_t owner, const char *key) {
+static bool has_name(int store, const char *key, const char *name) {
+    char *path = hl_xasprintf("%s%s", key, name);
+    bool has = faccessat(store, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    free(path);
+    return has;
+}
+
+/* Whether the store at PATH, of this OWNER, has a file with the KEY in place. */
+static bool has_in_place(const char *path, uint64_t owner, const char *key) {
     long store = hl_open_store(path, owner);
-    if (store < 0)
-        return false;
-    char *mark = hl_xasprintf("%s/" HL_IN_PLACE_MARK, key);
-    bool has = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    free(mark);
-    close((int)store);
+    bool has = store >= 0 && has_name((int)store, key, "/" HL_IN_PLACE_MARK);
+    if (store >= 0)
+        close((int)store);
     return has;
 }
 
@@ -50,26 +55,19 @@ static bool read_key(struct hl_line *key, int file) {
     return true;
 }
 
-bool hl_is_kept_in_place(int file, const struct hl_options *options) {
+bool hl_is_in_place(int file, const struct hl_options *options) {
     struct hl_line key;
     if (!read_key(&key, file))
         return false;
     char *named = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
-    bool is_kept = has_place(HL_SYSTEM_STORE, 0, key.at) ||
-                   (named[0] != '\0' && has_place(named, hl_find_store_owner(), key.at));
+    bool is_in_place = has_in_place(HL_SYSTEM_STORE, 0, key.at) ||
+                       (named[0] != '\0' && has_in_place(named, hl_find_store_owner(), key.at));
     free(named);
-    return is_kept;
+    return is_in_place;
 }
 
 /* What a store has of a file. */
-enum { HAS_IMAGE = 1, HAS_PLACE = 2 };
-
-static bool has_name(int store, const char *key, const char *name) {
-    char *path = hl_xasprintf("%s%s", key, name);
-    bool has = faccessat(store, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    free(path);
-    return has;
-}
+enum { HAS_IMAGE = 1, HAS_IN_PLACE = 2 };
 
 /* What the store at PATH, which may be NULL, has under KEY.  The answer decides whether to go on, not whether to trust the image: a
    store of another user is reported when it is opened. */
@@ -79,7 +77,7 @@ static unsigned look_into(const char *path, const char *key) {
         return 0;
     bool is_known = has_name(store, key, ""); /* most programs are not, and nothing else is asked */
     unsigned found = (is_known && has_name(store, key, "/" HL_IMAGE_LINK) ? HAS_IMAGE : 0) |
-                     (is_known && has_name(store, key, "/" HL_IN_PLACE_MARK) ? HAS_PLACE : 0);
+                     (is_known && has_name(store, key, "/" HL_IN_PLACE_MARK) ? HAS_IN_PLACE : 0);
     close(store);
     return found;
 }
@@ -102,8 +100,8 @@ bool hl_is_in_store(int file, const struct hl_options *options) {
 
 enum hl_way hl_find_made(int file, const struct hl_options *options) {
     unsigned found = look_into_stores(file, options);
-    if (options->backend == HL_BACKEND_AUTO && found & HAS_PLACE && hl_is_kept_in_place(file, options))
-        return HL_WAY_PLACE;
+    if (options->backend == HL_BACKEND_AUTO && found & HAS_IN_PLACE && hl_is_in_place(file, options))
+        return HL_WAY_IN_PLACE;
     return found & HAS_IMAGE ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
@@ -181,7 +179,7 @@ static enum hl_fit find_fit_in(int store, const char *folder, struct hl_string p
     return fit != HL_FIT_NONE && is_present(path, folder) ? fit : HL_FIT_NONE;
 }
 
-/* Adds to *USES, until it has all that is WANTED. */
+/* Adds to *FITS, until it has all that is WANTED. */
 static void add_fits(unsigned *fits, const char *path, uint64_t owner, struct hl_string patterns,
                      unsigned wanted, char **pie) {
     char origin[PATH_MAX];

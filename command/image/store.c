@@ -171,10 +171,7 @@ int hl_find_store(struct hl_store *store, const char *path) {
 static int mount_at(int folder, const char *type, unsigned long flags, const char *data) {
     char target[64];
     snprintf(target, sizeof target, "/proc/self/fd/%d", folder);
-    /* strictatime notes the last use, by which images are chosen for removal when the store is full. */
-    return mount(MOUNT_SOURCE, target, type, MS_NOSUID | MS_NODEV | MS_STRICTATIME | flags, data) == 0
-               ? 0
-               : -errno;
+    return mount(MOUNT_SOURCE, target, type, MS_NOSUID | MS_NODEV | flags, data) == 0 ? 0 : -errno;
 }
 
 /* Mounts a tmpfs of SIZE with huge pages at the open STORE; without swap (Linux 6.4), since swapped text stalls. */
@@ -597,7 +594,8 @@ static bool read_store(const struct hl_store *store, struct hl_local *local, tak
     if (*n > 0)
         qsort(*items, *n, sizeof **items, compare_items);
     if (error != 0)
-        hl_warn("%s: the store cannot be read: %s", store->path, strerror(error));
+        hl_warn("%s: the store cannot be read: %s; make it anew: hugeld reset, hugeld apply", store->path,
+                strerror(error));
     return error == 0;
 }
 

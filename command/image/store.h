@@ -2,13 +2,13 @@
 /* A store of images, as `hugeld apply` sees it: made, filled, looked through and emptied.  How a process finds an
    image in it is in elf/store.h.
 
-       STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it
+       STORE/.lock          locked (flock) by the one process that changes the store; only its owner can open it
        STORE/KEY/.image     symbolic link to NAME
        STORE/KEY/.origin    symbolic link to the original
        STORE/KEY/.digest    symbolic link to nothing, the digest of the image
        STORE/KEY/.any-disk  its original may lie on any disk, also when it is made again
        STORE/KEY/NAME       the image, with the original's modification time
-       STORE/KEY/.in-place  instead of an image: the original itself is kept on huge pages of the page cache (image/in-place.h)
+       STORE/KEY/.in-place  instead of an image: the original itself is on huge pages of the page cache (image/in-place.h)
        STORE/.records       what was tried for each listed file (keep/record.h)
        STORE/.new, .old     a folder that is being made, and one that is being removed
 
@@ -36,9 +36,9 @@ struct hl_store {
                        it */
     dev_t device;
     struct hl_geometry geometry;
-    struct hl_placer *placer; /* puts files in place; NULL, as it is at first: only images are made */
-    bool was_lost;            /* hl_make_store found that it had been unmounted */
-    int64_t planned;          /* bytes by which a dry run would have filled it */
+    struct hl_collapser *collapser; /* puts files in place; NULL, as it is at first: only images are made */
+    bool was_lost;                  /* hl_make_store found that it had been unmounted */
+    int64_t planned;                /* bytes by which a dry run would have filled it */
     uint64_t
         bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };
@@ -139,17 +139,17 @@ void hl_measure_store_item(const struct hl_store *store, struct hl_store_item *i
 /* The ways onto huge pages, the mildest first. */
 enum hl_way {
     HL_WAY_NOTHING,
-    HL_WAY_PLACE,   /* the file's own pages in the page cache (image/in-place.h) */
-    HL_WAY_IMAGE,   /* the image of a store */
-    HL_WAY_PRELOAD, /* a private copy */
-    HL_WAY_LDSO,    /* the same, at the address chosen by the patched linker */
+    HL_WAY_IN_PLACE, /* the file's own pages in the page cache (image/in-place.h) */
+    HL_WAY_IMAGE,    /* the image of a store */
+    HL_WAY_PRELOAD,  /* a private copy */
+    HL_WAY_LDSO,     /* the same, at the address chosen by the patched linker */
     HL_WAYS
 };
 
 /* Whether a store has an image of the open FILE. */
 bool hl_is_in_store(int file, const struct hl_options *options);
 
-/* The way that exists already for the open FILE, and that `run` therefore takes: HL_WAY_PLACE if its pages are kept in place;
+/* The way that exists already for the open FILE, and that `run` therefore takes: HL_WAY_IN_PLACE if it is in place;
    HL_WAY_IMAGE if a store knows it, which decides whether to go on, not whether to trust the image; else HL_WAY_NOTHING. */
 enum hl_way hl_find_made(int file, const struct hl_options *options);
 
@@ -167,8 +167,8 @@ enum hl_fit {
 unsigned hl_find_fits(struct hl_string patterns, const struct hl_options *options, unsigned wanted,
                       char **pie);
 
-/* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
-bool hl_is_kept_in_place(int file, const struct hl_options *options);
+/* Whether the system's store, or the one that OPTIONS name, says that the open FILE is in place. */
+bool hl_is_in_place(int file, const struct hl_options *options);
 
 /* Removes the folder NAME of FOLDER and everything in it, also folders down to DEPTH below it.  0, or a negated errno. */
 int hl_remove_tree(int folder, const char *name, unsigned depth);
@@ -212,7 +212,7 @@ struct hl_add_outcome {
     char *not_in_place; /* why it is an image although it could be in place; or NULL */
 };
 
-/* Puts the file at PATH on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's text,
+/* Puts the file at PATH on huge pages in place, if the locked STORE has a collapser and that reaches three quarters of the file's text,
    or makes its image in STORE, as FLAGS (HL_ADD_*) say.  If the store has the image of the same file from before its ctime changed,
    and the bytes are the same, the image gets the new key and nothing is copied.  Prints nothing: the result is OUTCOME, which
    hl_free_add_outcome frees. */

@@ -137,65 +137,49 @@ static void consider_image(struct judging *judging, bool *is_there) {
     free(found.path);
 }
 
-/* Considers in place, if the file is kept so, or this user may do it. */
-static void consider_place(struct judging *judging, bool is_kept) {
+/* Considers in place, if the file is so already, or this user may do it. */
+static void consider_in_place(struct judging *judging, bool is_made) {
     struct hl_verdict *verdict = judging->verdict;
-    struct hl_place place;
+    struct hl_chunks chunks;
     struct hl_geometry geometry = find_file_geometry(judging);
     char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
-    int result =
-        hl_is_native(judging->file) ? hl_look_in_place(&place, judging->file, &geometry) : HL_REASON_FOREIGN;
+    int result = hl_is_native(judging->file) ? hl_examine_chunks(&chunks, judging->file, &geometry)
+                                             : HL_REASON_FOREIGN;
     if (result == 0 || result == -EPERM) {
-        uint64_t bytes = place.n_chunks * place.chunk_bytes;
-        if (!is_kept)
+        uint64_t bytes = chunks.n_chunks * chunks.chunk_bytes;
+        if (!is_made)
             refusal = path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
-        verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
-        verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
-        hl_free_place(&place);
+        verdict->covered[HL_WAY_IN_PLACE] = refusal == NULL ? bytes : 0;
+        verdict->pages[HL_WAY_IN_PLACE] = refusal == NULL ? chunks.n_chunks : 0;
+        hl_free_chunks(&chunks);
     }
     free(refusal);
     free(path);
 }
 
-/* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
-static void consider_size(const struct judging *judging, bool has_image) {
-    struct hl_verdict *verdict = judging->verdict;
-    if (!verdict->is_library || verdict->text_bytes >= find_file_geometry(judging).huge_page_bytes)
-        return;
-    if (!has_image)
-        verdict->covered[HL_WAY_IMAGE] = 0;
-    verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
-}
-
 /* --- the choice --- */
-
-/* The mildest way such that no other covers clearly more. */
-static enum hl_way choose_way(const double covered[HL_WAYS]) {
-    double most = 0;
-    for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
-        most = covered[way] > most ? covered[way] : most;
-    for (unsigned way = HL_WAY_PLACE; most > 0 && way < HL_WAYS; way++)
-        if (covered[way] * CLEARLY_MORE >= most)
-            return (enum hl_way)way;
-    return HL_WAY_NOTHING;
-}
 
 enum hl_way hl_shared_way(const struct hl_verdict *verdict) {
     if (verdict->is_made)
         return verdict->best;
-    if (hl_is_place_enough(verdict->covered[HL_WAY_PLACE], verdict->text_bytes))
-        return HL_WAY_PLACE;
+    if (hl_covers_enough(verdict->covered[HL_WAY_IN_PLACE], verdict->text_bytes))
+        return HL_WAY_IN_PLACE;
     return verdict->covered[HL_WAY_IMAGE] > 0 ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
+/* What is MADE stays.  Else in place, where it reaches enough, or the mildest of the other ways such that no other of them covers
+   clearly more. */
 static void choose(struct hl_verdict *verdict, enum hl_way made) {
-    double covered[HL_WAYS] = {0};
-    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
-        covered[way] = (double)verdict->covered[way];
+    double most = 0;
     verdict->is_made = made != HL_WAY_NOTHING && verdict->covered[made] > 0;
-    verdict->best = verdict->is_made                         ? made
-                    : hl_shared_way(verdict) == HL_WAY_PLACE ? HL_WAY_PLACE
-                                                             : choose_way(covered);
+    verdict->best = verdict->is_made ? made : HL_WAY_NOTHING;
+    if (!verdict->is_made && hl_shared_way(verdict) == HL_WAY_IN_PLACE)
+        verdict->best = HL_WAY_IN_PLACE;
+    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
+        most = (double)verdict->covered[way] > most ? (double)verdict->covered[way] : most;
+    for (unsigned way = HL_WAY_IMAGE; verdict->best == HL_WAY_NOTHING && most > 0 && way < HL_WAYS; way++)
+        if ((double)verdict->covered[way] * CLEARLY_MORE >= most)
+            verdict->best = (enum hl_way)way;
 }
 
 /* Why no text of FILE_PLAN's object moves. */
@@ -213,7 +197,7 @@ static enum hl_reason find_reason_of_plan(const struct hl_file_plan *file_plan) 
 static enum hl_reason find_reason(const struct hl_verdict *verdict, const struct hl_file_plan *file_plan) {
     enum hl_reason image = verdict->image_reason;
     switch (verdict->best) {
-    case HL_WAY_PLACE:
+    case HL_WAY_IN_PLACE:
         return verdict->is_made ? HL_REASON_IN_PLACE : HL_REASON_NOT_IN_PLACE;
     case HL_WAY_IMAGE:
         return verdict->is_made ? HL_REASON_NOT_STARTED : HL_REASON_NO_IMAGE;
@@ -258,8 +242,13 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
         if (verdict->plain_reason == HL_MOVED && hl_is_native(file))
             consider_copy(&judging);
         consider_image(&judging, &is_image_there);
-        consider_place(&judging, made == HL_WAY_PLACE);
-        consider_size(&judging, is_image_there);
+        consider_in_place(&judging, made == HL_WAY_IN_PLACE);
+    }
+    /* A library with less text than one huge page holds gains nothing that is worth an image or copies. */
+    if (verdict->is_library && verdict->text_bytes < find_file_geometry(&judging).huge_page_bytes) {
+        verdict->covered[HL_WAY_PRELOAD] = verdict->covered[HL_WAY_LDSO] = 0;
+        if (!is_image_there)
+            verdict->covered[HL_WAY_IMAGE] = 0;
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
@@ -279,8 +268,10 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
     return file_plan.plan.text_bytes;
 }
 
-bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options) {
+/* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
+   its text is more than FILE's.  False: there is none, or it is in place already, and there is nothing to free. */
+static bool judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                                 const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_texts libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
@@ -302,8 +293,8 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
         hl_close_elf(&library);
     }
     hl_free_texts(&libraries);
-    bool is_worth_it =
-        is_judged && verdict->best != HL_WAY_NOTHING && !(verdict->best == HL_WAY_PLACE && verdict->is_made);
+    bool is_worth_it = is_judged && verdict->best != HL_WAY_NOTHING &&
+                       !(verdict->best == HL_WAY_IN_PLACE && verdict->is_made);
     if (is_judged && !is_worth_it)
         hl_free_verdict(verdict);
     return is_worth_it;
@@ -332,11 +323,11 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
         return HL_REASON_LAUNCHER;
     hl_judge_file(verdict, last->executable, &last->file, true, options);
     /* A program that "ld.so PROGRAM" runs has no exec stop: the library maps its image, if that fits its address. */
-    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_PLACE && hl_is_linker_called(program) &&
+    if (verdict->best != HL_WAY_NOTHING && verdict->best != HL_WAY_IN_PLACE && hl_is_linker_called(program) &&
         hl_gets_any_address(&last->file, &geometry))
         return HL_REASON_NO_COPY;
     bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
-    if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {
+    if (is_small && judge_larger_library(&library, last->executable, &last->file, options)) {
         hl_free_verdict(verdict);
         *verdict = library;
         return HL_REASON_TEXT_IN_LIBRARY;
@@ -402,7 +393,9 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
     verdict->reason = HL_REASON_IMAGE_USELESS;
 }
 
-bool hl_is_elsewhere(const struct hl_loaded *loaded) {
+/* Whether the path of LOADED leads to another file from here, as a path of another mount namespace may, or to none; no image's
+   does.  If a file system on the way may not answer, it is not asked, and the result is false. */
+static bool is_elsewhere(const struct hl_loaded *loaded) {
     const struct stat *own = &loaded->file->stat;
     struct hl_local local = {0};
     struct stat found;
@@ -421,13 +414,13 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
     bool is_program_here =
-        process->n_loaded > 0 && process->loaded[0].object.is_main && !hl_is_elsewhere(&process->loaded[0]);
+        process->n_loaded > 0 && process->loaded[0].object.is_main && !is_elsewhere(&process->loaded[0]);
     free(verdict->program);
     verdict->program =
         is_program_here && process->executable != NULL ? hl_xasprintf("%s", process->executable) : NULL;
     verdict->now = hl_find_now(process, loaded, &verdict->now_parts);
     verdict->obstacle = obstacle;
-    verdict->is_gone = loaded->file->stat.st_nlink == 0 || hl_is_elsewhere(loaded);
+    verdict->is_gone = loaded->file->stat.st_nlink == 0 || is_elsewhere(loaded);
 }
 
 void hl_free_verdict(struct hl_verdict *verdict) {
@@ -447,7 +440,7 @@ static char *describe(const struct hl_verdict *verdict) {
                                                " in each process", " in each process"};
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
-    bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
+    bool is_shared = verdict->best == HL_WAY_IN_PLACE || verdict->best == HL_WAY_IMAGE;
     char *own = hl_default_store();
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     free(own);
@@ -471,7 +464,7 @@ static void add_store(char **text, const char *before, const struct hl_verdict *
 /* "hugeld run --copy -- /bin/x"; NULL: it runs on huge pages by itself. */
 static char *format_run(const struct hl_verdict *verdict) {
     bool is_image = verdict->best == HL_WAY_IMAGE;
-    if (verdict->best == HL_WAY_PLACE)
+    if (verdict->best == HL_WAY_IN_PLACE)
         return NULL;
     char *text = hl_xasprintf("hugeld run");
     if (verdict->best == HL_WAY_LDSO)
@@ -493,8 +486,10 @@ static char *format_run(const struct hl_verdict *verdict) {
     return text;
 }
 
-char *hl_format_commands(const struct hl_verdict *verdict) {
-    bool is_added = (verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
+/* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
+   frees it. */
+static char *format_commands(const struct hl_verdict *verdict) {
+    bool is_added = (verdict->best == HL_WAY_IN_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
     if (verdict->best == HL_WAY_NOTHING || verdict->is_gone)
         return NULL;
     char *run = format_run(verdict);
@@ -509,11 +504,11 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
 }
 
 char *hl_format_verdict(const struct hl_verdict *verdict) {
-    char *line = describe(verdict), *commands = hl_format_commands(verdict);
+    char *line = describe(verdict), *commands = format_commands(verdict);
     if (commands != NULL)
         hl_append(&line, "; %s", commands);
     free(commands);
-    if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_PLACE || verdict->is_gone ||
+    if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_IN_PLACE || verdict->is_gone ||
         !verdict->is_main) /* in place, runs without hugeld are on huge pages, too */
         return line;
     char *name = hl_xasprintf("hugeld bench");
@@ -528,7 +523,7 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
 }
 
 json_t *hl_json_verdict(const struct hl_verdict *verdict) {
-    char *commands = hl_format_commands(verdict), *words = describe(verdict);
+    char *commands = format_commands(verdict), *words = describe(verdict);
     json_t *json =
         json_pack("{s:s, s:o, s:I, s:b, s:o, s:s, s:s}", "way", hl_way_name(verdict->best), "text_share",
                   hl_json_share(verdict->covered[verdict->best], verdict->text_bytes), "pages",

@@ -33,7 +33,7 @@ struct hl_verdict {
                                   chance, on average */
     uint64_t pages[HL_WAYS]; /* huge pages needed; for a private copy in each process, at most */
     enum hl_way best;
-    bool is_made;                /* BEST is in place, and is kept so, or an image, and a store has it */
+    bool is_made;                /* BEST is in place, and the file is so, or an image, and a store has it */
     bool has_image;              /* a store has an image of the file, whether or not it is best */
     bool is_gone;                /* the file that a process has loaded is not found by its path from here */
     enum hl_reason plain_reason; /* why nothing can be preloaded; or HL_MOVED */
@@ -57,19 +57,11 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
 enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *program, char *const *argv,
                                 const struct hl_options *options);
 
-/* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
-   its text is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free. */
-bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options);
-
-/* The same for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
+/* The same as hl_judge_file for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_reason obstacle,
                      const struct hl_options *options);
 
-/* Whether the path of LOADED leads to another file from here, as a path of another mount namespace may, or to none; no image's
-   does.  If a file system on the way may not answer, it is not asked, and the result is false. */
-bool hl_is_elsewhere(const struct hl_loaded *loaded);
 void hl_free_verdict(struct hl_verdict *verdict);
 
 /* Where the text of LOADED is in PROCESS, after hl_find_loaded: of its parts' values, the last in enum hl_now.  *PARTS has the
@@ -82,17 +74,13 @@ enum hl_reason hl_find_obstacle(const struct hl_process *process);
 /* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
 char *hl_describe_now(const struct hl_verdict *verdict);
 
-/* The way in which hugeld apply has made the file huge, or else would: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+/* The way in which hugeld apply has made the file huge, or else would: HL_WAY_IN_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way hl_shared_way(const struct hl_verdict *verdict);
 
 /* "in-place", "image", "preload", "ldso", "nothing"; static. */
 const char *hl_way_name(enum hl_way way);
 
-/* The commands for the best way, "hugeld enable /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
-   frees it. */
-char *hl_format_commands(const struct hl_verdict *verdict);
-
-/* "an image, 98.1 % of its text on 6 huge pages for all processes", these commands, and how to measure it.  The caller frees it. */
+/* "an image, 98.1 % of its text on 6 huge pages for all processes", the commands, and how to measure it.  The caller frees it. */
 char *hl_format_verdict(const struct hl_verdict *verdict);
 
 /* The same as JSON. */

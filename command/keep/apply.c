@@ -61,7 +61,7 @@ bool hl_begin_apply(struct hl_apply *apply) {
         apply->store.for_all = geteuid() == 0 && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
         apply->store.geometry = hl_read_geometry();
     }
-    apply->store.placer = &apply->placer;
+    apply->store.collapser = &apply->collapser;
     if (apply->has_store && apply->store.was_lost)
         hl_note_problem(
             apply,
@@ -113,12 +113,6 @@ static void count_result(struct hl_apply *apply, const struct hl_wanted *wanted,
 
 /* --- one file --- */
 
-static double find_uptime(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_BOOTTIME, &now); /* no one sets this clock */
-    return (double)now.tv_sec;
-}
-
 /* Removes the item KEY of PATH.  0, or a negated errno, which was noted. */
 static int remove_item(struct hl_apply *apply, const struct hl_store_item *item) {
     uint64_t bytes = item->is_in_place ? 0 : item->huge_pages * apply->store.geometry.huge_page_bytes;
@@ -128,12 +122,12 @@ static int remove_item(struct hl_apply *apply, const struct hl_store_item *item)
     }
     int result = hl_remove_store_item(&apply->store, item->key);
     if (result != 0 && result != -ENOENT)
-        hl_note_problem(apply,
-                        hl_xasprintf("%s: its image cannot be removed: %s", item->origin, strerror(-result)));
+        hl_note_problem(apply, hl_xasprintf("%s: its image cannot be removed: %s; make the store writable",
+                                            item->origin, strerror(-result)));
     return result == -ENOENT ? 0 : result;
 }
 
-/* Removes the items of PATH that are of no use any more, before a new one is made, since there may not be room for both.  One whose
+/* Removes the items of PATH that are of no use any more, before a new one is made, since the store may not take both.  One whose
    file only has another ctime may become the new one.  ALL: also that. */
 static void remove_old_items(struct hl_apply *apply, const char *path, const char *key, bool all) {
     struct hl_store_item *items;
@@ -195,22 +189,22 @@ static bool is_image_whole(struct hl_apply *apply, const struct hl_wanted *wante
 
 static bool is_still_in_place(const struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_elf_file file;
-    struct hl_place place;
+    struct hl_chunks chunks;
     bool is = false;
     if (hl_open_elf_soon(&file, wanted->path) != HL_ELF_FINE)
         return false;
-    if (hl_look_in_place(&place, &file, &apply->store.geometry) == 0) {
-        is = hl_is_place_enough(hl_huge_text_bytes(&place), place.text_bytes) ||
-             (wanted->entry->way == HL_ADD_IN_PLACE && hl_huge_text_bytes(&place) > 0);
-        hl_free_place(&place);
+    if (hl_examine_chunks(&chunks, &file, &apply->store.geometry) == 0) {
+        is = hl_covers_enough(hl_huge_text_bytes(&chunks), chunks.text_bytes) ||
+             (wanted->entry->way == HL_ADD_IN_PLACE && hl_huge_text_bytes(&chunks) > 0);
+        hl_free_chunks(&chunks);
     }
     hl_close_elf(&file);
     return is;
 }
 
 /* Notes in RECORD what came out of the attempt, and when it may be repeated. */
-static void keep_outcome(struct hl_record *record, const struct hl_present *present,
-                         const struct hl_add_outcome *outcome, const char *key, unsigned asked) {
+static void record_outcome(struct hl_record *record, const struct hl_present *present,
+                           const struct hl_add_outcome *outcome, const char *key, unsigned asked) {
     bool is_made = outcome->result == HL_SHARE_MADE || outcome->result == HL_SHARE_PRESENT;
     enum hl_result result = is_made                               ? HL_RESULT_MADE
                             : outcome->result == HL_SHARE_NOTHING ? HL_RESULT_NOTHING
@@ -254,7 +248,7 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
         outcome = (struct hl_add_outcome){.result = HL_SHARE_PRESENT, .is_in_place = planned->is_in_place};
     else
         hl_add_path(&outcome, &apply->store, wanted->path, flags);
-    keep_outcome(record, present, &outcome, key, wanted->entry->way);
+    record_outcome(record, present, &outcome, key, wanted->entry->way);
     apply->records.changed = true;
     bool is_made = outcome.result == HL_SHARE_MADE;
     remove_old_items(apply, wanted->path, record->result == HL_RESULT_MADE ? record->key : "", true);
@@ -279,9 +273,11 @@ static void attempt(struct hl_apply *apply, const struct hl_wanted *wanted, stru
 
 static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     struct hl_line key;
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now); /* no one sets this clock */
     hl_set_image_key(&key, &wanted->state);
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
-    struct hl_present present = {.uptime = find_uptime(),
+    struct hl_present present = {.uptime = (double)now.tv_sec,
                                  .is_same =
                                      strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
                                  .is_named = wanted->is_named,
@@ -325,8 +321,7 @@ static void say_removed(struct hl_apply *apply, const struct hl_store_item *item
     apply->removed++;
     hl_hide_progress();
     note(apply, item->origin, NULL, "removed", name_way(item->is_in_place), item->huge_pages, NULL, why);
-    hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer kept in place" : "image removed",
-             why);
+    hl_print("%s: %s, %s", item->origin, item->is_in_place ? "no longer in place" : "image removed", why);
 }
 
 static bool is_unnamed(const void *wanted, const char *origin) {
@@ -391,7 +386,7 @@ void hl_find_listed(struct hl_apply *apply) {
         if (apply->only != NULL && apply->only != entry)
             continue;
         if (problem == NULL && entry->is_unit && !hl_knows_unit(entry->text))
-            problem = "systemd knows no such unit";
+            problem = "there is no such unit; systemctl list-unit-files names all";
         if (problem != NULL)
             hl_note_problem(apply,
                             hl_xasprintf("%s:%u: %s: %s", entry->source, entry->line, entry->text, problem));
@@ -413,7 +408,7 @@ int hl_end_apply(struct hl_apply *apply) {
             hl_note_problem(
                 apply,
                 hl_xasprintf(
-                    "%s: what was tried cannot be noted: %s; enlarge the store: store_size in hugeld.conf",
+                    "%s: the results cannot be recorded: %s; enlarge the store: store_size in hugeld.conf",
                     apply->store_path, strerror(-result)));
     }
     if (apply->store.path != NULL)
@@ -429,8 +424,8 @@ static void print_applied(const struct hl_apply *apply, int code) {
     const struct {
         unsigned n;
         const char *what;
-    } counts[] = {{apply->made, "images made"},
-                  {apply->in_place, "put in place"},
+    } counts[] = {{apply->made, "as an image"},
+                  {apply->in_place, "in place"},
                   {apply->removed, "removed"},
                   {apply->present, "as before"},
                   {apply->nothing, "without any gain"},
@@ -438,9 +433,13 @@ static void print_applied(const struct hl_apply *apply, int code) {
                   {apply->pending, "pending; hugeld list says why"}};
     char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
                               apply->huge_pages, hl_plural(apply->huge_pages));
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if (counts[i].n > 0)
-            hl_append(&line, ", %u %s", counts[i].n, counts[i].what);
+    const char *before = "; files: ";
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        if (counts[i].n == 0)
+            continue;
+        hl_append(&line, "%s%u %s", before, counts[i].n, counts[i].what);
+        before = ", ";
+    }
     hl_print("%s", line);
     free(line);
     hl_print_answer(json_pack("{s:b, s:b, s:O, s:O, s:I, s:I, s:o}", "changed", changed, "dry_run",
@@ -521,13 +520,13 @@ static int apply_once(const struct request *request) {
     char *configuration = hl_find_configuration(geteuid() == 0), *own = hl_default_store(), *metrics = NULL;
     struct hl_apply apply = {.is_dry = request->dry_run,
                              .any_disk = request->any_disk,
-                             .placer.is_at_boot = request->boot,
+                             .collapser.is_at_boot = request->boot,
                              .list = request->list,
                              .configuration = configuration,
                              .store_path = request->store != NULL ? request->store : own};
     int code = HL_EXIT_NO;
     if (configuration == NULL && request->list == NULL) {
-        hl_warn("apply: HOME is not set, so there are no lists of yours; name one with --list");
+        hl_warn("apply: there is no folder for your lists; set HOME, or name a list with --list");
     } else {
         bool is_begun = hl_begin_apply(&apply), is_default = request->list == NULL && request->store == NULL;
         if (is_begun)
@@ -564,8 +563,8 @@ static int apply_again(const struct request *request, double seconds) {
 int hl_apply(int argc, char **argv) {
     static const struct hl_command command = {
         "apply",
-        "Puts what is enabled on huge pages, renews what has changed, and removes what is enabled no "
-        "longer.\v"
+        "Puts what is enabled on huge pages, renews what has changed, and removes what is no "
+        "longer enabled.\v"
         "Root's lists are in /etc/hugeld/enabled.d.  hugeld.timer runs it.  Exit status: 0 done or "
         "unchanged, 1 some of it failed, 3 some of it is pending; 'hugeld list' says why.",
         command_flags, false};

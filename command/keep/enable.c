@@ -192,7 +192,7 @@ static int apply_entry(struct request *request, const char *text, const struct h
             hl_apply_lists(&apply);
         if (!apply.failed && apply.made + apply.in_place + apply.present + apply.pending == 0) {
             if (apply.wanted.n == 0 || !apply.wanted.file[0].is_named) /* else each file says why */
-                hl_warn("%s: nothing of it can be on huge pages", text);
+                hl_warn("%s: it has no file with text for huge pages; name a program or a library", text);
             apply.failed = true;
         }
     }
@@ -385,7 +385,7 @@ static void act_on_names(struct request *request) {
 static int lock_and_act(struct request *request, const char *name) {
     request->configuration = hl_find_configuration(geteuid() == 0);
     if (request->configuration == NULL) {
-        hl_warn("%s: HOME is not set, so there are no lists of yours", name);
+        hl_warn("%s: there is no folder for your lists; set HOME", name);
         return HL_EXIT_NO;
     }
     bool has_units = false;

@@ -24,7 +24,7 @@ struct hl_apply {
     struct hl_records records;
     /* From hl_apply_lists. */
     struct hl_wanted_files wanted;
-    struct hl_placer placer;
+    struct hl_collapser collapser;
     json_t *files;    /* what happened to which file */
     json_t *problems; /* texts */
     unsigned made, in_place, removed, present, nothing, refused, pending;

@@ -32,13 +32,13 @@ static void note_problem(struct hl_lists *lists, char *text) {
 }
 
 static char *explain_open(const char *path, int error) {
-    return hl_xasprintf(
-        "%s: %s%s", path,
-        error == EPERM ? "other users can write it, so it is not believed; chown it to its user, chmod go-w"
-        : error == EINVAL ? "it is not a regular file"
-        : error == EFBIG  ? "it has more than 1 MiB; write patterns instead of files"
-                          : "it cannot be read: ",
-        error == EPERM || error == EINVAL || error == EFBIG ? "" : strerror(error));
+    return hl_xasprintf("%s: %s%s", path,
+                        error == EPERM
+                            ? "other users can write it, so it is not used; chown it to its user, chmod go-w"
+                        : error == EINVAL ? "it is not a regular file"
+                        : error == EFBIG  ? "it has more than 1 MiB; write patterns instead of files"
+                                          : "it cannot be read: ",
+                        error == EPERM || error == EINVAL || error == EFBIG ? "" : strerror(error));
 }
 
 /* --- settings --- */
@@ -181,7 +181,7 @@ static bool read_lines(struct hl_lists *lists, const char *path, bool is_setting
 
 /* Takes out what a mask names, in whichever order the lists were read. */
 static void drop_masked(struct hl_lists *lists) {
-    size_t kept = 0;
+    size_t n = 0;
     for (size_t i = 0; i < lists->n; i++) {
         bool is_masked = false;
         for (size_t j = 0; j < lists->masks.n; j++)
@@ -189,9 +189,9 @@ static void drop_masked(struct hl_lists *lists) {
         if (is_masked)
             free_entry(&lists->entry[i]);
         else
-            lists->entry[kept++] = lists->entry[i];
+            lists->entry[n++] = lists->entry[i];
     }
-    lists->n = kept;
+    lists->n = n;
 }
 
 void hl_read_lists(struct hl_lists *lists, const char *configuration, const char *list) {
@@ -413,14 +413,14 @@ void hl_find_wanted(struct hl_wanted_files *wanted, struct hl_lists *lists, cons
     }
     if (wanted->n > 0)
         qsort(wanted->file, wanted->n, sizeof *wanted->file, compare_files);
-    size_t kept = 0;
+    size_t n = 0;
     for (size_t i = 0; i < wanted->n; i++) {
-        if (kept > 0 && strcmp(wanted->file[kept - 1].path, wanted->file[i].path) == 0)
+        if (n > 0 && strcmp(wanted->file[n - 1].path, wanted->file[i].path) == 0)
             free(wanted->file[i].path);
         else
-            wanted->file[kept++] = wanted->file[i];
+            wanted->file[n++] = wanted->file[i];
     }
-    wanted->n = kept;
+    wanted->n = n;
 }
 
 void hl_free_wanted(struct hl_wanted_files *wanted) {

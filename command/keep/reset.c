@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld reset: gives back everything that hugeld holds: the images, their store and the links for units.  What is enabled stays
+/* hugeld reset: gives back all huge pages of hugeld: the images, their store and the links for units.  What is enabled stays
    enabled; the timer is stopped until the next boot.  Only --detach touches processes.  It changes no file of a package. */
 #include "command/inject/leftovers.h"
 #include "command/command.h"
@@ -109,7 +109,8 @@ static bool remove_images(unsigned *removed) {
             result = hl_remove_store_item(&store, items[i].key);
             *removed += result == 0;
             if (result != 0 && result != -ENOENT) {
-                hl_warn("%s: its image cannot be removed: %s", items[i].origin, strerror(-result));
+                hl_warn("%s: its image cannot be removed: %s; make the store writable", items[i].origin,
+                        strerror(-result));
                 fine = false;
             }
         }
@@ -186,7 +187,7 @@ int hl_reset_machine(int argc, char **argv) {
                                                    HL_NO_ARGUMENTS};
     static const struct hl_command command = {
         "reset",
-        "Gives back everything that hugeld holds.\v"
+        "Gives back all huge pages of hugeld.\v"
         "It stops the timer until the next boot, removes all images, and unmounts the store.  What is "
         "enabled stays enabled.  Programs that run from an image keep it until they end.  For root it acts "
         "on the machine's store, for other users on their own.",

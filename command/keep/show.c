@@ -24,7 +24,7 @@ struct shown {
 };
 
 /* Finds how SHOWN's file is mapped, and how much of its image is huge just now. */
-static void look_at(struct shown *shown, const struct hl_store *store) {
+static void read_item(struct shown *shown, const struct hl_store *store) {
     struct hl_elf_file file;
     struct hl_store_item *item = shown->item;
     if (hl_open_elf_soon(&file, shown->path) == HL_ELF_FINE) {
@@ -154,7 +154,7 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     unsigned left_out = 0, pending = 0;
     for (size_t i = 0; i < n; i++) {
         shown[i].use = &use[i];
-        look_at(&shown[i], &apply->store);
+        read_item(&shown[i], &apply->store);
         if (checks)
             check(apply, &shown[i]);
     }

@@ -120,7 +120,7 @@ static void enter_machine(void) {
     int mounts = is_sandbox ? open("/proc/1/ns/mnt", O_RDONLY | O_CLOEXEC) : -1;
     if (mounts >= 0 && getcwd(here, sizeof here) != NULL && setns(mounts, CLONE_NEWNS) == 0 &&
         chdir(here) != 0)
-        hl_note("%s: %s; names of files are looked up in /", here, strerror(errno));
+        hl_note("%s: the folder cannot be entered: %s; write files as absolute paths", here, strerror(errno));
     if (mounts >= 0)
         close(mounts);
 }
@@ -333,9 +333,9 @@ static int generate(const char *folder) {
         const struct hl_entry *entry = &lists.entry[i];
         if (!entry->is_unit || !is_printable(entry))
             continue;
-        char *place = hl_xasprintf("%s/%s.d", folder, entry->text),
-             *path = hl_xasprintf("%s/hugeld.conf", place);
-        FILE *out = mkdir(place, 0755) == 0 || errno == EEXIST ? fopen(path, "we") : NULL;
+        char *drop_ins = hl_xasprintf("%s/%s.d", folder, entry->text),
+             *path = hl_xasprintf("%s/hugeld.conf", drop_ins);
+        FILE *out = mkdir(drop_ins, 0755) == 0 || errno == EEXIST ? fopen(path, "we") : NULL;
         if (out != NULL)
             print_drop_in(out, entry, self);
         if (out == NULL || fclose(out) != 0) {
@@ -343,7 +343,7 @@ static int generate(const char *folder) {
             code = HL_EXIT_NO;
         }
         free(path);
-        free(place);
+        free(drop_ins);
     }
     hl_free_lists(&lists);
     free(configuration);

@@ -149,7 +149,7 @@ static bool is_left_out(const struct shared *shared, uid_t user, pid_t process) 
 }
 
 /* Visits the processes behind the last one, in the child. */
-static bool visit_others(void *shared_) {
+static int visit_others(void *shared_) {
     struct shared *shared = shared_;
     struct hl_task_status status;
     DIR *proc = NULL;
@@ -165,7 +165,7 @@ static bool visit_others(void *shared_) {
         shared->reading = 0;
         shared->last = pid;
     }
-    return true;
+    return 0;
 }
 
 unsigned hl_visit_processes(void (*visit)(void *data, pid_t pid), void *data, size_t bytes) {
@@ -175,7 +175,7 @@ unsigned hl_visit_processes(void (*visit)(void *data, pid_t pid), void *data, si
         return LEFT_OUT_MAX;
     shared->visit = visit;
     memcpy(shared->data, data, bytes);
-    while (shared->n_left_out < LEFT_OUT_MAX && !hl_call_in_child(visit_others, shared, ALL_MS)) {
+    while (shared->n_left_out < LEFT_OUT_MAX && hl_call_in_child(visit_others, shared, ALL_MS) != 0) {
         pid_t pid = shared->last = shared->reading;
         shared->left_out[shared->n_left_out++] = (struct left_out){shared->user, shared->user == 0 ? pid : 0};
         if (pid == 0) /* no child could be made, and nothing more is known */

@@ -13,8 +13,13 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+
+#ifndef MADV_COLLAPSE /* glibc before 2.37 */
+#define MADV_COLLAPSE 25
+#endif
 
 enum {
     HL_EXIT_DONE = 0,

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <linux/limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,21 +32,19 @@ static bool is_kind_local(const char *line) {
     return found;
 }
 
-/* Whether MOUNTINFO (proc_pid_mountinfo(5)) lists the mount NUMBER; *IS_LOCAL: it is of a local kind. */
-static bool find_mount(const char *mountinfo, uint64_t number, bool *is_local) {
+char *hl_find_mount(const char *mountinfo, uint64_t number) {
     FILE *text = fopen(mountinfo, "re");
     char *line = NULL;
     size_t size = 0;
-    uint64_t at = 0;
     bool found = false;
-    while (text != NULL && !found && getline(&line, &size, text) >= 0) {
-        found = sscanf(line, "%" SCNu64, &at) == 1 && at == number;
-        *is_local = found && is_kind_local(line);
-    }
-    free(line);
+    while (text != NULL && !found && getline(&line, &size, text) >= 0)
+        found = strtoull(line, NULL, 10) == number;
     if (text != NULL)
         fclose(text);
-    return found;
+    if (found)
+        return line;
+    free(line);
+    return NULL;
 }
 
 /* Whether the mount of the open FILE, which has this NUMBER, is of a local kind; each mount is looked up once.
@@ -58,13 +55,15 @@ static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
     for (size_t i = 0; i < local->n; i++)
         if (local->mount[i].number == number)
             return local->mount[i].is_local;
-    bool is_local = false;
-    if (!find_mount("/proc/self/mountinfo", number, &is_local))
-        find_mount("/proc/1/mountinfo", number, &is_local);
-    int kept = local->n < HL_LOCAL_MOUNTS ? fcntl(file, F_DUPFD_CLOEXEC, 0) : -1;
-    if (kept >= 0) {
+    char *line = hl_find_mount("/proc/self/mountinfo", number);
+    if (line == NULL)
+        line = hl_find_mount("/proc/1/mountinfo", number);
+    bool is_local = line != NULL && is_kind_local(line);
+    free(line);
+    int own = local->n < HL_LOCAL_MOUNTS ? fcntl(file, F_DUPFD_CLOEXEC, 0) : -1;
+    if (own >= 0) {
         local->mount[local->n].number = number;
-        local->mount[local->n].file = kept;
+        local->mount[local->n].file = own;
         local->mount[local->n++].is_local = is_local;
     }
     return is_local;
@@ -243,15 +242,15 @@ static struct dirent *read_globbed(void *folder) { return hl_read_folder(globbin
 
 static void close_globbed(void *folder) { closedir(folder); }
 
-static int look_at(const char *path, struct stat *status, bool follows) {
+static int stat_local(const char *path, struct stat *status, bool follows) {
     int error = -hl_stat_local(globbing, path, follows, status);
     errno = error;
     return error != 0 ? -1 : 0;
 }
 
-static int stat_globbed(const char *path, struct stat *status) { return look_at(path, status, true); }
+static int stat_globbed(const char *path, struct stat *status) { return stat_local(path, status, true); }
 
-static int lstat_globbed(const char *path, struct stat *status) { return look_at(path, status, false); }
+static int lstat_globbed(const char *path, struct stat *status) { return stat_local(path, status, false); }
 
 int hl_glob_local(struct hl_local *local, const char *pattern, glob_t *found) {
     *found = (glob_t){.gl_opendir = open_globbed,

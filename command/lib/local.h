@@ -47,6 +47,9 @@ struct hl_local {
 };
 void hl_close_local(struct hl_local *local);
 
+/* The line of the mount NUMBER in MOUNTINFO (proc_pid_mountinfo(5)), or NULL; the caller frees it. */
+char *hl_find_mount(const char *mountinfo, uint64_t number);
+
 /* Reads the STATUS of PATH (device, inode, mode, owner, size and times of change; the rest is 0); FOLLOWS: if PATH is a symbolic
    link, its target's.  0; -EREMOTE: part of it may not answer, and is_remote becomes true; -EPERM: because of only_roots; or another
    negated errno. */

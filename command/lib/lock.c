@@ -24,7 +24,7 @@ bool hl_is_at(int file, int folder, const char *name) {
 }
 
 /* The process that has locked the open FILE; 0: it is not seen from here. */
-static pid_t find_holder(int file) {
+static pid_t find_lock_owner(int file) {
     struct stat lock;
     char *line = NULL;
     size_t size = 0;
@@ -57,9 +57,9 @@ static int lock_file(int file, const struct hl_lock_clock *clock) {
             continue;
         if (errno != EWOULDBLOCK || clock->now_ms() >= start + WAIT_MS)
             return -errno;
-        pid_t holder = has_said ? 0 : find_holder(file);
+        pid_t owner = has_said ? 0 : find_lock_owner(file);
         if (!has_said && clock->now_ms() > start + SAY_MS) {
-            hl_note("waiting for process %d, which has the lock", holder);
+            hl_note("waiting for process %d, which has the lock", owner);
             has_said = true;
         }
         clock->sleep_ms(PAUSE_MS);
@@ -75,7 +75,7 @@ int hl_lock_path(int folder, const char *name, const struct hl_lock_clock *clock
         int result = lock_file(lock, clock);
         if (result == 0 && hl_is_at(lock, folder, name))
             return lock;
-        close(lock); /* the previous holder has removed the file */
+        close(lock); /* the previous owner has removed the file */
         if (result != 0)
             return result;
     }

@@ -160,7 +160,7 @@ bool hl_has_huge_pages(const struct hl_process *process) {
 /* Takes over REGION's pointers. */
 static void add_region(struct hl_process *process, const struct hl_region *region) {
     size_t n = process->n_regions;
-    if (n == 0 || (n >= 8 && (n & (n - 1)) == 0)) /* room for 8, and then for twice as many */
+    if (n == 0 || (n >= 8 && (n & (n - 1)) == 0)) /* 8 at first, and then twice as many */
         process->region = hl_xrealloc(process->region, (n == 0 ? 8 : 2 * n) * sizeof *region);
     process->region[process->n_regions++] = *region;
 }

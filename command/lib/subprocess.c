@@ -80,14 +80,14 @@ static int end_in_time(pid_t child, double ms) {
     return status;
 }
 
-bool hl_call_in_child(bool (*work)(void *data), void *data, double ms) {
+int hl_call_in_child(int (*work)(void *data), void *data, double ms) {
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL); /* if it is ignored, the exit status is lost */
     pid_t child = fork();
     if (child == 0)
-        _exit(work(data) ? 0 : 1);
+        _exit(work(data));
     int status = end_in_time(child, ms);
     signal(SIGCHLD, inherited);
-    return status == 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, bool as_nobody,

@@ -19,8 +19,8 @@ void hl_ask_program(struct hl_answer *answer, const char *path, char *const *arg
                     const char *input);
 void hl_free_answer(struct hl_answer *answer);
 
-/* Calls WORK(DATA) in a child, for at most MS milliseconds.  Whether it returned true in time; what it changes in memory that is not
-   shared is lost. */
-bool hl_call_in_child(bool (*work)(void *data), void *data, double ms);
+/* Calls WORK(DATA) in a child, for at most MS milliseconds.  What it returned, 0 to 255; or -1 if there was no child, or it did not
+   end in time.  What it changes in memory that is not shared is lost. */
+int hl_call_in_child(int (*work)(void *data), void *data, double ms);
 
 #endif

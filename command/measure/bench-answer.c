@@ -195,15 +195,6 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     return answer;
 }
 
-static void print_counters(const json_t *plain, const json_t *huge) {
-    const char *event;
-    json_t *value;
-    json_object_foreach((json_t *)plain, event, value) {
-        double a = json_number_value(value), b = json_number_value(json_object_get(huge, event));
-        hl_print("%-30s %14.0f  %14.0f  %7.3f", event, a, b, a > 0 ? b / a : 0);
-    }
-}
-
 static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ratios,
                          const struct hl_tlb *tlb, const json_t *answer) {
     if (hl_note_on_tlb(tlb) != NULL)
@@ -221,10 +212,15 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
                  decimals, huge, ratio);
         free(ratio);
     }
-    if (bench->counters.reason == NULL)
-        print_counters(bench->counts[HL_PLAIN], bench->counts[HL_ON_HUGE]);
-    else
-        hl_print("TLB misses and walks: not counted: %s", bench->counters.reason);
+    const char *event;
+    json_t *value;
+    json_object_foreach(bench->counters.reason == NULL ? bench->counts[HL_PLAIN] : NULL, event, value) {
+        double a = json_number_value(value),
+               b = json_number_value(json_object_get(bench->counts[HL_ON_HUGE], event));
+        hl_print("%-30s %14.0f  %14.0f  %7.3f", event, a, b, a > 0 ? b / a : 0);
+    }
+    if (bench->counters.reason != NULL)
+        hl_print("TLB misses and walks were not counted: %s", bench->counters.reason);
     if (!bench->comparable)
         hl_print("its output differs from run to run, so it was not compared");
     uint64_t plain_bytes = count_plain_bytes(bench->maps[HL_PLAIN]);

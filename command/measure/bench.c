@@ -95,12 +95,6 @@ static bool same_bytes(const struct hl_bytes *a, const struct hl_bytes *b) {
     return a->bytes == b->bytes && memcmp(a->at, b->at, a->bytes) == 0;
 }
 
-static const char *find_difference(const struct hl_trial *a, const struct hl_trial *b) {
-    if (!same_bytes(&a->stream[0], &b->stream[0]))
-        return "standard output";
-    return same_bytes(&a->stream[1], &b->stream[1]) ? NULL : "standard error";
-}
-
 /* 0, or the exit code after one line. */
 static int check_status(const struct hl_bench *bench, enum hl_side side, const struct hl_trial *trial) {
     const char *name = bench->subject->argv[0];
@@ -120,7 +114,10 @@ static int check_status(const struct hl_bench *bench, enum hl_side side, const s
 }
 
 static int check_output(struct hl_bench *bench, enum hl_side side, const struct hl_trial *trial) {
-    const char *different = find_difference(&bench->reference, trial);
+    const struct hl_bytes *wanted = bench->reference.stream;
+    const char *different = !same_bytes(&wanted[0], &trial->stream[0])   ? "standard output"
+                            : !same_bytes(&wanted[1], &trial->stream[1]) ? "standard error"
+                                                                         : NULL;
     if (side == HL_PLAIN && different != NULL)
         bench->comparable = false;
     if (side == HL_PLAIN || different == NULL || !bench->comparable)
@@ -152,7 +149,7 @@ static int check_pages(const struct hl_bench *bench, const json_t *maps, const s
             ? "its plain runs are on huge pages, too; to measure it: hugeld disable, then bench"
         : bench->lack != NULL ? bench->lack
                               : "";
-    hl_warn("nothing to measure, nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
+    hl_warn("bench: nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);
     free(line);
     return HL_EXIT_NO;
 }
@@ -223,22 +220,10 @@ static int try_untraced(struct hl_bench *bench, enum hl_side side) {
     return code;
 }
 
-static int warm_up(struct hl_bench *bench, struct hl_own_store *own, bool ignore_failure) {
-    int code = try_first(bench, ignore_failure);
-    bench->comparable = true;
-    if (code == 0)
-        bench->lack = hl_make_own_images(own, bench->subject, bench->maps[HL_PLAIN], bench->own_images);
-    if (code == 0)
-        code = try_untraced(bench, HL_PLAIN);
-    if (code == 0)
-        code = try_traced(bench, bench->maps[HL_ON_HUGE]);
-    return code != 0 ? code : try_untraced(bench, HL_ON_HUGE);
-}
-
 /* --- measuring --- */
 
-static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
-                        const struct hl_trial *trial) {
+static void record_values(struct hl_bench *bench, enum hl_side side, size_t pair,
+                          const struct hl_trial *trial) {
     for (unsigned metric = 0; metric < HL_METRICS; metric++)
         bench->value[side][metric][pair] = trial->value[metric];
 }
@@ -251,7 +236,7 @@ static int measure_in_turns(struct hl_bench *bench, size_t pair) {
         struct hl_trial trial;
         code = try_side(bench, side, NULL, &trial);
         if (code == 0)
-            keep_values(bench, side, pair, &trial);
+            record_values(bench, side, pair, &trial);
         hl_free_trial(&trial);
     }
     return code;
@@ -270,7 +255,7 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
         if (code == 0)
             code = check_trial(bench, (enum hl_side)side, NULL, &trials[side]);
         if (code == 0)
-            keep_values(bench, (enum hl_side)side, pair, &trials[side]);
+            record_values(bench, (enum hl_side)side, pair, &trials[side]);
         hl_free_trial(&trials[side]);
     }
     return code;
@@ -289,19 +274,24 @@ static int measure_pairs(struct hl_bench *bench) {
     return code;
 }
 
-/* Checks that the program still is on huge pages. */
-static int look_again(struct hl_bench *bench) {
-    json_t *maps = json_array();
-    int code = try_traced(bench, maps);
-    json_decref(maps);
-    return code;
-}
-
 int hl_measure_sides(struct hl_bench *bench, struct hl_own_store *own, bool ignore_failure) {
-    int code = warm_up(bench, own, ignore_failure);
+    json_t *maps = json_array();
+    int code = try_first(bench, ignore_failure);
+    bench->comparable = true;
+    if (code == 0)
+        bench->lack = hl_make_own_images(own, bench->subject, bench->maps[HL_PLAIN], bench->own_images);
+    if (code == 0)
+        code = try_untraced(bench, HL_PLAIN);
+    if (code == 0)
+        code = try_traced(bench, bench->maps[HL_ON_HUGE]);
+    if (code == 0)
+        code = try_untraced(bench, HL_ON_HUGE);
     if (code == 0)
         code = measure_pairs(bench);
-    return code != 0 ? code : look_again(bench);
+    if (code == 0)
+        code = try_traced(bench, maps); /* it still is on huge pages */
+    json_decref(maps);
+    return code;
 }
 
 static void count_sides(struct hl_bench *bench) {

@@ -163,30 +163,30 @@ static bool is_memory(const struct hl_region *region) {
 }
 
 void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample,
-                       struct hl_sample_place *place) {
+                       struct hl_resolved_sample *resolved) {
     int result = -ESRCH;
     const struct hl_region *region = NULL;
     struct known *known = sample->process > 0 ? find_known(resolver, sample, &result) : NULL;
-    *place = (struct hl_sample_place){.kind = HL_PLACE_ENDED, .process = sample->process};
+    *resolved = (struct hl_resolved_sample){.kind = HL_RESOLVED_ENDED, .process = sample->process};
     if (known == NULL)
         return;
-    place->started = known->started;
-    place->owner = known->owner;
+    resolved->started = known->started;
+    resolved->owner = known->owner;
     if (result == 0)
         result = find_region(known, sample->address, &region);
     if (result == -EACCES || result == -EPERM)
-        place->kind = HL_PLACE_REFUSED;
+        resolved->kind = HL_RESOLVED_REFUSED;
     if (result != 0)
         return;
-    place->program = known->program;
-    place->program_path = known->program_path;
-    place->start = region->start;
-    place->end = region->end;
-    place->mapping_offset = region->offset;
-    place->path = region->name;
-    place->offset = sample->address - region->start + region->offset;
-    place->kind = is_memory(region) ? HL_PLACE_MEMORY : HL_PLACE_FILE;
-    place->file = (struct hl_file_id){region->device, region->inode};
+    resolved->program = known->program;
+    resolved->program_path = known->program_path;
+    resolved->start = region->start;
+    resolved->end = region->end;
+    resolved->mapping_offset = region->offset;
+    resolved->path = region->name;
+    resolved->offset = sample->address - region->start + region->offset;
+    resolved->kind = is_memory(region) ? HL_RESOLVED_MEMORY : HL_RESOLVED_FILE;
+    resolved->file = (struct hl_file_id){region->device, region->inode};
 }
 
 struct hl_resolver *hl_open_resolver(void) {

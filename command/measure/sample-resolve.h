@@ -22,13 +22,13 @@ static inline bool hl_is_same_file_id(const struct hl_file_id *a, const struct h
 int hl_read_file_id(struct hl_file_id *id, int folder, const char *name);
 
 enum hl_place_kind {
-    HL_PLACE_FILE,
-    HL_PLACE_MEMORY, /* text without a file: a JIT compiler's, or a copy on huge pages; FILE and OFFSET mean nothing */
-    HL_PLACE_ENDED,   /* the process has ended, or the address is not mapped any more; nothing below is set */
-    HL_PLACE_REFUSED, /* it may not be read; nothing below is set but process, started and owner */
+    HL_RESOLVED_FILE,
+    HL_RESOLVED_MEMORY, /* text without a file: a JIT compiler's, or a copy on huge pages; FILE and OFFSET mean nothing */
+    HL_RESOLVED_ENDED, /* the process has ended, or the address is not mapped any more; nothing below is set */
+    HL_RESOLVED_REFUSED, /* it may not be read; nothing below is set but process, started and owner */
 };
 
-struct hl_sample_place {
+struct hl_resolved_sample {
     enum hl_place_kind kind;
     pid_t process;
     uint64_t started; /* with PROCESS it names one process (hl_usage of process.h) */
@@ -48,6 +48,6 @@ void hl_close_resolver(struct hl_resolver *resolver);
 
 /* Resolves SAMPLE, which was taken just now. */
 void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample,
-                       struct hl_sample_place *place);
+                       struct hl_resolved_sample *resolved);
 
 #endif

@@ -131,7 +131,7 @@ static void read_rings(struct hl_sampler *sampler, void (*handle)(void *, const 
             struct hl_sample sample;
             uint64_t lost = 0;
             enum hl_record kind = hl_read_record(&view, &tail, head, &sample, &lost);
-            /* Gives the kernel room before the sample is handled. */
+            /* The kernel may write again before the sample is handled. */
             __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
             sampler->recorded_lost += kind == HL_RECORD_LOST && sampler->counts_lost ? 0 : lost;
             sampler->counts.samples += kind == HL_RECORD_SAMPLE;

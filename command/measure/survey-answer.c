@@ -29,9 +29,9 @@ static void print_sampling(const struct hl_survey *survey) {
         hl_print("%zu threads were not sampled: too many files would have been open (ulimit -n)",
                  sampled->threads_refused);
     if (sampled->left_out > 0)
-        hl_print("%u processors are isolated or without a tick, and were left alone", sampled->left_out);
+        hl_print("%u processors are isolated or without a tick, and were not sampled", sampled->left_out);
     if (unknown > 0 && (double)unknown >= PART_MIN * (double)sampled->samples)
-        hl_print("%.0f %% of the samples are of processes that had ended, or may not be looked at",
+        hl_print("%.0f %% of the samples are of processes that had ended, or may not be read",
                  100 * (double)unknown / (double)sampled->samples);
 }
 
@@ -41,7 +41,7 @@ static void print_left_out(const struct hl_survey *survey) {
         hl_print("%u %s of other users left out; fix: run hugeld survey --all-users%s", survey->others,
                  processes(survey->others), geteuid() == 0 ? "" : " as root");
     if (survey->refused > 0 && (geteuid() != 0 || !hl_has_capability(CAP_SYS_PTRACE)))
-        hl_print("%u %s may not be looked at; fix: run hugeld survey %s", survey->refused,
+        hl_print("%u %s may not be read; fix: run hugeld survey %s", survey->refused,
                  processes(survey->refused), geteuid() != 0 ? "as root" : "with CAP_SYS_PTRACE");
 }
 

@@ -81,7 +81,7 @@ static int compare_programs(const void *a, const void *b) {
     return (x->likely_bytes < y->likely_bytes) - (x->likely_bytes > y->likely_bytes);
 }
 
-static int tell(const struct hl_survey *survey, const struct request *request) {
+static int show_answer(const struct hl_survey *survey, const struct request *request) {
     json_t *answer = hl_json_survey(survey);
     int code = HL_EXIT_NO;
     for (size_t i = 0; i < survey->n_programs; i++)
@@ -113,7 +113,7 @@ static int survey_processes(const struct request *request) {
     if (code == 0 && survey.n_programs > 0)
         qsort(survey.program, survey.n_programs, sizeof *survey.program, compare_programs);
     if (code == 0)
-        code = tell(&survey, request);
+        code = show_answer(&survey, request);
     hl_free_survey(&survey);
     free(filter.program);
     return code;
@@ -129,7 +129,7 @@ int hl_survey_programs(int argc, char **argv) {
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) == 0) {
         if (request.pid != 0 && (request.all_users || request.names.n > 0))
-            hl_warn("survey: --pid looks at one process; leave --all-users and --program away");
+            hl_warn("survey: --pid watches one process; leave out --all-users and --program");
         else if ((code = hl_check_report(request.report)) == 0)
             code = survey_processes(&request);
     }

@@ -80,7 +80,7 @@ struct hl_survey {
     unsigned hz;
     bool of_threads; /* samples are only of the threads at the beginning, and of those that they started */
     struct hl_sampler_counts sampled;
-    uint64_t samples_ended, samples_refused; /* of processes that had ended, or may not be looked at */
+    uint64_t samples_ended, samples_refused; /* of processes that had ended, or may not be read */
     bool undecided;                          /* too many samples were lost */
     struct hl_tlb tlb;
     unsigned watched, ended, refused, others;
@@ -107,7 +107,7 @@ struct hl_sample_source {
     const struct hl_sampler_counts *(*count)(struct hl_sampler *sampler);
     void (*close)(struct hl_sampler *sampler);
     void (*resolve)(struct hl_resolver *resolver, const struct hl_sample *sample,
-                    struct hl_sample_place *place);
+                    struct hl_resolved_sample *resolved);
 };
 
 /* Watches the processes of FILTER for SECONDS, by the samples of SOURCE.  0, or the exit code after one line. */

@@ -39,10 +39,6 @@
 #define PIECES_MAX 0.7
 #define PIECES_MIN 0.1
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
 enum hl_tlb_answer hl_judge_tlb(const struct hl_tlb *tlb) {
     double packed = tlb->ns[HL_TLB_PACKED], small = tlb->ns[HL_TLB_SMALL], huge = tlb->ns[HL_TLB_HUGE];
     double effect = small - packed, gone = (small - huge) / effect;
@@ -97,7 +93,7 @@ static const char *map_memories(struct field field[HL_TLB_MEMORIES]) {
         !map_small(&field[HL_TLB_PACKED], PACKED_PAGES * PACKED_STEP) ||
         !map_small(&field[HL_TLB_SMALL], BYTES))
         return "there is little memory left";
-    return map_huge(&field[HL_TLB_HUGE]) ? NULL : "the kernel had no transparent huge pages at hand";
+    return map_huge(&field[HL_TLB_HUGE]) ? NULL : "the kernel gave no transparent huge pages";
 }
 
 /* --- jumps --- */
@@ -184,7 +180,7 @@ void hl_check_tlb(struct hl_tlb *tlb) {
 
 char *hl_describe_tlb(const struct hl_tlb *tlb) {
     static const char *const answers[] = {
-        "whether huge pages reach the TLB cannot be told", "huge pages reach the TLB",
+        "whether huge pages reach the TLB could not be measured", "huge pages reach the TLB",
         "this VM's host uses 4 KiB pages, so the TLB holds no more of a huge page",
         "huge pages do not reach the TLB"};
     if (tlb->reason != NULL)

@@ -74,7 +74,7 @@ static bool set(struct toggle *toggle, bool attach) {
     if (reason < 0)
         hl_say_unreadable(toggle->pid, reason);
     else
-        hl_warn("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
+        hl_warn("%d: its text %s: %s", toggle->pid, attach ? "stays" : "cannot be moved back",
                 hl_reason_sentence((enum hl_reason)reason));
     return false;
 }
@@ -237,20 +237,17 @@ static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) 
     return values;
 }
 
-static json_t *make_answer(const struct toggle *toggle, const struct hl_ratio *ratio) {
-    return json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-                     (json_int_t)toggle->pairs, "seconds", toggle->settings->seconds, "unit",
-                     toggle->settings->metric != NULL ? "metric" : "instructions", "verdict",
-                     hl_name_ratio(ratio), "attached", toggle->is_attached, "ratio", hl_json_ratio(ratio),
-                     "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN), "huge",
-                     make_json_values(toggle, HL_ON_HUGE));
-}
-
-static int tell(const struct toggle *toggle) {
+static int show_answer(const struct toggle *toggle) {
     struct hl_ratio ratio = compare(toggle);
     const char *verdict = hl_name_ratio(&ratio);
     bool cycles = toggle->counters.events != NULL;
-    hl_print_answer(make_answer(toggle, &ratio), false);
+    hl_print_answer(json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid,
+                              "pairs", (json_int_t)toggle->pairs, "seconds", toggle->settings->seconds,
+                              "unit", cycles ? "instructions" : "metric", "verdict", verdict, "attached",
+                              toggle->is_attached, "ratio", hl_json_ratio(&ratio), "for_each_unit", "plain",
+                              make_json_values(toggle, HL_PLAIN), "huge",
+                              make_json_values(toggle, HL_ON_HUGE)),
+                    false);
     if (ratio.known)
         hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
                  verdict, verdict[0] == 'n' ? " seen" : "", toggle->pairs,
@@ -293,7 +290,7 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings) {
     bool done = measure_pairs(&toggle);
     bool restored =
         toggle.is_attached == toggle.was_attached || kill(pid, 0) != 0 || set(&toggle, toggle.was_attached);
-    int code = done && restored ? tell(&toggle) : HL_EXIT_NO;
+    int code = done && restored ? show_answer(&toggle) : HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);
     hl_free_counters(&toggle.counters);

@@ -113,21 +113,6 @@ uint64_t hl_sum_huge_bytes(const json_t *maps, const char *backends, char flag) 
     return bytes;
 }
 
-/* A process of several threads exits once for each. */
-static bool is_process(pid_t tid) {
-    struct hl_task_status status;
-    hl_read_thread_status(&status, tid, tid);
-    return status.process == tid;
-}
-
-/* Whether MAP is of a process that only prepared the program's start. */
-static bool is_own(const json_t *map) {
-    char *self = realpath("/proc/self/exe", NULL);
-    bool own = self != NULL && strcmp(self, json_string_value(json_object_get(map, "executable"))) == 0;
-    free(self);
-    return own;
-}
-
 /* Adds MAP to MAPS, which keep of the processes of one executable that with most huge pages. */
 static void add_map(json_t *maps, json_t *map) {
     size_t i;
@@ -143,10 +128,17 @@ static void add_map(json_t *maps, json_t *map) {
         json_array_append(maps, map);
 }
 
-static void look_at(pid_t pid, const struct view *view) {
-    json_t *map = is_process(pid) ? map_process(pid, view->patterns) : NULL;
-    if (map != NULL && !is_own(map))
+/* Notes what the thread TID's process has when that exits, which it does once for each thread; unless it only prepared the program's
+   start. */
+static void note_exit(pid_t tid, const struct view *view) {
+    struct hl_task_status status;
+    hl_read_thread_status(&status, tid, tid);
+    json_t *map = status.process == tid ? map_process(tid, view->patterns) : NULL;
+    char *self = realpath("/proc/self/exe", NULL);
+    if (map != NULL &&
+        (self == NULL || strcmp(self, json_string_value(json_object_get(map, "executable"))) != 0))
         add_map(view->maps, map);
+    free(self);
     json_decref(map);
 }
 
@@ -177,7 +169,7 @@ static void let_go_on(pid_t pid, int status, const struct view *view, struct tra
     unsigned long child;
     bool forked = event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE;
     if (event == PTRACE_EVENT_EXIT)
-        look_at(pid, view);
+        note_exit(pid, view);
     if (forked && ptrace(PTRACE_GETEVENTMSG, pid, 0, &child) == 0)
         add_tracee(tracees, (pid_t)child);
     if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) /* stopped as by a terminal: it stays */

@@ -32,7 +32,7 @@ struct stamp {
     double start_ms, end_ms;
     struct rusage before, after; /* of the child when it became the program, and at the end */
     int status;                  /* as waitpid(2) has it */
-    int error;                   /* the errno that kept it from running, or 0 */
+    int error;                   /* the errno that bytes it from running, or 0 */
 };
 
 /* One run, until it has been read. */
@@ -155,9 +155,9 @@ static void move_lines(struct hl_bytes *stream, char **said) {
     char *to = stream->at, *end = stream->at + stream->bytes;
     for (char *from = stream->at, *line; from < end;) {
         line = memmem(from, (size_t)(end - from), prefix, strlen(prefix));
-        size_t kept = (size_t)((line != NULL ? line : end) - from);
-        memmove(to, from, kept);
-        to += kept;
+        size_t bytes = (size_t)((line != NULL ? line : end) - from);
+        memmove(to, from, bytes);
+        to += bytes;
         if (line == NULL)
             break;
         char *newline = memchr(line, '\n', (size_t)(end - line));
@@ -263,14 +263,14 @@ int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *
 }
 
 /* Starts RUNNER on its processor, and a process that waits for it there.  Its process ID, or -1. */
-static pid_t start_keeper(const struct hl_runner *runner, const struct open_run *run, const int go[2]) {
+static pid_t start_waiter(const struct hl_runner *runner, const struct open_run *run, const int go[2]) {
     cpu_set_t set;
     fflush(stdout);
-    pid_t keeper = fork();
-    if (keeper < 0)
+    pid_t waiter = fork();
+    if (waiter < 0)
         run->stamp->error = errno;
-    if (keeper != 0)
-        return keeper;
+    if (waiter != 0)
+        return waiter;
     CPU_ZERO(&set);
     CPU_SET((size_t)runner->processor, &set);
     if (sched_setaffinity(0, sizeof set, &set) != 0) {
@@ -288,7 +288,7 @@ static pid_t start_keeper(const struct hl_runner *runner, const struct open_run 
 int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl_trial trial[HL_SIDES]) {
     struct open_run run[HL_SIDES];
     int go[2], result = 0;
-    pid_t keeper[HL_SIDES] = {-1, -1};
+    pid_t waiter[HL_SIDES] = {-1, -1};
     bool has_go = pipe2(go, O_CLOEXEC) == 0;
     if (!has_go)
         result = -errno;
@@ -299,12 +299,12 @@ int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl
     }
     for (size_t turn = 0; turn < HL_SIDES && result == 0; turn++) {
         size_t i = turn ^ first;
-        keeper[i] = start_keeper(&runner[i], &run[i], go);
+        waiter[i] = start_waiter(&runner[i], &run[i], go);
     }
     for (int i = 0; i < 2 && has_go; i++)
         close(go[i]);
     for (int side = 0; side < HL_SIDES; side++) {
-        while (keeper[side] > 0 && waitpid(keeper[side], NULL, 0) < 0 && errno == EINTR)
+        while (waiter[side] > 0 && waitpid(waiter[side], NULL, 0) < 0 && errno == EINTR)
             ;
         if (result == 0)
             result = -run[side].stamp->error;

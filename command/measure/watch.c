@@ -188,24 +188,25 @@ static struct hl_hot_object *find_object(struct hl_surveyed *program, const stru
 }
 
 /* The process of PLACE, which may be new. */
-static struct watched *find_process(struct watch *watch, const struct hl_sample_place *place) {
-    struct watched *watched = find_watched(watch, place->process, place->started);
+static struct watched *find_process(struct watch *watch, const struct hl_resolved_sample *resolved) {
+    struct watched *watched = find_watched(watch, resolved->process, resolved->started);
     if (watched != NULL)
         return watched;
-    struct watched fresh = {.pid = place->process, .path = hl_xasprintf("%s", place->program_path)};
+    struct watched fresh = {.pid = resolved->process, .path = hl_xasprintf("%s", resolved->program_path)};
     struct hl_usage usage;
-    if (place->started < watch->began && hl_read_usage(place->process, &usage) == 0 &&
-        usage.started == place->started)
+    if (resolved->started < watch->began && hl_read_usage(resolved->process, &usage) == 0 &&
+        usage.started == resolved->started)
         fresh.first = usage;
-    fresh.first.started = place->started;
+    fresh.first.started = resolved->started;
     fresh.last = fresh.first;
     return add_watched(watch, &fresh);
 }
 
-static bool is_wanted(const struct watch *watch, const struct hl_sample_place *place) {
+static bool is_wanted(const struct watch *watch, const struct hl_resolved_sample *resolved) {
     const struct hl_survey_filter *filter = watch->filter;
-    return is_owner_wanted(watch, place->owner) && (filter->pid == 0 || place->process == filter->pid) &&
-           is_program_wanted(watch, &place->program);
+    return is_owner_wanted(watch, resolved->owner) &&
+           (filter->pid == 0 || resolved->process == filter->pid) &&
+           is_program_wanted(watch, &resolved->program);
 }
 
 static int compare_spots(const void *a, const void *b) {
@@ -236,26 +237,27 @@ static void add_spot(struct watch *watch, const struct spot *spot) {
     watch->spot[watch->n_spots++] = *spot;
 }
 
-static void count_place(struct watch *watch, const struct hl_sample_place *place, uint64_t page_bytes) {
+static void count_resolved(struct watch *watch, const struct hl_resolved_sample *resolved,
+                           uint64_t page_bytes) {
     struct hl_survey *survey = watch->survey;
-    struct watched *watched = find_process(watch, place);
-    struct hl_surveyed *program = find_program(survey, &place->program, place->program_path);
-    bool is_huge = page_bytes >= (uint64_t)1 << HUGE_SHIFT, is_file = place->kind == HL_PLACE_FILE;
+    struct watched *watched = find_process(watch, resolved);
+    struct hl_surveyed *program = find_program(survey, &resolved->program, resolved->program_path);
+    bool is_huge = page_bytes >= (uint64_t)1 << HUGE_SHIFT, is_file = resolved->kind == HL_RESOLVED_FILE;
     static const struct hl_file_id memory = {0};
     watched->samples++;
-    watched->id = place->program;
+    watched->id = resolved->program;
     program->samples++;
     program->huge_samples += is_huge;
     program->memory_samples += !is_huge && !is_file;
     if (!is_huge && !is_file)
         return;
     struct hl_hot_object *object =
-        find_object(program, is_file ? &place->file : &memory, is_file ? place->path : HOT_MEMORY);
+        find_object(program, is_file ? &resolved->file : &memory, is_file ? resolved->path : HOT_MEMORY);
     /* Memory is known by its offset in its mapping, which has another address in each process of a program. */
-    uint64_t at = is_file ? place->offset : place->offset - place->mapping_offset;
+    uint64_t at = is_file ? resolved->offset : resolved->offset - resolved->mapping_offset;
     object->samples++;
     object->huge_samples += is_huge;
-    raise_to(&object->text_bytes, place->end - place->start);
+    raise_to(&object->text_bytes, resolved->end - resolved->start);
     add_spot(watch,
              &(struct spot){(uint32_t)(program - survey->program), (uint32_t)(object - program->object),
                             is_huge, at >> (is_huge ? HUGE_SHIFT : SMALL_SHIFT), 1});
@@ -264,16 +266,17 @@ static void count_place(struct watch *watch, const struct hl_sample_place *place
 static void count_sample(void *data, const struct hl_sample *sample) {
     struct watch *watch = data;
     struct hl_survey *survey = watch->survey;
-    struct hl_sample_place place;
+    struct hl_resolved_sample resolved;
     if (sample->process == getpid())
         return;
-    watch->source->resolve(watch->resolver, sample, &place);
+    watch->source->resolve(watch->resolver, sample, &resolved);
     /* Process 0 is one in another PID namespace. */
-    survey->samples_ended += place.kind == HL_PLACE_ENDED && sample->process != 0;
-    survey->samples_refused +=
-        sample->process == 0 || (place.kind == HL_PLACE_REFUSED && is_owner_wanted(watch, place.owner));
-    if ((place.kind == HL_PLACE_FILE || place.kind == HL_PLACE_MEMORY) && is_wanted(watch, &place))
-        count_place(watch, &place, sample->page_bytes);
+    survey->samples_ended += resolved.kind == HL_RESOLVED_ENDED && sample->process != 0;
+    survey->samples_refused += sample->process == 0 || (resolved.kind == HL_RESOLVED_REFUSED &&
+                                                        is_owner_wanted(watch, resolved.owner));
+    if ((resolved.kind == HL_RESOLVED_FILE || resolved.kind == HL_RESOLVED_MEMORY) &&
+        is_wanted(watch, &resolved))
+        count_resolved(watch, &resolved, sample->page_bytes);
 }
 
 /* --- the window --- */

@@ -66,16 +66,16 @@ static int open_debug_file(const struct hl_process *process, const struct hl_loa
     char *link = hl_read_section(loaded->file->fd, ".gnu_debuglink", &bytes);
     char *name = hl_xasprintf("%.*s", (int)(bytes < NAME_MAX ? bytes : NAME_MAX), link != NULL ? link : "");
     int folder = (int)(hl_base_name(path) - path), found = -1;
-    char *place[] = {hl_xasprintf("/usr/lib/debug/.build-id/%.2s/%s.debug", id, id + 2),
-                     hl_xasprintf("%.*s%s", folder, path, name),
-                     hl_xasprintf("%.*s.debug/%s", folder, path, name),
-                     hl_xasprintf("/usr/lib/debug%.*s%s", folder, path, name)};
-    for (size_t i = 0; i < sizeof place / sizeof place[0]; i++) {
+    char *debug_file[] = {hl_xasprintf("/usr/lib/debug/.build-id/%.2s/%s.debug", id, id + 2),
+                          hl_xasprintf("%.*s%s", folder, path, name),
+                          hl_xasprintf("%.*s.debug/%s", folder, path, name),
+                          hl_xasprintf("/usr/lib/debug%.*s%s", folder, path, name)};
+    for (size_t i = 0; i < sizeof debug_file / sizeof debug_file[0]; i++) {
         if (found < 0)
-            found = open_if_same(process, place[i], id);
+            found = open_if_same(process, debug_file[i], id);
         if (found < 0)
-            found = open_if_same(NULL, place[i], id);
-        free(place[i]);
+            found = open_if_same(NULL, debug_file[i], id);
+        free(debug_file[i]);
     }
     free(name);
     free(link);

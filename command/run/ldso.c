@@ -55,7 +55,7 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
     if (origin == NULL)
         reason = hl_xasprintf("%s was not made by 'make ldso'", linker);
     else if (installed == NULL || strcmp(origin, installed) != 0)
-        reason = hl_xasprintf("%s was not made for %s and its libc (upgraded since?), run 'make ldso'",
+        reason = hl_xasprintf("%s was not made for %s and its libc (upgraded since?); run 'make ldso'",
                               linker, interpreter);
     free(origin);
     free(installed);

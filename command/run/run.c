@@ -41,7 +41,7 @@ static enum hl_reason find_reason_of_driver(struct hl_verdict *verdict, const st
         hl_free_verdict(verdict);
         hl_judge_file(verdict, worker, &file, true, options);
         hl_close_elf(&file);
-        bool is_in_place = verdict->is_made && verdict->best == HL_WAY_PLACE && options->strict == 0;
+        bool is_in_place = verdict->is_made && verdict->best == HL_WAY_IN_PLACE && options->strict == 0;
         reason = is_in_place          ? HL_REASON_IN_PLACE
                  : verdict->has_image ? HL_REASON_DRIVER_CHILD
                                       : HL_REASON_DRIVER;

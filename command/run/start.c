@@ -40,7 +40,7 @@ struct start {
     bool acts, is_strict; /* here: exe= may leave the program out */
     /* The choice: */
     bool is_known;             /* a store knows the program's file */
-    bool is_in_place;          /* the file is kept on huge pages */
+    bool is_in_place;          /* the file is on huge pages in place */
     struct hl_exec_stop *stop; /* the program begins on its image; or NULL */
     bool is_preloaded;         /* libhugeld.so is in LD_PRELOAD */
     bool is_as_it_is;          /* nothing of it is shared, and nothing else may be used */
@@ -81,7 +81,7 @@ static void choose_bare(struct start *start) {
     start->is_known = made != HL_WAY_NOTHING && hl_read_program(program);
     if (!start->is_known || !selects_main(start, program->executable))
         return;
-    start->is_in_place = made == HL_WAY_PLACE;
+    start->is_in_place = made == HL_WAY_IN_PLACE;
     if (made == HL_WAY_IMAGE)
         start_exec_stop(start);
 }
@@ -317,8 +317,8 @@ static bool explain_in_child(const struct start *start) {
     return child > 0 && status == 0;
 }
 
-/* The same as tell, with --children. */
-static int tell_of_children(const struct start *start) {
+/* The same as say_result, with --children. */
+static int say_of_children(const struct start *start) {
     bool is_refused = start->options.strict != 0 && start->reason != HL_MOVED;
     enum hl_reason reason = start->reason;
     if (reason == HL_MOVED && start->pie != NULL && wants_lines(start))
@@ -336,9 +336,9 @@ static int tell_of_children(const struct start *start) {
 }
 
 /* Prints at most one line about a program that does not run as it should; returns the exit code. */
-static int tell(const struct start *start) {
+static int say_result(const struct start *start) {
     if (start->request->run.children)
-        return tell_of_children(start);
+        return say_of_children(start);
     bool names_others = hl_selects_other_objects(start->patterns), verbose = start->options.verbose >= 1;
     bool is_fine = start->reason == HL_MOVED && !start->is_as_it_is;
     if (start->reason != HL_MOVED && start->acts) {
@@ -412,7 +412,7 @@ int hl_start_program(const struct hl_request *request) {
         start.acts = hl_acts_in(&start.options, start.program.path);
         start.is_strict = start.acts && start.options.strict != 0;
         choose(&start);
-        code = tell(&start);
+        code = say_result(&start);
         if (code == 0)
             hl_wait_at_gate(request->gate);
         if (code == 0)

@@ -111,7 +111,7 @@ def test_marked_text_takes_thp(workshop, later, pool, thp, tmp_path, section):
     program = compile_c(HERE / "own-text.c", tmp_path / "marked", *arguments)
     inspected, = helpers.hugeld_json("inspect", program)["files"]
     assert inspected["rewrites"]["section"] == section
-    assert f"(section {section}): text takes thp" in helpers.hugeld("inspect", program).stdout
+    assert f"(section {section}): it gets transparent huge pages" in helpers.hugeld("inspect", program).stdout
     for stdout in without_hugetlb(later, [program, "patch"], GMON_OUT_PREFIX=tmp_path / "gmon"):
         assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
 

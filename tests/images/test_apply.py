@@ -199,14 +199,14 @@ def test_pending_says_why_everywhere(world):
     world.path("/run/metrics").mkdir()
     world.lists("mine", APP)
     said = world.hugeld("apply")
-    assert said.returncode == 3 and "the store has room for" in said.stderr
+    assert said.returncode == 3 and "the store has only" in said.stderr
     trace = ["-e", "trace=madvise,mkdirat", "-o", "/run/trace"]
     again = world.run("strace", "-f", *trace, "/run/bin/hugeld", "apply")
     assert again.returncode == 3 and again.stderr == "" and "madvise" not in world.path("/run/trace").read_text()
     [file] = world.list()
     assert (file["state"], file["reason"], file["way"]) == ("pending", "store-full", None) and "store_size" in file["sentence"]
     listed = world.hugeld("list")
-    assert listed.returncode == 3 and "pending" in listed.stdout and "the store has room for" in listed.stdout
+    assert listed.returncode == 3 and "pending" in listed.stdout and "the store has only" in listed.stdout
     metrics = world.path("/run/metrics/hugeld.prom").read_text()
     assert 'hugeld_pending{reason="store-full"} 1\n' in metrics and "hugeld_enabled 1\n" in metrics
     world.settings(store_size="64M", metrics="/run/metrics/hugeld.prom")

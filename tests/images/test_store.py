@@ -466,7 +466,7 @@ def test_times_that_its_maker_chose(world, tmp_path):
     with disk(world, tmp_path, lambda file, tree: ["mksquashfs", tree, file, "-quiet", "-all-root", "-no-progress"]) as app:
         for any_disk in "no", "yes":
             world.settings(any_disk=any_disk)
-            refused(world.hugeld("enable", app), "does not tell every change")
+            refused(world.hugeld("enable", app), "does not record every change")
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "overlay"])
@@ -486,7 +486,7 @@ def test_file_systems_that_tell_too_little(world, tmp_path, kind):
     world.run("chmod", "755", "/run/fs")
     for any_disk in "no", "yes":
         world.settings(any_disk=any_disk)
-        refused(world.hugeld("enable", "/run/fs/app"), "does not tell every change", "hugeld attach")
+        refused(world.hugeld("enable", "/run/fs/app"), "does not record every change", "hugeld attach")
     assert world.list() == []
 
 
@@ -663,7 +663,7 @@ def test_at_once(world):
 
 def test_full_store(world):
     world.settings(store_size="4M")
-    pending(world.hugeld("enable", APP), APP, "the store has room for", "store_size")
+    pending(world.hugeld("enable", APP), APP, "the store has only", "store_size")
     assert world.left() == [] and [i["reason"] for i in world.list()] == ["store-full"]
     world.settings(store_size="64M")
     world.enable(APP)
@@ -677,7 +677,7 @@ def test_full_store(world):
 def test_memory_limit(world, cgroup):
     limit = cgroup("memory", v2=("memory.max", 12 << 20), v1=("memory.limit_in_bytes", 12 << 20))
     result = helpers.run([*limit, *world.command("/run/bin/hugeld", "enable", APP)])
-    pending(result, "a memory limit", "has room for")
+    pending(result, "a memory limit", "has only")
     assert world.left() == [] and [i["reason"] for i in world.list()] == ["memory"]
 
 
@@ -765,5 +765,5 @@ def test_half_of_a_shared_file_system_is_left(world):
     """Half of XDG_RUNTIME_DIR's file system is left, since others use it, too."""
     give(world, USER)
     world.run("mount", "-t", "tmpfs", "-o", f"mode=0700,uid={USER},gid={USER},huge=always,size=24M", "none", f"/run/user/{USER}")
-    pending(world.hugeld("enable", APP, user=USER), "the store has room for")
+    pending(world.hugeld("enable", APP, user=USER), "the store has only")
     assert world.left(f"/run/user/{USER}/hugeld") == []

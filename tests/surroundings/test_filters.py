@@ -160,7 +160,7 @@ def test_no_copy_in_vain(library, strace, sandbox, confine, pool, thp, tmp_path,
     log = tmp_path / "moved"
     prefix = [*confine("deny=mremap"), "/usr/bin/env", "strace", "-o", log]
     code, _, stderr = Way([], library).run([sandbox, "none"], "main", f"backend={backend},verbose=1", prefix)
-    assert code == 3 and "text stays: the kernel does not let huge pages into its place" in stderr
+    assert code == 3 and "text stays: the kernel refuses to move huge pages to its address" in stderr
     assert not re.search("MADV_HUGEPAGE|MAP_HUGETLB|mremap.*MREMAP_FIXED", log.read_text())
 
 

@@ -22,7 +22,7 @@ struct hl_sampler {
 struct t_sample {
     double ms;
     uint64_t page_bytes;
-    struct hl_sample_place place;
+    struct hl_resolved_sample resolved;
 };
 
 static struct {
@@ -60,8 +60,9 @@ static void t_read(struct hl_sampler *sampler, double ms, void (*handle)(void *,
     t.reads++;
     for (; t.given < t.n && t.sample[t.given].ms <= t.ms; t.given++) {
         const struct t_sample *from = &t.sample[t.given];
-        handle(data, &(struct hl_sample){
-                         .address = t.given, .process = from->place.process, .page_bytes = from->page_bytes});
+        handle(data, &(struct hl_sample){.address = t.given,
+                                         .process = from->resolved.process,
+                                         .page_bytes = from->page_bytes});
     }
 }
 
@@ -73,9 +74,9 @@ static const struct hl_sampler_counts *t_count(struct hl_sampler *sampler) {
 static void t_close(struct hl_sampler *sampler) { t.closed += sampler != NULL; }
 
 static void t_resolve(struct hl_resolver *resolver, const struct hl_sample *sample,
-                      struct hl_sample_place *place) {
+                      struct hl_resolved_sample *resolved) {
     (void)resolver;
-    *place = t.sample[sample->address].place;
+    *resolved = t.sample[sample->address].resolved;
 }
 
 static const struct hl_sample_source t_source = {t_now, t_open, t_read, t_count, t_close, t_resolve};
@@ -86,17 +87,17 @@ static struct stat t_program = {.st_dev = 0xfffff, .st_ino = 77};
 static struct t_sample t_sample_in(const char *file, uint64_t offset, uint64_t page_bytes) {
     return (struct t_sample){
         .page_bytes = page_bytes,
-        .place = {.kind = HL_PLACE_FILE,
-                  .process = T_PID,
-                  .started = 1,
-                  .owner = geteuid(),
-                  .program = {t_program.st_dev, t_program.st_ino},
-                  .program_path = "/bin/program",
-                  .file = {1, (ino_t)file[strlen(file) - 1]},
-                  .path = file,
-                  .offset = offset,
-                  .start = 1 << 30,
-                  .end = (1 << 30) + T_TEXT},
+        .resolved = {.kind = HL_RESOLVED_FILE,
+                     .process = T_PID,
+                     .started = 1,
+                     .owner = geteuid(),
+                     .program = {t_program.st_dev, t_program.st_ino},
+                     .program_path = "/bin/program",
+                     .file = {1, (ino_t)file[strlen(file) - 1]},
+                     .path = file,
+                     .offset = offset,
+                     .start = 1 << 30,
+                     .end = (1 << 30) + T_TEXT},
     };
 }
 
@@ -153,7 +154,7 @@ static void test_pages(void **state) {
     (void)state;
     struct hl_survey survey;
     struct t_sample memory = t_sample_in("/b", 7 * T_HUGE, T_HUGE);
-    memory.place.kind = HL_PLACE_MEMORY;
+    memory.resolved.kind = HL_RESOLVED_MEMORY;
     t_add(t_sample_in("/b", T_HUGE + 8, T_PAGE), 1);
     t_add(t_sample_in("/b", 5 * T_HUGE + 4096, T_HUGE), 4);
     t_add(t_sample_in("/b", 5 * T_HUGE + 8192, T_HUGE), 1);
@@ -194,9 +195,9 @@ static void test_moved_text_of_processes(void **state) {
     struct hl_survey survey;
     for (unsigned i = 0; i < 3; i++) {
         struct t_sample sample = t_sample_in("/a", (100 + i) * T_HUGE + 64, T_HUGE);
-        sample.place.kind = HL_PLACE_MEMORY;
-        sample.place.mapping_offset = (100 + i) * T_HUGE;
-        sample.place.process = T_PID + (int)i;
+        sample.resolved.kind = HL_RESOLVED_MEMORY;
+        sample.resolved.mapping_offset = (100 + i) * T_HUGE;
+        sample.resolved.process = T_PID + (int)i;
         t_add(sample, 2);
     }
     assert_int_equal(t_survey(&survey, 0.01, NULL), 0);
@@ -219,9 +220,9 @@ static void test_many_pages(void **state) {
         unsigned which = t_random(&seed) % 4 == 0;
         uint64_t page = t_random(&seed) % (T_TEXT / T_PAGE);
         struct t_sample sample = t_sample_in("/a", page * T_PAGE, T_PAGE);
-        sample.place.program.inode += which;
-        sample.place.process += (int)which;
-        sample.place.program_path = which ? "/bin/other" : "/bin/program";
+        sample.resolved.program.inode += which;
+        sample.resolved.process += (int)which;
+        sample.resolved.program_path = which ? "/bin/other" : "/bin/program";
         t_add(sample, 1);
         count[which][page]++;
         samples[which]++;
@@ -289,17 +290,17 @@ static void test_of_others(void **state) {
     enum { OTHER_PROGRAM, OTHER_USER, ITSELF, ENDED, REFUSED, REFUSED_OTHER, OTHER_NAMESPACE, ROWS };
     for (unsigned i = 0; i < ROWS; i++) {
         struct t_sample sample = t_sample_in("/a", 0, T_PAGE);
-        struct hl_sample_place *place = &sample.place;
-        place->program.inode += i == OTHER_PROGRAM;
-        place->owner += i == OTHER_USER || i == REFUSED_OTHER;
+        struct hl_resolved_sample *resolved = &sample.resolved;
+        resolved->program.inode += i == OTHER_PROGRAM;
+        resolved->owner += i == OTHER_USER || i == REFUSED_OTHER;
         if (i == ITSELF)
-            place->process = getpid();
+            resolved->process = getpid();
         if (i == ENDED || i == OTHER_NAMESPACE)
-            place->kind = HL_PLACE_ENDED;
+            resolved->kind = HL_RESOLVED_ENDED;
         if (i == REFUSED || i == REFUSED_OTHER)
-            place->kind = HL_PLACE_REFUSED;
+            resolved->kind = HL_RESOLVED_REFUSED;
         if (i == OTHER_NAMESPACE)
-            place->process = 0;
+            resolved->process = 0;
         t_add(sample, 1);
     }
     t_add(t_sample_in("/a", 0, T_PAGE), 1);
@@ -317,7 +318,7 @@ static void test_ended(void **state) {
     struct hl_survey survey;
     struct t_sample sample = t_sample_in("/a", 0, T_PAGE);
     t_add(sample, HL_SAMPLER_HZ);
-    sample.place.started++;
+    sample.resolved.started++;
     t_add(sample, 2 * HL_SAMPLER_HZ);
     assert_int_equal(t_survey(&survey, 10, NULL), 0);
     assert_int_equal(survey.n_programs, 1);
