@@ -43,6 +43,15 @@ def test_modes(targets, plain_output, mode, reason):
         assert target.finish() == plain_output
 
 
+def test_thp_disabled(targets):
+    """Each command says why attach cannot, and what to do instead."""
+    with attaching.running(targets["exec"], "small") as target:
+        attaching.wait_in_call(target.pid)
+        for words in ["attach"], ["status"], ["inspect", "--pid"], ["bench", "--toggle", "--metric", "date +%s", "--pid"]:
+            result = helpers.hugeld(*words, target.pid)
+            assert re.search(r"PR_SET_THP_DISABLE\).*; attach cannot .*; start it with hugeld run", result.stdout + result.stderr), result
+
+
 def test_no_stack(targets, plain_output, root):
     """Its stack may not grow: where its memory ends, or because another mapping is near."""
     with attaching.running(targets["exec"], "futex") as target:
