@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Refused processes, each with its reason, go on as if nothing had been asked; and a process attacks the one that attaches."""
 
+import ctypes
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 
 
 RESTART_SYSCALL = 219  # of x86-64
+PR_SET_THP_DISABLE = 41
 
 
 def refused(target, reason, *prefix, command="attach", words=()):
@@ -50,6 +52,16 @@ def test_thp_disabled(targets):
         for words in ["attach"], ["status"], ["inspect", "--pid"], ["bench", "--toggle", "--metric", "date +%s", "--pid"]:
             result = helpers.hugeld(*words, target.pid)
             assert re.search(r"PR_SET_THP_DISABLE\).*; attach cannot .*; start it with hugeld run", result.stdout + result.stderr), result
+
+
+def test_thp_disabled_in_vain():
+    """Where no huge page would lie inside of the text, that is the reason."""
+    process = helpers.start(["sleep", 60], preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
+    for words in ["attach"], ["status"], ["inspect", "--pid"]:
+        result = helpers.hugeld(*words, process.pid)
+        said = result.stdout + result.stderr
+        assert "no whole huge page lies inside" in said and "PR_SET_THP_DISABLE" not in said, said
+    helpers.end_process(process)
 
 
 def test_no_stack(targets, plain_output, root):
