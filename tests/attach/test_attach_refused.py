@@ -46,22 +46,17 @@ def test_modes(targets, plain_output, mode, reason):
 
 
 def test_thp_disabled(targets):
-    """Each command says why attach cannot, and what to do instead."""
+    """Each command says why attach cannot, and what to do instead; but where no huge page lies inside of the text, that is why."""
     with attaching.running(targets["exec"], "small") as target:
         attaching.wait_in_call(target.pid)
         for words in ["attach"], ["status"], ["inspect", "--pid"], ["bench", "--toggle", "--metric", "date +%s", "--pid"]:
             result = helpers.hugeld(*words, target.pid)
             assert re.search(r"PR_SET_THP_DISABLE\).*; attach cannot .*; start it with hugeld run", result.stdout + result.stderr), result
-
-
-def test_thp_disabled_in_vain():
-    """Where no huge page would lie inside of the text, that is the reason."""
     process = helpers.start(["sleep", 60], preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
-    for words in ["attach"], ["status"], ["inspect", "--pid"]:
-        result = helpers.hugeld(*words, process.pid)
-        said = result.stdout + result.stderr
-        assert "no whole huge page lies inside" in said and "PR_SET_THP_DISABLE" not in said, said
+    results = [helpers.hugeld(*words, process.pid) for words in (["attach"], ["status"], ["inspect", "--pid"])]
     helpers.end_process(process)
+    for said in (result.stdout + result.stderr for result in results):
+        assert "no whole huge page lies inside" in said and "PR_SET_THP_DISABLE" not in said, said
 
 
 def test_no_stack(targets, plain_output, root):
@@ -239,15 +234,6 @@ def test_flags_that_are_not_told(targets, steps, plain_output, tmp_path, root):
         assert target.huge_bytes() == 0 and target.finish() == plain_output
 
 
-def test_filtered(targets, plain_output, root):
-    """Root suspends the filter, which would have killed it."""
-    with attaching.running(targets["exec"], "filtered") as target:
-        attaching.wait_in_call(target.pid)
-        assert attaching.ask("attach", target.pid).returncode == 0
-        assert target.huge_bytes() >= 2 * helpers.HUGE
-        assert target.finish() == plain_output
-
-
 def test_escape(targets, plain_output, root):
     """A process turns a call of hugeld's, for which its filter is suspended, into one of its own; it may come too late."""
     def is_tampered():
@@ -296,21 +282,14 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
             result = helpers.run([*NOBODY, hugeld, command, target.pid])
             assert result.returncode == 0, result.stderr
         assert target.finish() == plain_output
-    with attaching.running(targets["exec"], "filtered", prefix=NOBODY) as target:
-        attaching.wait_in_call(target.pid)
-        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
-        assert result.returncode == 1 and "only root can suspend" in result.stderr
-        assert target.finish() == plain_output
-    with attaching.running(targets["exec"], "futex") as target:
-        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
-        assert result.returncode == 1 and "run hugeld as" in result.stderr
-        assert target.finish() == plain_output
-    with attaching.running(targets["exec"], "privileged", prefix=NOBODY) as target:
-        attaching.wait_in_call(target.pid)
-        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
-        assert result.returncode == 1 and "run hugeld as" in result.stderr
-        assert attaching.ask("attach", target.pid).returncode == 0
-        assert target.finish() == plain_output
+    for mode, prefix, words in [("filtered", NOBODY, "only root can suspend"), ("privileged", NOBODY, "run hugeld as"), ("futex", (), "run hugeld as")]:
+        with attaching.running(targets["exec"], mode, prefix=prefix) as target:
+            attaching.wait_in_call(target.pid)
+            result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+            assert result.returncode == 1 and words in result.stderr, result
+            # Root suspends the filter, which would have killed it.
+            assert attaching.ask("attach", target.pid).returncode == 0 and target.huge_bytes() >= 2 * helpers.HUGE
+            assert target.finish() == plain_output
 
 
 @pytest.fixture
