@@ -225,14 +225,17 @@ static const char *choose_image_line(const struct inspection *inspection) {
 
 static void print_verdict(const struct hl_verdict *verdict) {
     char *words = hl_format_verdict(verdict), *now = hl_describe_now(verdict);
+    char *obstacle =
+        verdict->obstacle != HL_MOVED ? hl_explain_reason(verdict->obstacle, verdict->path) : NULL;
     if (verdict->now != HL_NOW_UNKNOWN)
-        hl_print("  now: %s", now);
+        hl_print("  now: %s%s%s", now, obstacle != NULL ? ": " : "", obstacle != NULL ? obstacle : "");
     if (verdict->now == HL_NOW_UNKNOWN && verdict->best != HL_WAY_NOTHING) {
         char *why = hl_explain_reason(verdict->reason, verdict->path);
         hl_print("  started as it is: %s", why);
         free(why);
     }
     hl_print("  best: %s", words);
+    free(obstacle);
     free(now);
     free(words);
 }

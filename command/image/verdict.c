@@ -419,7 +419,7 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
     verdict->program =
         is_program_here && process->executable != NULL ? hl_xasprintf("%s", process->executable) : NULL;
     verdict->now = hl_find_now(process, loaded, &verdict->now_parts);
-    verdict->obstacle = obstacle;
+    verdict->obstacle = verdict->best != HL_WAY_NOTHING ? obstacle : HL_MOVED;
     verdict->is_gone = loaded->file->stat.st_nlink == 0 || is_elsewhere(loaded);
 }
 

@@ -191,12 +191,11 @@ static int check_address_space(const struct hl_attachment *attachment) {
 static int plan_attach(struct hl_attachment *attachment, enum hl_now now) {
     if (now == HL_NOW_EXECUTED || now == HL_NOW_MOVED)
         return now == HL_NOW_EXECUTED ? HL_REASON_HUGE_ALREADY : HL_REASON_ATTACH_COPY;
-    enum hl_reason obstacle = hl_find_obstacle(&attachment->process);
-    if (obstacle != HL_MOVED)
-        return (int)obstacle;
     int result = plan_pieces(attachment, HL_EDGES_MERGE);
     if (result == HL_REASON_GAP_OCCUPIED)
         result = plan_pieces(attachment, HL_EDGES_SMALL);
+    if (result == 0)
+        result = (int)hl_find_obstacle(&attachment->process);
     if (result == 0)
         hl_claim_own_image(attachment);
     /* A dry run fills no image, and must not promise a move that fails. */

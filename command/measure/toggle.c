@@ -14,6 +14,7 @@
 #include "elf/kernel.h"
 #include "command/inject/attachment.h"
 #include "elf/reason.h"
+#include "command/lib/remedy.h"
 #include "command/lib/subprocess.h"
 
 #include <errno.h>
@@ -65,17 +66,20 @@ static bool set(struct toggle *toggle, bool attach) {
         hl_move_attachment(&attachment);
         reason = attachment.reason;
         hl_free_attachment(&attachment);
-        if (reason == 0 || reason == HL_REASON_HUGE_ALREADY || reason == HL_REASON_ATTACH_DETACHED) {
+        if (reason == 0 || reason == HL_REASON_ATTACH_DETACHED ||
+            (reason == HL_REASON_HUGE_ALREADY && toggle->is_attached)) {
             toggle->is_attached = attach;
             return true;
         }
         nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
     }
-    if (reason < 0)
+    if (reason < 0) {
         hl_say_unreadable(toggle->pid, reason);
-    else
-        hl_warn("%d: its text %s: %s", toggle->pid, attach ? "stays" : "cannot be moved back",
-                hl_reason_sentence((enum hl_reason)reason));
+        return false;
+    }
+    char *why = hl_explain_reason((enum hl_reason)reason, "FILE");
+    hl_warn("%d: its text %s: %s", toggle->pid, attach ? "stays" : "cannot be moved back", why);
+    free(why);
     return false;
 }
 

@@ -8,6 +8,7 @@ import time
 import helpers
 import attaching
 import pytest
+import stores
 from test_json import compare
 
 METRIC = "awk '{{printf \"%d\", $1 / 10000}}' /proc/{}/schedstat"  # processor time: a unit of work takes 10 us of it on any pages
@@ -29,6 +30,15 @@ def test_toggle(targets, plain_output):
         assert all(0.001 < statistics.median(values[side]) < 0.1 for side in values)
         assert target.huge_bytes() == 0
         assert target.finish() == plain_output
+
+
+def test_in_place(tmp_path, root):
+    """Text that is on huge pages of its file has no plain side to be compared with."""
+    with stores.mounted(tmp_path), attaching.running(
+            attaching.compile_target(tmp_path, "target", 6, "-no-pie", "-Wl,-z,noseparate-code"), "doze") as target:
+        helpers.wait_until(lambda: "already" in helpers.hugeld("attach", "--dry-run", target.pid).stdout, what="its huge pages")
+        answer = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "-n", 6, "--seconds", 0.1, "--metric", "date +%s%N")
+        helpers.one_line(answer, 1, "text stays: the page cache has it on huge pages already")
 
 
 @pytest.mark.check_all

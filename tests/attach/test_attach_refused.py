@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Refused processes, each with its reason, go on as if nothing had been asked; and a process attacks the one that attaches."""
 
+import ctypes
 import fcntl
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 
 
 RESTART_SYSCALL = 219  # of x86-64
+PR_SET_THP_DISABLE = 41
 
 
 def refused(target, reason, *prefix, command="attach", words=()):
@@ -41,6 +43,20 @@ def test_modes(targets, plain_output, mode, reason):
         attaching.wait_in_call(target.pid)
         refused(target, reason)
         assert target.finish() == plain_output
+
+
+def test_thp_disabled(targets):
+    """Each command says why attach cannot, and what to do instead; but where no huge page lies inside of the text, that is why."""
+    with attaching.running(targets["exec"], "small") as target:
+        attaching.wait_in_call(target.pid)
+        for words in ["attach"], ["status"], ["inspect", "--pid"], ["bench", "--toggle", "--metric", "date +%s", "--pid"]:
+            result = helpers.hugeld(*words, target.pid)
+            assert re.search(r"PR_SET_THP_DISABLE\).*; attach cannot .*; start it with hugeld run", result.stdout + result.stderr), result
+    process = helpers.start(["sleep", 60], preexec_fn=lambda: ctypes.CDLL(None).prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0))
+    results = [helpers.hugeld(*words, process.pid) for words in (["attach"], ["status"], ["inspect", "--pid"])]
+    helpers.end_process(process)
+    for said in (result.stdout + result.stderr for result in results):
+        assert "no whole huge page lies inside" in said and "PR_SET_THP_DISABLE" not in said, said
 
 
 def test_no_stack(targets, plain_output, root):
@@ -218,15 +234,6 @@ def test_flags_that_are_not_told(targets, steps, plain_output, tmp_path, root):
         assert target.huge_bytes() == 0 and target.finish() == plain_output
 
 
-def test_filtered(targets, plain_output, root):
-    """Root suspends the filter, which would have killed it."""
-    with attaching.running(targets["exec"], "filtered") as target:
-        attaching.wait_in_call(target.pid)
-        assert attaching.ask("attach", target.pid).returncode == 0
-        assert target.huge_bytes() >= 2 * helpers.HUGE
-        assert target.finish() == plain_output
-
-
 def test_escape(targets, plain_output, root):
     """A process turns a call of hugeld's, for which its filter is suspended, into one of its own; it may come too late."""
     def is_tampered():
@@ -275,21 +282,14 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
             result = helpers.run([*NOBODY, hugeld, command, target.pid])
             assert result.returncode == 0, result.stderr
         assert target.finish() == plain_output
-    with attaching.running(targets["exec"], "filtered", prefix=NOBODY) as target:
-        attaching.wait_in_call(target.pid)
-        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
-        assert result.returncode == 1 and "only root can suspend" in result.stderr
-        assert target.finish() == plain_output
-    with attaching.running(targets["exec"], "futex") as target:
-        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
-        assert result.returncode == 1 and "run hugeld as" in result.stderr
-        assert target.finish() == plain_output
-    with attaching.running(targets["exec"], "privileged", prefix=NOBODY) as target:
-        attaching.wait_in_call(target.pid)
-        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
-        assert result.returncode == 1 and "run hugeld as" in result.stderr
-        assert attaching.ask("attach", target.pid).returncode == 0
-        assert target.finish() == plain_output
+    for mode, prefix, words in [("filtered", NOBODY, "only root can suspend"), ("privileged", NOBODY, "run hugeld as"), ("futex", (), "run hugeld as")]:
+        with attaching.running(targets["exec"], mode, prefix=prefix) as target:
+            attaching.wait_in_call(target.pid)
+            result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+            assert result.returncode == 1 and words in result.stderr, result
+            # Root suspends the filter, which would have killed it.
+            assert attaching.ask("attach", target.pid).returncode == 0 and target.huge_bytes() >= 2 * helpers.HUGE
+            assert target.finish() == plain_output
 
 
 @pytest.fixture
