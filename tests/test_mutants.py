@@ -3,14 +3,13 @@
 
 import pathlib
 import shlex
-import subprocess
 import tomllib
 
 import pytest
 
 TOP = pathlib.Path(__file__).resolve().parent.parent
 LISTED = tomllib.loads((TOP / "tests" / "mutants.toml").read_text())
-MUTANTS = [{**mutant, "file": file} for file, found in LISTED.items() for mutant in found]
+MUTANTS = [{**mutant, "name": name, "file": file} for file, found in LISTED.items() for name, mutant in found.items()]
 
 
 def test_names_are_unique():
@@ -22,10 +21,3 @@ def test_is_up_to_date(mutant):
     assert (TOP / mutant["file"]).read_text().count(mutant["old"]) == 1
     words = shlex.split(mutant["test"])
     assert (TOP / words[0]).exists() and words[1:2] in ([], ["-k"])
-
-
-@pytest.mark.parametrize("argument, status, said", [("no such mutant", 2, "no name or file contains"), ("--part=3/2", 2, "invalid part"),
-                                                    ("--help", 0, "--all-tests")])
-def test_arguments(argument, status, said):
-    done = subprocess.run([TOP / "tools" / "mutants", argument], capture_output=True, text=True, timeout=60)
-    assert done.returncode == status and said in done.stdout + done.stderr

@@ -42,26 +42,6 @@ def test_exit_status(script, status):
     assert run("sh", "-c", script).returncode == status
 
 
-def test_command_that_is_not_there():
-    assert run("/nowhere/at-all").returncode == 127
-
-
-def test_standard_input_arrives():
-    assert subprocess.run([WITH_POOL, "2", "--", "cat"], input=b"through", stdout=subprocess.PIPE, timeout=60).stdout == b"through"
-
-
-def test_command_changes_the_pool(previous):
-    """A change that COMMAND makes stays."""
-    assert run("sh", "-c", f"echo {previous + 3} > {SETTING}").returncode == 0
-    assert read_pool() == previous + 1
-    SETTING.write_text(str(previous))
-
-
-def test_nested(previous):
-    inner = f"{WITH_POOL} 5 -- cat {SETTING}; cat {SETTING}"
-    assert list(map(int, run("sh", "-c", inner).stdout.split())) == [previous + 7, previous + 2]
-
-
 def test_side_by_side(previous):
     """Neither waits for the other, and each takes away what it has added."""
     with subprocess.Popen([WITH_POOL, "2", "--", "cat", SETTING, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -88,10 +68,3 @@ def test_killed(previous):
         assert read_pool() == previous + 2
         process.kill()
         os.kill(left_alone, signal.SIGKILL)
-
-
-@pytest.mark.parametrize("arguments", [[], ["x", "--", "true"], ["1", "true"], ["1", "--"], ["-1", "--", "true"]])
-def test_wrong_use(arguments):
-    outcome = subprocess.run([WITH_POOL, *arguments], capture_output=True, text=True, timeout=60)
-    assert outcome.returncode == 2
-    assert outcome.stderr.count("\n") == 1 and "usage" in outcome.stderr

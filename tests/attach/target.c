@@ -492,39 +492,27 @@ static void run_coroutine(void) {
         want(small.canary[i] == 0xa5, "something was written below the stack");
 }
 
-/* In a handler whose stack is an array on the stack that it has interrupted: the memory below is in use. */
-static void run_handler_below(void) {
+/* In a handler whose stack is an array on the stack that it has interrupted: the BYTES below are in use. */
+static void run_handler_above(size_t bytes) {
     char stack[8192] __attribute__((aligned(64)));
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
     struct sigaction action = {.sa_handler = doze_in_handler, .sa_flags = SA_ONSTACK};
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
     sigaction(SIGUSR2, &action, NULL);
-    unsigned char *below = alloca(4096);
-    memset(below, 0xa5, 4096);
+    unsigned char *below = alloca(bytes);
+    memset(below, 0xa5, bytes);
     __asm__ volatile("" : : "r"(below) : "memory");
     raise(SIGUSR2);
-    for (size_t i = 0; i < 4096; i++)
+    for (size_t i = 0; i < bytes; i++)
         want(below[i] == 0xa5, "something was written below the handler's stack");
     alternate.ss_flags = SS_DISABLE;
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
 }
 
-/* The same, where that reaches to the end of the stack. */
-static void run_handler_deep(void) {
-    char stack[8192] __attribute__((aligned(64)));
-    stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction action = {.sa_handler = doze_in_handler, .sa_flags = SA_ONSTACK};
-    want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
-    sigaction(SIGUSR2, &action, NULL);
-    unsigned char *below = alloca(300000);
-    memset(below, 0xa5, 300000);
-    __asm__ volatile("" : : "r"(below) : "memory");
-    raise(SIGUSR2);
-    for (size_t i = 0; i < 300000; i++)
-        want(below[i] == 0xa5, "something was written below the handler's stack");
-    alternate.ss_flags = SS_DISABLE;
-    want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
-}
+static void run_handler_below(void) { run_handler_above(4096); }
+
+/* To the end of the stack. */
+static void run_handler_deep(void) { run_handler_above(300000); }
 
 /* A coroutine, where the first thread's own stack has been used to its end. */
 static void run_coroutine_deep(void) {

@@ -420,21 +420,6 @@ def test_reset_detaches(world):
             helpers.end_process(process)
 
 
-@pytest.mark.xdist_group("locked")
-def test_reset_beside_a_process_that_does_not_answer(world):
-    """The process is named, and all else is reset."""
-    world.enable(APP)
-    process = helpers.start(["sleep", "1000"])
-    try:
-        assert world.run("sh", "-c", f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{process.pid}/maps").returncode == 0
-        result = helpers.run(world.command("timeout", "-s", "KILL", "100", HUGELD, "reset"))
-        said = [line for line in result.stderr.splitlines() if f" {process.pid} " in line]
-        assert result.returncode == 0 and len(said) == 1 and "end it" in said[0], result
-        assert not world.path(SYSTEM).exists()
-    finally:
-        helpers.end_process(process)
-
-
 def test_reset_of_what_is_used(world):
     """The process keeps its pages until it ends, and nothing is left to do then."""
     world.enable(APP)

@@ -25,7 +25,6 @@ FIXED = {"nopie": ["-no-pie"], "static": ["-static", "-no-pie"]}
 # Linux 5.10) puts it.
 ANYWHERE = {"pie": ["-fPIE", "-pie"], "static-pie": ["-fPIE", "-static-pie"]}
 VARIANTS = {**FIXED, **ANYWHERE, "pie-2m": ["-fPIE", "-pie", "-Wl,-z,max-page-size=0x200000"]}
-USER = 54321  # no account has this number
 BLOCK = """
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))
@@ -376,10 +375,10 @@ def left_alone(run, app, why, prefix=(), **more):
 
 
 def test_no_process_for_the_helper(program, library, shared_folder, image_store):
-    """RLIMIT_NPROC, or a full cgroup."""
+    """RLIMIT_NPROC, or a full cgroup.  The user has no other process, since with one execve(2) fails."""
     app = pathlib.Path(shutil.copy(program("static"), shared_folder))
     image_store.add(app)
-    prefix = ["prlimit", "--nproc=0", *helpers.become(USER)]
+    prefix = ["prlimit", "--nproc=0", *helpers.become(100000 + os.getpid())]
     result = helpers.run([*prefix, library.parent / "hugeld", "run", "-o", f"verbose=1,store={image_store.folder}", "--", app])
     assert result.returncode == 3 and f"hugeld: {app}: not at the exec stop: Resource temporarily unavailable" in result.stderr
     app.unlink()

@@ -234,20 +234,3 @@ ls -d /run/hugeld /run/hugeld-units || echo gone
     assert re.search("on: fresh .*/usr/lib/disk/hl-large", said), said
     assert " image, at the exec stop from /run/hugeld/" in said
     assert said.endswith("gone\n"), said
-
-
-def test_upgrade_while_it_runs(debian, large):
-    """dpkg replaces the file of a program that runs from its image: in the system's namespace nothing is mounted over it."""
-    debian.put(large, "/root/large")
-    debian.install("/packages/hugeld.deb")
-    said = debian.do(f"""
-version=1; {LARGE}
-echo 'any_disk = yes' > /etc/hugeld/hugeld.conf
-hugeld enable --way=image /usr/lib/disk/hl-large
-hugeld run -o verbose=2 -- /usr/lib/disk/hl-large 8 &
-until [ "$(readlink /proc/$!/exe)" = /usr/lib/disk/hl-large ]; do sleep 0.1; done
-version=2; {LARGE}
-wait
-echo fine
-""")
-    assert " image, at the exec stop from /run/hugeld/" in said and said.endswith("fine\n"), said

@@ -31,15 +31,14 @@ class Program(typing.NamedTuple):
     work: typing.Callable
     patterns: str  # a user's argument of hugeld run -p
     objects: list  # base names, as shell patterns: each is on huge pages in a process, and in all that have it
-    always: bool  # each has something to move at any load address
 
 
 PROGRAMS = {}
 
 
-def program(patterns, *objects, always=True):
+def program(patterns, *objects):
     def add(work):
-        PROGRAMS[work.__name__] = Program(work, patterns, objects, always)
+        PROGRAMS[work.__name__] = Program(work, patterns, objects)
         return work
 
     return add
@@ -267,59 +266,6 @@ def node(run):
 def clang(run):
     run.write("work.c", "#include <stdio.h>\nint f(int a) { int x = 0; while (a--) x = x * 31 + a; return printf(\"%d\", x); }\n")
     with run.paused([need("clang"), "-O2", "-S", run.folder / "work.c", "-o", "-"]) as process:
-        return said(process)
-
-
-RUBY = """
-puts File.read(ARGV[0])
-words = (0...50000).map { |i| (i * 2654435761 % 4294967296).to_s(36) }
-puts words.sort.each_slice(500).map { |s| s.join.hash.class.name + s.first.gsub(/[aeiou]/, '') }.tally.size
-puts (0...8).map { |n| Thread.new { (1..20000).reduce { |a, b| (a * b + n) % 1000003 } } }.map(&:value).join(',')
-GC.start
-puts Marshal.load(Marshal.dump(words.first(100))).sum(&:size)
-pid = fork { exit!(words.count { |w| w =~ /^[a-m]/ } % 256) }
-Process.wait(pid)
-puts $?.exitstatus
-def deep(n) = deep(n + 1)
-begin
-  deep(0)
-rescue SystemStackError => e
-  puts e.class
-end
-exit 4
-"""
-
-
-@program("main:libruby*", "libruby-*.so.*", always=False)
-def ruby(run):
-    run.write("work.rb", RUBY)
-    gate = make_gate(run)
-    with run.start([need("ruby"), run.folder / "work.rb", gate]) as process:
-        look_at_gate(run, process, gate)
-        return said(process)
-
-
-RUST = """
-use std::collections::BTreeMap;
-fn main() {
-    let mut words: BTreeMap<String, usize> = BTreeMap::new();
-    for i in 0..10000u64 {
-        *words.entry(format!("{:x}", i * 2654435761 % 4294967296)).or_default() += i as usize;
-    }
-    println!("{} {:?}", include_str!("../gate"), words.iter().nth(5000));
-    std::process::exit(6);
-}
-"""
-
-
-@program("main:librustc_driver*:libLLVM*", "cargo", "librustc_driver-*.so", "libLLVM-*.so.*")
-def cargo(run):
-    """The compiler reads the FIFO, and cargo waits for it."""
-    run.write("Cargo.toml", '[package]\nname = "work"\nversion = "1.0.0"\nedition = "2021"\n')
-    run.write("src/main.rs", RUST)
-    gate = make_gate(run)
-    with run.start([need("cargo"), "run", "-q", "--offline"]) as process:
-        look_at_gate(run, process, gate)
         return said(process)
 
 

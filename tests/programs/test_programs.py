@@ -108,7 +108,7 @@ class Run:
                 continue
             wanted = {p: o for p in paths for o in self.program.objects if fnmatch.fnmatch(os.path.basename(p), o)}
             if wanted:
-                pages[pid] = check_plans(pid, sorted(wanted), OPTIONS, always=self.program.always)
+                pages[pid] = check_plans(pid, sorted(wanted), OPTIONS)
                 found.update(wanted.values())
         assert found == set(self.program.objects), f"{found}: the others have no image"
         return pages

@@ -29,12 +29,6 @@ class Missing(Exception):
     """The suite's program is not installed."""
 
 
-def need(*programs):
-    for program in programs:
-        if not shutil.which(program):
-            raise Missing(f"{program} is not installed")
-
-
 def call(argv, **options):
     """Exit status and standard output; errors are written to standard error."""
     options.setdefault("timeout", 3600)
@@ -46,10 +40,6 @@ def call(argv, **options):
     if done.returncode == 127:
         raise AssertionError(f"{argv}: {done.stderr}")
     return done
-
-
-def digest(path):
-    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
 
 
 def said(done):
@@ -140,44 +130,7 @@ def postgres(over, folder, long):
     return "\n".join(lines)
 
 
-# --- compilers ---
-
-
-FUNCTION = """
-__attribute__((noinline)) double f%(i)d(struct s *p, int n) {
-    double r = %(i)d;
-    for (int i = 0; i < n; i++)
-        switch (p->a[i %% 9] & 7) {
-        case %(case)d: r += sqrt(i + %(i)d.5) * p->b; break;
-        case 7: p->a[i %% 9] ^= i << %(shift)d; /* fall through */
-        default: r -= p->a[(i + %(i)d) %% 9];
-        }
-    return r * (n > 1 ? f%(before)d(p, n / 2) : 1);
-}
-"""
-
-
-def large_source(folder, functions):
-    """C with many functions; a name without a folder, which would stand in the object."""
-    text = "#include <math.h>\n#include <stdio.h>\nstruct s { int a[9]; double b; };\n"
-    text += "double f0(struct s *p, int n) { return p->b + n; }\n"
-    for i in range(1, functions):
-        text += FUNCTION % {"i": i, "case": i % 7, "shift": i % 13, "before": i - 1}
-    (folder / "large.c").write_text(text)
-    return "large.c"
-
-
-def gcc(over, folder, long):
-    """Objects of a large file, the same to the last byte."""
-    need("gcc")
-    prefix, source, lines = over(["cc1"]), large_source(folder, 6000 if long else 400), []
-    for level in ("-O0", "-O1", "-O2", "-O3") if long else ("-O0", "-O2"):
-        done = call([*prefix, "gcc", level, "-c", source, "-o", f"large{level}.o"], cwd=folder)
-        lines.append(f"{level}: {done.returncode} {digest(folder / f'large{level}.o')}")
-    return "\n".join(lines)
-
-
-SUITES = {suite.__name__: suite for suite in (python, postgres, gcc)}
+SUITES = {suite.__name__: suite for suite in (python, postgres)}
 
 
 # --- running them ---

@@ -51,13 +51,15 @@ def text_in_huge(on_huge_tmpfs, library, pause_library):
 
 
 def test_huge_already_is_left_alone(pool, builder, text_in_huge):
-    """Its text is on the page cache's huge pages, the reason is given from verbose=2, and the pool keeps its pages."""
+    """Its text is on the page cache's huge pages, the reason is given from verbose=2, and the pool keeps its pages.  strict=on forbids
+    small pages, and these are none."""
     pool(64)
     app = builder.executable("aligned")
     text, huge, taken, stderr = text_in_huge(app, "verbose=2,data=off,segments=text")
     assert taken == 0 and huge >= 0.75 * text - helpers.HUGE, (text, huge)
     assert stderr == f"hugeld: {app.name}: text stays: {REASON}; use backend=hugetlb to move it anyway\n"
-    assert text_in_huge(app, "verbose=1,data=off,segments=text")[2:] == (0, "")
+    for options in "verbose=1", "strict=on":
+        assert text_in_huge(app, f"{options},data=off,segments=text")[2:] == (0, "")
 
 
 def test_read_only_data_stays_with_its_text(pool, builder, text_in_huge):
@@ -66,12 +68,6 @@ def test_read_only_data_stays_with_its_text(pool, builder, text_in_huge):
     _, _, taken, stderr = text_in_huge(app, "verbose=2,data=off")
     assert taken == 0 and {line.split(";")[0] for line in stderr.splitlines()} == {
         f"hugeld: {app.name}: {kind} stays: {REASON}" for kind in ("text", "rodata")}
-
-
-def test_huge_already_is_not_strict(pool, builder, text_in_huge):
-    """strict=on forbids small pages, and these are none."""
-    pool(64)
-    assert text_in_huge(builder.executable("aligned"), "strict=on,data=off,segments=text")[2:] == (0, "")
 
 
 def test_huge_already_moves_when_told(pool, builder, text_in_huge):

@@ -5,8 +5,6 @@ import functools
 import json
 import subprocess
 
-import pytest
-
 import helpers
 from calls import build_calls
 from helpers import hugeld_json
@@ -81,15 +79,6 @@ def test_status(builder, library, pause_library, pool):
     app = builder.executable("nopie")
     with helpers.paused([app], helpers.preload(library, pause_library), app.name) as process:
         compare("status", [hugeld_json("status", process.pid)], {"error", "error.message"})
-
-
-@pytest.mark.parametrize("words", [["apply", "--frob"], ["status"], ["inspect", "--pid=0"], ["bench", "-z"], ["bench", "/none"]],
-                         ids=" ".join)
-def test_errors(words):
-    result = helpers.hugeld(words[0], "--json", *words[1:])
-    answer = json.loads(result.stdout)
-    compare("error", [answer])
-    assert result.returncode != 0 and answer["error"]["message"] in result.stderr + "wrong use", result
 
 
 def test_doctor():

@@ -9,7 +9,6 @@ import pathlib
 import re
 import shutil
 import tempfile
-import time
 
 import pytest
 
@@ -230,37 +229,6 @@ def test_boot_where_the_store_is_locked(program):
         assert helpers.run(["systemctl", "start", "hugeld-boot.service"], timeout=100).returncode != 0
     assert (shown("hugeld-boot.service", "Result"), shown("hugeld-boot.service", "TimeoutStartUSec")) == ("exit-code", "20s")
     helpers.run(["systemctl", "reset-failed", "hugeld-boot.service"])
-
-
-@contextlib.contextmanager
-def clock():
-    """jump(seconds): sets the machine's clock so far from the true time."""
-    began, since = time.time(), time.monotonic()
-    yield lambda seconds: time.clock_settime(time.CLOCK_REALTIME, began + time.monotonic() - since + seconds)
-    time.clock_settime(time.CLOCK_REALTIME, began + time.monotonic() - since)
-
-
-YEAR = 365 * 86400
-
-
-def test_clock_jumps(program):
-    """Between two applies, forward and back: nothing is removed, made anew or tried again.  A file of the future has to wait, and gets its
-    image when that time has come."""
-    before = image_of(program)
-    with clock() as jump:
-        for seconds in YEAR, -YEAR, 0:
-            jump(seconds)
-            answer = helpers.hugeld_json("apply")
-            assert not answer["changed"] and image_of(program) == before, answer
-        jump(YEAR)
-        replace(program)
-        jump(0)
-        result = helpers.hugeld("apply")
-        assert result.returncode == 3 and "its ctime is in the future; fix the clock" in result.stderr, result
-        assert helpers.hugeld("list").returncode == 3
-        jump(YEAR + 60)
-        assert helpers.hugeld("enable", program).returncode == 0
-        assert image_of(program) != before
 
 
 def test_package_removal(program):
