@@ -210,11 +210,16 @@ static enum hl_reason find_reason_of_plan(const struct hl_file_plan *file_plan) 
 }
 
 /* Why the text is on small pages where the object is started as it is. */
-static enum hl_reason find_reason(const struct hl_verdict *verdict, const struct hl_file_plan *file_plan) {
+static enum hl_reason find_reason(const struct judging *judging) {
+    const struct hl_verdict *verdict = judging->verdict;
+    const struct hl_file_plan *file_plan = &judging->file_plan;
+    struct hl_geometry geometry = find_file_geometry(judging);
     enum hl_reason image = verdict->image_reason;
     switch (verdict->best) {
     case HL_WAY_PLACE:
-        return verdict->is_made ? HL_REASON_IN_PLACE : HL_REASON_NOT_IN_PLACE;
+        return !verdict->is_made                             ? HL_REASON_NOT_IN_PLACE
+               : hl_has_huge_text(judging->file, &geometry) ? HL_REASON_IN_PLACE
+                                                            : HL_REASON_PLACE_LOST;
     case HL_WAY_IMAGE:
         return verdict->is_made ? HL_REASON_NOT_STARTED : HL_REASON_NO_IMAGE;
     case HL_WAY_NOTHING:
@@ -263,7 +268,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
-    verdict->reason = find_reason(verdict, &judging.file_plan);
+    verdict->reason = find_reason(&judging);
     if (is_main && faccessat(file->fd, "", X_OK, AT_EMPTY_PATH) != 0 && errno == EACCES) {
         verdict->best = HL_WAY_NOTHING;
         verdict->reason = HL_REASON_NOT_EXECUTABLE;
@@ -449,12 +454,13 @@ static char *describe(const struct hl_verdict *verdict) {
     unsigned long long pages = verdict->pages[verdict->best];
     bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
     char *own = hl_default_store();
+    bool is_there = verdict->is_made && verdict->reason != HL_REASON_PLACE_LOST;
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     free(own);
     if (verdict->best == HL_WAY_NOTHING)
         return hl_xasprintf("leave it as it is: %s", hl_reason_sentence(verdict->reason));
     return hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
-                        verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
+                        is_there ? ", which is there" : "", share / 10, share % 10, pages,
                         hl_plural(pages), costs[verdict->best],
                         needs_store ? " (root can make it, or a user with XDG_RUNTIME_DIR set)" : "");
 }
