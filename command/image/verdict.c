@@ -210,16 +210,11 @@ static enum hl_reason find_reason_of_plan(const struct hl_file_plan *file_plan) 
 }
 
 /* Why the text is on small pages where the object is started as it is. */
-static enum hl_reason find_reason(const struct judging *judging) {
-    const struct hl_verdict *verdict = judging->verdict;
-    const struct hl_file_plan *file_plan = &judging->file_plan;
-    struct hl_geometry geometry = find_file_geometry(judging);
+static enum hl_reason find_reason(const struct hl_verdict *verdict, const struct hl_file_plan *file_plan) {
     enum hl_reason image = verdict->image_reason;
     switch (verdict->best) {
     case HL_WAY_PLACE:
-        return !verdict->is_made                             ? HL_REASON_NOT_IN_PLACE
-               : hl_has_huge_text(judging->file, &geometry) ? HL_REASON_IN_PLACE
-                                                            : HL_REASON_PLACE_LOST;
+        return verdict->is_made ? HL_REASON_IN_PLACE : HL_REASON_NOT_IN_PLACE;
     case HL_WAY_IMAGE:
         return verdict->is_made ? HL_REASON_NOT_STARTED : HL_REASON_NO_IMAGE;
     case HL_WAY_NOTHING:
@@ -268,7 +263,10 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     }
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
-    verdict->reason = find_reason(&judging);
+    verdict->reason = find_reason(verdict, &judging.file_plan);
+    struct hl_geometry geometry = find_file_geometry(&judging);
+    if (verdict->reason == HL_REASON_IN_PLACE && !hl_has_huge_text(file, &geometry))
+        verdict->reason = HL_REASON_PLACE_LOST;
     if (is_main && faccessat(file->fd, "", X_OK, AT_EMPTY_PATH) != 0 && errno == EACCES) {
         verdict->best = HL_WAY_NOTHING;
         verdict->reason = HL_REASON_NOT_EXECUTABLE;
