@@ -61,7 +61,8 @@ struct inspection {
     uint64_t pool_pages;    /* that a private copy takes at the address that takes most */
     struct hl_found_image image;
     struct hl_verdict verdict;
-    char *worker; /* the program that it only starts, as g++ does; or NULL */
+    char *worker;  /* the program that it only starts, as g++ does; or NULL */
+    char *library; /* that has most of its text; or NULL */
     size_t n_parts;
     struct hl_part *part; /* all its segments, by hl_list_parts */
 };
@@ -186,6 +187,7 @@ static json_t *make_answer(const struct inspection *inspection) {
         "pool_pages", (json_int_t)inspection->pool_pages, "verdict", hl_json_verdict(&inspection->verdict),
         "image", make_image(inspection));
     json_object_set_new(json, "worker", hl_json_text(inspection->worker));
+    json_object_set_new(json, "library", hl_json_text(inspection->library));
     if (inspection->has_range)
         json_object_set_new(
             json, "range",
@@ -292,6 +294,8 @@ static void print_answer(const struct inspection *inspection, const json_t *answ
     hl_print_fields(answer, "{path}: {type}, {machine}, {text_bytes:KiB} of text");
     if (inspection->worker != NULL)
         hl_print_fields(answer, "  it only starts {worker}, which does its work: inspect that");
+    if (inspection->library != NULL)
+        hl_print_fields(answer, "  most of its text is in a library: inspect {library}");
     if (is_static(plan->file))
         hl_print("  static: the dynamic linker never runs, so there can be no private copy");
     if (!json_is_null(json_object_get(answer, "rewrites")))
@@ -337,6 +341,16 @@ static char *find_worker(const char *path) {
     return worker;
 }
 
+static char *find_library(const char *path, const struct hl_elf_file *file,
+                          const struct hl_options *options) {
+    struct hl_verdict verdict = {0};
+    if (strcmp(hl_elf_type(file), "dso") == 0 || !hl_judge_larger_library(&verdict, path, file, options))
+        return NULL;
+    char *library = hl_xasprintf("%s", verdict.path);
+    hl_free_verdict(&verdict);
+    return library;
+}
+
 /* Reports FILE at its own address (ET_EXEC), at the kernel's address for it, at an example of all addresses (the range over them is
    printed, too), or as LOADED in a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
@@ -375,10 +389,13 @@ static void report_file(struct request *request, const char *path, const struct 
     it.n_parts = hl_list_parts(&it.part, &plan->object, &plan->plan, &it.options, &plan->geometry);
     if (loaded == NULL)
         it.worker = find_worker(path);
+    if (loaded == NULL && it.worker == NULL && it.verdict.best == HL_WAY_NOTHING)
+        it.library = find_library(path, file, &it.options);
     json_t *answer = make_answer(&it);
     print_answer(&it, answer);
     json_array_append_new(request->files, answer);
     free(it.worker);
+    free(it.library);
     free(it.part);
     hl_free_verdict(&it.verdict);
     free(it.image.path);

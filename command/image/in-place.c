@@ -438,15 +438,16 @@ static const struct {
     const char *word; /* of what only the moment forbids */
     const char *sentence;
 } obstacles[] = {
-    [IN_USE] = {"in-use", "processes map the file, and this kernel makes its text huge only while none does; "
-                          "reboot, or make an image: hugeld enable --way=image"},
+    [IN_USE] = {"in-use",
+                "processes map the file, and this kernel makes its text huge only while none does; "
+                "end them and enable it again, reboot, or make an image: hugeld enable --way=image FILE"},
     [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
-                            "wait until there are fewer, or make an image: hugeld enable --way=image"},
+                            "wait until there are fewer, or make an image: hugeld enable --way=image FILE"},
     [NO_PAGE] =
         {"no-huge-page",
          "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
-    [FILE_SYSTEM] = {NULL,
-                     "its file system keeps files on small pages; make an image: hugeld enable --way=image"},
+    [FILE_SYSTEM] =
+        {NULL, "its file system keeps files on small pages; make an image: hugeld enable --way=image FILE"},
     [MEMORY] =
         {"memory",
          "the machine or a memory limit has too little memory left for it; free memory, or raise the limit"},
@@ -543,7 +544,7 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path) 
                             "map the file; run it there");
     if (has_isolated())
         return hl_xasprintf("processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would "
-                            "wait for these; make an image: hugeld enable --way=image");
+                            "wait for these; make an image: hugeld enable --way=image FILE");
     char *sentence = hl_explain_unsteady(file->fd, true);
     char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false, NULL) : NULL;
     if (problem != NULL)

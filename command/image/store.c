@@ -294,7 +294,7 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size) {
     bool is_made = false;
     if (path == NULL) {
         hl_warn("XDG_RUNTIME_DIR is not set, so there is no folder for a store of your own; log in with "
-                "pam_systemd, or name a folder on tmpfs with --store");
+                "pam_systemd, or name a folder on tmpfs: hugeld apply --list=FILE --store=FOLDER");
         return -ENOENT;
     }
     bool was_lost = hl_is_store_lost(path);

@@ -253,6 +253,9 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     verdict->has_image = is_image_there;
     choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     verdict->reason = find_reason(verdict, &judging.file_plan);
+    struct hl_geometry geometry = find_file_geometry(&judging);
+    if (verdict->reason == HL_REASON_IN_PLACE && !hl_has_huge_text(file, &geometry))
+        verdict->reason = HL_REASON_PLACE_LOST;
     if (is_main && faccessat(file->fd, "", X_OK, AT_EMPTY_PATH) != 0 && errno == EACCES) {
         verdict->best = HL_WAY_NOTHING;
         verdict->reason = HL_REASON_NOT_EXECUTABLE;
@@ -268,10 +271,8 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
     return file_plan.plan.text_bytes;
 }
 
-/* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
-   its text is more than FILE's.  False: there is none, or it is in place already, and there is nothing to free. */
-static bool judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                                 const struct hl_elf_file *file, const struct hl_options *options) {
+bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                             const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_texts libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
@@ -327,7 +328,7 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
         hl_gets_any_address(&last->file, &geometry))
         return HL_REASON_NO_COPY;
     bool is_small = verdict->reason == HL_REASON_TOO_SMALL || verdict->reason == HL_REASON_SPARSE_TEXT;
-    if (is_small && judge_larger_library(&library, last->executable, &last->file, options)) {
+    if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {
         hl_free_verdict(verdict);
         *verdict = library;
         return HL_REASON_TEXT_IN_LIBRARY;
@@ -442,13 +443,14 @@ static char *describe(const struct hl_verdict *verdict) {
     unsigned long long pages = verdict->pages[verdict->best];
     bool is_shared = verdict->best == HL_WAY_IN_PLACE || verdict->best == HL_WAY_IMAGE;
     char *own = hl_default_store();
+    bool is_there = verdict->is_made && verdict->reason != HL_REASON_PLACE_LOST;
     bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     free(own);
     if (verdict->best == HL_WAY_NOTHING)
         return hl_xasprintf("leave it as it is: %s", hl_reason_sentence(verdict->reason));
     return hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
-                        verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
-                        hl_plural(pages), costs[verdict->best],
+                        is_there ? ", which is there" : "", share / 10, share % 10, pages, hl_plural(pages),
+                        costs[verdict->best],
                         needs_store ? " (root can make it, or a user with XDG_RUNTIME_DIR set)" : "");
 }
 

@@ -57,6 +57,11 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
 enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *program, char *const *argv,
                                 const struct hl_options *options);
 
+/* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
+   its text is more than FILE's.  False: there is none, or it is in place already, and there is nothing to free. */
+bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                             const struct hl_elf_file *file, const struct hl_options *options);
+
 /* The same as hl_judge_file for LOADED in PROCESS, after hl_find_loaded, with the present state of its text.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_reason obstacle,

@@ -29,6 +29,7 @@ struct request {
     bool made_folder; /* and nobody else has */
     int code;         /* of the command */
     bool changed;
+    bool is_started; /* the program is one that the named one starts, as g++ does cc1plus */
     json_t *entries;
 };
 
@@ -88,7 +89,7 @@ static bool is_listed(const struct request *request, const char *text) {
 
 /* Where the program at *PATH, which NAME means, only starts another one, *PATH becomes that one's: cc1plus's for g++.  False, after a
    message that says what to name: that is not known, or is a library. */
-static bool follow_driver(const struct request *request, const char *name, char **path) {
+static bool follow_driver(struct request *request, const char *name, char **path) {
     struct hl_program program;
     struct hl_verdict verdict = {0};
     struct hl_options options;
@@ -100,6 +101,7 @@ static bool follow_driver(const struct request *request, const char *name, char 
     if (reason == HL_MOVED && program.is_read &&
         hl_judge_program(&verdict, &program, argv, &options) == HL_REASON_TEXT_IN_LIBRARY)
         reason = HL_REASON_TEXT_IN_LIBRARY;
+    request->is_started = worker != NULL && !program.is_script;
     hl_close_program(&program);
     if (worker != NULL) {
         hl_note("%s: %s does its work", name, worker);
@@ -115,14 +117,13 @@ static bool follow_driver(const struct request *request, const char *name, char 
 }
 
 /* The word of a list for NAME: a path, also of a file that is gone; a program in PATH; a glob.  NULL, after a message. */
-static char *find_word(const struct request *request, const char *name) {
+static char *find_word(struct request *request, const char *name) {
     char path[PATH_MAX];
     char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name),
          *word = NULL;
     if (program == NULL) {
-        hl_warn(
-            "%s: there is no such program in PATH; name a file, or a unit with its suffix, as in %s.service",
-            name, name);
+        hl_warn("%s: there is no such program in PATH; name a file, as in ./%s, or a unit, as in %s.service",
+                name, name, name);
         return NULL;
     }
     if (!follow_driver(request, name, &program)) {
@@ -240,6 +241,7 @@ static void enable_line(struct request *request, const char *text, const char *l
         hl_print("%s: %s%s", text, changed ? "enabled" : "unchanged, it is enabled already",
                  !changed || !has_image(files) ? ""
                  : hl_is_unit(text)            ? "; restart it"
+                 : request->is_started         ? "; start it by hugeld run --children"
                                                : "; start it by hugeld run");
     note_entry(request, text, changed, code, files != NULL ? files : json_array());
     free(source);

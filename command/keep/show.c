@@ -5,6 +5,7 @@
 #include "command/lib/local.h"
 #include "command/lib/elf-file.h"
 #include "command/keep/keep.h"
+#include "command/lib/remedy.h"
 #include "command/lib/process.h"
 
 #include <fcntl.h>
@@ -66,6 +67,8 @@ static const char *find_state(const struct shown *shown, const char *key) {
 static char *find_advice(const struct shown *shown, bool is_known) {
     const struct hl_use *use = shown->use;
     bool is_fine = strcmp(shown->state, "fresh") == 0;
+    if (is_fine && shown->item != NULL && shown->item->is_in_place && shown->item->text_huge_bytes == 0)
+        return hl_explain_reason(HL_REASON_PLACE_LOST, shown->path);
     if (!is_known || !is_fine || use->processes == use->huge)
         return NULL;
     if (shown->item != NULL && shown->item->is_in_place)

@@ -42,7 +42,7 @@ static enum hl_reason find_reason_of_driver(struct hl_verdict *verdict, const st
         hl_judge_file(verdict, worker, &file, true, options);
         hl_close_elf(&file);
         bool is_in_place = verdict->is_made && verdict->best == HL_WAY_IN_PLACE && options->strict == 0;
-        reason = is_in_place          ? HL_REASON_IN_PLACE
+        reason = is_in_place          ? verdict->reason
                  : verdict->has_image ? HL_REASON_DRIVER_CHILD
                                       : HL_REASON_DRIVER;
     }
@@ -53,15 +53,12 @@ static enum hl_reason find_reason_of_driver(struct hl_verdict *verdict, const st
 /* Why nothing of PROGRAM is on huge pages when REQUEST starts it as it is; or that its file is in place.  VERDICT is to be freed. */
 static enum hl_reason find_reason(struct hl_verdict *verdict, const struct request *request,
                                   struct hl_program *program, const struct hl_options *options) {
-    struct hl_geometry geometry = hl_read_geometry();
     enum hl_reason reason = hl_judge_program(verdict, program, request->program, options);
     enum hl_reason of_driver = reason != HL_REASON_TEXT_IN_LIBRARY
                                    ? find_reason_of_driver(verdict, request, program, options)
                                    : HL_MOVED;
     if (of_driver != HL_MOVED)
         return of_driver;
-    if (reason == HL_REASON_IN_PLACE && !hl_has_huge_text(&program->file, &geometry))
-        reason = HL_REASON_PLACE_LOST;
     if (reason != HL_REASON_IN_PLACE && hl_selects_other_objects(hl_find_patterns(request->run.patterns)))
         reason = HL_REASON_NO_LIBRARY_IMAGE;
     return reason;

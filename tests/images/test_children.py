@@ -208,9 +208,10 @@ def test_enable_follows(world, builder, tmp_path):
         (folder / name).chmod(0o755)
     shutil.copy(folder / "app", folder / "cc1plus")
     os.utime(folder / "cc1plus", (1, 1))
-    for name, file in (("g++", "/run/programs/cc1plus"), ("npm", APP)):
+    for name, file, how in (("g++", "/run/programs/cc1plus", "hugeld run --children"), ("npm", APP, "hugeld run")):
         result = world.hugeld("enable", "--way=image", f"/run/programs/{name}")
         assert (result.returncode, result.stderr) == (0, f"hugeld: /run/programs/{name}: {file} does its work\n"), result
+        assert result.stdout.endswith(f"; start it by {how}\n"), result
         assert world.path(local).read_text() == f"{file} way=image\n" and [one["path"] for one in world.list()] == [file]
         result = world.hugeld("disable", f"/run/programs/{name}")
         assert result.returncode == 0 and world.list() == [], result

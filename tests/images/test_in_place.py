@@ -159,6 +159,9 @@ def test_dropped_since(place):
     assert place.run(*strict).returncode == 0
     scatter(place.path(BIG))
     assert huge_bytes(place) == 0
+    assert "has dropped its huge pages since; hugeld apply" in place.run("/run/bin/hugeld", "list").stdout
+    inspected = place.run("/run/bin/hugeld", "inspect", BIG).stdout
+    assert "has dropped its huge pages since; hugeld apply" in inspected and "which is there" not in inspected, inspected
     with running(place) as process:
         assert "has dropped its huge pages since; hugeld apply" in place.run("/run/bin/hugeld", "status", process.pid).stdout
     result = place.run(*strict)

@@ -171,7 +171,8 @@ def test_text_in_a_library(builder, asked):
     library, and only once, with any children of the program.  Which program a shell script starts is not known."""
     arguments, changes, told = ASKED[asked]
     app, _ = builder.with_library("dso")
-    advice = f"started as it is: most of its text is in a library; hugeld enable {app.with_name('libbig.so.1')}, then name it: hugeld run -p"
+    advice = f"started as it is: most of its text is in a library; hugeld enable {app.with_name('libbig.so.1')}, then name it, as in hugeld run -p 'libLLVM*'"
+    assert f"most of its text is in a library: inspect {app.with_name('libbig.so.1')}\n" in helpers.hugeld("inspect", app).stdout
     twice, script = builder.write("twice.sh", f"#!/bin/sh\n{app}\nexec {app}\n"), builder.write("of-env", f"#!/usr/bin/env {app}\n")
     for path in twice, script:
         path.chmod(0o755)
