@@ -189,6 +189,9 @@ enum hl_share_result {
     HL_SHARE_FAILED
 };
 
+/* The outcome's reason where only HL_ADD_ANY_DISK was missing. */
+#define HL_OTHER_DISK "other-disk"
+
 /* How to add. */
 enum {
     HL_ADD_DRY = 2,        /* up to the first write; then OUTCOME is what is expected */

@@ -455,8 +455,11 @@ def test_another_disk(world, tmp_path):
         world.path("/run/disk").chmod(0o755)
         refused(world.hugeld("enable", app), "another file system than the machine's / and /usr", "any_disk = yes")
         assert world.list() == []
+        assert json.loads(world.hugeld("inspect", "--json", app).stdout)["files"][0]["verdict"]["way"] == "image"
+        world.lists("mine", app)
+        assert world.hugeld("apply").returncode == 1
         world.settings(any_disk="yes")
-        world.enable(app)
+        assert world.hugeld("apply").returncode == 0  # at once, since the reason is gone
         assert [image["path"] for image in world.list()] == [app]
 
 
