@@ -189,8 +189,7 @@ enum hl_share_result {
     HL_SHARE_FAILED
 };
 
-/* The outcome's reason where only HL_ADD_ANY_DISK was missing. */
-#define HL_OTHER_DISK "other-disk"
+#define HL_OTHER_DISK "other-disk" /* the outcome's reason where only HL_ADD_ANY_DISK was missing */
 
 /* How to add. */
 enum {
