@@ -123,6 +123,8 @@ static bool check_file(struct job *job) {
     if (!has_store(job) && !(job->flags & HL_ADD_IN_PLACE))
         return true;
     char *sentence = hl_explain_unsteady(file->fd, job->flags & HL_ADD_ANY_DISK);
+    if (sentence != NULL && !(job->flags & HL_ADD_ANY_DISK))
+        job->outcome->reason = HL_OTHER_DISK;
     /* Of a file that is only put in place, the store shows nothing but the path. */
     if (sentence == NULL && job->store->for_all && !(job->flags & HL_ADD_IN_PLACE))
         sentence = hl_explain_private(file->fd, job->outcome->path, &unknown);
@@ -547,9 +549,11 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
         return;
     bool covers = note_coverage(&job);
     result = hl_plan_image(&job.image, file, &store->geometry);
-    if (result > 0)
+    if (result > 0) {
         refuse(&job, (enum hl_reason)result);
-    else if (result < 0)
+        if (outcome->not_in_place != NULL)
+            hl_append(&outcome->sentence, "; nor in place: %s", outcome->not_in_place);
+    } else if (result < 0)
         fail_to_write(&job, result);
     else if (!covers)
         refuse(&job, HL_REASON_IMAGE_USELESS);

@@ -92,11 +92,10 @@ char *hl_explain_unsteady(int file, bool any_disk) {
             "hugeld attach, which compares all bytes");
     if (any_disk || is_pinned(file))
         return NULL;
-    return hl_xasprintf("it lies on another file system than the machine's / and /usr, and a disk that is "
-                        "mounted there later "
-                        "could hold another file with the same numbers; accept that: any_disk = yes in "
-                        "/etc/hugeld/hugeld.conf, "
-                        "or hugeld apply --any-disk");
+    return hl_xasprintf("it lies on another file system than the machine's / and /usr%s, and a disk that is "
+                        "mounted there later could hold another file with the same numbers; accept that: "
+                        "any_disk = yes in /etc/hugeld/hugeld.conf, or with --list the option --any-disk",
+                        hl_is_outermost() ? "" : ", or this cannot be seen from inside a container");
 }
 
 /* --- users --- */

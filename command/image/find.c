@@ -103,7 +103,7 @@ static enum hl_reason check_image(const struct hl_file_plan *file_plan, int imag
     return result == 0 && hl_is_noexec(image) ? HL_REASON_STORE_NOEXEC : (enum hl_reason)result;
 }
 
-/* Whether `hugeld apply` would take FILE into the store that this user fills, and the settings or --any-disk accept its disk. */
+/* Whether `hugeld apply` would take FILE into the store that this user fills, perhaps with any_disk, of which enable tells. */
 static bool is_eligible(const struct hl_elf_file *file, const struct hl_options *options) {
     char *store = hl_choose_store(options), *path = hl_find_file_path(file->fd);
     char *problem = path != NULL ? hl_explain_unsteady(file->fd, true) : hl_xasprintf("%s", "");

@@ -189,6 +189,8 @@ enum hl_share_result {
     HL_SHARE_FAILED
 };
 
+#define HL_OTHER_DISK "other-disk" /* the outcome's reason where only HL_ADD_ANY_DISK was missing */
+
 /* How to add. */
 enum {
     HL_ADD_DRY = 2,        /* up to the first write; then OUTCOME is what is expected */

@@ -153,9 +153,8 @@ static void prepare_memory(struct request *request) {
     uint64_t limit = 0, bytes = hl_sum_own_images(all);
     int result = hl_check_own_images(all, &limit);
     if (bytes > 0)
-        hl_print("%zu cop%s of text %s %" PRIu64 " MiB of memory; up to %" PRIu64 " MiB may be taken",
-                 all->n_own, all->n_own == 1 ? "y" : "ies", all->dry_run ? "would take" : "take", bytes >> 20,
-                 limit >> 20);
+        hl_print("copies of text (%zu) %s %" PRIu64 " MiB of memory; up to %" PRIu64 " MiB may be taken",
+                 all->n_own, all->dry_run ? "would take" : "take", bytes >> 20, limit >> 20);
     for (size_t i = 0; i < request->pids.n && result == 0 && !all->dry_run; i++) {
         hl_show_progress(1000, "%zu of %zu processes filled", i, request->pids.n);
         if (!hl_fill_own_image(&request->attachment[i]))

@@ -277,11 +277,11 @@ static void apply_file(struct hl_apply *apply, const struct hl_wanted *wanted) {
     clock_gettime(CLOCK_BOOTTIME, &now); /* no one sets this clock */
     hl_set_image_key(&key, &wanted->state);
     struct hl_record *record = hl_add_record(&apply->records, wanted->path);
-    struct hl_present present = {.uptime = (double)now.tv_sec,
-                                 .is_same =
-                                     strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
-                                 .is_named = wanted->is_named,
-                                 .is_wanted = apply->retries};
+    struct hl_present present = {
+        .uptime = (double)now.tv_sec,
+        .is_same = strcmp(record->key, key.at) == 0 && record->asked == wanted->entry->way,
+        .is_named = wanted->is_named,
+        .is_wanted = apply->retries || (apply->any_disk && strcmp(record->reason, HL_OTHER_DISK) == 0)};
     if (record->unnamed > 0)
         apply->records.changed = true;
     record->unnamed = 0;

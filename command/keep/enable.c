@@ -232,8 +232,13 @@ static void enable_line(struct request *request, const char *text, const char *l
         if (is_there || change_list(request, line, NULL, &added))
             code = apply_entry(request, text, NULL, &files);
     }
-    if (code == HL_EXIT_NO && added)
-        change_list(request, is_local(source) ? before : NULL, is_local(source) ? NULL : text, &back);
+    if (code == HL_EXIT_NO && added &&
+        change_list(request, is_local(source) ? before : NULL, is_local(source) ? NULL : text, &back) &&
+        before != NULL) {
+        json_t *again = NULL; /* what the other way had removed */
+        apply_entry(request, text, NULL, &again);
+        json_decref(again);
+    }
     if (code == HL_EXIT_NO && unmasked)
         change_list(request, mask, NULL, &back);
     bool changed = (added || unmasked) && code != HL_EXIT_NO;

@@ -152,9 +152,11 @@ static bool unmount_store(void) {
         result = remove_store_folder(was_there);
     if (result != 0)
         hl_warn(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
-    else if (was_there)
-        hl_print(HL_SYSTEM_STORE ": unmounted%s",
-                 is_busy ? "; processes that run from its images keep these until they end" : "");
+    else
+        hl_print(HL_SYSTEM_STORE ": %s",
+                 !was_there ? "there is no store"
+                 : is_busy  ? "unmounted; processes that run from its images keep these until they end"
+                            : "unmounted");
     return result == 0;
 }
 

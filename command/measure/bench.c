@@ -380,8 +380,8 @@ static void find_input(struct hl_subject *subject) {
 int hl_measure_program(int argc, char **argv) {
     static const struct hl_command command = {
         "bench",
-        "Runs PROGRAM in turns as it is and as 'hugeld run' with these options does, and says whether that "
-        "is faster.\v"
+        "Runs PROGRAM, which must end by itself, in turns as it is and as 'hugeld run' with these options "
+        "does, and says whether that is faster.  For a server there is --pid.\v"
         "Where there is no image, one is made for the measurement.  Its standard input is read anew for each "
         "run if it is a file, and is empty otherwise; its output is compared, not shown.  Exit status: 0 "
         "when "

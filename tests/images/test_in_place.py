@@ -361,6 +361,12 @@ def test_user_namespace(place):
     apply = ["apply", "--any-disk", "--list=/run/own.list"]  # process 1's / is not seen from there
     refused_untouched(place, "root, outside of containers", prefix=["unshare", "-Urm"], arguments=[*apply, "--store=/dev/shm/mine"])
     refused_untouched(place, "root, outside of containers", prefix=["unshare", "-pf", "--mount-proc"], arguments=apply)
+    # What can have no image either names both reasons.
+    place.path("/run/own.list").write_text(f"{BIG}\n")
+    with open(place.path(BIG), "ab") as file:
+        file.write(b"PK")
+    refused_untouched(place, "nor in place: only root, outside", prefix=["unshare", "-pf", "--mount-proc"], arguments=apply)
+    place.path("/run/own.list").write_text(f"{BIG} way=in-place\n")
     # Processes may be hidden from it.
     refused_untouched(place, "root, outside of containers", prefix=["setpriv", "--bounding-set", "-sys_ptrace"], arguments=apply)
 

@@ -454,9 +454,12 @@ def test_another_disk(world, tmp_path):
     with disk(world, tmp_path, make) as app:
         world.path("/run/disk").chmod(0o755)
         refused(world.hugeld("enable", app), "another file system than the machine's / and /usr", "any_disk = yes")
-        assert world.list() == [] and "best: an image" in world.hugeld("inspect", app).stdout  # as bench makes for itself
+        assert world.list() == []
+        assert json.loads(world.hugeld("inspect", "--json", app).stdout)["files"][0]["verdict"]["way"] == "image"
+        world.lists("mine", app)
+        assert world.hugeld("apply").returncode == 1
         world.settings(any_disk="yes")
-        world.enable(app)
+        assert world.hugeld("apply").returncode == 0  # at once, since the reason is gone
         assert [image["path"] for image in world.list()] == [app]
 
 
