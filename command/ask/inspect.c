@@ -338,7 +338,8 @@ static char *find_worker(const char *path) {
     return worker;
 }
 
-static char *find_library(const char *path, const struct hl_elf_file *file, const struct hl_options *options) {
+static char *find_library(const char *path, const struct hl_elf_file *file,
+                          const struct hl_options *options) {
     struct hl_verdict verdict = {0};
     if (strcmp(hl_elf_type(file), "dso") == 0 || !hl_judge_larger_library(&verdict, path, file, options))
         return NULL;

@@ -441,15 +441,16 @@ static const struct {
     const char *word; /* of what only the moment forbids */
     const char *sentence;
 } obstacles[] = {
-    [IN_USE] = {"in-use", "processes map the file, and this kernel makes its text huge only while none does; "
-                          "end them and enable it again, reboot, or make an image: hugeld enable --way=image FILE"},
+    [IN_USE] = {"in-use",
+                "processes map the file, and this kernel makes its text huge only while none does; "
+                "end them and enable it again, reboot, or make an image: hugeld enable --way=image FILE"},
     [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
                             "wait until there are fewer, or make an image: hugeld enable --way=image FILE"},
     [NO_PAGE] =
         {"no-huge-page",
          "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
-    [FILE_SYSTEM] = {NULL,
-                     "its file system keeps files on small pages; make an image: hugeld enable --way=image FILE"},
+    [FILE_SYSTEM] =
+        {NULL, "its file system keeps files on small pages; make an image: hugeld enable --way=image FILE"},
     [MEMORY] = {"memory",
                 "the machine or a memory limit has no room for it; free memory, or raise the limit"},
     [UNKNOWN] = {"unknown", "which processes map the file cannot be read, or takes too long; run hugeld as "

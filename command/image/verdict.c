@@ -458,8 +458,8 @@ static char *describe(const struct hl_verdict *verdict) {
     if (verdict->best == HL_WAY_NOTHING)
         return hl_xasprintf("leave it as it is: %s", hl_reason_sentence(verdict->reason));
     return hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
-                        is_there ? ", which is there" : "", share / 10, share % 10, pages,
-                        hl_plural(pages), costs[verdict->best],
+                        is_there ? ", which is there" : "", share / 10, share % 10, pages, hl_plural(pages),
+                        costs[verdict->best],
                         needs_store ? " (root can make it, or a user with XDG_RUNTIME_DIR set)" : "");
 }
 

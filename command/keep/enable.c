@@ -122,9 +122,8 @@ static char *find_word(struct request *request, const char *name) {
     char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name),
          *word = NULL;
     if (program == NULL) {
-        hl_warn(
-            "%s: there is no such program in PATH; name a file, as in ./%s, or a unit, as in %s.service",
-            name, name, name);
+        hl_warn("%s: there is no such program in PATH; name a file, as in ./%s, or a unit, as in %s.service",
+                name, name, name);
         return NULL;
     }
     if (!follow_driver(request, name, &program)) {

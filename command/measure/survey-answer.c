@@ -55,14 +55,14 @@ static void print_row(const json_t *program) {
 
 /* Says which of the two is large that make translations miss. */
 static void print_misses(const struct hl_surveyed *program, const json_t *json) {
-    char *line = hl_xasprintf("{path}: executes %s pages of text (likely {likely_hot_bytes:KiB} of "
-                              "{text_bytes:KiB} on small ones), %s",
-                              hl_has_many_pages(program) ? "many" : "some",
-                              program->frames == 0 ? geteuid() == 0 ? "in unknown frames of memory"
-                                                   : "in unknown frames of memory (run hugeld as root)"
-                              : hl_has_many_frames(program)
-                                  ? "scattered over {frames} frames of 2 MiB of memory"
-                                  : "which lie together in {frames} frames of 2 MiB of memory");
+    char *line = hl_xasprintf(
+        "{path}: executes %s pages of text (likely {likely_hot_bytes:KiB} of "
+        "{text_bytes:KiB} on small ones), %s",
+        hl_has_many_pages(program) ? "many" : "some",
+        program->frames == 0          ? geteuid() == 0 ? "in unknown frames of memory"
+                                                       : "in unknown frames of memory (run hugeld as root)"
+        : hl_has_many_frames(program) ? "scattered over {frames} frames of 2 MiB of memory"
+                                      : "which lie together in {frames} frames of 2 MiB of memory");
     hl_print_fields(json, line);
     free(line);
 }

@@ -29,8 +29,7 @@ struct hl_run {
          HL_OPTIONS(type, run.options)},                                                                     \
         {"via", 'l', "auto|preload|ldso", "auto: at the exec stop if it has an image, else preload",         \
          HL_CHOICE(type, run.via, hl_via_names)},                                                            \
-        {"copy", 0, NULL, "Make private copies of what is not shared",                                       \
-         HL_SWITCH(type, run.copies)},                                                                       \
+        {"copy", 0, NULL, "Make private copies of what is not shared", HL_SWITCH(type, run.copies)},         \
         {"children", 0, NULL,                                                                                \
          "Also serve what PROGRAM starts, from images: executables that are no PIE, and libraries that -p "  \
          "names",                                                                                            \
