@@ -162,13 +162,13 @@ def test_memory_is_said_before(targets, plain_output):
         pids = [target.pid for target in several]
         before = [target.layout() for target in several]
         would = succeed(attach("--dry-run", *pids))
-        copies, mib = map(int, re.match(r"(\d) cop(?:y|ies) of text would take (\d+) MiB of memory", would).groups())
+        copies, mib = map(int, re.match(r"copies of text \((\d)\) would take (\d+) MiB of memory", would).groups())
         assert mib >= 4 * copies and [target.layout() for target in several] == before
         result = helpers.hugeld("attach", f"--memory={mib - 1}", *pids)
         assert result.returncode == 1 and result.stderr.count("would take too much of the free memory") == 3, result
         assert [target.layout() for target in several] == before
         said = succeed(attach(f"--memory={mib}", *pids))
-        assert said.startswith(f"{copies} cop") and f" {mib} MiB of memory" in said.splitlines()[0]
+        assert said.startswith(f"copies of text ({copies}) take") and f" {mib} MiB of memory" in said.splitlines()[0]
         assert all(target.huge_bytes() > 0 for target in several)
         assert all(target.finish() == plain_output for target in several)
 
