@@ -2,6 +2,7 @@
 """Counts the huge pages of the pool, and those that free memory would make."""
 
 import contextlib
+import fcntl
 import pathlib
 
 from helpers import HUGE
@@ -49,9 +50,21 @@ def put_memory_together():
         compact_memory()
 
 
+DROP = pathlib.Path("/proc/sys/vm/drop_caches")
+
+
+@contextlib.contextmanager
+def file_pages_stay():
+    """Meanwhile no other run of tests on this machine drops the pages of files."""
+    with open(DROP, "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        yield
+
+
 def drop_file_pages():
     """Drops clean pages, where this user may, and puts free memory together then: where memory is full of files' pages, putting
     it together does not help."""
-    with contextlib.suppress(OSError):
-        pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
+    with contextlib.suppress(OSError), open(DROP, "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write("1")
     compact_memory()

@@ -18,6 +18,7 @@ import pytest
 
 import helpers
 from calls import build_calls
+from hugepages import file_pages_stay
 from pagecache import evict, scatter
 from pressure import CALM, waiting
 from smaps import read_smaps
@@ -92,9 +93,10 @@ def place(world, big):
     if os.path.exists("/proc/pressure"):
         cover(world, "/proc/pressure/io", CALM, "io")
         cover(world, "/proc/pressure/memory", CALM, "memory")
-    scatter(world.path(BIG))
-    assert huge_bytes(world) == 0, "a file that was read page by page is on huge pages"
-    return world
+    with file_pages_stay():
+        scatter(world.path(BIG))
+        assert huge_bytes(world) == 0, "a file that was read page by page is on huge pages"
+        yield world
 
 
 def add(world, *arguments):

@@ -14,6 +14,7 @@ import pytest
 
 import helpers
 from helpers import hugeld
+from hugepages import file_pages_stay
 from stores import make_images
 
 FILL = '__asm__(".text\\n.fill {} << 10, 1, 0x90\\n");\n#include <unistd.h>\nint main(void) {{ char c; return read(0, &c, 1) != 0; }}\n'
@@ -170,7 +171,8 @@ def place(root):
     """A folder that no other user can change."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="walk-", dir="/var/tmp"))
     folder.chmod(0o755)
-    yield folder
+    with file_pages_stay():
+        yield folder
     if (folder / "mounted").is_mount():
         subprocess.run(["umount", "-l", folder / "mounted"], check=True)
     shutil.rmtree(folder)
