@@ -149,7 +149,6 @@ static struct image *new_loaded(struct image **memory) {
     return image;
 }
 
-/* Tables in moved memory are not read from the file, wherever they begin. */
 /* Without a table of symbols, and without sections. */
 static void test_no_symbols(void **state) {
     (void)state;
@@ -162,6 +161,7 @@ static void test_no_symbols(void **state) {
     assert_map(image, "");
 }
 
+/* Tables in moved memory are not read from the file, wherever they begin. */
 static void test_moved_tables(void **state) {
     (void)state;
     for (size_t from = offsetof(struct image, symbol); from < offsetof(struct image, strings) + 33; from++) {
