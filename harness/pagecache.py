@@ -24,7 +24,6 @@ FITS = {
     "contiguous": lambda layout: layout.pages_per_folio < 2 and layout.adjacent > 0.7 and layout.pages > 16 * layout.frames,
 }
 STATES = ("scattered", "large")  # of short programs
-PLAIN_STATES = ("found", "large", "contiguous")  # as after a boot, read in order, and single pages that lie together
 SAME = 1.25  # A file lies as before if its folios, and its frames, are at most so many times more or fewer.
 
 # PAGES: cached; ADJACENT: the part of them whose next page is in the next frame; FRAMES: of 2 MiB, and FEWEST if all lay together.
