@@ -100,64 +100,25 @@ static void test_empty_pool(void **state) {
     t_remove_tree(&tree);
 }
 
-/* Only the pages of nodes that the cpuset allows count. */
-static void test_nodes(void **state) {
-    (void)state;
-    static const struct {
-        const char *online, *allowed;
-        unsigned n;
-        struct node node[8];
-        unsigned available;
-    } row[] = {
-        {"0-1\n", "0-1", 2, {{0, 10, 7, 0}, {1, 10, 5, 0}}, 12},
-        {"0-1\n", "1", 2, {{0, 10, 7, 0}, {1, 10, 5, 0}}, 5},
-        {"0-1\n", "0", 2, {{0, 10, 7, 0}, {1, 10, 5, 0}}, 7},
-        {"0-1\n", "1", 2, {{0, 10, 7, 0}, {1, 10, 0, 0}}, 0},
-        {"0,2-3,17\n", "2-17", 4, {{0, 9, 1, 0}, {2, 9, 2, 0}, {3, 9, 4, 0}, {17, 9, 8, 0}}, 14},
-        {"0,2-3,17\n", "0,3", 4, {{0, 9, 1, 0}, {2, 9, 2, 0}, {3, 9, 4, 0}, {17, 9, 8, 0}}, 5},
-    };
-    for (unsigned i = 0; i < T_COUNT(row); i++) {
-        struct t_tree tree;
-        struct hl_pool pool;
-        uint64_t total = 0, free_pages = 0;
-        t_make_tree(&tree);
-        for (unsigned j = 0; j < row[i].n; j++) {
-            total += row[i].node[j].total;
-            free_pages += row[i].node[j].free;
-        }
-        write_machine(&tree, (uint64_t[]){total, free_pages, 0, 0, 0});
-        write_nodes(&tree, row[i].node, row[i].n, row[i].online, row[i].allowed);
-        read_pool(&pool, &tree);
-        assert_int_equal(pool.n_nodes, row[i].n);
-        for (unsigned j = 0; j < row[i].n; j++) {
-            assert_int_equal(pool.node[j].node, row[i].node[j].number);
-            assert_int_equal(pool.node[j].free_pages, row[i].node[j].free);
-        }
-        if (hl_pool_available(&pool, 0) != row[i].available)
-            fail_msg("row %u: %ju available", i, (uintmax_t)hl_pool_available(&pool, 0));
-        t_remove_tree(&tree);
-    }
-}
-
-static void bind_to_1_and_3(struct hl_placement *placement) {
+static void bind_to_2_and_17(struct hl_placement *placement) {
     memset(&placement->bound, 0, sizeof placement->bound);
     placement->binds = true;
-    placement->bound.bits[0] = 1u << 1 | 1u << 3;
+    placement->bound.bits[0] = 1u << 2 | 1u << 17;
 }
 
-static void local_on_3(struct hl_placement *placement) {
+static void local_on_17(struct hl_placement *placement) {
+    placement->numa = HL_NUMA_LOCAL;
+    placement->local_node = 17;
+}
+
+static void local_on_3_bound(struct hl_placement *placement) {
+    bind_to_2_and_17(placement);
     placement->numa = HL_NUMA_LOCAL;
     placement->local_node = 3;
 }
 
-static void local_on_2_bound(struct hl_placement *placement) {
-    bind_to_1_and_3(placement);
-    placement->numa = HL_NUMA_LOCAL;
-    placement->local_node = 2;
-}
-
 static void interleave_bound(struct hl_placement *placement) {
-    bind_to_1_and_3(placement);
+    bind_to_2_and_17(placement);
     placement->numa = HL_NUMA_INTERLEAVE;
 }
 
@@ -171,35 +132,41 @@ static void local_on_1000(struct hl_placement *placement) {
 #define POLICY HL_NODE_NOT_IN_POLICY
 #define LOCAL HL_NODE_NOT_LOCAL
 
-/* The memory policy and numa= take nodes away from those of the cpuset. */
-static void test_policy(void **state) {
+/* Only the pages of nodes that the cpuset allows count; the memory policy and numa= take nodes away from these. */
+static void test_nodes(void **state) {
     (void)state;
+    static const struct node node[] = {{0, 5, 1, 0}, {2, 5, 2, 0}, {3, 5, 4, 0}, {17, 5, 8, 0}};
     static const struct {
         const char *allowed;
         void (*change)(struct hl_placement *);
         enum hl_node_use use[4];
         unsigned available;
     } row[] = {
-        {"0-3", NULL, {OK, OK, OK, OK}, 15},
-        {"0-3", bind_to_1_and_3, {POLICY, OK, POLICY, OK}, 10},
-        {"0-2", bind_to_1_and_3, {POLICY, OK, POLICY, CPUSET}, 2},
-        {"0-3", local_on_3, {LOCAL, LOCAL, LOCAL, OK}, 8},
-        {"0-2", local_on_3, {LOCAL, LOCAL, LOCAL, CPUSET}, 0},
-        {"0-3", local_on_2_bound, {POLICY, LOCAL, POLICY, LOCAL}, 0},
-        {"0-3", interleave_bound, {POLICY, OK, POLICY, OK}, 10},
-        {"0-3", local_on_1000, {LOCAL, LOCAL, LOCAL, LOCAL}, 0},
+        {"0-17", NULL, {OK, OK, OK, OK}, 15},
+        {"2-17", NULL, {CPUSET, OK, OK, OK}, 14},
+        {"0,3", NULL, {OK, CPUSET, OK, CPUSET}, 5},
+        {"0-17", bind_to_2_and_17, {POLICY, OK, POLICY, OK}, 10},
+        {"0-3", bind_to_2_and_17, {POLICY, OK, POLICY, CPUSET}, 2},
+        {"0-17", local_on_17, {LOCAL, LOCAL, LOCAL, OK}, 8},
+        {"0-3", local_on_17, {LOCAL, LOCAL, LOCAL, CPUSET}, 0},
+        {"0-17", local_on_3_bound, {POLICY, LOCAL, POLICY, LOCAL}, 0},
+        {"0-17", interleave_bound, {POLICY, OK, POLICY, OK}, 10},
+        {"0-17", local_on_1000, {LOCAL, LOCAL, LOCAL, LOCAL}, 0},
     };
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct t_tree tree;
         struct hl_pool pool;
         t_make_tree(&tree);
         write_machine(&tree, (uint64_t[]){20, 15, 0, 0, 0});
-        write_nodes(&tree, (struct node[]){{0, 5, 1, 0}, {1, 5, 2, 0}, {2, 5, 4, 0}, {3, 5, 8, 0}}, 4,
-                    "0-3\n", row[i].allowed);
+        write_nodes(&tree, node, 4, "0,2-3,17\n", row[i].allowed);
         read_placed(&pool, &tree, row[i].change);
-        for (unsigned j = 0; j < 4; j++)
+        assert_int_equal(pool.n_nodes, 4);
+        for (unsigned j = 0; j < 4; j++) {
+            assert_int_equal(pool.node[j].node, node[j].number);
+            assert_int_equal(pool.node[j].free_pages, node[j].free);
             if (pool.node[j].use != row[i].use[j])
                 fail_msg("row %u: node %u is %s", i, j, hl_node_use_name(pool.node[j].use));
+        }
         assert_int_equal(hl_pool_available(&pool, 0), row[i].available);
         t_remove_tree(&tree);
     }
@@ -416,11 +383,15 @@ static void test_fit(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_node),      cmocka_unit_test(test_empty_pool),
-        cmocka_unit_test(test_nodes),         cmocka_unit_test(test_policy),
-        cmocka_unit_test(test_own_policy),    cmocka_unit_test(test_place_memory),
-        cmocka_unit_test(test_missing_files), cmocka_unit_test(test_hostile_contents),
-        cmocka_unit_test(test_geometry),      cmocka_unit_test(test_fit),
+        cmocka_unit_test(test_one_node),
+        cmocka_unit_test(test_empty_pool),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_own_policy),
+        cmocka_unit_test(test_place_memory),
+        cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_hostile_contents),
+        cmocka_unit_test(test_geometry),
+        cmocka_unit_test(test_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
