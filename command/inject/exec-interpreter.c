@@ -86,7 +86,7 @@ static int begin_there(const struct hl_exec_plan *plan, struct hl_tracee *thread
     thread->gadgets.call = base + plan->linker_call.at;
     if (plan->linker_back.owner == HL_EXEC_LINKER)
         thread->gadgets.back = base + plan->linker_back.at;
-    return hl_set_exec_gadgets(thread);
+    return hl_set_exec_return(thread, thread->gadgets.back);
 }
 
 /* Unmaps the linker that begins with the region FIRST: the mappings of its file, and its zeros right behind them. */

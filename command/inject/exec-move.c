@@ -238,7 +238,7 @@ static int move_codes(const struct move *move, uint64_t distance) {
     struct hl_gadgets *gadgets = &move->thread->gadgets;
     gadgets->call += plan->call.owner == HL_EXEC_PROGRAM ? distance : 0;
     gadgets->back += plan->back.owner == HL_EXEC_PROGRAM ? distance : 0;
-    return hl_set_exec_gadgets(move->thread);
+    return hl_set_exec_return(move->thread, gadgets->back);
 }
 
 /* The part that cannot be interrupted: the process ends if this one does. */

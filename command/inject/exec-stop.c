@@ -45,6 +45,7 @@ enum state { ENDED, STARTED, TRACES, ASKS, MAY, FAILED };
 struct hl_exec_stop {
     struct hl_exec_plan plan;
     pid_t pid, helper;
+    int processor; /* where the program's process was, or -1 */
     _Atomic int state;
     int error; /* why it FAILED */
     char *stack;
@@ -104,19 +105,14 @@ static void tell(const struct hl_exec_plan *plan, int result) {
     free(rodata);
 }
 
-/* From the exec stop on the two run in turns only.  On one CPU that takes 2 us for each turn; to wake another one up from its
-   sleep takes ten times as long, and under a hypervisor more.  So the helper stays on its CPU.  Returns that if the program may be kept
-   there, too: it may run on all CPUs of its control group, so sched_setaffinity(2) with all CPUs undoes it; else -1. */
-static int stay_here(void) {
-    const int processor = sched_getcpu();
-    cpu_set_t own = {0}, all, of_group = {0}, one = {0};
-    memset(&all, -1, sizeof all);
-    HL_CALL(__NR_sched_getaffinity, 0, sizeof own, &own, 0, 0, 0);
-    HL_CALL(__NR_sched_setaffinity, 0, sizeof all, &all, 0, 0, 0);
-    HL_CALL(__NR_sched_getaffinity, 0, sizeof of_group, &of_group, 0, 0, 0);
-    CPU_SET((size_t)processor, &one);
+/* From the exec stop on the two run in turns only.  On one processor that takes 2 us for each turn; to wake the other one up
+   from its sleep takes ten times as long, and under a hypervisor more. */
+static void stay_beside(int processor) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    if (processor >= 0 && processor < CPU_SETSIZE)
+        CPU_SET((size_t)processor, &one);
     HL_CALL(__NR_sched_setaffinity, 0, sizeof one, &one, 0, 0, 0);
-    return CPU_EQUAL(&own, &of_group) ? processor : -1;
 }
 
 /* The helper needs none of its copies of the descriptors but standard error: if they were all that RLIMIT_NOFILE allows, it
@@ -141,7 +137,7 @@ static int help(void *data) {
     HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0,
             0); /* else it is stopped with the program, which it has to let go on */
     close_copies();
-    thread.processor = stay_here();
+    stay_beside(stop->processor);
     int result = hl_await_exec_stop(&thread);
     if (result == 0)
         result = hl_act_at_exec_stop(&stop->plan, &thread);
@@ -214,6 +210,7 @@ static int start_helper(struct hl_exec_stop *stop) {
     const uint64_t all = UINT64_MAX;
     uint64_t before = 0;
     stop->pid = getpid();
+    stop->processor = sched_getcpu();
     stop->stack = map_stack();
     if (stop->stack == NULL)
         return -ENOMEM;

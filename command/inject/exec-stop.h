@@ -82,9 +82,8 @@ int hl_await_exec_stop(struct hl_tracee *thread);
 /* Prepares the thread to make calls, and to begin its program even if we are killed. */
 int hl_arm_exec_thread(struct hl_tracee *thread);
 int hl_write_exec_thread(struct hl_tracee *thread, uint64_t at, const void *from, size_t bytes);
-/* Tells its signal frames that thread->gadgets have moved; and where the program's start has moved, for the case that it begins by
-   itself. */
-int hl_set_exec_gadgets(struct hl_tracee *thread);
+/* Sets the addresses to which the program's own return and its start have moved, for the case that it begins by itself. */
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back);
 int hl_set_exec_start(struct hl_tracee *thread, uint64_t start);
 /* Whether it is killed, and does not begin, if this process ends. */
 int hl_bind_exec_thread(struct hl_tracee *thread, bool is_bound);

@@ -25,7 +25,6 @@
 #include "elf/sys.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -88,8 +87,10 @@ int hl_write_exec_thread(struct hl_tracee *thread, uint64_t at, const void *from
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->rip; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->rsp; }
 
-#define BACK_OFFSET offsetof(struct hl_frame, back)
-#define CPUS_OFFSET offsetof(struct hl_frame, siginfo) /* which sigreturn(2) does not read */
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back) {
+    return hl_write_exec_thread(thread, thread->stack + offsetof(struct hl_frame, back), &back, sizeof back);
+}
+
 #define START_OFFSET offsetof(struct hl_frame, rip)
 
 #elif defined __aarch64__
@@ -97,8 +98,12 @@ static uint64_t get_stack(const struct user_regs_struct *registers) { return reg
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
 
-#define BACK_OFFSET offsetof(struct hl_frame, information) /* unread: the address is in x30 */
-#define CPUS_OFFSET offsetof(struct hl_frame, information)
+/* The return address is in x30 for every call. */
+int hl_set_exec_return(struct hl_tracee *thread, uint64_t back) {
+    (void)thread, (void)back;
+    return 0;
+}
+
 #define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.pc)
 
 #endif
@@ -106,7 +111,7 @@ static uint64_t get_stack(const struct user_regs_struct *registers) { return reg
 /* --- calls --- */
 
 int hl_set_exec_start(struct hl_tracee *thread, uint64_t start) {
-    return hl_write_exec_thread(thread, thread->frame + START_OFFSET, &start, sizeof start);
+    return hl_write_exec_thread(thread, thread->stack + START_OFFSET, &start, sizeof start);
 }
 
 int hl_bind_exec_thread(struct hl_tracee *thread, bool is_bound) {
@@ -120,42 +125,10 @@ static int set_call(struct hl_tracee *thread, long number, const uint64_t argume
     return hl_write_registers(thread->pid, &registers);
 }
 
-/* Writes the frame to which each call of a thread on one CPU returns: the thread may run on all CPUs again, and begins the program
-   by the first frame. */
-static int write_way_out(struct hl_tracee *thread) {
-    const uint64_t at = hl_round_down(thread->frame - sizeof(struct hl_frame), 64);
-    const uint64_t argument[6] = {0, sizeof(cpu_set_t), at + CPUS_OFFSET};
-    struct user_regs_struct registers;
-    struct hl_frame frame;
-    thread->stack = thread->frame;
-    hl_set_call(thread, &registers, SYS_sched_setaffinity, argument);
-    hl_begin_frame(&frame, thread->gadgets.back, &registers, thread->mask);
-    memset((char *)&frame + CPUS_OFFSET, -1, sizeof(cpu_set_t));
-    int result = hl_write_exec_thread(thread, at, &frame, sizeof frame);
-    thread->stack = result == 0 ? at : thread->frame;
-    return result;
-}
-
-/* Keeps the thread, which returns to the way out next, on its CPU. */
-static void stay_on_processor(struct hl_tracee *thread) {
-    cpu_set_t one = {0};
-    CPU_SET((size_t)thread->processor, &one);
-    sched_setaffinity(thread->pid, sizeof one, &one);
-    thread->processor = -1;
-}
-
-int hl_set_exec_gadgets(struct hl_tracee *thread) {
-    int result = hl_write_exec_thread(thread, thread->frame + BACK_OFFSET, &thread->gadgets.back,
-                                      sizeof thread->gadgets.back);
-    return result == 0 && thread->stack != thread->frame ? write_way_out(thread) : result;
-}
-
 static int call_at_exec_stop(struct hl_tracee *thread, long *result, long number,
                              const uint64_t argument[6]) {
     struct user_regs_struct registers;
     int error = set_call(thread, number, argument);
-    if (error == 0 && thread->processor >= 0 && thread->stack != thread->frame)
-        stay_on_processor(thread);
     for (int i = 0; i < 2 && error == 0; i++) /* the entry, and the exit */
         error = run_to_call(thread->pid);
     if (error == 0)
@@ -178,14 +151,12 @@ int hl_arm_exec_thread(struct hl_tracee *thread) {
     thread->start = get_start(&thread->registers);
     thread->arguments = get_stack(&thread->registers);
     hl_begin_frame(&frame, thread->gadgets.back, &thread->registers, thread->mask);
-    thread->stack = thread->frame = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
-    thread->data = hl_round_down(thread->frame - sizeof frame, 64) - HL_TRACEE_DATA_BYTES;
-    result = hl_write_exec_thread(thread, thread->frame, &frame, sizeof frame);
+    thread->stack = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
+    thread->data = thread->stack - HL_TRACEE_DATA_BYTES;
+    result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
     if (result == 0) {
         thread->call = call_at_exec_stop;
         thread->stage = HL_TRACEE_ARMED;
-        if (thread->processor >= 0)
-            write_way_out(thread); /* else it goes to any CPU */
     }
     return result;
 }

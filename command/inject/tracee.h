@@ -85,8 +85,6 @@ struct hl_tracee {
                 const uint64_t argument[6]); /* for hl_call */
 
     /* at the exec stop: */
-    int processor;      /* the CPU to which its next call binds it, or -1 */
-    uint64_t frame;     /* the signal frame that begins the program */
     uint64_t start;     /* the address of the program's first instruction */
     uint64_t arguments; /* its stack: argc, the arguments, the environment, and the auxiliary vector */
     unsigned n_later;   /* calls that it makes when it is let go */
