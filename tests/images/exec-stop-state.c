@@ -124,8 +124,8 @@ static void print_children(void) {
 }
 
 int main(int argc, char **argv) {
-    static const char *const changing[] = {"Pid:",   "Tgid:",  "Ngid:", "NSpid:",  "NStgid:", "Vm",   "Rss",
-                                           "nonvol", "volunt", "SigQ:", "Hugetlb", "Mems", NULL};
+    static const char *const changing[] = {"Pid:",   "Tgid:",  "Ngid:", "NSpid:",  "NStgid:", "Vm", "Rss",
+                                           "nonvol", "volunt", "SigQ:", "Hugetlb", "Mems",    NULL};
     static const char *const none[] = {NULL};
     print_children(); /* before anything else could have one */
     print_signals();
