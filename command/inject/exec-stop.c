@@ -106,7 +106,8 @@ static void tell(const struct hl_exec_plan *plan, int result) {
 }
 
 /* From the exec stop on the two run in turns only.  On one processor that takes 2 us for each turn; to wake the other one up
-   from its sleep takes ten times as long, and under a hypervisor more. */
+   from its sleep takes ten times as long, and under a hypervisor more.  The program's CPUs are left alone: what its parent or its control
+   group sets meanwhile would be lost when they are restored, and no call tells whether they were restricted by hand. */
 static void stay_beside(int processor) {
     cpu_set_t one;
     CPU_ZERO(&one);
