@@ -157,9 +157,9 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
         advice->reason = hl_xasprintf("%s", advice->already_huge ? "its text is on huge pages already"
                                                                  : "it executes no more than 2 MiB of text");
     else if (objects.lacks_files)
-        advice->reason =
-            hl_xasprintf("its files are not found by their paths from here, or a terminal does not show "
-                         "these; restart it, or run hugeld in its mount namespace");
+        advice->reason = hl_xasprintf(
+            "its files are not found at their paths from here, or these have control characters; "
+            "restart it, or run hugeld in its mount namespace");
     else if (advice->way == HL_WAY_NOTHING)
         advice->reason = explain_nothing(&objects);
     else if (advice->command == NULL)

@@ -86,7 +86,7 @@ def test_same_number_on_another_device(calls, root, tmp_path):
     finally:
         helpers.end_process(process)
     assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text()
-    assert found["advice"]["command"] is None and "not found by their paths from here" in found["advice"]["reason"]
+    assert found["advice"]["command"] is None and "not found at their paths from here" in found["advice"]["reason"]
 
 
 def test_32_bit_program(tmp_path):
