@@ -114,7 +114,7 @@ def pmd_mapped(pid, path):
 
 
 @pytest.mark.parametrize("before", ["", "trap '' TRAP USR1 CHLD; ", "block",
-                                    "ulimit -s 1024; ulimit -n 64; exec 7</dev/null; taskset -p 1 $$ >/dev/null; "],
+                                    "ulimit -s 1024; ulimit -n 64; exec 7</dev/null; "],
                          ids=["plain", "ignored", "blocked", "limits"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_state(images, program, run, variant, before):
