@@ -258,7 +258,7 @@ static void print_plan(const struct inspection *inspection, const json_t *answer
         [OF_PROCESS] = "  plan" PLAN,
         [OF_KERNEL] = "  where this kernel puts it in each start, tried out" PLAN,
         [EXAMPLE] = "  as an example, loaded at a boundary of huge pages" PLAN};
-    bool has_range = inspection->has_range && inspection->range.pages_max > 0;
+    bool has_range = inspection->range.starts > 1 && inspection->range.pages_max > 0;
     if (inspection->address == EXAMPLE && has_range)
         hl_print_fields(answer, "  " RANGE);
     hl_print_fields(answer, lines[inspection->address]);
