@@ -472,17 +472,16 @@ static void add_store(char **text, const char *before, const struct hl_verdict *
     free(word);
 }
 
-/* "hugeld run --copy -- /bin/x"; NULL: it runs on huge pages by itself. */
-static char *format_run(const struct hl_verdict *verdict) {
-    bool is_image = verdict->best == HL_WAY_IMAGE;
+/* "hugeld run --copy -- /bin/x", where COMMAND is hugeld run; NULL: it runs on huge pages by itself. */
+static char *format_run(const struct hl_verdict *verdict, const char *command) {
     if (verdict->best == HL_WAY_IN_PLACE)
         return NULL;
-    char *text = hl_xasprintf("hugeld run");
+    char *text = hl_xasprintf("%s", command);
     if (verdict->best == HL_WAY_LDSO)
         hl_add_word(&text, "--via=ldso");
     if (verdict->best == HL_WAY_PRELOAD)
         hl_add_word(&text, "--copy");
-    if (is_image)
+    if (verdict->best == HL_WAY_IMAGE)
         add_store(&text, "-ostore=", verdict);
     if (verdict->is_library) {
         char *patterns = hl_xasprintf("main:%s", hl_base_name(verdict->path));
@@ -503,7 +502,7 @@ static char *format_commands(const struct hl_verdict *verdict) {
     bool is_added = (verdict->best == HL_WAY_IN_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
     if (verdict->best == HL_WAY_NOTHING || verdict->is_gone)
         return NULL;
-    char *run = format_run(verdict);
+    char *run = format_run(verdict, "hugeld run");
     if (!is_added)
         return run;
     char *add = hl_xasprintf("hugeld enable");
@@ -522,14 +521,10 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
     if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_IN_PLACE || verdict->is_gone ||
         !verdict->is_main) /* in place, runs without hugeld are on huge pages, too */
         return line;
-    char *name = hl_xasprintf("hugeld bench");
-    if (verdict->best == HL_WAY_IMAGE)
-        add_store(&name, "-ostore=", verdict);
-    hl_add_word(&name, "--");
-    hl_add_word(&name, verdict->path);
+    char *bench = format_run(verdict, "hugeld bench");
     bool is_next = verdict->best == HL_WAY_IMAGE && !verdict->is_made;
-    hl_append(&line, " (%smeasure it: %s)", is_next ? "then " : "", name);
-    free(name);
+    hl_append(&line, " (%smeasure it: %s)", is_next ? "then " : "", bench);
+    free(bench);
     return line;
 }
 
