@@ -196,7 +196,7 @@ static void print_list(const json_t *list) {
     if (json_is_true(json_object_get(list, "exists")))
         hl_print_fields(list, "{path}: {used_bytes:KiB} of {bytes:KiB}; {enabled} enabled");
     else if (json_integer_value(json_object_get(list, "enabled")) == 0)
-        hl_print("nothing is enabled; hugeld enable FILE|FOLDER|NAME.service");
+        hl_print("nothing is enabled; hugeld enable PROGRAM|FILE|NAME.service");
     if (json_integer_value(json_object_get(list, "held_bytes")) > 0)
         hl_print_fields(list,
                         "{held_bytes:KiB} of it are of removed images that processes map until they end");
