@@ -450,15 +450,21 @@ static const struct {
                   true},
     [NO_PAGE] =
         {"no-huge-page",
-         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
+         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory",
+         false},
     [FILE_SYSTEM] = {NULL, "its file system keeps files on small pages", true},
     [MEMORY] =
         {"memory",
-         "the machine or a memory limit has too little memory left for it; free memory, or raise the limit"},
-    [UNKNOWN] = {"unknown", "which processes map the file cannot be read, or takes too long; run hugeld as "
-                            "root with all capabilities"},
-    [BUSY] = {"pressure", "programs have waited for memory or disks in more than 5 % of the last ten seconds "
-                          "(/proc/pressure); try again later"},
+         "the machine or a memory limit has too little memory left for it; free memory, or raise the limit",
+         false},
+    [UNKNOWN] = {"unknown",
+                 "which processes map the file cannot be read, or takes too long; run hugeld as "
+                 "root with all capabilities",
+                 false},
+    [BUSY] = {"pressure",
+              "programs have waited for memory or disks in more than 5 % of the last ten seconds "
+              "(/proc/pressure); try again later",
+              false},
 };
 
 /* Whether the file system of the open FILE has large folios. */
