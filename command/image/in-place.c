@@ -438,33 +438,22 @@ enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM, MEMORY, UNKNOWN, B
 static const struct {
     const char *word; /* of what only the moment forbids */
     const char *sentence;
-    bool needs_image; /* another way helps, too */
 } obstacles[] = {
-    [IN_USE] = {"in-use",
-                "processes map the file, and this kernel makes its text huge only while none does; "
-                "end them and enable it again, or reboot",
-                true},
-    [TOO_MANY] = {"in-use",
-                  "so many processes map the file that they would all wait for more than 2 ms; "
-                  "wait until there are fewer",
-                  true},
+    [IN_USE] = {"in-use", "processes map the file, and this kernel makes its text huge only while none does; "
+                          "end them and enable it again, or reboot"},
+    [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
+                            "wait until there are fewer"},
     [NO_PAGE] =
         {"no-huge-page",
-         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory",
-         false},
-    [FILE_SYSTEM] = {NULL, "its file system keeps files on small pages", true},
+         "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
+    [FILE_SYSTEM] = {NULL, "its file system keeps files on small pages"},
     [MEMORY] =
         {"memory",
-         "the machine or a memory limit has too little memory left for it; free memory, or raise the limit",
-         false},
-    [UNKNOWN] = {"unknown",
-                 "which processes map the file cannot be read, or takes too long; run hugeld as "
-                 "root with all capabilities",
-                 false},
-    [BUSY] = {"pressure",
-              "programs have waited for memory or disks in more than 5 % of the last ten seconds "
-              "(/proc/pressure); try again later",
-              false},
+         "the machine or a memory limit has too little memory left for it; free memory, or raise the limit"},
+    [UNKNOWN] = {"unknown", "which processes map the file cannot be read, or takes too long; run hugeld as "
+                            "root with all capabilities"},
+    [BUSY] = {"pressure", "programs have waited for memory or disks in more than 5 % of the last ten seconds "
+                          "(/proc/pressure); try again later"},
 };
 
 /* Whether the file system of the open FILE has large folios. */
@@ -597,7 +586,8 @@ char *hl_make_huge_in_place(struct hl_collapser *collapser, struct hl_chunks *ch
     struct hl_image image;
     struct hl_geometry geometry = hl_read_geometry();
     sentence = hl_xasprintf("%s", obstacles[obstacle].sentence);
-    if (!obstacles[obstacle].needs_image || hl_plan_image(&image, file, &geometry) != 0)
+    bool helps = obstacle == IN_USE || obstacle == TOO_MANY || obstacle == FILE_SYSTEM;
+    if (!helps || hl_plan_image(&image, file, &geometry) != 0)
         return sentence;
     hl_free_image(&image);
     hl_append(&sentence, "; or make an image: hugeld enable --way=image");
