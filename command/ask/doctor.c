@@ -162,11 +162,6 @@ static void find_pool(struct machine *machine) {
                      pool->reserved_pages, machine->available[HL_NUMA_ANY],
                      machine->available[HL_NUMA_ANY] > 0 ? "" : "; only private copies take them (--copy)"),
         machine->available[HL_NUMA_ANY] > 0 ? NULL : remedy);
-    add_finding(machine, "overcommit", OK,
-                hl_xasprintf("the pool may grow by %" PRIu64
-                             " pages when it is empty (vm.nr_overcommit_hugepages)",
-                             pool->overcommit_pages),
-                NULL);
     free(remedy);
 }
 

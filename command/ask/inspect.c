@@ -245,11 +245,6 @@ static void print_verdict(const struct hl_verdict *verdict) {
 #define PLAN                                                                                                 \
     ": {plan.pages} huge page{plan.pages:s} of {huge_page_bytes:KiB}; {plan.text_share:%} of the text; "     \
     "{plan.made_executable_bytes:KiB} of read-only data become executable"
-#define RANGE                                                                                                \
-    "over its {range.starts} load addresses: {range.pages_min} to {range.pages_max} pages, "                 \
-    "{range.text_share_min:%} to {range.text_share_max:%} of the text, all of it in "                        \
-    "{range.starts_full_share:%} of starts; up to {range.made_executable_bytes_max:KiB} of read-only data "  \
-    "become executable"
 
 /* Prints how much a private copy, or the existing image, brings onto huge pages. */
 static void print_plan(const struct inspection *inspection, const json_t *answer) {
@@ -258,12 +253,13 @@ static void print_plan(const struct inspection *inspection, const json_t *answer
         [OF_PROCESS] = "  plan" PLAN,
         [OF_KERNEL] = "  where this kernel puts it in each start, tried out" PLAN,
         [EXAMPLE] = "  as an example, loaded at a boundary of huge pages" PLAN};
-    bool has_range = inspection->has_range && inspection->range.pages_max > 0;
-    if (inspection->address == EXAMPLE && has_range)
-        hl_print_fields(answer, "  " RANGE);
+    if (inspection->address == EXAMPLE && inspection->range.starts > 1 && inspection->range.pages_max > 0)
+        hl_print_fields(
+            answer, "  over its {range.starts} load addresses: {range.pages_min} to {range.pages_max} "
+                    "pages, {range.text_share_min:%} to {range.text_share_max:%} of the text, all of it in "
+                    "{range.starts_full_share:%} of starts; up to "
+                    "{range.made_executable_bytes_max:KiB} of read-only data become executable");
     hl_print_fields(answer, lines[inspection->address]);
-    if (inspection->address == OF_KERNEL && has_range)
-        hl_print_fields(answer, "  on other kernels and file systems, " RANGE);
     if (inspection->pool_pages > 0)
         hl_print_fields(answer,
                         inspection->has_range

@@ -88,8 +88,9 @@ static bool is_pinned(int file) {
 char *hl_explain_unsteady(int file, bool any_disk) {
     if (!sets_ctime(file))
         return hl_xasprintf(
-            "its file system does not record every change of a file (only ext4, xfs, btrfs and f2fs do); use "
-            "hugeld attach, which compares all bytes");
+            "its file system does not record every change of a file (only ext4, xfs, btrfs and f2fs do); in "
+            "a "
+            "container, enable its layer's file on the host; or use hugeld attach, which compares all bytes");
     if (any_disk || is_pinned(file))
         return NULL;
     return hl_xasprintf("it lies on another file system than the machine's / and /usr%s, and a disk that is "

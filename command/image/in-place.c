@@ -25,6 +25,7 @@
 #include "command/lib/common.h"
 #include "command/lib/subprocess.h"
 #include "command/image/eligible.h"
+#include "command/image/layout.h"
 #include "command/lib/process.h"
 #include "elf/kernel.h"
 #include "elf/maps.h"
@@ -438,16 +439,14 @@ static const struct {
     const char *word; /* of what only the moment forbids */
     const char *sentence;
 } obstacles[] = {
-    [IN_USE] = {"in-use",
-                "processes map the file, and this kernel makes its text huge only while none does; "
-                "end them and enable it again, reboot, or make an image: hugeld enable --way=image FILE"},
+    [IN_USE] = {"in-use", "processes map the file, and this kernel makes its text huge only while none does; "
+                          "end them and enable it again, or reboot"},
     [TOO_MANY] = {"in-use", "so many processes map the file that they would all wait for more than 2 ms; "
-                            "wait until there are fewer, or make an image: hugeld enable --way=image FILE"},
+                            "wait until there are fewer"},
     [NO_PAGE] =
         {"no-huge-page",
          "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory"},
-    [FILE_SYSTEM] =
-        {NULL, "its file system keeps files on small pages; make an image: hugeld enable --way=image FILE"},
+    [FILE_SYSTEM] = {NULL, "its file system keeps files on small pages"},
     [MEMORY] =
         {"memory",
          "the machine or a memory limit has too little memory left for it; free memory, or raise the limit"},
@@ -584,5 +583,14 @@ char *hl_make_huge_in_place(struct hl_collapser *collapser, struct hl_chunks *ch
     if (obstacle == NONE)
         return NULL;
     chunks->obstacle = obstacles[obstacle].word;
-    return hl_xasprintf("%s", obstacles[obstacle].sentence);
+    struct hl_image image;
+    struct hl_geometry geometry = hl_read_geometry();
+    sentence = hl_xasprintf("%s", obstacles[obstacle].sentence);
+    bool helps = obstacle == IN_USE || obstacle == TOO_MANY || obstacle == FILE_SYSTEM;
+    if (!helps || hl_plan_image(&image, file, &geometry) != 0)
+        return sentence;
+    hl_free_image(&image);
+    hl_append(&sentence, "; or make an image: hugeld enable --way=image");
+    hl_add_word(&sentence, path);
+    return sentence;
 }

@@ -22,9 +22,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 /* The next way has to cover this much more to replace a milder one. */
@@ -141,6 +143,7 @@ static void consider_image(struct judging *judging, bool *is_there) {
 static void consider_in_place(struct judging *judging, bool is_made) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_chunks chunks;
+    struct statfs fs;
     struct hl_geometry geometry = find_file_geometry(judging);
     char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
     int result = hl_is_native(judging->file) ? hl_examine_chunks(&chunks, judging->file, &geometry)
@@ -151,6 +154,9 @@ static void consider_in_place(struct judging *judging, bool is_made) {
             refusal = path != NULL ? hl_explain_not_in_place(judging->file, path) : hl_xasprintf("%s", "");
         verdict->covered[HL_WAY_IN_PLACE] = refusal == NULL ? bytes : 0;
         verdict->pages[HL_WAY_IN_PLACE] = refusal == NULL ? chunks.n_chunks : 0;
+        verdict->is_layer = refusal != NULL && hl_covers_enough(bytes, chunks.text_bytes) &&
+                            (!hl_is_outermost() ||
+                             (fstatfs(judging->file->fd, &fs) == 0 && fs.f_type == OVERLAYFS_SUPER_MAGIC));
         hl_free_chunks(&chunks);
     }
     free(refusal);
@@ -210,7 +216,9 @@ static enum hl_reason find_reason(const struct hl_verdict *verdict, const struct
             return verdict->lack;
         return image == HL_REASON_SPARSE_TEXT ? image : find_reason_of_plan(file_plan);
     default:
-        return image == HL_REASON_STORE_FOREIGN ? image : HL_REASON_NO_COPY;
+        return verdict->is_layer                  ? HL_REASON_LAYER
+               : image == HL_REASON_STORE_FOREIGN ? image
+                                                  : HL_REASON_NO_COPY;
     }
 }
 
@@ -448,7 +456,8 @@ static char *describe(const struct hl_verdict *verdict) {
     free(own);
     if (verdict->best == HL_WAY_NOTHING)
         return hl_xasprintf("leave it as it is: %s", hl_reason_sentence(verdict->reason));
-    return hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
+    return hl_xasprintf("%s%s%s: %u.%u %% of its text on %llu huge page%s%s%s",
+                        verdict->is_layer ? "in place, by root of the host; here " : "", names[verdict->best],
                         is_there ? ", which is there" : "", share / 10, share % 10, pages, hl_plural(pages),
                         costs[verdict->best],
                         needs_store ? " (root can make it, or a user with XDG_RUNTIME_DIR set)" : "");
@@ -463,17 +472,16 @@ static void add_store(char **text, const char *before, const struct hl_verdict *
     free(word);
 }
 
-/* "hugeld run --copy -- /bin/x"; NULL: it runs on huge pages by itself. */
-static char *format_run(const struct hl_verdict *verdict) {
-    bool is_image = verdict->best == HL_WAY_IMAGE;
+/* "hugeld run --copy -- /bin/x", where COMMAND is hugeld run; NULL: it runs on huge pages by itself. */
+static char *format_run(const struct hl_verdict *verdict, const char *command) {
     if (verdict->best == HL_WAY_IN_PLACE)
         return NULL;
-    char *text = hl_xasprintf("hugeld run");
+    char *text = hl_xasprintf("%s", command);
     if (verdict->best == HL_WAY_LDSO)
         hl_add_word(&text, "--via=ldso");
     if (verdict->best == HL_WAY_PRELOAD)
         hl_add_word(&text, "--copy");
-    if (is_image)
+    if (verdict->best == HL_WAY_IMAGE)
         add_store(&text, "-ostore=", verdict);
     if (verdict->is_library) {
         char *patterns = hl_xasprintf("main:%s", hl_base_name(verdict->path));
@@ -494,7 +502,7 @@ static char *format_commands(const struct hl_verdict *verdict) {
     bool is_added = (verdict->best == HL_WAY_IN_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
     if (verdict->best == HL_WAY_NOTHING || verdict->is_gone)
         return NULL;
-    char *run = format_run(verdict);
+    char *run = format_run(verdict, "hugeld run");
     if (!is_added)
         return run;
     char *add = hl_xasprintf("hugeld enable");
@@ -513,14 +521,10 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
     if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_IN_PLACE || verdict->is_gone ||
         !verdict->is_main) /* in place, runs without hugeld are on huge pages, too */
         return line;
-    char *name = hl_xasprintf("hugeld bench");
-    if (verdict->best == HL_WAY_IMAGE)
-        add_store(&name, "-ostore=", verdict);
-    hl_add_word(&name, "--");
-    hl_add_word(&name, verdict->path);
+    char *bench = format_run(verdict, "hugeld bench");
     bool is_next = verdict->best == HL_WAY_IMAGE && !verdict->is_made;
-    hl_append(&line, " (%smeasure it: %s)", is_next ? "then " : "", name);
-    free(name);
+    hl_append(&line, " (%smeasure it: %s)", is_next ? "then " : "", bench);
+    free(bench);
     return line;
 }
 

@@ -34,6 +34,7 @@ struct hl_verdict {
     uint64_t pages[HL_WAYS]; /* huge pages needed; for a private copy in each process, at most */
     enum hl_way best;
     bool is_made;                /* BEST is in place, and the file is so, or an image, and a store has it */
+    bool is_layer;               /* in place would be best, but not from inside this container */
     bool has_image;              /* a store has an image of the file, whether or not it is best */
     bool is_gone;                /* the file that a process has loaded is not found by its path from here */
     enum hl_reason plain_reason; /* why nothing can be preloaded; or HL_MOVED */

@@ -424,13 +424,10 @@ static void print_applied(const struct hl_apply *apply, int code) {
     const struct {
         unsigned n;
         const char *what;
-    } counts[] = {{apply->made, "as an image"},
-                  {apply->in_place, "in place"},
-                  {apply->removed, "removed"},
-                  {apply->present, "as before"},
-                  {apply->nothing, "without any gain"},
-                  {apply->refused, "refused"},
-                  {apply->pending, "pending; hugeld list says why"}};
+    } counts[] = {{apply->made, "as an image"},         {apply->in_place, "in place"},
+                  {apply->removed, "removed"},          {apply->present, "as before"},
+                  {apply->nothing, "without any gain"}, {apply->refused, "refused"},
+                  {apply->pending, "pending"}};
     char *line = hl_xasprintf("%s%" PRIu64 " huge page%s", apply->is_dry ? "dry run: " : "",
                               apply->huge_pages, hl_plural(apply->huge_pages));
     const char *before = "; files: ";
@@ -440,7 +437,7 @@ static void print_applied(const struct hl_apply *apply, int code) {
         hl_append(&line, "%s%u %s", before, counts[i].n, counts[i].what);
         before = ", ";
     }
-    hl_print("%s", line);
+    hl_print("%s%s", line, apply->refused + apply->pending > 0 ? "; hugeld list says why" : "");
     free(line);
     hl_print_answer(json_pack("{s:b, s:b, s:O, s:O, s:I, s:I, s:o}", "changed", changed, "dry_run",
                               apply->is_dry, "files", apply->files, "problems", apply->problems, "pending",

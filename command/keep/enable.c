@@ -303,9 +303,10 @@ static void disable_word(struct request *request, const char *text) {
     code = lists.is_whole ? code : HL_EXIT_NO;
     if (code != HL_EXIT_NO)
         hl_print("%s: %s%s", text,
-                 masked    ? "disabled by a line that masks it, since it is listed in "
-                 : removed ? "disabled"
-                           : "unchanged, it is not enabled",
+                 masked           ? "disabled by a line that masks it, since it is listed in "
+                 : removed        ? "disabled"
+                 : geteuid() != 0 ? "unchanged, it is not in your own lists; root's are the machine's"
+                                  : "unchanged, it is not enabled",
                  !masked          ? ""
                  : inside != NULL ? inside->entry->source
                                   : source);

@@ -12,6 +12,7 @@ struct hl_apply {
     /* Set by the caller. */
     bool is_dry, any_disk;
     bool is_quiet;             /* problems are noted and not said */
+    bool is_store_named;       /* STORE_PATH is no default */
     bool retries;              /* also what was tried already and waits */
     const char *list;          /* only this list; NULL: those of CONFIGURATION */
     const char *configuration; /* the folder of lists and settings */

@@ -121,7 +121,7 @@ static void check(struct hl_apply *apply, const struct shown *shown) {
 json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     struct hl_store_item *items = NULL;
     size_t n_items = 0, n = 0;
-    uint64_t bytes = 0, used = 0;
+    uint64_t bytes = 0, used = 0, held = 0;
     apply->is_dry = true; /* nothing is written */
     bool is_begun = hl_begin_apply(apply);
     if (apply->has_store) {
@@ -133,8 +133,12 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
                         hl_xasprintf("%s: the store was unmounted, and its images are lost; run hugeld apply",
                                      apply->store_path));
     } else if (is_begun && apply->lists.n > 0) {
-        hl_note_problem(apply,
-                        hl_xasprintf("%s: there is no store yet; run hugeld apply", apply->store_path));
+        char *text = hl_xasprintf("%s: there is no store yet; run hugeld apply", apply->store_path);
+        if (apply->is_store_named)
+            hl_append(&text, " --store=%s", apply->store_path);
+        if (apply->list != NULL)
+            hl_append(&text, " --list=%s", apply->list);
+        hl_note_problem(apply, text);
     }
     hl_find_listed(apply);
     struct shown *shown = hl_xmalloc((apply->wanted.n + n_items + 1) * sizeof *shown);
@@ -153,6 +157,11 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
     for (size_t i = 0; i < n_items; i++)
         if (hl_find_wanted_file(&apply->wanted, items[i].origin) == NULL)
             shown[n++] = (struct shown){.path = items[i].origin, .item = &items[i], .state = "unnamed"};
+    for (size_t i = 0; i < n_items; i++)
+        held += items[i].is_in_place ? 0 : items[i].huge_pages * apply->store.geometry.huge_page_bytes;
+    /* Other stores may share their tmpfs. */
+    bool is_own = apply->has_store && strcmp(apply->store_path, HL_SYSTEM_STORE) == 0;
+    held = is_own && used > held ? (used - held) & ~(apply->store.geometry.huge_page_bytes - 1) : 0;
     struct hl_use *use = hl_xmalloc((n + 1) * sizeof *use);
     unsigned left_out = 0, pending = 0;
     for (size_t i = 0; i < n; i++) {
@@ -167,11 +176,11 @@ json_t *hl_list_one(struct hl_apply *apply, bool checks) {
         json_array_append_new(apply->files, make_file(&shown[i], is_known));
     }
     json_t *list = json_pack(
-        "{s:o, s:b, s:I, s:I, s:o, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(apply->store_path),
+        "{s:o, s:b, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:o, s:o}", "path", hl_json_text(apply->store_path),
         "exists", apply->has_store, "bytes", (json_int_t)bytes, "used_bytes", (json_int_t)used, "applied",
         apply->records.applied > 0 ? json_integer((json_int_t)apply->records.applied) : json_null(),
-        "enabled", (json_int_t)apply->lists.n, "pending", (json_int_t)pending, "users_left_out",
-        (json_int_t)left_out, "files", apply->files, "problems", apply->problems);
+        "held_bytes", (json_int_t)held, "enabled", (json_int_t)apply->lists.n, "pending", (json_int_t)pending,
+        "users_left_out", (json_int_t)left_out, "files", apply->files, "problems", apply->problems);
     free(use);
     free(shown);
     hl_free_store_items(items, n_items);
@@ -187,7 +196,10 @@ static void print_list(const json_t *list) {
     if (json_is_true(json_object_get(list, "exists")))
         hl_print_fields(list, "{path}: {used_bytes:KiB} of {bytes:KiB}; {enabled} enabled");
     else if (json_integer_value(json_object_get(list, "enabled")) == 0)
-        hl_print("nothing is enabled; hugeld enable FILE|FOLDER|NAME.service");
+        hl_print("nothing is enabled; hugeld enable PROGRAM|FILE|NAME.service");
+    if (json_integer_value(json_object_get(list, "held_bytes")) > 0)
+        hl_print_fields(list,
+                        "{held_bytes:KiB} of it are of removed images that processes map until they end");
     if (json_array_size(files) > 0)
         hl_print("WAY       STATE       TEXT   PAGES  RUN BY  HUGE  FILE");
     json_array_foreach(files, i, file) {
@@ -224,6 +236,7 @@ static json_t *list_for(const struct request *request, bool is_root) {
          *store = is_root ? hl_xasprintf("%s", HL_SYSTEM_STORE) : hl_default_store();
     struct hl_apply apply = {.list = request->list,
                              .configuration = configuration,
+                             .is_store_named = request->store != NULL,
                              .store_path = request->store != NULL ? request->store : store};
     bool has_lists = configuration != NULL || request->list != NULL;
     json_t *list = apply.store_path != NULL && has_lists ? hl_list_one(&apply, request->checks) : NULL;

@@ -275,6 +275,7 @@ def test_useless_attempts_are_not_repeated(world, what):
     status = 0 if what == "nothing" else 1  # a list for many machines may name what gains nothing on this one
     first = world.hugeld("apply")
     assert first.returncode == status and "not on huge pages" in first.stderr, first
+    assert world.hugeld("apply").stdout.endswith("hugeld list says why\n") == (what == "refused")
     again = world.run("strace", "-f", "-o", "/run/trace", "/run/bin/hugeld", "apply", "--json")
     told = json.loads(again.stdout)
     assert again.returncode == status and again.stderr == "" and [file["result"] for file in told["files"]] == [what]
@@ -368,6 +369,9 @@ def test_nothing_is_enabled(world):
     for user in None, USER:
         done(world.hugeld("list", user=user))
         assert world.list(user=user) == [] and done(world.hugeld("apply", user=user)) and world.left() == []
+    world.path("/run/mine").write_text(APP)
+    named = "--store=/dev/shm/mine", "--list=/run/mine"
+    assert f"; run hugeld apply {' '.join(named)}\n" in world.hugeld("list", *named).stderr
 
 
 # --- interruptions ---
@@ -474,7 +478,9 @@ def test_effective(world):
             [file] = world.list()
             assert (file["processes"], file["effective"], file["advice"]) == (2, 1, "start it by hugeld run")
             assert "start it by hugeld run" in world.hugeld("list").stdout
-    assert world.list()[0]["processes"] == 0
+        done(world.hugeld("disable", APP))
+        assert f"\n{image['bytes'] // 1024} KiB of it are of removed images" in done(world.hugeld("list"))
+    assert "removed" not in done(world.hugeld("list"))
 
 
 @pytest.mark.xdist_group("locked")  # each counts who is left out

@@ -222,9 +222,16 @@ def test_mapped(place):
         place.hugeld("disable", BIG)
         refused_untouched(place, "processes map the file", status=3)
         assert huge_text(process)[0] == 0 and place.left() == []
-        refused_untouched(place, "processes map the file", "way=image", arguments=("enable", BIG), status=3)  # and gets no image
+        refused_untouched(place, "processes map the file", f"--way=image {BIG}", arguments=("enable", BIG), status=3)  # and gets no image
         assert place.left() == []
     add(place, BIG)
+    other = "/run/programs/other"  # which can have no image
+    place.path(other).write_bytes(place.path(BIG).read_bytes() + b"data")
+    place.path(other).chmod(0o755)
+    scatter(place.path(other))
+    with running(place, other):
+        result = place.hugeld("enable", other)
+        assert refused(result, "processes map the file", status=3) and "way=image" not in result.stderr
 
 
 # --- as on a kernel that joins pages while processes map them ---

@@ -491,6 +491,11 @@ def test_file_systems_that_tell_too_little(world, tmp_path, kind):
         world.settings(any_disk=any_disk)
         refused(world.hugeld("enable", "/run/fs/app"), "does not record every change", "hugeld attach")
     assert world.list() == []
+    assert world.hugeld("image", APP, "/run/fs/laid-out").returncode == 0
+    told = world.hugeld("inspect", "/run/fs/laid-out").stdout
+    assert ("best: in place, by root of the host; here a private copy" in told) == (kind == "overlay"), told
+    assert "(measure it: hugeld bench --copy -- /run/fs/laid-out)" in told
+    assert "started as it is: its file could be on huge pages in place, but only by root outside" in told or kind == "tmpfs"
 
 
 # --- files that change ---
