@@ -75,8 +75,9 @@ static char *find_advice(const struct shown *shown, bool is_known) {
         return hl_xasprintf("restart it");
     if (shown->entry->is_unit)
         return hl_xasprintf("systemctl restart %s", shown->entry->text);
-    return use->in_units > 0 ? hl_xasprintf("hugeld enable %s, and restart it", use->unit)
-                             : hl_xasprintf("start it by hugeld run");
+    return use->in_units > 0                    ? hl_xasprintf("hugeld enable %s, and restart it", use->unit)
+           : strstr(shown->path, ".so") != NULL ? hl_xasprintf("name it, as in hugeld run -p 'libLLVM*'")
+                                                : hl_xasprintf("start it by hugeld run");
 }
 
 static json_t *make_file(const struct shown *shown, bool is_known) {
@@ -187,7 +188,7 @@ static void print_list(const json_t *list) {
     if (json_is_true(json_object_get(list, "exists")))
         hl_print_fields(list, "{path}: {used_bytes:KiB} of {bytes:KiB}; {enabled} enabled");
     else if (json_integer_value(json_object_get(list, "enabled")) == 0)
-        hl_print("nothing is enabled; hugeld enable FILE|FOLDER|NAME.service");
+        hl_print("nothing is enabled; hugeld enable PROGRAM|FILE|UNIT");
     if (json_array_size(files) > 0)
         hl_print("WAY       STATE       TEXT   PAGES  RUN BY  HUGE  FILE");
     json_array_foreach(files, i, file) {
