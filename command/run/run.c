@@ -54,9 +54,8 @@ static enum hl_reason find_reason_of_driver(struct hl_verdict *verdict, const st
 static enum hl_reason find_reason(struct hl_verdict *verdict, const struct request *request,
                                   struct hl_program *program, const struct hl_options *options) {
     enum hl_reason reason = hl_judge_program(verdict, program, request->program, options);
-    enum hl_reason of_driver = reason != HL_REASON_TEXT_IN_LIBRARY && reason != HL_REASON_LIBRARY_UNNAMED
-                                   ? find_reason_of_driver(verdict, request, program, options)
-                                   : HL_MOVED;
+    enum hl_reason of_driver =
+        verdict->is_library ? HL_MOVED : find_reason_of_driver(verdict, request, program, options);
     if (of_driver != HL_MOVED)
         return of_driver;
     struct hl_string patterns = hl_find_patterns(request->run.patterns);

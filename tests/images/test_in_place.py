@@ -226,20 +226,23 @@ def test_disabled(place):
 
 
 def test_library(place, builder, tmp_path):
-    """A program whose library is in place needs no image of it, whether or not -p names it."""
-    folder, words = place.path("/run/programs"), ["-o", "verbose=1", "--", "/run/programs/small"]
+    """A program whose library is in place needs no image of it, whether or not -p names it, nor does a script of that program."""
+    folder = place.path("/run/programs")
     (tmp_path / "lib.c").write_text('__asm__(".text; .fill 6144 << 10, 1, 0x90"); int big(void) { return 0; }\n')
     (tmp_path / "main.c").write_text("int big(void); int main(void) { return big(); }\n")
     library = builder.compile(folder / "libbig.so", tmp_path / "lib.c", "-shared", "-fPIC", "-Wl,-soname,libbig.so,-z,max-page-size=0x200000")
     builder.compile(folder / "small", tmp_path / "main.c", library, "-Wl,-rpath,/run/programs")
+    (folder / "script").write_text("#!/run/programs/small\n")
+    (folder / "script").chmod(0o755)
     add(place, BIG)  # which is no library, whatever -p names
-    for patterns, before in (("main", "text-in-library"), ("main:libbig*", "no-library-image")):
-        result = place.run("/run/bin/hugeld", "run", "-p", patterns, *words)
-        assert result.returncode == 0 and f": started as it is: {reasons()[before]}; " in result.stderr, result
-    add(place, "/run/programs/libbig.so")
-    for patterns in "main", "main:libbig*":
-        result = place.run("/run/bin/hugeld", "run", "-p", patterns, *words)
-        assert (result.returncode, result.stderr) == (0, f"hugeld: /run/programs/small: started as it is: {reasons()['in-place']}\n"), result
+    for before in True, False:
+        if not before:
+            add(place, "/run/programs/libbig.so")
+        for program in "/run/programs/small", "/run/programs/script":
+            for patterns, reason in (("main", "text-in-library"), ("main:libbig*", "no-library-image")):
+                result = place.run("/run/bin/hugeld", "run", "-p", patterns, "-o", "verbose=1", "--", program)
+                assert result.returncode == 0 and result.stderr.count("\n") == 1, result
+                assert f": started as it is: {reasons()[reason if before else 'in-place']}" in result.stderr, result
 
 
 def test_mapped(place):
