@@ -177,8 +177,7 @@ def test_run_names_the_compiler(images, own_store, program, driver, name, compil
         return [line for line in helpers.shown_on_terminal([HUGELD, "run", "-o", f"store={own_store}", "--", app]).splitlines()]
 
     assert said() == [f"hugeld: {app}: started as it is: {reasons()['driver']}; hugeld enable {file}"]
-    bench = hugeld("bench", "-i", "-o", f"store={own_store}", "--", app)
-    helpers.one_line(bench, 1, "nothing moved", f"hugeld enable {file}; to measure it: hugeld bench --children")
+    helpers.one_line(hugeld("bench", "-i", "-o", f"store={own_store}", "--", app), 1, "nothing moved", f"hugeld enable {file}; to measure it: hugeld bench --children")
     images.add(file)
     assert said() == [f"hugeld: {app}: started as it is: {reasons()['driver-child']}; use hugeld run --children"]
 

@@ -236,8 +236,7 @@ def test_library(place, builder, tmp_path):
     (folder / "script").chmod(0o755)
     add(place, BIG)  # which is no library, whatever -p names
     for before in True, False:
-        if not before:
-            add(place, "/run/programs/libbig.so")
+        before or add(place, "/run/programs/libbig.so")
         for program in "/run/programs/small", "/run/programs/script":
             for patterns, reason in (("main", "text-in-library"), ("main:libbig*", "no-library-image")):
                 result = place.run("/run/bin/hugeld", "run", "-p", patterns, "-o", "verbose=1", "--", program)
