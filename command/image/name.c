@@ -170,11 +170,15 @@ static enum hl_fit find_fit_in(int store, const char *folder, struct hl_string p
     if (bytes <= 0 || !is_read)
         return HL_FIT_NONE;
     link = hl_xasprintf("%s/" HL_IMAGE_LINK, folder);
-    bool is_open = hl_open_elf(&image, store, link) == HL_ELF_FINE;
+    bool is_image = hl_open_elf(&image, store, link) == HL_ELF_FINE;
     free(link);
-    if (!is_open)
+    if (!is_image && ((wanted & HL_FIT_IN_PLACE) == 0 || hl_open_elf(&image, AT_FDCWD, path) != HL_ELF_FINE))
         return HL_FIT_NONE;
-    enum hl_fit fit = find_fit(&image, path, patterns) & wanted;
+    enum hl_fit fit = find_fit(&image, path, patterns);
+    if (!is_image) /* the same of a file in place */
+        fit = fit == HL_FIT_LIBRARY || (fit != HL_FIT_NONE && wanted & HL_FIT_EXECUTABLE) ? HL_FIT_IN_PLACE
+                                                                                          : HL_FIT_NONE;
+    fit &= wanted;
     hl_close_elf(&image);
     return fit != HL_FIT_NONE && is_present(path, folder) ? fit : HL_FIT_NONE;
 }

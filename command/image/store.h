@@ -158,7 +158,8 @@ enum hl_fit {
     HL_FIT_NONE,
     HL_FIT_LIBRARY = 1,
     HL_FIT_EXECUTABLE = 2, /* always at the same address modulo a huge page, and so on its image */
-    HL_FIT_PIE = 4         /* at any address, and so never on it */
+    HL_FIT_PIE = 4,        /* at any address, and so never on it */
+    HL_FIT_IN_PLACE = 8    /* no image: a file that is in place serves every process */
 };
 
 /* The bits, of those in WANTED, of the images in the stores that a process with OPTIONS looks into, and that PATTERNS select.  It

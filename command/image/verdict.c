@@ -302,8 +302,7 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
         hl_close_elf(&library);
     }
     hl_free_texts(&libraries);
-    bool is_worth_it = is_judged && verdict->best != HL_WAY_NOTHING &&
-                       !(verdict->best == HL_WAY_IN_PLACE && verdict->is_made);
+    bool is_worth_it = is_judged && verdict->best != HL_WAY_NOTHING;
     if (is_judged && !is_worth_it)
         hl_free_verdict(verdict);
     return is_worth_it;
@@ -339,7 +338,9 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
     if (is_small && hl_judge_larger_library(&library, last->executable, &last->file, options)) {
         hl_free_verdict(verdict);
         *verdict = library;
-        return HL_REASON_TEXT_IN_LIBRARY;
+        return !library.is_made                  ? HL_REASON_TEXT_IN_LIBRARY
+               : library.best == HL_WAY_IN_PLACE ? library.reason
+                                                 : HL_REASON_LIBRARY_UNNAMED;
     }
     return verdict->reason;
 }

@@ -59,7 +59,7 @@ enum hl_reason hl_judge_program(struct hl_verdict *verdict, struct hl_program *p
                                 const struct hl_options *options);
 
 /* Judges the library with most text among those that FILE at EXECUTABLE is linked with, if hugeld can do something for it, and
-   its text is more than FILE's.  False: there is none, or it is in place already, and there is nothing to free. */
+   its text is more than FILE's.  False: there is none, and there is nothing to free. */
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
                              const struct hl_elf_file *file, const struct hl_options *options);
 

@@ -361,6 +361,16 @@ static void prune(struct hl_apply *apply) {
     hl_free_store_items(items, n);
 }
 
+/* Drops the page cache of the file at PATH, except for what processes map: else the next start would be on its huge pages, and bench
+   would compare them with themselves. */
+static void drop_pages(const char *path) {
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0)
+        return;
+    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
+    close(file);
+}
+
 void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone) {
     for (size_t i = 0; apply->has_store && i < gone->n; i++) {
         struct hl_store_item *items;
@@ -369,8 +379,11 @@ void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *go
             continue;
         apply->failed |= !hl_read_items_of(&apply->store, gone->file[i].path, &items, &n);
         for (size_t j = 0; j < n; j++)
-            if (remove_item(apply, &items[j]) == 0)
+            if (remove_item(apply, &items[j]) == 0) {
+                if (items[j].is_in_place && items[j].state == HL_ITEM_FRESH)
+                    drop_pages(items[j].origin);
                 say_removed(apply, &items[j], "since it was disabled");
+            }
         hl_free_store_items(items, n);
         hl_add_record(&apply->records, gone->file[i].path)->is_gone = apply->records.changed = true;
     }

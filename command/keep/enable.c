@@ -98,9 +98,11 @@ static bool follow_driver(struct request *request, const char *name, char **path
     hl_default_options(&options);
     if (hl_open_program(&program, *path) && hl_read_program(&program))
         reason = hl_find_worker(&worker, &program, argv);
-    if (reason == HL_MOVED && program.is_read &&
-        hl_judge_program(&verdict, &program, argv, &options) == HL_REASON_TEXT_IN_LIBRARY)
-        reason = HL_REASON_TEXT_IN_LIBRARY;
+    enum hl_reason judged = reason == HL_MOVED && program.is_read
+                                ? hl_judge_program(&verdict, &program, argv, &options)
+                                : HL_MOVED;
+    if (judged == HL_REASON_TEXT_IN_LIBRARY || judged == HL_REASON_LIBRARY_UNNAMED)
+        reason = judged;
     request->is_started = worker != NULL && !program.is_script;
     hl_close_program(&program);
     if (worker != NULL) {
@@ -246,6 +248,7 @@ static void enable_line(struct request *request, const char *text, const char *l
         hl_print("%s: %s%s", text, changed ? "enabled" : "unchanged, it is enabled already",
                  !changed || !has_image(files) ? ""
                  : hl_is_unit(text)            ? "; restart it"
+                 : strstr(text, ".so") != NULL ? "; name it, as in hugeld run -p 'libLLVM*'"
                  : request->is_started         ? "; start it by hugeld run --children"
                                                : "; start it by hugeld run");
     note_entry(request, text, changed, code, files != NULL ? files : json_array());

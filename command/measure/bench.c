@@ -143,10 +143,13 @@ static int check_pages(const struct hl_bench *bench, const json_t *maps, const s
     if (says_moved(trial->said) ||
         hl_sum_huge_bytes(maps, HL_MOVED, 'r') > hl_sum_huge_bytes(bench->maps[HL_PLAIN], HL_MOVED, 'r'))
         return 0;
-    char *line = choose_line(trial);
+    bool is_cached = trial->said[0] == '\0' && hl_sum_huge_bytes(bench->maps[HL_PLAIN], "file", 'x') > 0;
+    char *line = is_cached ? hl_xasprintf("%s", hl_reason_sentence(HL_REASON_IN_PLACE)) : choose_line(trial);
     const char *lack =
         strstr(line, hl_reason_sentence(HL_REASON_IN_PLACE)) != NULL
             ? "its plain runs are on huge pages, too; to measure it: hugeld disable, then bench"
+        : strstr(line, hl_reason_sentence(HL_REASON_DRIVER)) != NULL
+            ? "to measure it: hugeld bench --children"
         : bench->lack != NULL ? bench->lack
                               : "";
     hl_warn("bench: nothing moved: %s%s%s", line, lack[0] != '\0' ? "; " : "", lack);

@@ -54,13 +54,14 @@ static enum hl_reason find_reason_of_driver(struct hl_verdict *verdict, const st
 static enum hl_reason find_reason(struct hl_verdict *verdict, const struct request *request,
                                   struct hl_program *program, const struct hl_options *options) {
     enum hl_reason reason = hl_judge_program(verdict, program, request->program, options);
-    enum hl_reason of_driver = reason != HL_REASON_TEXT_IN_LIBRARY
-                                   ? find_reason_of_driver(verdict, request, program, options)
-                                   : HL_MOVED;
+    enum hl_reason of_driver =
+        verdict->is_library ? HL_MOVED : find_reason_of_driver(verdict, request, program, options);
     if (of_driver != HL_MOVED)
         return of_driver;
-    if (reason != HL_REASON_IN_PLACE && hl_selects_other_objects(hl_find_patterns(request->run.patterns)))
-        reason = HL_REASON_NO_LIBRARY_IMAGE;
+    struct hl_string patterns = hl_find_patterns(request->run.patterns);
+    if (reason != HL_REASON_IN_PLACE && hl_selects_other_objects(patterns))
+        reason = hl_find_fits(patterns, options, HL_FIT_IN_PLACE, NULL) != 0 ? HL_REASON_IN_PLACE
+                                                                             : HL_REASON_NO_LIBRARY_IMAGE;
     return reason;
 }
 

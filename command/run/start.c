@@ -243,11 +243,12 @@ static bool can_never_move(struct start *start) {
    own without it, which serves a PIE as well.  strict=on is about this start: of any build, small programs are a part. */
 static void choose_for_children(struct start *start) {
     const unsigned serving = HL_FIT_LIBRARY | HL_FIT_EXECUTABLE;
-    unsigned fits = hl_find_fits(start->patterns, &start->options, serving | HL_FIT_PIE, &start->pie);
+    unsigned fits =
+        hl_find_fits(start->patterns, &start->options, serving | HL_FIT_PIE | HL_FIT_IN_PLACE, &start->pie);
     choose_bare(start);
     if (fits & serving)
         choose_preload(start);
-    else
+    else if ((fits & HL_FIT_IN_PLACE) == 0)
         start->reason = start->pie != NULL ? HL_REASON_CHILD_PLACE : HL_REASON_NO_CHILD_IMAGE;
     if (start->is_preloaded)
         set_variables(start, "backend=image,strict=off");

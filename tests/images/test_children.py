@@ -177,6 +177,7 @@ def test_run_names_the_compiler(images, own_store, program, driver, name, compil
         return [line for line in helpers.shown_on_terminal([HUGELD, "run", "-o", f"store={own_store}", "--", app]).splitlines()]
 
     assert said() == [f"hugeld: {app}: started as it is: {reasons()['driver']}; hugeld enable {file}"]
+    helpers.one_line(hugeld("bench", "-i", "-o", f"store={own_store}", "--", app), 1, "nothing moved", f"hugeld enable {file}; to measure it: hugeld bench --children")
     images.add(file)
     assert said() == [f"hugeld: {app}: started as it is: {reasons()['driver-child']}; use hugeld run --children"]
 
@@ -223,6 +224,11 @@ def test_enable_follows(world, builder, tmp_path):
         helpers.one_line(world.hugeld("enable", f"/run/programs/{name}"), 1, f"/run/programs/{name}: {reasons()[reason]}; ")
         assert world.hugeld("disable", f"/run/programs/{name}").returncode == 0
     assert world.list() == []
+    how = "name it, as in hugeld run -p 'libLLVM*'"
+    assert world.hugeld("enable", "--way=image", "/run/programs/libbig.so").stdout.endswith(f": enabled; {how}\n")
+    helpers.one_line(world.hugeld("enable", "/run/programs/small"), 1, f"/run/programs/small: {reasons()['library-unnamed']}; {how}")
+    with world.mapped("/run/programs/libbig.so"):
+        assert world.list()[0]["advice"] == how
 
 
 @pytest.mark.parametrize("answer", ["/", "/run/programs", "/run/programs/app", "/run/programs/folder/cc1plus"])

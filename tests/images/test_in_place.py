@@ -20,6 +20,7 @@ import helpers
 from calls import build_calls
 from hugepages import file_pages_stay
 from pagecache import evict, scatter
+from helpers import reasons
 from pressure import CALM, waiting
 from smaps import read_smaps
 from worlds import APP, SYSTEM, USER
@@ -210,6 +211,37 @@ def test_run(pool, place):
         assert "libhugeld" in open(f"/proc/{process.pid}/maps").read()  # asked for by name
     finally:
         helpers.end_process(process)
+
+
+def test_disabled(place):
+    """What is in place needs no image with --children, and bench says why it measures nothing; disable gives the huge pages back."""
+    add(place, BIG)
+    words = ["--children", "-o", "verbose=1", "--", "sh", "-c", f"{BIG} 1; exit"]
+    result = place.run("/run/bin/hugeld", "run", *words)
+    assert (result.returncode, result.stderr) == (0, ""), result
+    refused(place.run("/run/bin/hugeld", "bench", *words), "its plain runs are on huge pages, too; to measure it: hugeld disable")
+    place.hugeld("disable", BIG)
+    assert huge_bytes(place) == 0
+    assert "what it starts stays as it is: no store has an image" in place.run("/run/bin/hugeld", "run", *words).stderr
+
+
+def test_library(place, builder, tmp_path):
+    """A program whose library is in place needs no image of it, whether or not -p names it, nor does a script of that program."""
+    folder = place.path("/run/programs")
+    (tmp_path / "lib.c").write_text('__asm__(".text; .fill 6144 << 10, 1, 0x90"); int big(void) { return 0; }\n')
+    (tmp_path / "main.c").write_text("int big(void); int main(void) { return big(); }\n")
+    library = builder.compile(folder / "libbig.so", tmp_path / "lib.c", "-shared", "-fPIC", "-Wl,-soname,libbig.so,-z,max-page-size=0x200000")
+    builder.compile(folder / "small", tmp_path / "main.c", library, "-Wl,-rpath,/run/programs")
+    (folder / "script").write_text("#!/run/programs/small\n")
+    (folder / "script").chmod(0o755)
+    add(place, BIG)  # which is no library, whatever -p names
+    for before in True, False:
+        before or add(place, "/run/programs/libbig.so")
+        for program in "/run/programs/small", "/run/programs/script":
+            for patterns, reason in (("main", "text-in-library"), ("main:libbig*", "no-library-image")):
+                result = place.run("/run/bin/hugeld", "run", "-p", patterns, "-o", "verbose=1", "--", program)
+                assert result.returncode == 0 and result.stderr.count("\n") == 1, result
+                assert f": started as it is: {reasons()[reason if before else 'in-place']}" in result.stderr, result
 
 
 def test_mapped(place):

@@ -156,10 +156,8 @@ def test_program_of_the_dynamic_linker(builder, pool, words):
 ASKED = {
     "nothing said": ([], {}, True),
     "main": (["-p", "main"], {}, True),
-    "main, inherited": ([], {"LD_HUGEPAGES": "main"}, True),
     "the patched linker": (["-l", "ldso"], {}, False),
     "the library": (["-p", "main:libbig*"], {}, False),
-    "the library, inherited": ([], {"LD_HUGEPAGES": "libbig.so.1"}, False),
     "not this program": (["-o", "exe=other"], {}, False),
     "quietly": (["-o", "verbose=0"], {}, False),
 }
