@@ -364,11 +364,11 @@ static void prune(struct hl_apply *apply) {
 /* Drops the page cache of the file at PATH, except for what processes map: else the next start would be on its huge pages, and bench
    would compare them with themselves. */
 static void drop_pages(const char *path) {
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-    if (file < 0)
+    struct hl_elf_file file;
+    if (hl_open_elf_soon(&file, path) != HL_ELF_FINE)
         return;
-    posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED);
-    close(file);
+    posix_fadvise(file.fd, 0, 0, POSIX_FADV_DONTNEED);
+    hl_close_elf(&file);
 }
 
 void hl_remove_unlisted(struct hl_apply *apply, const struct hl_wanted_files *gone) {
