@@ -136,6 +136,8 @@ static bool is_present(const char *path, const char *key) {
     return is;
 }
 
+bool hl_is_library_name(const char *path) { return strstr(hl_base_name(path), ".so") != NULL; }
+
 /* What the open IMAGE of the file at PATH is to a process that has libhugeld.so preloaded. */
 static enum hl_fit find_fit(const struct hl_elf_file *image, const char *path, struct hl_string patterns) {
     struct hl_object object = {.path = path, .soname = image->soname};
@@ -165,7 +167,7 @@ static enum hl_fit find_fit_in(int store, const char *folder, struct hl_string p
     ssize_t bytes = readlinkat(store, link, path, PATH_MAX - 1);
     free(link);
     path[bytes > 0 ? bytes : 0] = '\0';
-    bool is_read = strstr(hl_base_name(path), ".so") != NULL || (wanted & HL_FIT_EXECUTABLE) ||
+    bool is_read = hl_is_library_name(path) || (wanted & HL_FIT_EXECUTABLE) ||
                    may_select(patterns, &(struct hl_object){.path = path});
     if (bytes <= 0 || !is_read)
         return HL_FIT_NONE;

@@ -153,6 +153,9 @@ bool hl_is_in_store(int file, const struct hl_options *options);
    HL_WAY_IMAGE if a store knows it, which decides whether to go on, not whether to trust the image; else HL_WAY_NOTHING. */
 enum hl_way hl_find_made(int file, const struct hl_options *options);
 
+/* Whether the file at PATH is named like a library. */
+bool hl_is_library_name(const char *path);
+
 /* What an image is to a process that has libhugeld.so preloaded. */
 enum hl_fit {
     HL_FIT_NONE,

@@ -244,13 +244,14 @@ static void enable_line(struct request *request, const char *text, const char *l
     if (code == HL_EXIT_NO && unmasked)
         change_list(request, mask, NULL, &back);
     bool changed = (added || unmasked) && code != HL_EXIT_NO;
+    const char *next = !changed || !has_image(files) ? ""
+                       : hl_is_unit(text)            ? "restart it"
+                       : hl_is_library_name(text)    ? hl_reason_remedy(HL_REASON_LIBRARY_UNNAMED)
+                       : request->is_started         ? "start it by hugeld run --children"
+                                                     : "start it by hugeld run";
     if (code != HL_EXIT_NO)
-        hl_print("%s: %s%s", text, changed ? "enabled" : "unchanged, it is enabled already",
-                 !changed || !has_image(files) ? ""
-                 : hl_is_unit(text)            ? "; restart it"
-                 : strstr(text, ".so") != NULL ? "; name it, as in hugeld run -p 'libLLVM*'"
-                 : request->is_started         ? "; start it by hugeld run --children"
-                                               : "; start it by hugeld run");
+        hl_print("%s: %s%s%s", text, changed ? "enabled" : "unchanged, it is enabled already",
+                 next[0] != '\0' ? "; " : "", next);
     note_entry(request, text, changed, code, files != NULL ? files : json_array());
     free(source);
     free(before);

@@ -75,9 +75,10 @@ static char *find_advice(const struct shown *shown, bool is_known) {
         return hl_xasprintf("restart it");
     if (shown->entry->is_unit)
         return hl_xasprintf("systemctl restart %s", shown->entry->text);
-    return use->in_units > 0                    ? hl_xasprintf("hugeld enable %s, and restart it", use->unit)
-           : strstr(shown->path, ".so") != NULL ? hl_xasprintf("name it, as in hugeld run -p 'libLLVM*'")
-                                                : hl_xasprintf("start it by hugeld run");
+    if (use->in_units > 0)
+        return hl_xasprintf("hugeld enable %s, and restart it", use->unit);
+    return hl_xasprintf("%s", hl_is_library_name(shown->path) ? hl_reason_remedy(HL_REASON_LIBRARY_UNNAMED)
+                                                              : "start it by hugeld run");
 }
 
 static json_t *make_file(const struct shown *shown, bool is_known) {

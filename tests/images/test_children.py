@@ -229,6 +229,9 @@ def test_enable_follows(world, builder, tmp_path):
     helpers.one_line(world.hugeld("enable", "/run/programs/small"), 1, f"/run/programs/small: {reasons()['library-unnamed']}; {how}")
     with world.mapped("/run/programs/libbig.so"):
         assert world.list()[0]["advice"] == how
+    (folder / "v1.so.d").mkdir()
+    shutil.copy(folder / "app", folder / "v1.so.d/app")
+    assert world.hugeld("enable", "--way=image", "/run/programs/v1.so.d/app").stdout.endswith(": enabled; start it by hugeld run\n")
 
 
 @pytest.mark.parametrize("answer", ["/", "/run/programs", "/run/programs/app", "/run/programs/folder/cc1plus"])
