@@ -87,8 +87,9 @@ static bool is_listed(const struct request *request, const char *text) {
     return line != NULL;
 }
 
-/* Where the program at *PATH, which NAME means, only starts another one, *PATH becomes that one's: cc1plus's for g++.  False, after a
-   message that says what to name: that is not known, or is a library. */
+/* Where the program at *PATH, which NAME means, only starts another one, *PATH becomes that one's: cc1plus's for g++; where its text is
+   in a library that is in place already, the library's.  False, after a message that says what to name: that is not known, or is
+   another library. */
 static bool follow_driver(struct request *request, const char *name, char **path) {
     struct hl_program program;
     struct hl_verdict verdict = {0};
@@ -105,7 +106,10 @@ static bool follow_driver(struct request *request, const char *name, char **path
         reason = judged;
     request->is_started = worker != NULL && !program.is_script;
     hl_close_program(&program);
-    if (worker != NULL) {
+    if (reason == HL_MOVED && verdict.path != NULL && !verdict.is_main && !request->disables) {
+        hl_note("%s: its text is in %s", name, verdict.path);
+        hl_replace_text(path, verdict.path);
+    } else if (worker != NULL) {
         hl_note("%s: %s does its work", name, worker);
         free(*path);
         *path = worker;

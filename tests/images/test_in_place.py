@@ -226,7 +226,8 @@ def test_disabled(place):
 
 
 def test_library(place, builder, tmp_path):
-    """A program whose library is in place needs no image of it, whether or not -p names it, nor does a script of that program."""
+    """A program whose library is in place needs no image of it, whether or not -p names it, nor does a script of that program, and
+    enable of the program finds the library enabled."""
     folder = place.path("/run/programs")
     (tmp_path / "lib.c").write_text('__asm__(".text; .fill 6144 << 10, 1, 0x90"); int big(void) { return 0; }\n')
     (tmp_path / "main.c").write_text("int big(void); int main(void) { return big(); }\n")
@@ -242,6 +243,9 @@ def test_library(place, builder, tmp_path):
                 result = place.run("/run/bin/hugeld", "run", "-p", patterns, "-o", "verbose=1", "--", program)
                 assert result.returncode == 0 and result.stderr.count("\n") == 1, result
                 assert f": started as it is: {reasons()[reason if before else 'in-place']}" in result.stderr, result
+    result = place.hugeld("enable", "--way=in-place", "/run/programs/small")
+    assert (result.returncode, result.stderr) == (0, "hugeld: /run/programs/small: its text is in /run/programs/libbig.so\n"), result
+    assert result.stdout == "/run/programs/libbig.so: unchanged, it is enabled already\n"
 
 
 def test_mapped(place):
