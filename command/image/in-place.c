@@ -61,6 +61,8 @@
 #define COUNTED_MS 1000
 /* Counting them takes no longer than that. */
 #define COUNT_MS_MAX 2000.0
+/* 16 GiB of text; a sparse file can claim to have terabytes. */
+#define CHUNKS_MAX 8192
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
 #define TRIES_TO_COUNT 2
@@ -114,7 +116,8 @@ static void add_chunks(struct hl_chunks *chunks, const struct hl_segment *segmen
              end = hl_round_up(segment->file_end + bias, page);
     if (!is_executable(segment) || (first - segment->offset) % huge != 0)
         return;
-    for (uint64_t at = hl_round_up(first, huge); at + huge <= end; at += huge) {
+    for (uint64_t at = hl_round_up(first, huge); at + huge <= end && chunks->n_chunks < CHUNKS_MAX;
+         at += huge) {
         chunks->chunk = hl_xrealloc(chunks->chunk, (chunks->n_chunks + 1) * sizeof *chunks->chunk);
         chunks->chunk[chunks->n_chunks++] = (struct hl_chunk){.offset = segment->offset + (at - first)};
     }
