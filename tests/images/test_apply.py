@@ -449,14 +449,15 @@ def test_room_for_the_records(world):
     assert 0 < records < 2 << 20 <= used.f_bavail * used.f_frsize + records
 
 
-def test_waiting_names_the_other(world):
-    """Whoever waits says for which process, and goes on as soon as that has ended."""
+@pytest.mark.parametrize("prefix, whom", [([], r"process \d+"), (["unshare", "-pf", "--mount-proc"], "a process that is not seen from here")])
+def test_waiting_names_the_other(world, prefix, whom):
+    """Whoever waits says for which process, if it is in its PID namespace, and goes on as soon as that has ended."""
     world.enable(APP)
     holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == "ready\n"
-        waiting = helpers.start(world.command("/run/bin/hugeld", "apply"))
-        assert re.search(r"waiting for process \d+, which has the lock", waiting.stderr.readline())
+        waiting = helpers.start(world.command(*prefix, "/run/bin/hugeld", "apply"))
+        assert re.search(f"waiting for {whom}, which has the lock", waiting.stderr.readline())
     finally:
         helpers.end_process(holder)
     assert waiting.wait(helpers.PATIENCE) == 0
