@@ -116,6 +116,19 @@ def test_list_that_is_not_read_to_its_end(world, strace):
     assert len(world.left()) == 1
 
 
+def test_glob_over_a_folder_that_cannot_be_read(world, strace):
+    """glob(3) takes it for an empty one."""
+    inner = world.path("/run/programs/inner")
+    inner.mkdir()
+    shutil.copy(world.path(APP), inner)
+    world.lists("mine", "/run/programs/inn*/a*")
+    done(world.hugeld("apply"))
+    for call in "openat", "getdents64", "getdents64":
+        result = world.hugeld("apply", strace=["-P", "/run/programs/inner", "-e", f"inject={call}:error=EIO"])
+        assert result.returncode == 1 and "inn*/a*: it cannot be read" in result.stderr, result
+    assert len(world.left()) == 1
+
+
 def test_folder_of_others_inside(world):
     """Files in it are not looked for, and none is reported, however many they are."""
     shared = world.path("/run/programs/shared")
