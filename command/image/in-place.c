@@ -575,10 +575,11 @@ char *hl_make_huge_in_place(struct hl_collapser *collapser, struct hl_chunks *ch
         if (examine_chunk(&work, &chunks->chunk[i])) /* already huge, or read ahead with the chunk before */
             continue;
         /* Where processes map the file, and it cannot be joined, the machine's load does not matter. */
-        bool is_known = count_again(&work), waits = chunks->is_mapped ? work.joins : !collapser->is_at_boot;
-        enum obstacle found = !is_known                  ? UNKNOWN
-                              : waits && is_busy(i == 0) ? BUSY
-                                                         : make_huge(collapser, &work, &chunks->chunk[i]);
+        bool is_first = work.next_count == 0, is_known = count_again(&work);
+        bool waits = chunks->is_mapped ? work.joins : !collapser->is_at_boot;
+        enum obstacle found = !is_known                    ? UNKNOWN
+                              : waits && is_busy(is_first) ? BUSY
+                                                           : make_huge(collapser, &work, &chunks->chunk[i]);
         chunks->chunk[i].is_huge |= collapser->only_looks && found == NONE;
         obstacle = obstacle == NONE || found >= FILE_SYSTEM ? found : obstacle;
     }

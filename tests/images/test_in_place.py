@@ -348,6 +348,11 @@ def test_pressure(place, resource):
     assert place.left() == []
     place.path(f"/run/{resource}").write_text(CALM.replace("0.00", "4.90", 1))
     add(place, BIG)
+    place.enable(BIG)
+    with open(place.path(BIG), "rb") as file:  # all but the first huge page of the text
+        os.posix_fadvise(file.fileno(), 2 * helpers.HUGE, 0, os.POSIX_FADV_DONTNEED)
+    with waiting(place.path(f"/run/{resource}")):
+        refused_untouched(place, "programs have waited", arguments=["apply"], status=3)
 
 
 @pytest.mark.parametrize("resource", ["memory", "io"])
