@@ -15,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 struct hl_options hl_options_for_image(const struct hl_options *options) {
@@ -89,18 +88,13 @@ uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t
     return memcmp(own, copy, bytes) == 0 ? state.bytes - huge : 0;
 }
 
-bool hl_is_noexec(int file) {
-    struct statvfs fs;
-    return fstatvfs(file, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;
-}
-
 /* Why the open IMAGE would not be mapped; HL_MOVED: it would, as far as the address is known. */
 static enum hl_reason check_image(const struct hl_file_plan *file_plan, int image, bool knows_address) {
     struct hl_object object = file_plan->object;
     if (!knows_address && hl_gets_any_address(file_plan->file, &file_plan->geometry))
         hl_load_object(&object, file_plan->file, file_plan->path, 0, &file_plan->geometry);
     int result = hl_check_image(&object, image, &file_plan->geometry);
-    return result == 0 && hl_is_noexec(image) ? HL_REASON_STORE_NOEXEC : (enum hl_reason)result;
+    return result == 0 && hl_forbids_execution(image) ? HL_REASON_STORE_NOEXEC : (enum hl_reason)result;
 }
 
 /* Whether `hugeld apply` would take FILE into the store that this user fills, perhaps with any_disk, of which enable tells. */

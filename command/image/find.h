@@ -45,9 +45,6 @@ int hl_check_exec_stop_machine(void);
 uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t header,
                              const struct hl_geometry *geometry);
 
-/* Whether the file system of the open FILE is mounted noexec. */
-bool hl_is_noexec(int file);
-
 /* Looks for the image of FILE_PLAN's file with OPTIONS, as a process of this user would.  KNOWS_ADDRESS: the load bias of FILE_PLAN
    is the object's real one, modulo a huge page.  The caller frees FOUND's path. */
 void hl_find_image(struct hl_found_image *found, const struct hl_file_plan *file_plan,

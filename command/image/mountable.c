@@ -71,7 +71,7 @@ char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const 
         result = hl_check_image(&object, laid_out.fd, &geometry);
     if (result == 0 && !have_same_headers(file, &laid_out, &geometry))
         result = HL_REASON_IMAGE_MISMATCH;
-    if (result == 0 && hl_is_noexec(laid_out.fd))
+    if (result == 0 && hl_forbids_execution(laid_out.fd))
         result = HL_REASON_STORE_NOEXEC;
     bool is_of_use = hl_find_coverage(&coverage, file, &geometry) != 0 || coverage.executed_bytes > 0;
     *image = result == 0 && is_of_use ? hl_find_file_path(laid_out.fd) : NULL;
