@@ -105,8 +105,9 @@ void hl_close_store(struct hl_store *store) {
     if (store->lock >= 0)
         close(store->lock);
     free(store->path);
+    free(store->problem);
     store->folder = store->lock = -1;
-    store->path = NULL;
+    store->path = store->problem = NULL;
 }
 
 /* Whether something is mounted at the open FOLDER: 1, 0, or a negated errno. */
@@ -194,19 +195,19 @@ static int mount_tmpfs(const struct hl_store *store, const char *size) {
     return result;
 }
 
-/* Gives the mounted STORE the SIZE, unless it has that, but for a page. */
-static int resize(const struct hl_store *store, const char *size) {
+/* Gives the mounted STORE the SIZE, unless it has that, but for a page.  One that holds more keeps its old size: it has to be opened
+   to remove anything from it. */
+static void resize(struct hl_store *store, const char *size) {
     uint64_t wanted = hl_store_bytes(size), bytes, used;
     hl_measure_store(store, &bytes, &used);
     if ((bytes > wanted ? bytes - wanted : wanted - bytes) <= store->geometry.huge_page_bytes)
-        return 0;
+        return;
     char *data = hl_xasprintf("size=%s", size);
     int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
     if (result != 0)
-        hl_warn("%s: cannot resize to %s: %s; disable files first: hugeld disable", store->path, size,
-                strerror(-result));
-    return result;
+        store->problem = hl_xasprintf("%s: cannot resize to %s: %s; disable files first: hugeld disable",
+                                      store->path, size, strerror(-result));
 }
 
 void hl_measure_store(const struct hl_store *store, uint64_t *bytes, uint64_t *used) {
@@ -280,7 +281,7 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
             mkdirat(store->folder, MOUNTED_MARK, 0700);
         result = result == 0 ? -ESTALE : result;
     } else if (result == 0 && mounts && size != NULL) {
-        result = resize(store, size);
+        resize(store, size);
     }
     if (result != 0 && result != -ESTALE && is_made && store->lock >= 0)
         unlinkat(store->folder, HL_LOCK_FILE, 0);
@@ -313,7 +314,9 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size) {
         return result;
     }
     hl_remove_leftovers(store);
-    store->was_lost = was_lost;
+    if (was_lost && store->problem == NULL)
+        store->problem = hl_xasprintf(
+            "%s: the store had been unmounted, so its images were lost; they are made again", path);
     result = examine_folder(store);
     if (result != 0) {
         say_unusable(path, result);

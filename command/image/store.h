@@ -36,9 +36,9 @@ struct hl_store {
                        it */
     dev_t device;
     struct hl_geometry geometry;
-    struct hl_collapser *collapser; /* puts files in place; NULL, as it is at first: only images are made */
-    bool was_lost;                  /* hl_make_store found that it had been unmounted */
-    int64_t planned;                /* bytes by which a dry run would have filled it */
+    struct hl_collapser *collapser; /* set by the caller who adds files without HL_ADD_IMAGE */
+    char *problem;   /* hl_make_store: it had been unmounted, or keeps its old size; NULL: neither */
+    int64_t planned; /* bytes by which a dry run would have filled it */
     uint64_t
         bytes_if_made; /* how long it would be: for a dry run, where there is none (FOLDER is negative) */
 };

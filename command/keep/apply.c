@@ -62,11 +62,8 @@ bool hl_begin_apply(struct hl_apply *apply) {
         apply->store.geometry = hl_read_geometry();
     }
     apply->store.collapser = &apply->collapser;
-    if (apply->has_store && apply->store.was_lost)
-        hl_note_problem(
-            apply,
-            hl_xasprintf("%s: the store had been unmounted, so its images were lost; they are made again",
-                         apply->store_path));
+    if (apply->has_store && apply->store.problem != NULL)
+        hl_note_problem(apply, hl_xasprintf("%s", apply->store.problem));
     if (apply->has_store)
         hl_read_records(&apply->records, &apply->store);
     return true;

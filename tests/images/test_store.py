@@ -89,8 +89,12 @@ def test_mount(world):
     world.settings(store_size="64M")
     world.enable(APP)
     assert "size=65536k" in mounts.read_text()
+    shutil.copy(world.path(APP), world.path("/run/programs/other"))
+    world.enable("/run/programs/other")
     world.settings(store_size="4k")
     refused(world.hugeld("apply"), "cannot resize to 4k")
+    assert world.hugeld("disable", "/run/programs/other").returncode == 0 and len(world.left()) == 1  # as it says
+    assert world.hugeld("apply").returncode == 1  # it holds the other one
     world.settings()
     assert world.hugeld("disable", APP).returncode == 0 and world.left() == []
     assert f" {SYSTEM} " in mounts.read_text()  # unmounted, it would be so in other namespaces, too
