@@ -525,14 +525,12 @@ static bool note_coverage(struct job *job) {
 
 static void add_file(struct hl_add_outcome *outcome, const struct hl_store *store,
                      const struct hl_elf_file *file, unsigned flags) {
+    const struct stat *status = &file->stat;
     struct job job = {.outcome = outcome, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(outcome, 0, sizeof *outcome);
-    /* First, so that a later change of its mode shows: whether all users can read it is checked after this. */
-    int result = hl_read_file_state(&job.state, file->fd);
-    if (result != 0) {
-        fail(&job, HL_SHARE_FAILED, hl_xasprintf("it cannot be examined: %s; try again", strerror(-result)));
-        return;
-    }
+    /* From before the headers were read and who may read it is checked, so that a change since then shows. */
+    job.state = (struct hl_file_state){status->st_dev, status->st_ino, (uint64_t)status->st_size,
+                                       (uint64_t)status->st_ctim.tv_sec, (uint64_t)status->st_ctim.tv_nsec};
     hl_set_image_key(&outcome->key, &job.state);
     /* First, since the rest cannot be told in a container without rights; last, since it writes to the file's disk. */
     if (((flags & HL_ADD_IMAGE) && !check_store(&job)) ||
@@ -548,14 +546,12 @@ static void add_file(struct hl_add_outcome *outcome, const struct hl_store *stor
     if (add_in_place(&job))
         return;
     bool covers = note_coverage(&job);
-    result = hl_plan_image(&job.image, file, &store->geometry);
-    if (result > 0) {
+    int result = hl_plan_image(&job.image, file, &store->geometry);
+    if (result != 0) {
         refuse(&job, (enum hl_reason)result);
         if (outcome->not_in_place != NULL)
             hl_append(&outcome->sentence, "; nor in place: %s", outcome->not_in_place);
-    } else if (result < 0)
-        fail_to_write(&job, result);
-    else if (!covers)
+    } else if (!covers)
         refuse(&job, HL_REASON_IMAGE_USELESS);
     else if (((flags & HL_ADD_IMAGE) || has_enough_text(&job)) && check_store(&job) && await_age(&job) &&
              is_unchanged(&job) && !give_new_key(&job) && job.outcome->sentence == NULL && check_space(&job))
