@@ -448,9 +448,6 @@ static bool add_in_place(struct job *job) {
     bool forced = (job->flags & HL_ADD_IN_PLACE) != 0, done = forced;
     if (job->flags & HL_ADD_IMAGE)
         return false;
-    if (job->store->collapser == NULL)
-        return forced &&
-               !fail(job, HL_SHARE_FAILED, hl_xasprintf("this puts nothing in place; run hugeld apply"));
     int result = hl_examine_chunks(&chunks, job->file, &job->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)

@@ -226,8 +226,7 @@ char *hl_check_store_item(const struct hl_store *store, const struct hl_store_it
         problem = check_image(store, item, &expected, &file);
         hl_free_image(&expected);
     } else {
-        problem = hl_xasprintf("it cannot be made again: %s",
-                               result > 0 ? hl_reason_sentence((enum hl_reason)result) : strerror(-result));
+        problem = hl_xasprintf("it cannot be made again: %s", hl_reason_sentence((enum hl_reason)result));
     }
     hl_close_elf(&file);
     return problem;

@@ -72,13 +72,12 @@ static void say_unusable(const char *path, int result) {
 /* Finds the device of the open folder, and whether it is for all users.  0; -ENOEXEC: no program can use its images; or another
    negated errno. */
 static int examine_folder(struct hl_store *store) {
-    struct statvfs flags;
     struct stat stat;
-    if (fstatvfs(store->folder, &flags) != 0 || fstat(store->folder, &stat) != 0)
+    if (fstat(store->folder, &stat) != 0)
         return -errno;
     store->device = stat.st_dev;
     store->for_all = geteuid() == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
-    return flags.f_flag & ST_NOEXEC ? -ENOEXEC : 0;
+    return hl_forbids_execution(store->folder) ? -ENOEXEC : 0;
 }
 
 /* Opens the folder at PATH as a store.  Prints nothing. */

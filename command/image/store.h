@@ -218,10 +218,9 @@ struct hl_add_outcome {
     char *not_in_place; /* why it is an image although it could be in place; or NULL */
 };
 
-/* Puts the file at PATH on huge pages in place, if the locked STORE has a collapser and that reaches three quarters of the file's text,
-   or makes its image in STORE, as FLAGS (HL_ADD_*) say.  If the store has the image of the same file from before its ctime changed,
-   and the bytes are the same, the image gets the new key and nothing is copied.  Prints nothing: the result is OUTCOME, which
-   hl_free_add_outcome frees. */
+/* Puts the file at PATH on huge pages in place, if that reaches three quarters of the file's text, or makes its image in the locked
+   STORE, as FLAGS (HL_ADD_*) say.  If the store has the image of the same file from before its ctime changed, and the bytes are the
+   same, the image gets the new key and nothing is copied.  Prints nothing: the result is OUTCOME, which hl_free_add_outcome frees. */
 void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, const char *path,
                  unsigned flags);
 void hl_free_add_outcome(struct hl_add_outcome *outcome);
