@@ -33,17 +33,9 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
 }
 
 /* The bound of the default options, since an image's own plan has none. */
-static uint64_t find_least_text_bytes(const struct hl_geometry *geometry) {
+uint64_t hl_find_least_text_bytes(const struct hl_geometry *geometry) {
     const struct hl_options defaults = {0};
     return hl_least_text_bytes(&defaults, geometry);
-}
-
-bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry) {
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].flags & PF_X)
-            bytes += object->segment[i].file_end - object->segment[i].start;
-    return bytes >= find_least_text_bytes(geometry);
 }
 
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
@@ -125,7 +117,7 @@ enum hl_reason hl_consider_image(enum hl_reason reason, const struct hl_elf_file
         result = HL_REASON_IMAGE_USELESS;
     else if (!hl_fits_store(&image, geometry, &bytes))
         result = HL_REASON_TOO_SPARSE;
-    else if (coverage.text_bytes < find_least_text_bytes(geometry))
+    else if (coverage.text_bytes < hl_find_least_text_bytes(geometry))
         result = HL_REASON_SPARSE_TEXT;
     else if (reason == HL_REASON_STORE_FOREIGN) /* no image of any file can be used */
         result = reason;

@@ -23,9 +23,9 @@ struct hl_found_image {
     struct hl_plan plan;     /* from an image, at the address of the file's plan */
 };
 
-/* Whether the executable segments of OBJECT have as many bytes as a huge page of text must have (hl_least_text_bytes).  An image
-   for less is made only if the user asks for it by name (enable --way=image). */
-bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
+/* As many bytes as a huge page of text must have (hl_least_text_bytes).  An image for less is made only if the user asks for it by name
+   (enable --way=image). */
+uint64_t hl_find_least_text_bytes(const struct hl_geometry *geometry);
 
 /* hl_open_image, called as by a process of this user with OPTIONS and STATUS. */
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,

@@ -460,7 +460,7 @@ static void place_program_headers(struct planner *p) {
     struct hl_image *image = p->image;
     bool moves = hl_is_position_independent(p->file);
     uint64_t huge = p->geometry->huge_page_bytes;
-    hl_merge_loads(image->phdr, p->file, p->geometry);
+    image->phdr = hl_merge_loads(p->file, p->geometry);
     for (size_t i = 0; i < image->phnum; i++) {
         Elf64_Phdr *ph = &image->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
@@ -626,8 +626,6 @@ static int plan(struct planner *p) {
     image->piece = hl_xmalloc(2 * pieces * sizeof *image->piece);
     p->extent = hl_xmalloc((headers + 1) * sizeof *p->extent);
     p->range = hl_xmalloc((HL_SEGMENTS_MAX + 4 + headers) * sizeof *p->range);
-    image->phdr = hl_xmalloc(image->phnum * sizeof *image->phdr);
-    memcpy(image->phdr, p->file->phdr, image->phnum * sizeof *image->phdr);
 
     list_ranges(p);
     choose_base(p);
@@ -688,9 +686,7 @@ static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_o
                                const struct hl_geometry *geometry) {
     struct hl_object executed;
     uint64_t bytes = 0, huge = geometry->huge_page_bytes;
-    Elf64_Phdr *phdr = hl_xmalloc((file->phnum + 1) * sizeof *phdr);
-    memcpy(phdr, file->phdr, file->phnum * sizeof *phdr);
-    hl_merge_loads(phdr, file, geometry);
+    Elf64_Phdr *phdr = hl_merge_loads(file, geometry);
     bool is_read = hl_read_segments(&executed, phdr, file->phnum, 0, geometry) == 0;
     free(phdr);
     for (unsigned i = 0; is_read && i < executed.n_segments; i++) {

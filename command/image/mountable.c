@@ -28,10 +28,8 @@ static bool have_same_headers(const struct hl_elf_file *file, const struct hl_el
         a->e_flags != b->e_flags || memcmp(a->e_ident, b->e_ident, EI_NIDENT) != 0 ||
         file->phnum != laid_out->phnum)
         return false;
-    Elf64_Phdr *wanted = hl_xmalloc((file->phnum + 1) * sizeof *wanted);
+    Elf64_Phdr *wanted = hl_merge_loads(file, geometry);
     bool same = true;
-    memcpy(wanted, file->phdr, file->phnum * sizeof *wanted);
-    hl_merge_loads(wanted, file, geometry);
     for (size_t i = 0; i < file->phnum; i++) {
         const Elf64_Phdr *x = &wanted[i], *y = &laid_out->phdr[i];
         same = same && x->p_type == y->p_type && x->p_flags == y->p_flags && x->p_vaddr == y->p_vaddr &&
