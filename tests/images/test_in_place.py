@@ -188,6 +188,10 @@ def test_dropped(place):
         assert cached(place.path(BIG)) <= before
         assert place.hugeld("apply").returncode == 0
         assert place.hugeld("list", "--check").returncode == 0 and huge_bytes(place) == whole
+    with open(place.path(BIG), "rb") as file:
+        os.posix_fadvise(file.fileno(), whole, 0, os.POSIX_FADV_DONTNEED)
+    refused(place.hugeld("list", "--check"), BIG, f"1 of its {whole // helpers.HUGE} pages are not huge any more", "hugeld apply")
+    assert place.hugeld("apply").returncode == 0 and huge_bytes(place) == whole
 
 
 @pytest.mark.usefixtures("pool")  # takes pages where some are free
