@@ -387,19 +387,24 @@ static int place_segments(struct planner *p) {
     return 0;
 }
 
+/* Whether the huge page at address START has no writable segment, so that it may be mapped as a whole. */
+static bool is_read_only_page(const struct planner *p, uint64_t start) {
+    for (unsigned i = 0; i < p->object.n_segments; i++)
+        if ((p->object.segment[i].flags & PF_W) &&
+            hl_segment_overlap(&p->object.segment[i], start, start + p->geometry->huge_page_bytes) > 0)
+            return false;
+    return true;
+}
+
 /* Whether the huge page at address START holds text and nothing writable. */
 static bool is_text_page(const struct planner *p, uint64_t start) {
-    uint64_t end = start + p->geometry->huge_page_bytes;
     bool text = false;
     for (unsigned i = 0; i < p->object.n_segments; i++) {
         const struct hl_segment *segment = &p->object.segment[i];
-        if (hl_segment_overlap(segment, start, end) == 0)
-            continue;
-        if (segment->flags & PF_W)
-            return false;
-        text |= (segment->flags & PF_X) && segment->file_end > segment->start;
+        text |= (segment->flags & PF_X) && segment->file_end > segment->start &&
+                hl_segment_overlap(segment, start, start + p->geometry->huge_page_bytes) > 0;
     }
-    return text;
+    return text && is_read_only_page(p, start);
 }
 
 /* Fills the part of [start, end) in the huge page that holds START. */
@@ -581,15 +586,6 @@ static void count_pages(struct planner *p) {
         counted = count_range(p, counted, image->piece[i].to, end);
     }
     count_range(p, counted, end, p->end);
-}
-
-/* Whether the huge page at address START has no writable segment, so that it may be mapped as a whole. */
-static bool is_read_only_page(const struct planner *p, uint64_t start) {
-    for (unsigned i = 0; i < p->object.n_segments; i++)
-        if ((p->object.segment[i].flags & PF_W) &&
-            hl_segment_overlap(&p->object.segment[i], start, start + p->geometry->huge_page_bytes) > 0)
-            return false;
-    return true;
 }
 
 /* Appends a second copy of the huge page with the headers, with the headers of the original.  At the exec stop it is mapped in the

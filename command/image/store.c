@@ -383,12 +383,8 @@ int hl_remove_tree(int folder, const char *name, unsigned depth) {
 
 /* The target of the symbolic link NAME in FOLDER; "" if there is no link, NULL if it cannot be read.  The caller frees it. */
 static char *read_link(int folder, const char *name) {
-    char target[PATH_MAX];
-    ssize_t bytes = readlinkat(folder, name, target, sizeof target - 1);
-    if (bytes < 0 && errno != ENOENT && errno != EINVAL)
-        return NULL;
-    target[bytes > 0 ? bytes : 0] = '\0';
-    return hl_xasprintf("%s", target);
+    char *target = hl_read_link(folder, name);
+    return target != NULL || (errno != ENOENT && errno != EINVAL) ? target : hl_xasprintf("%s", "");
 }
 
 void hl_remove_leftovers(const struct hl_store *store) {

@@ -225,7 +225,7 @@ void hl_add_path(struct hl_add_outcome *outcome, const struct hl_store *store, c
                  unsigned flags);
 void hl_free_add_outcome(struct hl_add_outcome *outcome);
 
-/* Compares ITEM with its original.  NULL if nothing is wrong, else the problem, which the caller frees. */
+/* Compares ITEM, after hl_measure_store_item, with its original.  NULL if nothing is wrong, else the problem, which the caller frees. */
 char *hl_check_store_item(const struct hl_store *store, const struct hl_store_item *item);
 
 /* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */
