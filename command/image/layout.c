@@ -278,8 +278,8 @@ static void read_name(const struct planner *p, const Elf64_Shdr *sh, char name[N
 }
 
 /* Whether section NUMBER, which is not loaded, is found only by the section headers; STRINGS is the string table of the symbols.  A
-   program may carry others for itself and know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all executables in /usr of
-   a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
+   program may carry others for itself and know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers,
+   and of all executables in /usr of a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
 static bool is_found_by_headers(const struct planner *p, size_t number, size_t strings) {
     static const char *const known[] = {".debug_",
                                         ".zdebug_",
